@@ -49,7 +49,7 @@ pub(crate) fn mistake(error: &clap::Error, whole: &clap::Command, words: &[Strin
         ErrorKind::InvalidValue => (first_paragraph(error), near(ContextKind::SuggestedValue)),
         ErrorKind::ValueValidation => (wrong_value(error), None),
         ErrorKind::MissingRequiredArgument => match said(ContextKind::InvalidArg) {
-            Some(names) => (format!("{names} is missing"), None),
+            Some(names) => (format!("missing: {names}"), None),
             None => (first_paragraph(error), None),
         },
         _ => (first_paragraph(error), None),
@@ -83,7 +83,8 @@ fn wrong_value(error: &clap::Error) -> String {
     let number = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>());
     let is_address = cause.is_some_and(|cause| cause.is::<AddrParseError>());
     let words = match number.map(ParseIntError::kind) {
-        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => "the number is too large",
+        Some(IntErrorKind::PosOverflow) => "the number is too large",
+        Some(IntErrorKind::NegOverflow) => "the number is too small",
         Some(_) => "it must be a whole number",
         None if is_address => "it must be an address and a port, such as 127.0.0.1:7771",
         // A range is written as Rust writes it.

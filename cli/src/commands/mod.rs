@@ -274,7 +274,7 @@ mod tests {
             "invalid value 'x' for '--listen <ADDR>': it must be an address and a port, such as \
              127.0.0.1:7771; see memtape coordinator --help",
         );
-        check("memtape show", "<ID|FILE> is missing; see memtape show --help");
+        check("memtape show", "missing: <ID|FILE>; see memtape show --help");
         check(
             "memtape export cap-1 --format pickel",
             "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, \

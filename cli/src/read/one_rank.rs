@@ -71,6 +71,8 @@ pub(crate) fn open_at(
                 }
                 number => known.extend(number),
             },
+            // The rank of a stored capture is known before its snapshot is read.
+            Err(error) if of_name.is_some() && rank.is_some() => return Err(error),
             Err(error) => left_out.push(error),
         }
     }

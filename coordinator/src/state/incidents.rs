@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
-use memtape_core::diagnosis::Diagnosis;
+use memtape_core::diagnosis::{Activity, Diagnosis};
 use memtape_core::identity::ids::Ids;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
 use memtape_core::policy::Decision;
@@ -331,9 +331,9 @@ impl Incidents {
             (Some(attempt), None) => growth_context::of_growth(attempt, &growth, steps),
             (Some(attempt), Some(failure)) => memtape_core::diagnosis::Context {
                 request_failed: failure.kind == FailureKind::OutOfMemory,
-                // Whether they are stalled is no matter of a comparison.
-                fates: attempt.ranks.values().map(|rank| rank.fate(false)).collect(),
-                known_growth: self.machine.growth_before(incident),
+                // A comparison asks for the ends alone.
+                fates: attempt.ranks.values().map(|rank| rank.fate(Activity::Moving)).collect(),
+                known_growth: self.machine.growth_before(incident, attempt),
                 ..Default::default()
             },
             (None, _) => Default::default(),

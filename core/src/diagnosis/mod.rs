@@ -32,7 +32,9 @@ pub use constants::{
 };
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
-pub use evidence::context::{Context, Fate, FileGrowth, KnownGrowth, Peaks, Readings, StepNeed};
+pub use evidence::context::{
+    Activity, Context, Fate, FileGrowth, KnownGrowth, Peaks, Readings, StepNeed,
+};
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;
 pub use judges::facts::{RestartAnswer, Standing};

@@ -55,9 +55,12 @@ impl Incidents {
         // belong to one incident.
         let was_reported = |known: &Tracked| {
             let is_its = is_failure(known) && known.incident.serial == serial;
+            // A survived request hides no death that is reported late.
+            let is_as_grave = !is_survived(known) || failure.kind == FailureKind::OutOfMemory;
             is_its
+                && is_as_grave
                 && known.incident.closed.is_some_and(|closed| match closed.reason {
-                    ClosedReason::NewAttempt | ClosedReason::NoNews => true,
+                    ClosedReason::NewAttempt => true,
                     _ => closed.wall_ns >= failure.wall_ns,
                 })
         };
@@ -66,7 +69,6 @@ impl Incidents {
         if is_old || self.known.values().any(was_reported) {
             return;
         }
-        self.measure_open(attempt);
         let is_again = |known: &Tracked| {
             let incident = &known.incident;
             let went_on = |reason| matches!(reason, ClosedReason::WentOn { .. });
@@ -79,6 +81,10 @@ impl Incidents {
         if let Some(tracked) = self.known.values_mut().rev().find(|known| is_again(known)) {
             tracked.incident.failure = Some(failure);
             tracked.incident.growth = failure.growth();
+            if tracked.incident.diagnosis.is_none() && tracked.need == Need::Nothing {
+                let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
+                tracked.need = Need::Wanted { due_ns };
+            }
             let id = tracked.incident.id.clone();
             self.reopen(now, &id);
             return;
@@ -90,7 +96,6 @@ impl Incidents {
     /// request.
     pub fn rank_ended(&mut self, now: Now, attempt: &impl Attempt, rank: u32, end: End) {
         let serial = attempt.serial();
-        self.measure_open(attempt);
         let is_its_own = |known: &Tracked| {
             let growth = &known.incident.growth;
             let is_own = growth.rank == rank && growth.scope == Scope::OneRank;
@@ -98,6 +103,7 @@ impl Incidents {
             is_open_of(known, serial) && is_own && is_over
         };
         for id in self.ids(is_its_own) {
+            self.measure(&id, attempt);
             self.close(now, &id, ClosedReason::RankEnded, true);
         }
         // The incident of a failure is compared again with this end.
@@ -123,9 +129,9 @@ impl Incidents {
         }
     }
 
-    /// The growth of the rank that an incident reports that is open, or was when the rank ended; of
-    /// several the largest.
-    pub fn growth_before(&self, failed: &Incident) -> Option<KnownGrowth> {
+    /// The growth of the rank that an incident reports that is open, with its newest figures, or
+    /// that was open when the rank ended; of several the largest.
+    pub fn growth_before(&self, failed: &Incident, attempt: &impl Attempt) -> Option<KnownGrowth> {
         let rank = failed.growth.rank;
         let is_its = |known: &&Incident| {
             let growth = &known.growth;
@@ -142,12 +148,14 @@ impl Incidents {
         };
         let all = self.known.values().map(|known| &known.incident);
         let largest = all.filter(is_its).max_by_key(|known| known.growth.grown_bytes)?;
+        let newest = attempt.newest(&largest.growth.key()).filter(|_| largest.is_open());
+        let growth = newest.unwrap_or(largest.growth);
         Some(KnownGrowth {
             incident: largest.id.clone(),
             class: largest.class(),
             culprit: largest.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
-            grown_bytes: largest.growth.grown_bytes,
-            took_steps: largest.growth.last_step.saturating_sub(largest.growth.onset_step),
+            grown_bytes: growth.grown_bytes,
+            took_steps: growth.last_step.saturating_sub(largest.growth.onset_step),
         })
     }
 
@@ -156,7 +164,10 @@ impl Incidents {
         let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
         for id in self.ids(is_open) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
-            let age_ns = now.wall_ns.saturating_sub(tracked.incident.opened_wall_ns);
+            // One that was opened again is as old as its newest failure.
+            let failed_ns = tracked.incident.failure.map_or(0, |failure| failure.wall_ns);
+            let since_ns = failed_ns.max(tracked.incident.opened_wall_ns);
+            let age_ns = now.wall_ns.saturating_sub(since_ns);
             let is_due = tracked.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
             let capture = tracked.incident.capture_id.clone();
             if age_ns > OPEN_WALL_NS_MAX {
@@ -176,6 +187,13 @@ impl Incidents {
         };
         for id in self.ids(is_older) {
             self.close(now, &id, ClosedReason::NewAttempt, true);
+            // The launcher was quicker than the wait for a stop of the whole job.
+            let Some(tracked) = self.known.get(&id).filter(|known| known.page_is_due) else {
+                continue;
+            };
+            if let Some(capture) = tracked.incident.capture_id.clone() {
+                self.compare(&id, &capture);
+            }
         }
     }
 
@@ -191,7 +209,8 @@ impl Incidents {
         for id in self.ids(went_on) {
             let Some(tracked) = self.known.get(&id) else { continue };
             let at_step = attempt.rank(tracked.incident.growth.rank).last_step;
-            self.close(now, &id, ClosedReason::WentOn { at_step }, attempt.has_ended());
+            // What failed is captured also when the rank was quick to go on.
+            self.close(now, &id, ClosedReason::WentOn { at_step }, true);
         }
     }
 }
@@ -215,6 +234,7 @@ impl Tracked {
         self.incident.failure = Some(Failure { wall_ns, ..failure });
         self.incident.growth = failure.growth();
         self.incident.updated_wall_ns = now.wall_ns;
+        self.await_settling(now);
         if is_graver && self.need == Need::Nothing {
             // Its own capture shows a later state than that of the request.
             let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
@@ -224,14 +244,18 @@ impl Tracked {
         true
     }
 
-    /// Nanoseconds until it is known whether the whole job was killed; none for other failures, and
-    /// when that time has passed.
-    pub(super) fn unsettled_ns(&self, now: Now) -> Option<u64> {
-        let failure = self.incident.failure?;
-        let is_kill = failure.kind == FailureKind::Died(End::Killed);
-        let since_ns = now.wall_ns.saturating_sub(self.incident.opened_wall_ns);
-        let left_ns = SETTLED_NS.checked_sub(u64::try_from(since_ns).unwrap_or(0))?;
-        (is_kill && left_ns > 0).then_some(left_ns)
+    /// Notes when it will be known whether the whole job was killed, if its rank was.
+    pub(super) fn await_settling(&mut self, now: Now) {
+        let kind = self.incident.failure.map(|failure| failure.kind);
+        if kind == Some(FailureKind::Died(End::Killed)) {
+            self.settled_ns = Some(now.mono_ns.saturating_add(SETTLED_NS));
+        }
+    }
+
+    /// Monotonic time at which it will be known whether the whole job was killed; none when that
+    /// has passed, and for other failures.
+    pub(super) fn settles_ns(&self, now: Now) -> Option<u64> {
+        self.settled_ns.filter(|&due_ns| self.incident.is_open() && now.mono_ns < due_ns)
     }
 }
 

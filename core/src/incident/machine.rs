@@ -156,6 +156,10 @@ pub struct Tracked {
     pub(super) considered_ns: Option<u64>,
     /// When the capture of a failure is compared once more, because more ranks have ended.
     pub(super) compare_due_ns: Option<u64>,
+    /// Monotonic time at which it is known whether the whole job was killed.
+    pub(super) settled_ns: Option<u64>,
+    /// It was diagnosed before that, so whether it pages is not decided.
+    pub(super) page_is_due: bool,
     /// A comparison is under way.
     pub(super) is_compared: bool,
     /// The capture to compare after that.
@@ -172,6 +176,8 @@ impl Tracked {
             confirm_by_step: None,
             considered_ns: None,
             compare_due_ns: None,
+            settled_ns: None,
+            page_is_due: false,
             is_compared: false,
             compare_next: None,
         }
@@ -234,7 +240,7 @@ pub struct Incidents {
     pub(super) page_within_seconds: u64,
     pub(super) known: BTreeMap<String, Tracked>,
     /// Findings about silent ranks whose agents are away, or not back for long.
-    silent: BTreeMap<(u32, GrowthKey), Growth>,
+    pub(super) silent: BTreeMap<(u32, GrowthKey), Growth>,
     pub(super) effects: VecDeque<Effect>,
 }
 
@@ -334,12 +340,12 @@ impl Incidents {
     /// An attempt has ended: so has its growth.
     pub fn attempt_ended(&mut self, now: Now, attempt: &impl Attempt) {
         let serial = attempt.serial();
-        self.measure_open(attempt);
         self.silent.retain(|(of, _), _| *of != serial);
         // A failure is looked at after its job is dead.
         let is_growth =
             |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
         for id in self.ids(is_growth) {
+            self.measure(&id, attempt);
             self.close(now, &id, ClosedReason::AttemptEnded, true);
         }
     }
@@ -442,6 +448,7 @@ impl Incidents {
         let mut tracked = Tracked::new(incident);
         let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
         tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
+        tracked.await_settling(now);
         self.known.insert(id.clone(), tracked);
         self.store(&id, Change::Opened);
         self.request_captures(now);
@@ -468,16 +475,13 @@ impl Incidents {
         self.store(id, Change::Updated);
     }
 
-    /// Brings the growth of open incidents up to date: the detector reports it seldom, and what
-    /// ends now has no later report.
-    pub(super) fn measure_open(&mut self, attempt: &impl Attempt) {
-        let serial = attempt.serial();
-        let open = self.known.values_mut().filter(|known| is_open_of(known, serial));
-        for Tracked { incident, .. } in open.filter(|known| known.incident.failure.is_none()) {
-            let key = incident.growth.key();
-            if let Some(growth) = attempt.newest(&key) {
-                incident.measure(&growth, attempt.step_time_ns(key.rank));
-            }
+    /// Brings the growth of an incident that ends up to date: the detector reports it seldom, and
+    /// there is no later report.
+    pub(super) fn measure(&mut self, id: &str, attempt: &impl Attempt) {
+        let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { return };
+        let key = incident.growth.key();
+        if let Some(growth) = attempt.newest(&key) {
+            incident.measure(&growth, attempt.step_time_ns(key.rank));
         }
     }
 
@@ -607,7 +611,8 @@ impl Incidents {
         let is_unknown = incident.class() == Class::Unknown;
         let is_failure = incident.failure.is_some();
         let confirm_from = step.max(incident.growth.last_step);
-        let tracked = Tracked {
+        let is_quiet = incident.page == Page::Quiet && incident.capture_id.is_some();
+        let mut tracked = Tracked {
             is_stored: true,
             need: match under_way {
                 _ if !(is_open && is_unknown) => Need::Nothing,
@@ -618,21 +623,11 @@ impl Incidents {
             confirm_by_step: (is_open && !is_failure).then_some(confirm_from + CONFIRM_STEPS),
             ..Tracked::new(incident)
         };
+        tracked.await_settling(now);
+        if is_open && is_quiet {
+            tracked.compare_due_ns = tracked.settled_ns;
+        }
         self.known.insert(tracked.incident.id.clone(), tracked);
-    }
-
-    pub(super) fn forget(&mut self, id: &str) {
-        if let Some(Tracked { incident, .. }) = self.known.remove(id) {
-            self.effects.push_back(Effect::Forget { incident: Box::new(incident) });
-        }
-    }
-
-    /// Forgets all that belongs to an attempt.
-    pub fn forget_attempt(&mut self, serial: u32) {
-        self.silent.retain(|(of, _), _| *of != serial);
-        for id in self.ids(|known| known.incident.serial == serial) {
-            self.forget(&id);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
-use super::failure::Failure;
+use super::failure::{Failure, FailureKind};
 use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, first_sentence};
@@ -171,7 +171,17 @@ impl Incident {
     /// All of it in one sentence.
     pub fn sentence(&self) -> String {
         self.clock.in_words(&match (&self.diagnosis, &self.failure) {
-            (Some(diagnosis), _) => diagnosis.sentence_now(&self.growth, self.is_open()),
+            (Some(diagnosis), Some(failure)) => {
+                let again = diagnosis.seen.filter(|seen| {
+                    let is_request = failure.kind == FailureKind::OutOfMemory;
+                    is_request && seen.rank == failure.rank && seen.last_step < failure.step
+                });
+                let again = again.map_or(String::new(), |_| {
+                    format!("; it failed again after step {}", failure.step)
+                });
+                format!("{}{again}", diagnosis.sentence)
+            }
+            (Some(diagnosis), None) => diagnosis.sentence_now(&self.growth, self.is_open()),
             (None, Some(failure)) => failure.sentence(),
             (None, None) => first_sentence(&self.growth),
         })

@@ -112,8 +112,10 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
         let next = tracked.compare_next.take();
-        if let Some(left_ns) = tracked.unsettled_ns(now) {
-            tracked.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(left_ns));
+        let settles_ns = tracked.settles_ns(now);
+        tracked.page_is_due = settles_ns.is_some();
+        if let Some(due_ns) = settles_ns {
+            tracked.compare_due_ns.get_or_insert(due_ns);
         }
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
@@ -157,7 +159,7 @@ impl Incidents {
             incident.page == Page::Paged || incident.matters(self.page_within_seconds)
         };
         let does_page = |own: &&Tracked| {
-            diagnosis.pages() && matters(&own.incident) && own.unsettled_ns(now).is_none()
+            diagnosis.pages() && matters(&own.incident) && own.settles_ns(now).is_none()
         };
         let Some(own) = self.known.get(id).filter(does_page) else { return Page::Quiet };
         let reports_it = |other: &&Tracked| {
@@ -177,7 +179,7 @@ impl Incidents {
         }
         // A closed incident does not page, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
-        let is_first = own.incident.diagnosis.is_none();
+        let is_first = own.incident.diagnosis.is_none() || own.page_is_due;
         match own.incident.closed.map(|closed| closed.reason) {
             Some(ClosedReason::NewAttempt) if is_first => Page::Paged,
             None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => Page::Paged,
@@ -219,6 +221,20 @@ impl Incidents {
             let oldest = self.known.iter().find(|(_, known)| !known.incident.is_open());
             let Some(id) = oldest.map(|(id, _)| id.clone()) else { return };
             self.effects.push_back(Effect::Lost);
+            self.forget(&id);
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: &str) {
+        if let Some(Tracked { incident, .. }) = self.known.remove(id) {
+            self.effects.push_back(Effect::Forget { incident: Box::new(incident) });
+        }
+    }
+
+    /// Forgets all that belongs to an attempt.
+    pub fn forget_attempt(&mut self, serial: u32) {
+        self.silent.retain(|(of, _), _| *of != serial);
+        for id in self.ids(|known| known.incident.serial == serial) {
             self.forget(&id);
         }
     }

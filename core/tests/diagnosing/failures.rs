@@ -1,7 +1,7 @@
 //! Ranks that died, and requests for memory that failed.
 
 use memtape_core::detector::Layer;
-use memtape_core::diagnosis::{Cause, Class, Fate, KnownGrowth};
+use memtape_core::diagnosis::{Activity, Cause, Class, Fate, KnownGrowth};
 use memtape_core::identity::end::End;
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::{Frame, StackUse};
@@ -32,7 +32,7 @@ fn fates(ends: [Option<(End, i64)>; 4]) -> Vec<Fate> {
         end: end.map(|(end, seconds)| (end, seconds * SECOND)),
         exit_status: end.and_then(|(end, _)| (end == End::Failed).then_some(1)),
         step: STEP,
-        is_stalled: false,
+        activity: Activity::Moving,
     };
     (0..).zip(ends).map(fate).collect()
 }

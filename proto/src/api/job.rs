@@ -65,7 +65,7 @@ pub enum JobState {
     Leaking,
     /// A rank has finished no step for long, its peers have.
     Behind,
-    /// Ranks have finished no step for long, and none is ahead.
+    /// Ranks have finished no step for long, and none is behind most others.
     Stalled,
     /// An agent reports, but not about one of its ranks.
     Silent,

@@ -110,7 +110,7 @@ pub enum RankState {
     Growing,
     /// It has finished no step for long, its peers have.
     Behind,
-    /// It has finished no step for long, and neither have most of its peers.
+    /// It has finished no step for long, and is not behind most of the ranks.
     Stalled,
     /// Its agent reports, but not about it.
     Silent,

@@ -143,9 +143,13 @@ esac
     #[test]
     fn missing_completions_and_pages_are_found() {
         let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("memtape");
-        fs::write(&program, PROGRAM).expect("written");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+        let (text, program) = (folder.path().join("text"), folder.path().join("memtape"));
+        fs::write(&text, PROGRAM).expect("written");
+        fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("executable");
+        // Another test may fork while this process has a file open to write: that file cannot be
+        // executed for a moment. A copy by another process can.
+        let copied = std::process::Command::new("cp").arg(&text).arg(&program).status();
+        assert!(copied.expect("cp starts").success());
         add_help(folder.path()).expect("the program writes them");
         check_help(folder.path()).expect("all are there");
         let files = COMPLETIONS.map(|(_, file)| folder.path().join(file));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::detector;
-use memtape_core::diagnosis::Fate;
+use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
@@ -138,8 +138,8 @@ impl Rank {
         self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death)
     }
 
-    /// What became of it; whether it is stalled, the watch over its attempt knows.
-    pub(crate) fn fate(&self, is_stalled: bool) -> Fate {
+    /// What became of it; what it does, the watch over its attempt knows.
+    pub(crate) fn fate(&self, activity: Activity) -> Fate {
         let is_over = self.presence == Presence::Ended;
         let end = self.record.end.filter(|_| is_over);
         Fate {
@@ -147,7 +147,7 @@ impl Rank {
             end: end.map(|end| (end, self.record.end_wall_ns)),
             exit_status: self.record.exit_status,
             step: self.step,
-            is_stalled,
+            activity,
         }
     }
 

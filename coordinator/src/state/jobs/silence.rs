@@ -4,7 +4,7 @@
 //! never shown as healthy.
 
 use memtape_core::detector;
-use memtape_core::diagnosis::Fate;
+use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::RankState;
 
@@ -18,7 +18,7 @@ pub(crate) enum Silence {
     Disconnected,
     /// Its agent reports, but not of it any more.
     Silent,
-    /// It has finished no step for long, and neither have most of its peers.
+    /// It has finished no step for long, and is not behind most ranks.
     Stalled,
     /// It has finished no step for long, while most of its peers have gone on.
     Behind,
@@ -34,11 +34,11 @@ const SILENT_NS_MIN: u64 = 10_000_000_000;
 /// A rank is behind when it has finished no step for this many usual ones …
 const BEHIND_STEPS: u64 = 8;
 
-/// No rank counts as stalled for less than this: checkpoints and evaluation take their time.
-const STALLED_NS_MIN: u64 = 30_000_000_000;
-
 /// … and most others are this many steps ahead: reports of two nodes are up to an interval apart.
 const AHEAD_STEPS: u64 = 2;
+
+/// No rank counts as stalled for less than this: checkpoints and evaluation take their time.
+const STALLED_NS_MIN: u64 = 30_000_000_000;
 
 /// Begins the line about a rank without counted steps.
 const NO_STEPS: &str = "no steps:";
@@ -50,6 +50,7 @@ pub(crate) struct Watch<'a> {
     now_ns: u64,
     silent_ns: u64,
     behind_ns: u64,
+    knows_step_time: bool,
     /// Steps of the living ranks that count steps, in order.
     steps: Vec<u64>,
 }
@@ -57,14 +58,15 @@ pub(crate) struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub(crate) fn new(jobs: &'a Jobs, attempt: &Attempt, now_ns: u64, interval_ns: u64) -> Self {
         let silent_ns = interval_ns.saturating_mul(INTERVALS_MAX).max(SILENT_NS_MIN);
-        let step_ns = attempt.detectors.step_time_ns().unwrap_or(0);
+        let step_time_ns = attempt.detectors.step_time_ns();
+        let knows_step_time = step_time_ns.is_some();
         let is_counted =
             |rank: &&Rank| rank.presence == Presence::Here && rank.clock() == Clock::Steps;
         let living = attempt.ranks.values().filter(is_counted);
         let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
         steps.sort_unstable();
-        let behind_ns = step_ns.saturating_mul(BEHIND_STEPS).max(silent_ns);
-        Self { jobs, now_ns, silent_ns, behind_ns, steps }
+        let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(BEHIND_STEPS).max(silent_ns);
+        Self { jobs, now_ns, silent_ns, behind_ns, knows_step_time, steps }
     }
 
     /// How a rank is silent; none when it is not, or has ended.
@@ -89,7 +91,12 @@ impl<'a> Watch<'a> {
 
     /// What became of a rank.
     pub(crate) fn fate(&self, rank: &Rank) -> Fate {
-        rank.fate(matches!(self.of(rank), Some(Silence::Stalled | Silence::Behind)))
+        rank.fate(match self.of(rank) {
+            None => Activity::Moving,
+            Some(Silence::Behind) => Activity::Behind,
+            Some(Silence::Stalled) => Activity::Stalled,
+            Some(Silence::Silent | Silence::Disconnected) => Activity::NotHeard,
+        })
     }
 
     /// The state of a rank: what it does now, or why nothing new is known of it.
@@ -125,7 +132,8 @@ impl<'a> Watch<'a> {
     }
 
     fn is_stalled(&self, rank: &Rank) -> bool {
-        rank.step > 0 && self.stands(rank, self.behind_ns.max(STALLED_NS_MIN))
+        // Without a usual step time, a step may take this long.
+        self.knows_step_time && self.stands(rank, self.behind_ns.max(STALLED_NS_MIN))
     }
 
     /// Has a rank that counts steps finished none for this long?
@@ -237,6 +245,11 @@ mod tests {
     #[test]
     fn ranks_that_all_stand_are_stalled() {
         let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
+        let at = |watch_ns: u64, jobs: &Jobs, knows_step_time: bool| {
+            let attempt = jobs.newest("job").unwrap();
+            let watch = Watch { knows_step_time, ..Watch::new(jobs, attempt, watch_ns, SECOND) };
+            attempt.ranks.values().map(|rank| watch.of(rank)).collect::<Vec<_>>()
+        };
         for (steps, first) in [([5; 4], stalled), ([5, 9, 9, 9], behind)] {
             let mut jobs = jobs(steps);
             for node in ["a", "b"] {
@@ -246,21 +259,11 @@ mod tests {
                 let rank = rank(&mut jobs, number);
                 (rank.reported_ns, rank.stepped_ns) = (160 * SECOND, 130 * SECOND);
             }
-            let moving = (first == behind).then_some(Silence::Behind);
-            check(&jobs, 160, 1, [moving, None, None, None]);
-            check(&jobs, 161, 1, [first, stalled, stalled, stalled]);
-            let attempt = jobs.newest("job").unwrap();
-            let watch = Watch::new(&jobs, attempt, 161 * SECOND, SECOND);
-            assert!(attempt.ranks.values().all(|rank| watch.fate(rank).is_stalled));
+            let early = first.filter(|_| first == behind);
+            assert_eq!(at(160 * SECOND, &jobs, true), [early, None, None, None]);
+            assert_eq!(at(161 * SECOND, &jobs, true), [first, stalled, stalled, stalled]);
+            // A job has just begun: its steps may take this long.
+            assert_eq!(at(161 * SECOND, &jobs, false), [early, None, None, None]);
         }
-        // Before its first step a rank loads its data.
-        let mut starts = jobs([0; 4]);
-        for node in ["a", "b"] {
-            starts.nodes.get_mut(node).unwrap().reported_ns = 300 * SECOND;
-        }
-        for number in 0..4 {
-            rank(&mut starts, number).reported_ns = 300 * SECOND;
-        }
-        check(&starts, 301, 1, [None; 4]);
     }
 }

@@ -188,5 +188,5 @@ fn a_store_belongs_to_one_coordinator() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let line = error_line(Store::open(&file));
-    assert!(line.contains("cannot be made") && !line.contains('\n'), "{line}");
+    assert!(line.contains("is a file: name a folder") && !line.contains('\n'), "{line}");
 }

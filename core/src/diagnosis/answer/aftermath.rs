@@ -1,5 +1,5 @@
 //! What the ranks of a job did after one of them failed: which ended and when, which go on, which
-//! are stalled.
+//! are behind or stalled, and of which nothing is heard.
 //!
 //! It rests on ends and steps alone and not on snapshots, so it is made each time an incident is
 //! shown. Ends within [`TOGETHER_NS`] of each other have no order, because clocks and poll
@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::diagnosis::evidence::context::Fate;
+use crate::diagnosis::evidence::context::{Activity, Fate};
 use crate::diagnosis::words::{plural, ranks};
 use crate::identity::end::{End, TOGETHER_NS};
 
@@ -56,27 +56,48 @@ impl<'a> Aftermath<'a> {
     pub(crate) fn sentence(&self) -> String {
         let Some((_, own_ns)) = self.own().and_then(|own| own.end) else { return String::new() };
         if self.were_all_killed() {
-            return match self.others().count() {
-                0 => String::new(),
-                1 => "; its only peer was killed at the same time".to_string(),
-                others => {
-                    let peers = plural(others as u64, "peer");
-                    format!("; its {peers} were killed at the same time")
-                }
+            let who = match self.others().count() {
+                0 => return String::new(),
+                1 => "; its only peer was killed".to_string(),
+                others => format!("; its {} were killed", plural(others as u64, "peer")),
+            };
+            let ends_ns = || self.fates.iter().filter_map(|fate| fate.end.map(|(_, ns)| ns));
+            let (first_ns, last_ns) = (ends_ns().min().unwrap_or(0), ends_ns().max().unwrap_or(0));
+            return match last_ns.saturating_sub(first_ns) {
+                ..=TOGETHER_NS => format!("{who} at the same time"),
+                spread_ns => format!("{who} too, all within {} s", seconds(spread_ns)),
             };
         }
-        let (ended, alive): (Vec<&Fate>, Vec<&Fate>) =
-            self.others().partition(|fate| fate.end.is_some());
-        let (stalled, moving): (Vec<&Fate>, Vec<&Fate>) =
-            alive.into_iter().partition(|fate| fate.is_stalled);
+        let (mut earlier, mut ended) = (Vec::new(), Vec::new());
+        let (mut moving, mut behind) = (Vec::new(), Vec::new());
+        let (mut stalled, mut not_heard) = (Vec::new(), Vec::new());
+        for fate in self.others() {
+            match (fate.end, fate.activity) {
+                (Some((_, ns)), _) if own_ns.saturating_sub(ns) > TOGETHER_NS => earlier.push(fate),
+                (Some(_), _) => ended.push(fate),
+                (None, Activity::Moving) => moving.push(fate),
+                (None, Activity::Behind) => behind.push(fate),
+                (None, Activity::Stalled) => stalled.push(fate),
+                (None, Activity::NotHeard) => not_heard.push(fate),
+            }
+        }
         let is_one = |fates: &[&Fate]| fates.len() == 1;
         let mut said = String::new();
+        if !earlier.is_empty() {
+            said += &format!("; {} had ended before", named(&earlier));
+        }
         if !ended.is_empty() {
             said += &format!("; {} ended {}", named(&ended), after(own_ns, &ended));
         }
-        if !stalled.is_empty() {
-            let are = if is_one(&stalled) { "is" } else { "are" };
-            said += &format!("; {} {are} stalled at step {}", named(&stalled), furthest(&stalled));
+        for (fates, what) in [(&behind, "behind"), (&stalled, "stalled")] {
+            if !fates.is_empty() {
+                let are = if is_one(fates) { "is" } else { "are" };
+                said += &format!("; {} {are} {what} at step {}", named(fates), furthest(fates));
+            }
+        }
+        if !not_heard.is_empty() {
+            let (who, step) = (named(&not_heard), furthest(&not_heard));
+            said += &format!("; nothing is heard of {who} since step {step}");
         }
         if !moving.is_empty() {
             let step = furthest(&moving);
@@ -109,5 +130,10 @@ fn after(first_ns: i64, ended: &[&Fate]) -> String {
     if later_ns <= TOGETHER_NS {
         return "at about the same time".to_string();
     }
-    format!("within {} s after it", later_ns.saturating_add(999_999_999) / 1_000_000_000)
+    format!("within {} s after it", seconds(later_ns))
+}
+
+/// Whole seconds, rounded up.
+fn seconds(ns: i64) -> i64 {
+    ns.saturating_add(999_999_999) / 1_000_000_000
 }

@@ -83,7 +83,7 @@ pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
         stands_out: true,
         sentence: case.sentence(),
         parts: None,
-        seen: None,
+        seen: Some(*inquiry.growth),
     }
 }
 
@@ -218,7 +218,7 @@ impl<'a> Failed<'a> {
         if free >= request.bytes && request.bytes > 0 {
             said.push(format!(
                 "{} of that were free and could not serve {asked}: inactive splits that are too \
-                 small, or blocks in the pools of other streams",
+                 small, or blocks of other pools and streams",
                 bytes(free),
             ));
         }
@@ -292,7 +292,7 @@ impl<'a> Failed<'a> {
         }
         match (self.request, self.end()) {
             (Some(request), _) if self.is_split(request) => {
-                let text = "enough was free, split into blocks that are too small: try \
+                let text = "enough was free, in blocks that the request could not use: try \
                             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
                 Remedy::new(Cause::Fragments, text, None)
             }
@@ -318,7 +318,7 @@ impl<'a> Failed<'a> {
         }
     }
 
-    /// Was enough reserved and free, but no block large enough?
+    /// Was enough reserved and free, in blocks that the request could not use?
     fn is_split(&self, request: &FailedRequest) -> bool {
         request.free_reserved() >= request.bytes
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::detector::{Growth, Layer};
-use crate::diagnosis::evidence::context::{Context, Fate};
+use crate::diagnosis::evidence::context::{Activity, Context, Fate};
 use crate::snapshot::{Block, DeviceSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
@@ -71,7 +71,7 @@ fn request(allocated: u64, reserved: u64) -> FailedRequest {
 
 fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
     let end = end.map(|(end, seconds)| (end, seconds * SECOND));
-    Fate { rank, end, exit_status: None, step, is_stalled: false }
+    Fate { rank, end, exit_status: None, step, activity: Activity::Moving }
 }
 
 fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {
@@ -111,10 +111,17 @@ fn what_the_other_ranks_did_is_said() {
     let ended = [fate(0, later, 150), fate(1, later, 150), killed];
     assert_eq!(after(&ended), "; ranks 0 and 1 ended within 5 s after it");
     assert_eq!(after(&[killed, fate(3, None, 900)]), "; rank 3 goes on and has finished step 900");
-    let stalled = |rank: u32| Fate { is_stalled: true, ..fate(rank, None, 150) };
+    let does = |rank: u32, activity| Fate { activity, ..fate(rank, None, 150) };
+    let (stalled, not_heard) = (Activity::Stalled, Activity::NotHeard);
     assert_eq!(
-        after(&[fate(0, later, 150), stalled(1), killed, stalled(3)]),
+        after(&[fate(0, later, 150), does(1, stalled), killed, does(3, stalled)]),
         "; rank 0 ended within 5 s after it; ranks 1 and 3 are stalled at step 150"
+    );
+    let earlier = fate(0, Some((End::Exited, 90)), 20);
+    assert_eq!(
+        after(&[earlier, killed, does(4, Activity::Behind), does(5, not_heard)]),
+        "; rank 0 had ended before; rank 4 is behind at step 150; nothing is heard of rank 5 \
+         since step 150"
     );
     // A rank that lives has no aftermath.
     assert_eq!(after(&[fate(2, None, 149), fate(3, None, 900)]), "");
@@ -130,7 +137,7 @@ fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     // A launcher ends them one after the other; the first may have ended long before the last.
     let chain = [killed(0, 103), killed(1, 101), killed(2, 99), killed(3, 105)];
     assert!(!said(&suspect(None), &chain, None).pages());
-    assert_eq!(after(&chain), "; its 3 peers were killed at the same time");
+    assert_eq!(after(&chain), "; its 3 peers were killed too, all within 6 s");
     let gap = [killed(0, 103), killed(2, 100)];
     assert!(said(&suspect(None), &gap, None).pages());
     // One that was killed for memory of the host was not stopped by a person.

@@ -97,8 +97,22 @@ pub struct Fate {
     pub exit_status: Option<i32>,
     /// Steps that it has finished.
     pub step: u64,
+    /// What it does, while its end is not known.
+    pub activity: Activity,
+}
+
+/// What a rank does whose end is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activity {
+    /// It lives, and finished a step lately.
+    #[default]
+    Moving,
+    /// It lives and has finished no step for long, while most others have.
+    Behind,
     /// It lives and has finished no step for long.
-    pub is_stalled: bool,
+    Stalled,
+    /// Nothing was heard of it lately.
+    NotHeard,
 }
 
 /// Growth that an incident is about.

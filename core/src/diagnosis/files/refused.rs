@@ -35,8 +35,8 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
     let size = bytes(oom.bytes);
     let sentence = match class {
         Class::Fragmentation => format!(
-            "rank {}: a request of {size}{by} failed although {} were free, split into blocks \
-             that are too small",
+            "rank {}: a request of {size}{by} failed although {} were free, in blocks that it \
+             could not use",
             view.rank,
             bytes(free)
         ),

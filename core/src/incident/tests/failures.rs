@@ -63,7 +63,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     assert_eq!(growth.reason, ClosedReason::RankEnded);
     let incident = shell.incident("inc-0002");
     assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
-    let known = shell.incidents.growth_before(incident).expect("the leak is known");
+    let known = shell.incidents.growth_before(incident, &job).expect("the leak is known");
     assert_eq!((known.incident.as_str(), known.grown_bytes), ("inc-0001", 1 << 24));
     // The capture of the trigger is compared; no other is requested.
     let requests = shell.requests();
@@ -149,7 +149,7 @@ fn growth_that_ends_with_its_rank_has_its_newest_figures() {
     job.newest = Some(Growth { grown_bytes: 9 << 30, last_step: 900, ..leak(2) });
     shell.at(100);
     shell.failed(&job, failure(2, 100, FailureKind::OutOfMemory));
-    let known = shell.incidents.growth_before(shell.incident("inc-0002"));
+    let known = shell.incidents.growth_before(shell.incident("inc-0002"), &job);
     let known = known.expect("the leak is known");
     assert_eq!((known.grown_bytes, known.took_steps), (9 << 30, 900 - leak(2).onset_step));
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
@@ -185,8 +185,15 @@ fn a_request_that_failed_is_over_when_the_rank_goes_on() {
     shell.review(&job);
     let closed = shell.incident("inc-0001").closed.expect("the rank went on");
     assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 165 });
-    // It fails again and again: one incident, captured once.
-    let requests = shell.requests();
+    // It fails again and again: one incident, captured once, although the rank was quick.
+    shell.at(120);
+    assert_eq!(shell.requests(), 1);
+    shell.incidents.capture_closed(7, "cap-oom", &Reason::OutOfMemory { rank: 3 });
+    shell.carry_out();
+    let mut seen = diagnosis(Class::OutOfMemory, 0);
+    seen.seen = Some(failure(3, 100, FailureKind::OutOfMemory).growth());
+    seen.sentence = "it failed".to_string();
+    shell.incidents.diagnosed(shell.now(), "inc-0001", "cap-oom", Ok(seen));
     for seconds in [200, 300] {
         shell.at(seconds);
         let again = failure(3, seconds as i64, FailureKind::OutOfMemory);
@@ -195,10 +202,19 @@ fn a_request_that_failed_is_over_when_the_rank_goes_on() {
         job.last_step += 16;
         shell.review(&job);
     }
-    assert_eq!((shell.incidents.len(), shell.requests()), (1, requests));
-    // Another rank's is another one.
-    shell.failed(&job, failure(1, 301, FailureKind::OutOfMemory));
-    assert_eq!(shell.incidents.len(), 2);
+    assert_eq!((shell.incidents.len(), shell.requests()), (1, 1));
+    let sentence = shell.incident("inc-0001").sentence();
+    assert_eq!(sentence, "it failed; it failed again after step 181");
+    // A day later too, and it hides no death.
+    shell.at(100_000);
+    let again = failure(3, 100_000, FailureKind::OutOfMemory);
+    shell.failed(&job, Failure { step: job.last_step, ..again });
+    shell.at(100_001);
+    assert!(shell.incident("inc-0001").is_open());
+    job.last_step += 16;
+    shell.review(&job);
+    shell.failed(&job, failure(0, 100_001, DIED));
+    assert!(shell.incident("inc-0002").is_open());
 }
 
 #[test]
@@ -244,4 +260,46 @@ fn old_deaths_are_no_news() {
     shell.at(200_000);
     let closed = shell.incident("inc-0002").closed.expect("it is old");
     assert_eq!(closed.reason, ClosedReason::NoNews);
+}
+
+#[test]
+fn a_kill_pages_when_it_is_known_whether_all_were_killed() {
+    let killed = |seconds: u64| {
+        let (mut shell, job) = (Shell::default(), Job::new(7));
+        shell.at(100);
+        shell.failed(&job, failure(2, 99, DIED));
+        shell.incidents.capture_closed(7, "cap-death", &Reason::Death { rank: 2 });
+        shell.carry_out();
+        shell.at(100 + seconds);
+        shell.diagnose_capture("inc-0001", "cap-death");
+        shell
+    };
+    // A launcher that starts the next attempt at once does not hide it.
+    let mut shell = killed(3);
+    assert_eq!(shell.pages(), 0);
+    shell.incidents.attempt_begun(shell.now(), &[7]);
+    shell.carry_out();
+    shell.diagnose_capture("inc-0001", "cap-death");
+    assert_eq!(shell.pages(), 1);
+    // Nor does a restart of the coordinator.
+    let shell = killed(3);
+    let record = shell.incident("inc-0001").clone();
+    let mut again = Shell::default();
+    again.at(104);
+    again.incidents.restore(again.now(), record, 149, None);
+    again.at(104 + SETTLED_NS / SECOND);
+    assert_eq!(again.compared(), ["cap-death"]);
+    again.diagnose_capture("inc-0001", "cap-death");
+    assert_eq!(again.pages(), 1);
+    // A kill after a failed request waits as long.
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(3, 100, FailureKind::OutOfMemory));
+    shell.at(200);
+    shell.failed(&job, failure(1, 200, DIED));
+    shell.incidents.capture_closed(7, "cap-death", &Reason::Death { rank: 1 });
+    shell.carry_out();
+    shell.diagnose_capture("inc-0001", "cap-death");
+    assert_eq!(shell.pages(), 0);
+    assert_eq!(killed(SETTLED_NS / SECOND).pages(), 1);
 }
