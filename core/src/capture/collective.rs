@@ -310,17 +310,16 @@ impl GroupState {
             count => format!("; {count} ranks are not known"),
         };
         match self.verdict {
-            Verdict::InStep => match self.dead.as_slice() {
-                [] => {
-                    format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
-                }
-                dead => format!(
-                    "{group}: {known} of {of} ranks were in step when last looked at, at \
-                     collective {furthest}; {} {} dead",
-                    named(dead),
-                    if dead.len() == 1 { "is" } else { "are" },
-                ),
-            },
+            Verdict::InStep if self.dead.is_empty() => {
+                format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
+            }
+            Verdict::InStep => {
+                let alive = known - self.dead.len();
+                let dead = self.dead_ranks();
+                format!(
+                    "{group}: {alive} of {of} ranks are in step, at collective {furthest}; {dead}"
+                )
+            }
             Verdict::Uneven => format!(
                 "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \
                  operations do not wait for all ranks{unknown}"
@@ -331,6 +330,28 @@ impl GroupState {
                 self.reason(),
             ),
         }
+    }
+
+    /// How far the dead ranks had come.
+    fn dead_ranks(&self) -> String {
+        let said = self.dead.iter().take(NAMED_MAX).map(|&rank| {
+            let behind = self.behind.iter().find(|behind| behind.rank == rank);
+            match behind.map(|behind| behind.enqueued) {
+                Some(Some(number)) => {
+                    format!(
+                        "rank {rank} is dead and had enqueued only {number} when last looked at"
+                    )
+                }
+                Some(None) => format!("rank {rank} is dead and had enqueued none"),
+                None => format!("rank {rank} is dead and had enqueued it"),
+            }
+        });
+        let mut said: Vec<String> = said.collect();
+        match self.dead.len().saturating_sub(NAMED_MAX) {
+            0 => {}
+            more => said.push(format!("{more} more ranks are dead")),
+        }
+        said.join("; ")
     }
 
     /// `group 0 (default_pg)`.

@@ -109,8 +109,8 @@ pub(crate) fn times(count: u64) -> String {
     }
 }
 
-/// Parts per million as a percentage.
-pub(crate) fn percent(ppm: u32) -> String {
+/// Parts per million as a percentage, rounded: `97 %`.
+pub fn percent(ppm: u32) -> String {
     format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
 use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, primary_device, why_refused};
+use memtape_core::diagnosis::percent;
 use memtape_core::snapshot::Frame;
 
 use super::Report;
@@ -133,15 +134,16 @@ fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
 
 /// What a verdict says beside its sentence, a name and a value each.
 pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(Topic, String)> {
-    let percent = verdict.confidence_ppm / 10_000;
-    let mut pairs = vec![(Topic::Class, format!("{}, {percent} % sure", verdict.class.as_str()))];
+    let sure = percent(verdict.confidence_ppm);
+    let mut pairs = vec![(Topic::Class, format!("{}, {sure} sure", verdict.class.as_str()))];
     if let Some(culprit) = &verdict.culprit {
         pairs.push((Topic::Line, frame(culprit)));
     }
     if let Some(rate) = verdict.bytes_per_step {
-        let explained = verdict.explained_ppm / 10_000;
-        let here =
-            if explained > 0 { format!(", {explained} % of it here") } else { String::new() };
+        let here = match verdict.explained_ppm {
+            0 => String::new(),
+            explained => format!(", {} of it here", percent(explained)),
+        };
         pairs.push((Topic::Growth, format!("{} a step{here}", bytes(rate))));
     }
     pairs.push((Topic::Advice, verdict.advice.clone()));

@@ -37,7 +37,8 @@ const BEHIND_STEPS: u64 = 8;
 /// … and most others are this many steps ahead: reports of two nodes are up to an interval apart.
 const AHEAD_STEPS: u64 = 2;
 
-/// No rank counts as stalled for less than this: checkpoints and evaluation take their time.
+/// No rank counts as stalled for less than this, unless a rank of the job has died: checkpoints and
+/// evaluation take their time.
 const STALLED_NS_MIN: u64 = 30_000_000_000;
 
 /// Begins the line about a rank without counted steps.
@@ -50,6 +51,7 @@ pub(crate) struct Watch<'a> {
     now_ns: u64,
     silent_ns: u64,
     behind_ns: u64,
+    stalled_ns: u64,
     knows_step_time: bool,
     /// Steps of the living ranks that count steps, in order.
     steps: Vec<u64>,
@@ -66,7 +68,9 @@ impl<'a> Watch<'a> {
         let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
         steps.sort_unstable();
         let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(BEHIND_STEPS).max(silent_ns);
-        Self { jobs, now_ns, silent_ns, behind_ns, knows_step_time, steps }
+        let has_dead = attempt.ranks.values().any(Rank::has_died);
+        let stalled_ns = if has_dead { behind_ns } else { behind_ns.max(STALLED_NS_MIN) };
+        Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, knows_step_time, steps }
     }
 
     /// How a rank is silent; none when it is not, or has ended.
@@ -133,7 +137,7 @@ impl<'a> Watch<'a> {
 
     fn is_stalled(&self, rank: &Rank) -> bool {
         // Without a usual step time, a step may take this long.
-        self.knows_step_time && self.stands(rank, self.behind_ns.max(STALLED_NS_MIN))
+        self.knows_step_time && self.stands(rank, self.stalled_ns)
     }
 
     /// Has a rank that counts steps finished none for this long?
@@ -149,6 +153,7 @@ impl<'a> Watch<'a> {
 mod tests {
     use super::*;
     use crate::clock::Now;
+    use crate::records::End;
     use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
 
@@ -262,6 +267,12 @@ mod tests {
             let early = first.filter(|_| first == behind);
             assert_eq!(at(160 * SECOND, &jobs, true), [early, None, None, None]);
             assert_eq!(at(161 * SECOND, &jobs, true), [first, stalled, stalled, stalled]);
+            // Sooner where a rank has died.
+            let mut failed = rank(&mut jobs, 3).clone();
+            (failed.presence, failed.record.end) = (Presence::Ended, Some(End::Killed));
+            let alive = std::mem::replace(rank(&mut jobs, 3), failed);
+            assert_eq!(at(141 * SECOND, &jobs, true)[1..], [stalled, stalled, None]);
+            *rank(&mut jobs, 3) = alive;
             // A job has just begun: its steps may take this long.
             assert_eq!(at(161 * SECOND, &jobs, false), [early, None, None, None]);
         }
