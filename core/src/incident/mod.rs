@@ -17,10 +17,10 @@ mod machine;
 mod record;
 #[cfg(test)]
 mod tests;
+mod tracked;
 mod upkeep;
 
 pub use failure::{Failure, FailureKind};
-pub use machine::{
-    Attempt, Change, Effect, Incidents, Now, PAGE_WITHIN_SECONDS, TRIES_MAX, Tracked,
-};
+pub use machine::{Attempt, Change, Effect, Incidents, Now, PAGE_WITHIN_SECONDS, TRIES_MAX};
 pub use record::{Closed, ClosedReason, Incident, NotCompared, Page};
+pub use tracked::Tracked;

@@ -11,7 +11,8 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::machine::{BACK_NS, CONFIRM_STEPS, Need, RETRY_NS};
+use super::machine::{BACK_NS, CONFIRM_STEPS, RETRY_NS};
+use super::tracked::Need;
 use super::*;
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};

@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use super::machine::{Change, Effect, Incidents, Need, Now, RETRY_NS, Tracked};
+use super::machine::{Change, Effect, Incidents, Now, RETRY_NS};
 use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
+use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::Layer;
 use crate::diagnosis::{Class, Diagnosis};
@@ -221,20 +222,6 @@ impl Incidents {
             let oldest = self.known.iter().find(|(_, known)| !known.incident.is_open());
             let Some(id) = oldest.map(|(id, _)| id.clone()) else { return };
             self.effects.push_back(Effect::Lost);
-            self.forget(&id);
-        }
-    }
-
-    pub(super) fn forget(&mut self, id: &str) {
-        if let Some(Tracked { incident, .. }) = self.known.remove(id) {
-            self.effects.push_back(Effect::Forget { incident: Box::new(incident) });
-        }
-    }
-
-    /// Forgets all that belongs to an attempt.
-    pub fn forget_attempt(&mut self, serial: u32) {
-        self.silent.retain(|(of, _), _| *of != serial);
-        for id in self.ids(|known| known.incident.serial == serial) {
             self.forget(&id);
         }
     }

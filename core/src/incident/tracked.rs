@@ -1,0 +1,119 @@
+//! An incident with what is under way for it: the capture that it needs, the comparison, the times
+//! at which something is due.
+//!
+//! The machine decides what happens; this file holds the state of one incident and answers
+//! questions about it.
+
+use alloc::string::String;
+
+use super::machine::Now;
+use super::record::{Incident, Page};
+use crate::detector::GrowthKey;
+
+/// Former keys that are remembered of an incident.
+const FORMER_MAX: usize = 16;
+
+/// Which capture an incident needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Need {
+    /// None.
+    #[default]
+    Nothing,
+    /// One is to be requested at this monotonic time.
+    Wanted { due_ns: u64 },
+    /// This one is under way; `again` requests another after it.
+    Awaited { capture: String, again: bool },
+}
+
+/// An incident and what is under way for it.
+#[derive(Clone, Debug)]
+pub struct Tracked {
+    pub(super) incident: Incident,
+    pub(super) is_stored: bool,
+    pub(super) need: Need,
+    /// Captures that were granted to it.
+    pub(super) tries: u32,
+    /// The incident is closed after this step unless its growth is found again. Set after a restart
+    /// of the coordinator.
+    pub(super) confirm_by_step: Option<u64>,
+    /// When a restart was last considered.
+    pub(super) considered_ns: Option<u64>,
+    /// When the capture of a failure is compared once more, because more ranks have ended.
+    pub(super) compare_due_ns: Option<u64>,
+    /// Monotonic time at which it is known whether the whole job was killed.
+    pub(super) settled_ns: Option<u64>,
+    /// It was diagnosed before that, so whether it pages is not decided.
+    pub(super) page_is_due: bool,
+    /// A comparison is under way.
+    pub(super) is_compared: bool,
+    /// The capture to compare after that.
+    pub(super) compare_next: Option<String>,
+}
+
+impl Tracked {
+    pub(super) fn new(incident: Incident) -> Self {
+        Self {
+            incident,
+            is_stored: false,
+            need: Need::Nothing,
+            tries: 0,
+            confirm_by_step: None,
+            considered_ns: None,
+            compare_due_ns: None,
+            settled_ns: None,
+            page_is_due: false,
+            is_compared: false,
+            compare_next: None,
+        }
+    }
+
+    /// The incident.
+    pub fn incident(&self) -> &Incident {
+        &self.incident
+    }
+
+    /// True when the store holds it as it is.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// The captures that it needs while it is open: the one it rests on, the one it waits for.
+    pub fn captures(&self) -> impl Iterator<Item = &str> {
+        let awaited = match &self.need {
+            Need::Awaited { capture, .. } => Some(capture),
+            Need::Nothing | Need::Wanted { .. } => None,
+        };
+        let needed = self.incident.capture_id.iter().chain(awaited);
+        needed.filter(|_| self.incident.is_open()).map(String::as_str)
+    }
+
+    /// True when it is open and pages.
+    pub(super) fn pages(&self) -> bool {
+        self.incident.is_open() && self.incident.page == Page::Paged
+    }
+
+    /// Makes the incident about a finding with this key, and remembers the key it had.
+    pub(super) fn turn_to(&mut self, key: GrowthKey) {
+        let Incident { growth, former, .. } = &mut self.incident;
+        let known = growth.key();
+        if known != key && former.len() < FORMER_MAX && !former.contains(&known) {
+            former.push(known);
+        }
+        (growth.rank, growth.device) = (key.rank, key.device);
+        (growth.layer, growth.scope) = (key.layer, key.scope);
+    }
+
+    /// Wants a capture now, or after the one that is under way, and resets the number of tries.
+    pub(super) fn want_again(&mut self, now: Now) {
+        self.tries = 0;
+        match &mut self.need {
+            Need::Awaited { again, .. } => *again = true,
+            need => *need = Need::Wanted { due_ns: now.mono_ns },
+        }
+    }
+}
+
+/// Is the incident open, and of this attempt?
+pub(super) fn is_open_of(known: &Tracked, serial: u32) -> bool {
+    known.incident.serial == serial && known.incident.is_open()
+}
