@@ -336,22 +336,12 @@ impl GroupState {
     fn dead_ranks(&self) -> String {
         let said = self.dead.iter().take(NAMED_MAX).map(|&rank| {
             let behind = self.behind.iter().find(|behind| behind.rank == rank);
-            match behind.map(|behind| behind.enqueued) {
-                Some(Some(number)) => {
-                    format!(
-                        "rank {rank} is dead and had enqueued only {number} when last looked at"
-                    )
-                }
-                Some(None) => format!("rank {rank} is dead and had enqueued none"),
-                None => format!("rank {rank} is dead and had enqueued it"),
-            }
+            behind.map_or_else(
+                || format!("rank {rank} is dead and had enqueued it"),
+                Behind::sentence,
+            )
         });
-        let mut said: Vec<String> = said.collect();
-        match self.dead.len().saturating_sub(NAMED_MAX) {
-            0 => {}
-            more => said.push(format!("{more} more ranks are dead")),
-        }
-        said.join("; ")
+        listed(said.collect(), self.dead.len(), "are dead")
     }
 
     /// `group 0 (default_pg)`.
@@ -364,34 +354,45 @@ impl GroupState {
 
     /// Whom the others wait for, as far as that is known.
     fn reason(&self) -> String {
-        let behind = self.behind.iter().take(NAMED_MAX).map(|behind| {
-            let rank = behind.rank;
-            let has = if matches!(behind.lag, Lag::Missing(_)) { "has" } else { "had" };
-            let reached = match behind.enqueued {
-                Some(number) => format!("{has} enqueued only {number}"),
-                None => format!("{has} enqueued none"),
-            };
-            match behind.lag {
-                Lag::Missing(ns) => format!(
-                    "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
-                    seconds(ns),
-                ),
-                Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
-                Lag::Silent(ns) => format!(
-                    "rank {rank} {reached} when last looked at, {} s before: it is stopped, or \
-                     cannot be looked at",
-                    seconds(ns),
-                ),
-            }
-        });
-        let mut reasons: Vec<String> = behind.collect();
-        match self.behind.len().saturating_sub(NAMED_MAX) {
-            0 if reasons.is_empty() => reasons.push("no rank is known to be behind".to_string()),
-            0 => {}
-            more => reasons.push(format!("{more} more ranks are behind")),
+        if self.behind.is_empty() {
+            return "no rank is known to be behind".to_string();
         }
-        reasons.join("; ")
+        let said = self.behind.iter().take(NAMED_MAX).map(Behind::sentence);
+        listed(said.collect(), self.behind.len(), "are behind")
     }
+}
+
+impl Behind {
+    /// How far it had come, and why not further.
+    fn sentence(&self) -> String {
+        let rank = self.rank;
+        let has = if matches!(self.lag, Lag::Missing(_)) { "has" } else { "had" };
+        let reached = match self.enqueued {
+            Some(number) => format!("{has} enqueued only {number}"),
+            None => format!("{has} enqueued none"),
+        };
+        match self.lag {
+            Lag::Missing(ns) => format!(
+                "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
+                seconds(ns),
+            ),
+            Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
+            Lag::Silent(ns) => format!(
+                "rank {rank} {reached} when last looked at, {} s before: it is stopped, or cannot \
+                 be looked at",
+                seconds(ns),
+            ),
+        }
+    }
+}
+
+/// What is said of the first [`NAMED_MAX`] of these ranks, and how many more there are.
+fn listed(mut said: Vec<String>, ranks: usize, what: &str) -> String {
+    match ranks.saturating_sub(NAMED_MAX) {
+        0 => {}
+        more => said.push(format!("{more} more ranks {what}")),
+    }
+    said.join("; ")
 }
 
 /// Seconds with one digit behind the point.

@@ -1,5 +1,5 @@
-//! What the ranks of a job did after one of them failed: which ended and when, which go on, which
-//! are behind or stalled, and of which nothing is heard.
+//! What the other ranks of a job did after one of them failed: which ended and when, which go on,
+//! and which are behind, stalled, silent or disconnected.
 //!
 //! It rests on ends and steps alone and not on snapshots, so it is made each time an incident is
 //! shown. Ends within [`TOGETHER_NS`] of each other have no order, because clocks and poll
@@ -35,52 +35,39 @@ impl<'a> Aftermath<'a> {
         self.fates.iter().filter(move |fate| fate.rank != own)
     }
 
-    /// Were all ranks killed, each within [`TOGETHER_NS`] of another? A launcher or a scheduler
-    /// ends many ranks one after the other.
-    pub(super) fn were_all_killed(&self) -> bool {
-        let killed = |fate: &Fate| fate.end.filter(|(end, _)| *end == End::Killed);
-        let Some(mut ends_ns) = self
-            .fates
-            .iter()
-            .map(|fate| killed(fate).map(|(_, wall_ns)| wall_ns))
-            .collect::<Option<Vec<i64>>>()
-        else {
-            return false;
+    /// When the ranks were killed, in order, if all were, each within [`TOGETHER_NS`] of another: a
+    /// launcher or a scheduler ends many ranks one after the other. In nanoseconds of Unix time.
+    fn kills_ns(&self) -> Option<Vec<i64>> {
+        let killed_ns = |fate: &Fate| match fate.end {
+            Some((End::Killed, wall_ns)) => Some(wall_ns),
+            _ => None,
         };
-        ends_ns.sort_unstable();
-        let mut pairs = ends_ns.iter().zip(ends_ns.iter().skip(1));
-        !ends_ns.is_empty() && pairs.all(|(first, next)| next.saturating_sub(*first) <= TOGETHER_NS)
+        let mut kills_ns = self.fates.iter().map(killed_ns).collect::<Option<Vec<i64>>>()?;
+        kills_ns.sort_unstable();
+        let mut pairs = kills_ns.iter().zip(kills_ns.iter().skip(1));
+        pairs.all(|(first, next)| next.saturating_sub(*first) <= TOGETHER_NS).then_some(kills_ns)
+    }
+
+    /// Were all ranks killed together?
+    pub(super) fn were_all_killed(&self) -> bool {
+        self.kills_ns().is_some_and(|kills_ns| !kills_ns.is_empty())
     }
 
     /// What the others did, to follow the sentence about the failure; empty while the rank lives.
     pub(crate) fn sentence(&self) -> String {
         let Some((_, own_ns)) = self.own().and_then(|own| own.end) else { return String::new() };
-        if self.were_all_killed() {
-            let who = match self.others().count() {
-                0 => return String::new(),
-                1 => "; its only peer was killed".to_string(),
-                others => format!("; its {} were killed", plural(others as u64, "peer")),
-            };
-            let ends_ns = || self.fates.iter().filter_map(|fate| fate.end.map(|(_, ns)| ns));
-            let (first_ns, last_ns) = (ends_ns().min().unwrap_or(0), ends_ns().max().unwrap_or(0));
-            return match last_ns.saturating_sub(first_ns) {
-                ..=TOGETHER_NS => format!("{who} at the same time"),
-                spread_ns => format!("{who} too, all within {} s", seconds(spread_ns)),
-            };
+        if let Some([first_ns, .., last_ns]) = self.kills_ns().as_deref() {
+            return self.killed_within(last_ns.saturating_sub(*first_ns));
         }
-        let (mut earlier, mut ended) = (Vec::new(), Vec::new());
-        let (mut moving, mut behind) = (Vec::new(), Vec::new());
-        let (mut stalled, mut not_heard) = (Vec::new(), Vec::new());
-        for fate in self.others() {
-            match (fate.end, fate.activity) {
-                (Some((_, ns)), _) if own_ns.saturating_sub(ns) > TOGETHER_NS => earlier.push(fate),
-                (Some(_), _) => ended.push(fate),
-                (None, Activity::Moving) => moving.push(fate),
-                (None, Activity::Behind) => behind.push(fate),
-                (None, Activity::Stalled) => stalled.push(fate),
-                (None, Activity::NotHeard) => not_heard.push(fate),
-            }
-        }
+        let is_earlier =
+            |of: &&Fate| of.end.is_some_and(|(_, ns)| own_ns.saturating_sub(ns) > TOGETHER_NS);
+        let (earlier, ended): (Vec<&Fate>, Vec<&Fate>) =
+            self.others().filter(|of| of.end.is_some()).partition(is_earlier);
+        let alive = |activity: Activity| -> Vec<&Fate> {
+            self.others().filter(|of| of.end.is_none() && of.activity == activity).collect()
+        };
+        let (behind, stalled) = (alive(Activity::Behind), alive(Activity::Stalled));
+        let (not_heard, moving) = (alive(Activity::NotHeard), alive(Activity::Moving));
         let is_one = |fates: &[&Fate]| fates.len() == 1;
         let mut said = String::new();
         if !earlier.is_empty() {
@@ -112,6 +99,18 @@ impl<'a> Aftermath<'a> {
         }
         said
     }
+
+    /// The other ranks were killed too, all within this time.
+    fn killed_within(&self, spread_ns: i64) -> String {
+        let who = match self.others().count() {
+            1 => "; its only peer was killed".to_string(),
+            others => format!("; its {} were killed", plural(others as u64, "peer")),
+        };
+        match spread_ns {
+            ..=TOGETHER_NS => format!("{who} at the same time"),
+            _ => format!("{who} too, all within {} s", seconds(spread_ns)),
+        }
+    }
 }
 
 fn named(fates: &[&Fate]) -> String {
@@ -134,6 +133,6 @@ fn after(first_ns: i64, ended: &[&Fate]) -> String {
 }
 
 /// Whole seconds, rounded up.
-fn seconds(ns: i64) -> i64 {
-    ns.saturating_add(999_999_999) / 1_000_000_000
+fn seconds(ns: i64) -> u64 {
+    ns.unsigned_abs().div_ceil(1_000_000_000)
 }
