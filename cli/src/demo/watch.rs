@@ -27,7 +27,7 @@ pub(crate) struct Watch {
     was_interrupted: bool,
     begin: Instant,
     /// State and step of the job in the last line about it.
-    shown: (String, u64),
+    shown: (Named<JobState>, u64),
     /// The process that ends as the scenario wants.
     mortal: Option<String>,
 }
@@ -113,11 +113,12 @@ impl Watch {
     pub(crate) fn show_progress(&mut self, answers: Answers<'_>) {
         let Some(job) = answers.job() else { return };
         let (shown_state, shown_step) = &self.shown;
-        let state = calm(&job.state);
-        if shown_state != state || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
+        let state = finding(job.state);
+        if *shown_state != state || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
             let ranks = plural(u64::from(job.ranks_alive), "rank");
-            self.say(&format!("job {}: {ranks}, step {}, {}", job.job, job.step_min, state));
-            self.shown = (state.to_string(), job.step_min);
+            let words = words(&state);
+            self.say(&format!("job {}: {ranks}, step {}, {words}", job.job, job.step_min));
+            self.shown = (state, job.step_min);
         }
     }
 
@@ -133,11 +134,19 @@ impl Watch {
     }
 }
 
-/// The state of a job as the demo says it. The detector watches a rise of a healthy job for some
-/// steps now and then, which is no finding: the demo says that there is no incident.
-fn calm(state: &Named<JobState>) -> &str {
+/// The state of a job without what is no finding: the detector watches a rise of a healthy job for
+/// some steps now and then.
+fn finding(state: Named<JobState>) -> Named<JobState> {
     match state.known() {
-        Some(JobState::Healthy | JobState::Watching) => "no incident",
+        Some(JobState::Watching) => JobState::Healthy.into(),
+        _ => state,
+    }
+}
+
+/// What the demo says of a job in this state.
+fn words(state: &Named<JobState>) -> &str {
+    match state.known() {
+        Some(JobState::Healthy) => "no incident",
         Some(JobState::Warming) => "warming up",
         _ => state.as_str(),
     }
@@ -157,7 +166,7 @@ mod tests {
             (JobState::Failed, "failed"),
             (JobState::Behind, "behind"),
         ] {
-            assert_eq!(calm(&state.into()), expected);
+            assert_eq!(words(&finding(state.into())), expected);
         }
     }
 }
