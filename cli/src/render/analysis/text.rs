@@ -141,7 +141,8 @@ pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(Topic, String)> {
     }
     if let Some(rate) = verdict.bytes_per_step {
         let here = match verdict.explained_ppm {
-            0 => String::new(),
+            // It would be 0 %.
+            ..5_000 => String::new(),
             explained => format!(", {} of it here", percent(explained)),
         };
         pairs.push((Topic::Growth, format!("{} a step{here}", bytes(rate))));
