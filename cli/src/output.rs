@@ -91,7 +91,11 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
 }
 
 /// What an error of the operating system means.
-pub(crate) fn io_words(error: &std::io::Error) -> String {
+fn io_words(error: &std::io::Error) -> String {
+    // An error that carries another says more than its kind.
+    if error.get_ref().is_some() {
+        return error.to_string();
+    }
     let words = match error.kind() {
         ErrorKind::NotFound => "there is no such file or folder",
         ErrorKind::PermissionDenied => "this user may not do that: check the rights",
@@ -200,6 +204,8 @@ For the viewer:  memtape export cap-1 --rank 2 -o rank2.pickle
         };
         assert_eq!(line(ErrorKind::NotFound), "cannot open x: there is no such file or folder");
         assert_eq!(line(ErrorKind::IsADirectory), "cannot open x: it is a folder: name a file");
+        let own = std::io::Error::new(ErrorKind::NotFound, "no tape in here");
+        assert_eq!(error_line(&own.into()), "no tape in here");
         let other = anyhow::anyhow!("two\nlines").context("cannot read x");
         assert_eq!(error_line(&other), "cannot read x: two lines");
     }

@@ -48,7 +48,7 @@ impl Watch {
                 Ok(text) => text,
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
-                    let why = output::one_line(&format!("{error:#}"));
+                    let why = output::error_line(&error);
                     format!("{}\n", Meaning::Bad.paint(&format!("{why}; trying again")))
                 }
             };

@@ -10,6 +10,7 @@ use super::found::Found;
 use super::{Demo, watch};
 use crate::client::Client;
 use crate::clock;
+use crate::output::error_line;
 use crate::render::units::plural;
 
 /// Simulated nodes; each gets a contiguous range of ranks.
@@ -177,7 +178,7 @@ impl Demo {
         let client = self.start_coordinator(port)?;
         let (stored, outcome) = match found.read_back(&client) {
             Ok(()) => (true, "the result is in the store".to_string()),
-            Err(error) => (false, format!("{error:#}")),
+            Err(error) => (false, error_line(&error)),
         };
         self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
         Ok(stored)

@@ -7,7 +7,7 @@ use memtape_core::diagnosis::evidence::torch::origin::origin;
 use memtape_core::limits::TRACE_EVENTS_MAX;
 
 use crate::globals::Globals;
-use crate::output::one_line;
+use crate::output::error_line;
 use crate::read::captures::{is_id, listed, rank_of_incident};
 use crate::read::content::{self, Content, Opened, Wanted};
 use crate::read::names::named_rank;
@@ -97,7 +97,7 @@ pub(crate) fn open_at(
 
 /// Names a file that was not read, and why, on stderr.
 fn say_left_out(error: &anyhow::Error) {
-    eprintln!("memtape: left out: {}", one_line(&format!("{error:#}")));
+    eprintln!("memtape: left out: {}", error_line(error));
 }
 
 /// The rank in the file, or in its name.

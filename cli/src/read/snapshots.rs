@@ -19,6 +19,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Clock;
 
 use crate::client::Client;
+use crate::output::error_line;
 use crate::read::content::{self, Content, Format, Wanted};
 use crate::read::source::{Source, Sources};
 
@@ -69,7 +70,7 @@ pub(crate) fn read_sound(sources: &Sources) -> anyhow::Result<(Vec<Snapshot>, Ve
         match read {
             Ok(snapshot) => sound.push(snapshot),
             Err(error) => {
-                left_out.push(Unreadable { path: source.name(), why: format!("{error:#}") });
+                left_out.push(Unreadable { path: source.name(), why: error_line(&error) });
                 first.get_or_insert(error);
             }
         }

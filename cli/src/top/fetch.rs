@@ -9,7 +9,7 @@ use memtape_proto::api::{Incidents, Jobs, Lines, Ranks, Series};
 use super::model::{Answer, Event, Wanted};
 use crate::client::{Client, parse};
 use crate::clock;
-use crate::output::one_line;
+use crate::output::error_line;
 
 /// Steps of a series; wider screens are rare.
 const POINTS_MAX: &str = "256";
@@ -26,7 +26,7 @@ pub(super) fn run(
     loop {
         let event = match answer(client, &newest) {
             Ok(answer) => Event::Answer(Box::new(answer)),
-            Err(error) => Event::Lost(one_line(&format!("{error:#}"))),
+            Err(error) => Event::Lost(error_line(&error)),
         };
         if events.send(event).is_err() {
             return;

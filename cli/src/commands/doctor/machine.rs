@@ -9,7 +9,7 @@ use rustix::fs::{Access, access, statfs};
 
 use super::Check;
 use crate::library;
-use crate::output::one_line;
+use crate::output::{error_line, one_line};
 use crate::render::units::{bytes, plural};
 
 /// A tape of one rank with one device.
@@ -27,7 +27,7 @@ pub(super) fn recorder(checks: &mut Vec<Check>) -> Option<PathBuf> {
         Ok(library) => library,
         Err(error) => {
             let advice = "without it nothing is recorded; the wheel brings it";
-            checks.push(Check::fail("recorder", format!("{error:#}"), advice));
+            checks.push(Check::fail("recorder", error_line(&error), advice));
             return None;
         }
     };
