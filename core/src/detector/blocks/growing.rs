@@ -26,7 +26,7 @@ pub(super) struct Growing {
     pub(super) rank: u32,
     pub(super) line: LineId,
     pub(super) onset_step: u64,
-    /// What the line kept of the births in `steps` steps.
+    /// What the line kept of the births in the `steps` steps.
     pub(super) held: Held,
     pub(super) steps: u64,
     /// The peers of the rank do not grow like this.
@@ -54,6 +54,8 @@ struct Look<'a, 'd> {
 /// Result of the survivor test: the growth, and what the report depends on.
 struct Survivors {
     growing: Growing,
+    /// Steps that were judged: of what is kept, births may have come later than these.
+    judged_steps: u64,
     /// Steps from the first step of the series to the onset.
     onset_age_steps: u64,
     /// The growth may be the set-up of the job.
@@ -126,7 +128,7 @@ impl Detector {
                 continue;
             }
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
-            let steps = of.growing.steps;
+            let steps = of.judged_steps;
             let is_sure = of.growing.is_sure;
             // Certain growth need not last, but set-up may look like it.
             let times = match (is_sure, of.is_setup) {
@@ -158,7 +160,7 @@ impl Detector {
     ) -> Option<Survivors> {
         let Look { settled, span, .. } = *look;
         let Kept { held, later, first, .. } = *kept;
-        let steps = settled.saturating_sub(first).max(1);
+        let judged_steps = settled.saturating_sub(first).max(1);
         let in_bytes = in_bytes(held);
         let amount = |of: Held| if in_bytes { of.bytes } else { of.count };
         let (all, later_half) = (amount(held), amount(later));
@@ -170,7 +172,7 @@ impl Detector {
         // Fewer late births than early, or than before, by more than chance explains.
         let by_chance = held.count.isqrt();
         let early = held.count.saturating_sub(kept.later_count);
-        let before = line.kept(first.saturating_sub(steps), first).held.count;
+        let before = line.kept(first.saturating_sub(judged_steps), first).held.count;
         let is_fewer = early > kept.later_count.saturating_add(by_chance)
             || before > held.count.saturating_add(by_chance.saturating_mul(2));
         let to_come = if is_fewer {
@@ -190,21 +192,23 @@ impl Detector {
         // A cache may fill at even distances, too.
         let may_fill = onset_age_steps < SETUP_STEPS && kept.gap > 0;
         let times = if is_setup || may_fill { SETUP_TIMES } else { 1 };
-        let is_even = steps >= EVEN_STEPS * times
+        let is_even = judged_steps >= EVEN_STEPS * times
             && kept.cohorts >= EVEN_COHORTS
             && !is_fewer
             && later_half >= all / 5 * 2;
         // The growth may have been slower once: what the line holds is the most that it grew by.
-        let grown_bytes = (held.bytes / steps).saturating_mul(line.step.saturating_sub(onset_step));
+        let rate = held.bytes / kept.steps;
+        let grown_bytes = rate.saturating_mul(line.step.saturating_sub(onset_step));
         let grown_bytes = grown_bytes.min(line.totals.newest());
         let left = series.left(Layer::Allocated);
         let is_near = in_bytes
             && is_near(left, grown_bytes)
             && left.is_some_and(|left| to_come >= u128::from(left));
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
+        let steps = kept.steps;
         let growing =
             Growing { rank, line, onset_step, held, steps, is_sure, ..Growing::default() };
-        Some(Survivors { growing, onset_age_steps, is_setup, is_fewer })
+        Some(Survivors { growing, judged_steps, onset_age_steps, is_setup, is_fewer })
     }
 
     /// Judges lines without survivors: their lowest totals must rise from quarter to quarter.

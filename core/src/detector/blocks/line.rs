@@ -58,6 +58,8 @@ pub(super) struct Kept {
     pub(super) is_steady: bool,
     /// Longest time without a birth, up to the end of the range.
     pub(super) gap: u64,
+    /// Steps whose births `held` counts: the last cohort may reach beyond the range.
+    pub(super) steps: u64,
 }
 
 impl Line {
@@ -154,7 +156,9 @@ impl Line {
             }
         }
         kept.is_steady = kept.cohorts >= COHORTS_MIN + 2 && slowest >= fastest / 4 * 3;
-        Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
+        kept.gap = kept.gap.max(to.saturating_sub(end));
+        kept.steps = end.min(self.step).max(to).saturating_sub(first).max(1);
+        Kept { last: end.min(to), ..kept }
     }
 
     /// Did the line rise, since `first` or since it is known, by at least half of what it keeps of

@@ -59,3 +59,24 @@ fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
     assert!((onset + 384..=onset + 600).contains(&sure.last_step), "{findings:?}");
     assert_eq!(closed(findings), []);
 }
+
+#[test]
+fn the_rate_is_that_of_the_leak_from_the_first_report_on() {
+    let leaks = [(99, 3 * MIB), (100, 8 * MIB), (217, 40 * MIB), (300, 5 * MIB)];
+    for (onset, bytes, every) in leaks
+        .into_iter()
+        .flat_map(|(onset, bytes)| [7, 8, 33, 50, 100].map(|every| (onset, bytes, every)))
+    {
+        let program = |rank, step| if rank == 2 { leak(step, onset, bytes) } else { Vec::new() };
+        let mut player = Player::new(4, program).with_census_every(every);
+        let findings = player.run_to(onset + 900);
+        let rates: Vec<(u64, u64)> =
+            reported(findings).map(|growth| (growth.last_step, growth.bytes_per_step)).collect();
+        assert!(rates.len() > 3, "{rates:?}");
+        let is_true = |rate: u64| rate.abs_diff(bytes) <= bytes / 16;
+        assert!(
+            rates.iter().all(|&(_, rate)| is_true(rate)),
+            "from {onset}, {bytes}, a census every {every} steps: {rates:?}"
+        );
+    }
+}
