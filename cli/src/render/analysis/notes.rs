@@ -1,6 +1,6 @@
 //! Notes below an analysis: what the files lack, and how ranks and steps were found.
 
-use memtape_core::diagnosis::evidence::torch::steps::{STEPS_MAX, StepSource};
+use memtape_core::diagnosis::evidence::torch::steps::StepSource;
 use memtape_core::diagnosis::files::primary_device;
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::torch::{Record, Shape};
@@ -120,7 +120,7 @@ fn steps(report: &Report<'_>) -> Option<String> {
         StepSource::OptimizerStacks => "by the optimizer's stacks",
         StepSource::Period => "estimated from the period of allocations",
     };
-    let more = if trace.ends as usize >= STEPS_MAX { "at least " } else { "" };
+    let more = if trace.is_cut { "more than " } else { "" };
     let few = if trace.ends > 0 && !report.analysis.judges_peaks {
         "; too few to tell whether the steps need more and more"
     } else {

@@ -92,7 +92,10 @@ impl<'a> View<'a> {
     fn new(rank: &'a Rank) -> Option<Self> {
         let (look, earlier) = rank.looks.split_last()?;
         let device = primary_device(look)?;
-        let births: Vec<u64> = device.blocks.iter().map(|block| block.birth_step).collect();
+        // Of a long trace the first step is all that came before the steps that are looked at.
+        let oldest = u64::from(device.trace.is_cut);
+        let birth = |block: &Block| Some(block.birth_step).filter(|&birth| birth > oldest);
+        let births = device.blocks.iter().map(|block| birth(block).unwrap_or(0)).collect();
         let mut view = Self {
             rank: rank.rank,
             look,

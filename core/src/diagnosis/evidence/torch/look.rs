@@ -94,6 +94,8 @@ pub struct TraceLook {
     pub source: StepSource,
     /// Ends of steps in the trace.
     pub ends: u64,
+    /// The trace had more: its first step is all that came before.
+    pub is_cut: bool,
     /// The number that the profiler or the recorder gives the last step.
     pub last_number: Option<u64>,
     /// What each stack held, at the beginning and at each end of a step.

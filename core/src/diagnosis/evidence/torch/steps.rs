@@ -63,6 +63,8 @@ pub(crate) struct Steps {
     pub(crate) starts: Vec<u32>,
     /// The number that the profiler or the recorder gives the step that begins last.
     pub(crate) last_number: Option<u64>,
+    /// There were more than [`STEPS_MAX`]: the first one is all that came before.
+    pub(crate) are_cut: bool,
 }
 
 /// Finds the steps of a device's trace.
@@ -81,6 +83,7 @@ pub(crate) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> S
     }
     found.starts.dedup();
     let too_many = found.starts.len().saturating_sub(STEPS_MAX);
+    found.are_cut = too_many > 0;
     found.starts.drain(..too_many);
     found
 }
@@ -92,7 +95,8 @@ fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<S
     ends.dedup_by_key(|&mut (_, event)| event);
     let last_number = ends.last().map(|&(finished, _)| finished)?;
     let starts = ends.into_iter().map(|(_, event)| event).collect();
-    Some(Steps { source: StepSource::Recorded, starts, last_number: Some(last_number) })
+    let source = StepSource::Recorded;
+    Some(Steps { source, starts, last_number: Some(last_number), ..Steps::default() })
 }
 
 /// Steps that PyTorch wrote down.
@@ -101,7 +105,8 @@ fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<
     let starts = starts_at(events, profiler.iter().map(|&(time_us, _)| time_us));
     if starts.len() + 1 >= BURSTS_MIN {
         let last_number = profiler.last().and_then(|(_, number)| number.parse().ok());
-        return Some(Steps { source: StepSource::Profiler, starts, last_number });
+        let source = StepSource::Profiler;
+        return Some(Steps { source, starts, last_number, ..Steps::default() });
     }
     // With several optimizers the first one that steps is what a step is counted by.
     let optimizer = |name| str::strip_prefix(name, "Optimizer.step#");
@@ -112,7 +117,7 @@ fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<
     (starts.len() + 1 >= BURSTS_MIN).then_some(Steps {
         source: StepSource::Optimizer,
         starts,
-        last_number: None,
+        ..Steps::default()
     })
 }
 
@@ -166,7 +171,8 @@ fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Steps> {
         && rhythm.regular_ppm >= OPTIMIZER_REGULAR_PPM_MIN
     {
         let starts = rhythm.ends.iter().map(|&end| end + 1).collect();
-        return Some(Steps { source: StepSource::OptimizerStacks, starts, last_number: None });
+        let source = StepSource::OptimizerStacks;
+        return Some(Steps { source, starts, ..Steps::default() });
     }
     // Most of what a loop allocates comes in its own rhythm.
     let mut by_bursts: BTreeMap<usize, (u64, Rhythm)> = BTreeMap::new();
@@ -185,7 +191,7 @@ fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Steps> {
     }
     let (_, best) = by_bursts.into_values().max_by_key(|&(weight, _)| weight)?;
     let starts = best.ends.iter().map(|&end| end + 1).collect();
-    Some(Steps { source: StepSource::Period, starts, last_number: None })
+    Some(Steps { source: StepSource::Period, starts, ..Steps::default() })
 }
 
 /// What comes in bursts.

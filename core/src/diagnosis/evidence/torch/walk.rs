@@ -41,6 +41,7 @@ pub(crate) fn trace(
         events: events.len() as u64,
         source: steps.source,
         ends: steps.starts.len() as u64,
+        is_cut: steps.are_cut,
         last_number: steps.last_number,
         dated: device.trace.dated,
         contradictions: walk.replay.contradictions(),
