@@ -1,6 +1,7 @@
 //! The ranks of a capture that the coordinator has, by the id of the capture or of its incident.
 
 use anyhow::{Context, bail};
+use memtape_core::identity::ids::Kind;
 use memtape_proto::api::{Capture, Incident};
 
 use crate::client::{Client, parse};
@@ -16,7 +17,7 @@ pub(crate) struct StoredRank {
 
 /// True for what looks like the id of a capture or an incident: `cap-…`, `inc-…`.
 pub(crate) fn is_id(name: &str) -> bool {
-    ["cap-", "inc-"].iter().any(|start| name.starts_with(start))
+    matches!(Kind::of(name), Some(Kind::Capture | Kind::Incident))
 }
 
 /// The ranks of this capture, or of the capture of this incident, whose snapshots are stored; only
@@ -37,7 +38,7 @@ pub(crate) fn ranks(
 /// The rank of an incident; none of a capture.
 /// Fails when the coordinator does not answer or does not know the incident.
 pub(crate) fn rank_of_incident(client: &Client, id: &str) -> anyhow::Result<Option<u32>> {
-    if !id.starts_with("inc-") {
+    if Kind::of(id) != Some(Kind::Incident) {
         return Ok(None);
     }
     let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;
@@ -45,7 +46,7 @@ pub(crate) fn rank_of_incident(client: &Client, id: &str) -> anyhow::Result<Opti
 }
 
 fn capture_of(client: &Client, id: &str) -> anyhow::Result<String> {
-    if !id.starts_with("inc-") {
+    if Kind::of(id) != Some(Kind::Incident) {
         return Ok(id.to_string());
     }
     let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;

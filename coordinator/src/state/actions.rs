@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::RestartAnswer;
-use memtape_core::identity::ids::Ids;
+use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};
@@ -173,7 +173,7 @@ impl Actions {
             targets.push(None);
         }
         for target in targets {
-            let action = self.ids.next(context.now.wall_ns, "act");
+            let action = self.ids.next(context.now.wall_ns, Kind::Action);
             let order = Order { action, ..order.clone() };
             let (outcome, count) = match (decision, capture) {
                 (Decision::Restart(_), _) if target.is_none() => {

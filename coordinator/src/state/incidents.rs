@@ -9,7 +9,7 @@ use std::time::Duration;
 use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
 use memtape_core::diagnosis::{Activity, Diagnosis};
-use memtape_core::identity::ids::Ids;
+use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
@@ -132,7 +132,8 @@ impl Incidents {
     ) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
-        self.machine.found(context.now, attempt, finding, || ids.next(context.now.wall_ns, "inc"));
+        self.machine
+            .found(context.now, attempt, finding, || ids.next(context.now.wall_ns, Kind::Incident));
         self.carry_out(context, None);
     }
 
@@ -140,7 +141,7 @@ impl Incidents {
     pub(crate) fn review(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
-        self.machine.review(context.now, attempt, || ids.next(context.now.wall_ns, "inc"));
+        self.machine.review(context.now, attempt, || ids.next(context.now.wall_ns, Kind::Incident));
         self.carry_out(context, None);
     }
 
@@ -161,7 +162,9 @@ impl Incidents {
     ) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
-        self.machine.failed(context.now, attempt, failure, || ids.next(context.now.wall_ns, "inc"));
+        self.machine.failed(context.now, attempt, failure, || {
+            ids.next(context.now.wall_ns, Kind::Incident)
+        });
         self.carry_out(context, None);
     }
 

@@ -20,8 +20,34 @@ const EPOCH_WALL_NS: i64 = 1_704_067_200_000_000_000;
 
 const TENTH_NS: i64 = 100_000_000;
 
-/// First and last part of an agent-initiated capture's name.
-const CAPTURE_PREFIX: &str = "cap-";
+/// What a name is of: its first part says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `inc-…`
+    Incident,
+    /// `cap-…`
+    Capture,
+    /// `act-…`
+    Action,
+}
+
+impl Kind {
+    /// The kind of what has this name; none of what is no name.
+    pub fn of(name: &str) -> Option<Self> {
+        let (prefix, _) = name.split_once('-')?;
+        [Self::Incident, Self::Capture, Self::Action].into_iter().find(|of| of.prefix() == prefix)
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Incident => "inc",
+            Self::Capture => "cap",
+            Self::Action => "act",
+        }
+    }
+}
+
+/// Last part of an agent-initiated capture's name.
 const AGENT_SUFFIX: &str = "-alone";
 
 /// Longest accepted name of an agent-initiated capture, in bytes.
@@ -45,9 +71,9 @@ impl Ids {
     }
 
     /// The next name, such as `cap-0k3f9a2`.
-    pub fn next(&mut self, wall_ns: i64, prefix: &str) -> String {
+    pub fn next(&mut self, wall_ns: i64, kind: Kind) -> String {
         self.last = tenths(wall_ns).max(self.last + 1);
-        format!("{prefix}-{}", digits(self.last))
+        format!("{}-{}", kind.prefix(), digits(self.last))
     }
 }
 
@@ -55,14 +81,15 @@ impl Ids {
 /// hash of what the capture is about, in lower-case hexadecimal digits; ten of them are used.
 pub fn agent_capture(wall_ns: i64, unique: &str) -> String {
     let unique = unique.get(..10).unwrap_or(unique);
-    format!("{CAPTURE_PREFIX}{}-{unique}{AGENT_SUFFIX}", digits(tenths(wall_ns)))
+    let capture = Kind::Capture.prefix();
+    format!("{capture}-{}-{unique}{AGENT_SUFFIX}", digits(tenths(wall_ns)))
 }
 
 /// True for names that [`agent_capture`] makes; a coordinator's own never end like this.
 pub fn is_agent_capture(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= AGENT_CAPTURE_BYTES_MAX
-        && name.starts_with(CAPTURE_PREFIX)
+        && Kind::of(name) == Some(Kind::Capture)
         && name.ends_with(AGENT_SUFFIX)
         && name.bytes().all(is_plain)
 }
@@ -84,16 +111,16 @@ mod tests {
     fn names_are_new_over_restarts_and_clocks_that_go_back() {
         let mut ids = Ids::default();
         let now = EPOCH_WALL_NS + 12_345 * TENTH_NS;
-        let first = ids.next(now, "inc");
+        let first = ids.next(now, Kind::Incident);
         assert_eq!(first, "inc-0000c1s");
-        assert_eq!(ids.next(now, "inc"), "inc-0000c1t");
-        assert_eq!(ids.next(now - TENTH_NS, "cap"), "cap-0000c1v");
-        assert_eq!(ids.next(now + 10 * TENTH_NS, "cap"), "cap-0000c23");
+        assert_eq!(ids.next(now, Kind::Incident), "inc-0000c1t");
+        assert_eq!(ids.next(now - TENTH_NS, Kind::Capture), "cap-0000c1v");
+        assert_eq!(ids.next(now + 10 * TENTH_NS, Kind::Capture), "cap-0000c23");
         let mut restarted = Ids::default();
         restarted.seen("cap-0000c23");
         restarted.seen("not a name");
-        assert_eq!(restarted.next(now, "inc"), "inc-0000c24");
-        assert_eq!(Ids::default().next(0, "inc"), "inc-0000001");
+        assert_eq!(restarted.next(now, Kind::Incident), "inc-0000c24");
+        assert_eq!(Ids::default().next(0, Kind::Incident), "inc-0000001");
     }
 
     #[test]

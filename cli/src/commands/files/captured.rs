@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use memtape_core::identity::ids::Kind;
 use memtape_core::limits::{REPORT_RANKS_MAX, REPORT_SNAPSHOTS_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::api::{Capture, Collectives, Incident, Job, Jobs, Ranks, Series};
 use memtape_proto::snapshot::{self, Bounds};
 
 use crate::client::{Client, parse};
+use crate::commands::queries::names::of_id;
 use crate::read::captures::stored;
 use crate::report::POINTS_MAX;
 use crate::report::of_capture::Known;
@@ -19,14 +21,16 @@ pub(crate) fn named(
     client: &Client,
     id: &str,
 ) -> anyhow::Result<(Option<Incident>, Option<Capture>)> {
-    match id.split_once('-') {
-        Some(("inc", _)) => {
-            let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;
+    let asked =
+        |list: &str| client.get(&[list, id], &[]).map_err(|error| of_id(error, client, list, id));
+    match Kind::of(id) {
+        Some(Kind::Incident) => {
+            let incident: Incident = parse(&asked("incidents")?)?;
             let capture = client.capture_of(&incident);
             Ok((Some(incident), capture))
         }
-        Some(("cap", _)) => Ok((None, Some(parse(&client.get(&["captures", id], &[])?)?))),
-        _ => bail!(
+        Some(Kind::Capture) => Ok((None, Some(parse(&asked("captures")?)?))),
+        Some(Kind::Action) | None => bail!(
             "{id:?} is neither a file nor an id: incidents begin with inc-, captures with cap-"
         ),
     }

@@ -10,6 +10,7 @@ use super::captured;
 use crate::clock::utc;
 use crate::globals::Globals;
 use crate::output;
+use crate::read::captures::is_id;
 use crate::read::jobs::jobs;
 use crate::read::order::order;
 use crate::read::snapshots::read_sound;
@@ -40,7 +41,6 @@ pub(crate) struct ReportArgs {
 /// Fails when the coordinator does not know the id, no file is a snapshot, or the page cannot be
 /// written.
 pub(crate) fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<()> {
-    let is_id = |of: &String| of.starts_with("inc-") || of.starts_with("cap-");
     let (sentences, page) = match args.of.as_slice() {
         [id] if is_id(id) && !Path::new(id).exists() => of_id(id, args, globals)?,
         files => of_paths(files, args, globals)?,

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use memtape_core::identity::ids::Kind;
 use memtape_proto::api::Incident;
 
 use super::names::of_id;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::captures::is_id;
 use crate::read::one_rank;
 use crate::read::source::Source;
 use crate::render::{answers, collectives, rank_state};
@@ -35,20 +35,21 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     if Path::new(id).exists() {
         return of_rank(args, globals);
     }
-    if !is_id(id) {
-        bail!(
+    let kind = match Kind::of(id) {
+        Some(Kind::Incident) => "incidents",
+        Some(Kind::Capture) => "captures",
+        Some(Kind::Action) | None => bail!(
             "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
-             (`memtape incidents`, `memtape captures`)"
-        );
-    }
-    let kind = if id.starts_with("inc-") { "incidents" } else { "captures" };
-    if args.rank.is_some() {
-        if kind != "captures" {
-            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident");
+             (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
+        ),
+    };
+    match (args.rank, kind) {
+        (Some(_), "incidents") => {
+            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident")
         }
-        return of_rank(args, globals);
+        (Some(_), _) => of_rank(args, globals),
+        (None, kind) => of_known(&globals.client()?, kind, id, globals.json),
     }
-    of_known(&globals.client()?, kind, id, globals.json)
 }
 
 /// Shows what a coordinator knows by this id.

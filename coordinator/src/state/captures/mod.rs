@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
+use memtape_core::identity::ids::Kind;
 use memtape_core::identity::ids::{Ids, is_agent_capture};
 use memtape_core::incident::NotCompared;
 use memtape_core::limits::{
@@ -181,7 +182,7 @@ impl Captures {
         jobs: &mut Jobs,
     ) -> Result<String, Refusal> {
         let machine = jobs.machine(serial).ok_or(Refusal::NoRanks)?;
-        let id = self.ids.next(context.now.wall_ns, "cap");
+        let id = self.ids.next(context.now.wall_ns, Kind::Capture);
         let asked = reason.clone();
         let result = machine.request(context.now.mono_ns, CaptureId(id), reason, step);
         let manifest = machine.in_flight();
