@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Device, Named, Rank, RankState, Unknown};
+use memtape_proto::api::{Device, Named, Rank, Unknown};
 
 use crate::output::clean;
 use crate::render::palette;
@@ -23,6 +23,12 @@ const LAYERS: [(&str, &str); 7] = [
 
 /// What a column means.
 const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
+
+/// The same of the columns about hosts.
+const HOST_NOTES: &str = "private, files, shared, swapped, pinned: host memory of the process; \
+                          theirs: private memory of its workers\n\
+                          cgroup, limit: of the group that the kernel counts it in; kills: \
+                          processes that the group's OOM killer has ended\n";
 
 /// The ranks of a job.
 pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
@@ -95,11 +101,7 @@ fn row(rank: &Rank) -> Vec<Cell> {
 
 /// The change of the per-step minimum; a rank that has ended has none.
 pub(crate) fn growth(rank: &Rank) -> String {
-    let has_ended = matches!(rank.state.known(), Some(RankState::Ended | RankState::Failed));
-    match has_ended || rank.end.is_some() {
-        true => "–".to_string(),
-        false => signed_bytes(rank.growth_bytes_per_step),
-    }
+    rank.growth_bytes_per_step.map_or("–".to_string(), signed_bytes)
 }
 
 /// A count that should be 0.
@@ -178,7 +180,8 @@ fn hosts(ranks: &[Rank]) -> String {
         ">rank", ">private", ">files", ">shared", ">swapped", ">pinned", ">workers", ">theirs",
         ">cgroup", ">limit", ">kills",
     ];
-    format!("\n{}", table(&titles, ranks.iter().map(row).collect()))
+    let rows = table(&titles, ranks.iter().map(row).collect());
+    format!("\n{rows}{HOST_NOTES}")
 }
 
 /// `rank 3`, `ranks 0-2, 5`.
@@ -226,9 +229,8 @@ mod tests {
             assert_eq!(growth(&parse(&rank).expect("shape")), expected, "{rank}");
         };
         check(json!({ "state": "growing", "growth_bytes_per_step": 2 << 20 }), "+2 MiB");
-        check(json!({ "state": "healthy" }), "0 B");
-        check(json!({ "state": "failed", "end": "failed" }), "–");
-        check(json!({ "state": "ended", "end": "exited" }), "–");
+        check(json!({ "state": "healthy", "growth_bytes_per_step": 0 }), "0 B");
+        check(json!({ "state": "failed", "end": "failed", "growth_bytes_per_step": null }), "–");
     }
 
     #[test]
@@ -261,6 +263,10 @@ context and kernels
 RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS    THEIRS  CGROUP     LIMIT  KILLS
    0    5 MiB      ?       ?        ?   3 MiB        2  <= 9 MiB  40 MiB  no limit      0
    1        ?      ?       ?        ?       ?        ?         ?       ?         ?      ?
+private, files, shared, swapped, pinned: host memory of the process; \
+theirs: private memory of its workers
+cgroup, limit: of the group that the kernel counts it in; \
+kills: processes that the group's OOM killer has ended
 unknown of the device of ranks 0-2, 5: no NVIDIA driver is found on this node
 ";
         assert!(found.ends_with(expected), "{found}");

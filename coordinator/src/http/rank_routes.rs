@@ -98,8 +98,8 @@ fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank)
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
         growth_bytes_per_step: match rank.presence {
-            Presence::Ended => 0,
-            _ => attempt.detectors.state(record.rank).growth_bytes_per_step,
+            Presence::Ended => None,
+            _ => Some(attempt.detectors.state(record.rank).growth_bytes_per_step),
         },
         lost_events: rank.lost,
         missed_steps: rank.steps_missed,

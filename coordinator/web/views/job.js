@@ -29,9 +29,8 @@ export async function load(id) {
     capturesOf(id),
     get('actions'),
   ]);
-  const byGrowth = [...ranks.ranks].sort(
-    (a, b) => b.growth_bytes_per_step - a.growth_bytes_per_step,
-  );
+  const growth = rank => rank.growth_bytes_per_step ?? 0;
+  const byGrowth = [...ranks.ranks].sort((a, b) => growth(b) - growth(a));
   const shown = byGrowth.slice(0, ROWS_MAX).sort((a, b) => a.rank - b.rank);
   return {
     ...ranks,
@@ -188,8 +187,9 @@ function rankTable(job, ranks, open, selected, unit) {
       },
       {
         title: `growth/${unit}`,
-        // A rank that has ended does not grow.
-        cell: row => (row.end ? '–' : size(row.growth_bytes_per_step, true)),
+        // A rank that has ended has none.
+        cell: row =>
+          row.growth_bytes_per_step == null ? '–' : size(row.growth_bytes_per_step, true),
         number: true,
         sort: row => row.growth_bytes_per_step,
       },

@@ -86,8 +86,8 @@ pub struct Rank {
     pub pinned_bytes: Option<u64>,
     /// What it takes of its host.
     pub host: Option<RankHost>,
-    /// Growth of its per-step minimum; negative where it shrinks.
-    pub growth_bytes_per_step: i64,
+    /// Growth of its per-step minimum, negative where it shrinks; none once the rank has ended.
+    pub growth_bytes_per_step: Option<i64>,
     /// Events that did not fit on its tape.
     pub lost_events: u64,
     /// Steps that were overwritten before its agent read them.
