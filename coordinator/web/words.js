@@ -88,6 +88,14 @@ function whyNoForecast(rank) {
   return hasSize ? 'no forecast for this growth' : 'the size of the device is not known';
 }
 
+/** What stands for the line of an incident that names none. None is looked for where a process
+ * ended by itself. */
+export const unknownLine = incident => (incident.class === 'died' ? 'none' : 'not known yet');
+
+/** What the evidence of an incident is: reasons for its class, or what was seen of a failure. */
+export const evidenceTitle = incident =>
+  incident.layer === 'process' ? 'What was seen' : 'Evidence for it';
+
 /** How much grows, in the unit of its layer: `[name, text]` for each fact. */
 export function growth(incident) {
   const [soFar, unit] = [incident.grown_bytes, unitOf(incident)];

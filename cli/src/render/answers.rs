@@ -45,7 +45,8 @@ pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
             job.nodes.join(",").into(),
         ]
     };
-    let titles = ["job", ">attempt", "state", ">alive", ">step", ">incidents", ">started", "nodes"];
+    let titles =
+        ["job", ">attempt", "state", ">alive", ">step", ">open incidents", ">started", "nodes"];
     list(&titles, jobs, row, "no job yet: start one with  memtape run -- torchrun …\n")
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
     section(
-        &format!("Evidence for it{at_step}"),
+        &format!("{}{at_step}", evidence_title(incident)),
         incident.evidence.iter().map(|line| clean(line)).collect(),
     );
     section(
@@ -213,6 +214,21 @@ fn growth(incident: &Incident) -> String {
     }
 }
 
+/// The line that an incident names. None is looked for where a process ended by itself.
+pub(crate) fn culprit(incident: &Incident) -> Option<String> {
+    let is_sought = incident.class != Class::Died;
+    let unknown = is_sought.then(|| "not known yet".to_string());
+    incident.culprit.as_ref().map(frame).or(unknown)
+}
+
+/// What the evidence of an incident is: reasons for its class, or what was seen of a failure.
+pub(crate) fn evidence_title(incident: &Incident) -> &'static str {
+    match incident.layer.known() {
+        Some(Layer::Process) => "What was seen",
+        _ => "Evidence for it",
+    }
+}
+
 /// What is known of an incident, a name and a value each.
 pub(crate) fn incident_facts(incident: &Incident) -> Vec<(Topic, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
@@ -235,8 +251,8 @@ pub(crate) fn incident_facts(incident: &Incident) -> Vec<(Topic, String)> {
             Topic::Job,
             format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device),
         ),
-        (Topic::Culprit, incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
     ];
+    pairs.extend(culprit(incident).map(|line| (Topic::Culprit, line)));
     if incident.layer != Layer::Process {
         let (onset, detected, last) =
             (incident.onset_step, incident.detected_step, incident.last_step);

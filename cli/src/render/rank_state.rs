@@ -117,7 +117,7 @@ fn lines_text(state: &RankSnapshot, device: &DeviceSnapshot, text: &mut String) 
     if is_compared {
         titles.push(&since);
     }
-    titles.extend(["line", "allocated in"]);
+    titles.extend(["line", "in function"]);
     let rows = lines.iter().take(LINES_SHOWN).map(row).collect();
     let _ = write!(text, "\nLive memory by line\n{}", table(&titles, rows));
     let rest = lines.get(LINES_SHOWN..).unwrap_or_default();

@@ -33,6 +33,8 @@ pub(crate) struct Report<'a> {
     pub(crate) flames: Vec<Flame<'a>>,
     /// What supports it.
     pub(crate) evidence: Vec<String>,
+    /// What the evidence is.
+    pub(crate) evidence_title: &'static str,
     /// What contradicts it.
     pub(crate) against: Vec<String>,
     /// The step of the capture that the evidence is of; `None` where it has no such step.

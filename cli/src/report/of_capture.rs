@@ -10,7 +10,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::api::{self, Capture, Incident, IncidentState, Job, Part, Series, Suspect};
 
 use crate::clock::utc;
-use crate::render::answers::{alternative, grown, incident_facts};
+use crate::render::answers::{alternative, culprit, evidence_title, grown, incident_facts};
 use crate::render::facts::Topic;
 use crate::render::units::{about_plural, bytes, duration, frame};
 use crate::report::chart::{Chart, Fan, Line};
@@ -86,7 +86,6 @@ pub(crate) fn report(of: &Known) -> Report<'_> {
 }
 
 fn about_incident(incident: &Incident, now: Option<&api::Rank>) -> Report<'static> {
-    let line = incident.culprit.as_ref().map_or("not known yet".to_string(), frame);
     let (mut remedy, mut rest) = (Vec::new(), Vec::new());
     for (topic, text) in incident_facts(incident) {
         match topic {
@@ -96,11 +95,9 @@ fn about_incident(incident: &Incident, now: Option<&api::Rank>) -> Report<'stati
             _ => rest.push((topic.label(), text)),
         }
     }
-    let mut key_facts = vec![
-        ("rank", format!("{}, device {}", incident.rank, incident.device)),
-        ("line", line),
-        ("time left", time_left(incident, now)),
-    ];
+    let mut key_facts = vec![("rank", format!("{}, device {}", incident.rank, incident.device))];
+    key_facts.extend(culprit(incident).map(|line| ("line", line)));
+    key_facts.push(("time left", time_left(incident, now)));
     key_facts.extend(now.map(|rank| ("rank now", rank_state(rank))));
     key_facts.extend(rest);
     // What a capture showed is of its step; the figures above are the newest.
@@ -118,6 +115,7 @@ fn about_incident(incident: &Incident, now: Option<&api::Rank>) -> Report<'stati
         stack: incident.stack.clone(),
         culprit: incident.culprit.clone(),
         remedy,
+        evidence_title: evidence_title(incident),
         evidence: incident.evidence.clone(),
         against: incident.against.clone(),
         evidence_step,

@@ -60,6 +60,7 @@ fn about_verdict(verdict: &Verdict) -> Report<'static> {
         stack: verdict.stack.iter().map(Frame::from).collect(),
         culprit: verdict.culprit.as_ref().map(Frame::from),
         remedy,
+        evidence_title: "Evidence for it",
         evidence: verdict.evidence.clone(),
         against: verdict.against.clone(),
         ..Report::default()

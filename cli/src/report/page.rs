@@ -72,7 +72,7 @@ fn one(report: &Report<'_>) -> Markup {
                 section { h2 { "Ranks over time" } (chart::drawing(of)) }
             }
             @for flame in &report.flames { (flame_graph(flame)) }
-            (list(&format!("Evidence for it{at_step}"), &report.evidence))
+            (list(&format!("{}{at_step}", report.evidence_title), &report.evidence))
             (list(&format!("Evidence against it{at_step}"), &report.against))
             (list("What else it may be", &report.alternatives))
             @for (title, of) in &report.ledgers { (ledger(title, of)) }

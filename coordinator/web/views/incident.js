@@ -30,7 +30,17 @@ import {
 import { birthsChart } from '../charts/births.js';
 import { memoryChart } from '../charts/memory.js';
 import { isKnown, percent, plural, unitOf, whole } from '../units.js';
-import { confidence, forecast, growth, lineOf, restart, saving, spaced } from '../words.js';
+import {
+  confidence,
+  evidenceTitle,
+  forecast,
+  growth,
+  lineOf,
+  restart,
+  saving,
+  spaced,
+  unknownLine,
+} from '../words.js';
 import { manifest } from './capture.js';
 import { actionTable, deviceBytes, headline, rankIn, rankLink, timeline } from './parts.js';
 
@@ -119,7 +129,7 @@ export function draw(of) {
     make(
       'div',
       { class: 'columns' },
-      section(`Evidence for it${seen}`, list(incident.evidence, 'none yet')),
+      section(`${evidenceTitle(incident)}${seen}`, list(incident.evidence, 'none yet')),
       section(`Evidence against it${seen}`, list(incident.against, 'none')),
     ),
     section('Other possible classes', alternatives(incident)),
@@ -173,7 +183,7 @@ function answers(incident, rank, from) {
     box('Out of memory in', left.text, left.detail),
     box(
       'Which line',
-      incident.culprit ? frameNode(incident.culprit, 'culprit') : 'not known yet',
+      incident.culprit ? frameNode(incident.culprit, 'culprit') : unknownLine(incident),
       incident.explained_ratio > 0
         ? `explains ${percent(incident.explained_ratio)} of the growth`
         : null,

@@ -15,6 +15,7 @@ import {
   joined,
   outcome,
   trigger,
+  unknownLine,
 } from '../words.js';
 
 const EVENTS_SHOWN_MAX = 50;
@@ -53,7 +54,7 @@ export function incidentCard(incident, rank) {
         'rank',
         make('a', { href: rankLink(incident.job, incident.rank) }, String(incident.rank)),
       ),
-      fact('line', incident.culprit ? frameNode(incident.culprit) : 'not known yet'),
+      fact('line', incident.culprit ? frameNode(incident.culprit) : unknownLine(incident)),
       ...growth(incident).map(([name, value]) => fact(name, value)),
       isOpen && !end ? fact('out of memory in', left.text) : null,
       isOpen ? fact('sure', confidence(incident).text) : null,
