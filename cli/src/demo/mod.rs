@@ -388,13 +388,15 @@ fn stands_still(
     Some(Found { capture: Some(capture), desynchronised, ..Found::default() })
 }
 
-fn leak_rank(text: &str) -> Result<LeakRank, String> {
+/// A word that names no rank.
+#[derive(Debug, thiserror::Error)]
+#[error("give the number of a rank, or none")]
+struct NoRank;
+
+fn leak_rank(text: &str) -> Result<LeakRank, NoRank> {
     match text {
         "none" => Ok(LeakRank(None)),
-        number => number
-            .parse()
-            .map(|rank| LeakRank(Some(rank)))
-            .map_err(|_| "give the number of a rank, or none".to_string()),
+        number => number.parse().map(|rank| LeakRank(Some(rank))).map_err(|_| NoRank),
     }
 }
 

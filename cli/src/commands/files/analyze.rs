@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::files::analyze;
 use memtape_core::tape::layout::Clock;
 
@@ -13,7 +12,7 @@ use crate::read::jobs::jobs;
 use crate::read::order::order;
 use crate::read::snapshots::read_sound;
 use crate::read::source::Sources;
-use crate::render::analysis::{CANNOT_JUDGE, Report, json, text};
+use crate::render::analysis::{Finding, Report, json, text};
 
 /// `memtape analyze`.
 #[derive(Debug, clap::Args)]
@@ -32,22 +31,14 @@ pub(crate) struct AnalyzeArgs {
     pub(crate) all: bool,
     /// Exit with status 1 if this class is found, such as leak; cannot_judge where the files allow
     /// no verdict; any means all of these. For CI.
-    #[arg(long, value_name = "CLASS", value_delimiter = ',')]
-    pub(crate) fail_on: Vec<String>,
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = fail_on)]
+    pub(crate) fail_on: Vec<FailOn>,
 }
 
 /// Reads the files, compares those of each job, and prints a diagnosis of each.
 /// Fails when a file cannot be read, after the others were judged; with `--fail-on`, when one
 /// of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
-    if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
-        let names: Vec<&str> = Class::ALL.iter().map(|class| class.as_str()).collect();
-        let names = names.join(", ");
-        let said = format!(
-            "--fail-on {name}: unknown class; the classes are any, {CANNOT_JUDGE}, {names}"
-        );
-        return Err(crate::args::Mistakes(vec![said]).into());
-    }
     let sources = Sources::find(&args.files, None, globals)?;
     let (snapshots, left_out) = read_sound(&sources)?;
     let unreadable: Vec<&Path> = left_out.iter().map(|file| file.path.as_path()).collect();
@@ -71,11 +62,15 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
         output::print(&clock.in_words(&text::analyses(&reports, &left_out, args.all)))?;
     }
     // What cannot be judged is no all-clear: it counts as a class of its own.
-    let wanted = |class: &&str| args.fail_on.iter().any(|name| name == class || name == "any");
+    let wanted = |found: &Finding| {
+        args.fail_on.iter().any(|of| *of == FailOn::Any || *of == FailOn::Finding(*found))
+    };
     let of_job = |name: &str| if name.is_empty() { String::new() } else { format!(" in {name}") };
-    let found = reports.iter().filter_map(|(name, report)| Some((of_job(name), report.class()?)));
-    match found.into_iter().find(|(_, class)| wanted(class)) {
-        Some((job, class)) => anyhow::bail!("found a class of --fail-on: {class}{job}"),
+    let found = reports.iter().filter_map(|(name, report)| Some((of_job(name), report.finding()?)));
+    match found.into_iter().find(|(_, found)| wanted(found)) {
+        Some((job, found)) => {
+            anyhow::bail!("found a class of --fail-on: {}{job}", found.as_str())
+        }
         None if left_out.is_empty() => Ok(()),
         None => anyhow::bail!(
             "{} of {} files could not be read and were left out",
@@ -85,6 +80,27 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     }
 }
 
-fn is_class(name: &str) -> bool {
-    name == "any" || name == CANNOT_JUDGE || name.parse::<Class>().is_ok()
+/// What makes the exit status 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailOn {
+    /// Whatever is found.
+    Any,
+    /// This finding.
+    Finding(Finding),
+}
+
+/// A word that is no class.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown class; the classes are any, {}", names().join(", "))]
+pub(crate) struct UnknownClass;
+
+fn fail_on(name: &str) -> Result<FailOn, UnknownClass> {
+    match name {
+        "any" => Ok(FailOn::Any),
+        _ => Finding::all().find(|of| of.as_str() == name).map(FailOn::Finding).ok_or(UnknownClass),
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    Finding::all().map(Finding::as_str).collect()
 }

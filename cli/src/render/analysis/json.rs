@@ -7,7 +7,7 @@ use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use super::notes::notes;
-use super::{CANNOT_JUDGE, Report};
+use super::{Finding, Report};
 use crate::read::content::Format;
 use crate::read::snapshots::Unreadable;
 
@@ -92,8 +92,9 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
 pub(super) fn verdict_of(report: &Report<'_>) -> Value {
     let diagnosis = report.analysis.diagnosis.as_ref();
     if let Some(why) = report.unjudged() {
+        let class = Finding::CannotJudge.as_str();
         let (sentence, advice) = (why.sentence(), report.advice(why));
-        return json!({ "class": CANNOT_JUDGE, "sentence": sentence, "advice": advice });
+        return json!({ "class": class, "sentence": sentence, "advice": advice });
     }
     report.analysis.verdict.as_ref().map(|found| verdict(found, diagnosis)).unwrap_or_default()
 }

@@ -7,6 +7,7 @@ pub(crate) mod json;
 pub(crate) mod notes;
 pub(crate) mod text;
 
+use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
 use memtape_core::diagnosis::files::Analysis;
 
@@ -25,8 +26,41 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a [Snapshot],
 }
 
-/// The class of files that allow no verdict.
-pub(crate) const CANNOT_JUDGE: &str = "cannot_judge";
+/// What the files of a report are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// A single file.
+    OneFile,
+    /// One rank at several times.
+    OverTime,
+    /// Several ranks.
+    AcrossRanks,
+}
+
+/// What is found in the files of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// Something is wrong.
+    Wrong(Class),
+    /// The files allow no verdict.
+    CannotJudge,
+}
+
+impl Finding {
+    /// Every finding that there is.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::CannotJudge).chain(Class::ALL.iter().copied().map(Self::Wrong))
+    }
+
+    /// The name a user meets.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Wrong(class) => class.as_str(),
+            Self::CannotJudge => "cannot_judge",
+        }
+    }
+}
 
 /// Why files allow no verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +138,10 @@ impl<'a> Report<'a> {
         why.advice(self.files.iter().all(|file| file.format != Format::Pickle))
     }
 
-    /// The class of the verdict, or [`CANNOT_JUDGE`]; none where nothing is wrong.
-    pub(crate) fn class(&self) -> Option<&'static str> {
-        let verdict = self.analysis.verdict.as_ref().map(|verdict| verdict.class.as_str());
-        verdict.or(self.unjudged().map(|_| CANNOT_JUDGE))
+    /// What is found; none where nothing is wrong.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let verdict = self.analysis.verdict.as_ref().map(|verdict| Finding::Wrong(verdict.class));
+        verdict.or(self.unjudged().map(|_| Finding::CannotJudge))
     }
 
     /// The contents of each file, with its rank and its position among the rank's files.
@@ -125,12 +159,12 @@ impl<'a> Report<'a> {
         ranks.iter().find(|found| found.rank == self.analysis.rank)?.looks.last()
     }
 
-    /// Whether there are several ranks, one rank at several times, or a single file.
-    pub(crate) fn mode(&self) -> &'static str {
+    /// What the files are of.
+    pub(crate) fn mode(&self) -> Mode {
         match (self.ordered.ranks.len(), self.files.len()) {
-            (_, 1) => "one_file",
-            (1, _) => "over_time",
-            _ => "across_ranks",
+            (_, 1) => Mode::OneFile,
+            (1, _) => Mode::OverTime,
+            _ => Mode::AcrossRanks,
         }
     }
 }

@@ -5,7 +5,7 @@ use memtape_core::diagnosis::files::primary_device;
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::torch::{Record, Shape};
 
-use super::Report;
+use super::{Mode, Report};
 use crate::output::clean;
 use crate::render::units::bytes;
 
@@ -18,8 +18,10 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     if report.files.len() > 1 {
         let files = report.files.len();
         notes.push(match report.mode() {
-            "over_time" => format!("{files} files are of one rank, by step or newest event"),
-            _ => format!("ranks are numbered {}", report.ordered.source.note()),
+            Mode::OverTime => format!("{files} files are of one rank, by step or newest event"),
+            Mode::OneFile | Mode::AcrossRanks => {
+                format!("ranks are numbered {}", report.ordered.source.note())
+            }
         });
     }
     notes.extend(steps(report));

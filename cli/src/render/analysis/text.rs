@@ -9,8 +9,8 @@ use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, primary_device, wh
 use memtape_core::diagnosis::percent;
 use memtape_core::snapshot::Frame;
 
-use super::Report;
 use super::notes::notes;
+use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::facts::Topic;
@@ -98,9 +98,9 @@ pub(super) fn table_section(
 pub(crate) fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
     let what = match report.mode() {
-        "one_file" => "this file".to_string(),
-        "over_time" => format!("these {} files of one rank", report.files.len()),
-        _ => match report.ordered.ranks.len() {
+        Mode::OneFile => "this file".to_string(),
+        Mode::OverTime => format!("these {} files of one rank", report.files.len()),
+        Mode::AcrossRanks => match report.ordered.ranks.len() {
             1 => "this rank".to_string(),
             ranks => format!("these {ranks} ranks"),
         },
@@ -196,7 +196,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     if has_others {
         titles.push(">others");
     }
-    titles.extend([">blocks", ">grown", ">allocated in", "line"]);
+    titles.extend([">blocks", ">grown", ">steps", "line"]);
     let rows = table(&titles, lines.iter().take(shown).map(row).collect());
     let blocks = device.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
@@ -216,7 +216,7 @@ fn growth(grown: i64) -> String {
 fn births(line: &HeldLine) -> String {
     match line.generations {
         0 => "–".to_string(),
-        steps => plural(steps, "step"),
+        steps => steps.to_string(),
     }
 }
 
@@ -256,7 +256,7 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 }
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
-    let over_time = report.mode() == "over_time";
+    let over_time = report.mode() == Mode::OverTime;
     let row =
         |(file, rank, moment, look): (&crate::read::snapshots::Snapshot, u32, usize, &Look)| {
             let device = primary_device(look)?;
@@ -294,9 +294,8 @@ pub(super) fn split_free(device: &DeviceLook) -> String {
 /// Requests that failed.
 fn requests(text: &mut String, report: &Report<'_>) {
     let is_verdict = |rank: u32| {
-        report.analysis.verdict.as_ref().is_some_and(|verdict| {
-            verdict.rank == rank && verdict.sentence.contains("a request of")
-        })
+        let verdict = report.analysis.verdict.as_ref();
+        verdict.is_some_and(|verdict| verdict.rank == rank && verdict.is_of_request)
     };
     for (_, rank, _, look) in report.contents() {
         let Some(device) = primary_device(look).filter(|_| !is_verdict(rank)) else { continue };

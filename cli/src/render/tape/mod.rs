@@ -9,7 +9,7 @@ use std::path::Path;
 use memtape_agent::Writer;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
 use memtape_core::tape::layout::Clock;
-use memtape_core::tape::read::{DeviceTotals, Status, StepRecord, Tape};
+use memtape_core::tape::read::{DeviceTotals, Status, StepRecord, Tape, TapeError};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::api::Frame;
 
@@ -57,7 +57,13 @@ impl Summary {
     /// Reads a tape.
     /// Fails when the file is no tape.
     pub(crate) fn read(file: &Path, wanted: Wanted) -> anyhow::Result<Self> {
-        let (tape, writer) = tape_file::open(file)?;
+        let (tape, writer) = tape_file::open(file).map_err(|error| match error.downcast_ref() {
+            Some(TapeError::NotATape) => {
+                let name = file.display();
+                anyhow::anyhow!("{name} is no tape; `memtape show` reads files of other kinds, too")
+            }
+            _ => error,
+        })?;
         let status = tape.status();
         let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
         let state = tape.snapshot(moment, None, wanted.last.max(THRASH_EVENTS));

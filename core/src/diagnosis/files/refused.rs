@@ -67,6 +67,7 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
         stack: asked.into_iter().cloned().collect(),
         culprit,
         bytes: oom.bytes,
+        is_of_request: true,
         confidence_ppm: 900_000,
         sentence,
         evidence,

@@ -51,6 +51,8 @@ pub struct Verdict {
     pub saves_bytes: Option<u64>,
     /// Whether a restart helps, in a sentence; empty where that is not known.
     pub restart: String,
+    /// It is about a request that failed.
+    pub is_of_request: bool,
 }
 
 impl Verdict {
@@ -77,6 +79,7 @@ impl Verdict {
             advice: advice.to_string(),
             saves_bytes: None,
             restart: String::new(),
+            is_of_request: false,
         }
     }
 }
