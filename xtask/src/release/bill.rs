@@ -29,8 +29,8 @@ const PACKAGE: &str = "memtape";
 /// Writes the bill into this folder.
 pub(crate) fn make(steps: &mut Steps, out: &Path) -> Result<()> {
     let tool = root().join(TOOLS).join("bin/cargo-cyclonedx");
-    let version = output(&mut call(&tool, &["cyclonedx", "--version"])).unwrap_or_default();
-    if !TOOL.ends_with(version.trim().rsplit(' ').next().unwrap_or("none")) {
+    let answer = output(&mut call(&tool, &["cyclonedx", "--version"]));
+    if !answer.is_ok_and(|answer| is_tool(&answer)) {
         steps.take("bill tool", cargo(&["install", "--locked", "--root", TOOLS, TOOL]))?;
     }
     let bill = written(&tool)?;
@@ -38,6 +38,12 @@ pub(crate) fn make(steps: &mut Steps, out: &Path) -> Result<()> {
     check(&bill)?;
     fs::write(out.join(format!("memtape-{VERSION}.cdx.json")), bill)?;
     Ok(())
+}
+
+/// Is this the answer of the tool to `--version`, in the version that is wanted?
+fn is_tool(answer: &str) -> bool {
+    let version = answer.split_whitespace().last();
+    version.is_some_and(|version| TOOL.ends_with(&format!("@{version}")))
 }
 
 /// What the tool writes about a copy of the manifests, without this machine's folders.
@@ -99,6 +105,17 @@ fn packages() -> Result<BTreeSet<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tool_is_known_by_its_version() {
+        for (answer, expected) in [
+            ("cargo-cyclonedx-cyclonedx 0.5.9\n", true),
+            ("cargo-cyclonedx-cyclonedx 0.5.8\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_tool(answer), expected, "{answer:?}");
+        }
+    }
 
     #[test]
     fn cargos_own_list_is_read() {
