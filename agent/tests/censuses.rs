@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Said, ToAgent, World};
+use memtape_core::limits::CENSUSES_PER_REPORT_MAX;
 use memtape_proto::v1;
 
 impl World {
@@ -71,6 +72,21 @@ fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
     assert!(!all[2].is_whole && all[2].lines[0].frames.is_empty(), "the name is known");
     let sum: u64 = received(&all).values().flat_map(BTreeMap::values).sum();
     assert_eq!(sum, 80 * 512);
+}
+
+#[test]
+fn every_rank_has_its_turn_where_reports_are_full() {
+    let ranks = 3 * CENSUSES_PER_REPORT_MAX;
+    let mut world = World::new(ranks as u32, |_| ());
+    world.connect_to_minor(3);
+    // Before each report there is a new census of every rank.
+    for _ in 0..12 {
+        world.train(20);
+        world.ticks(1);
+    }
+    let counts: Vec<usize> = (0..ranks).map(|rank| world.censuses(rank).len()).collect();
+    let (least, most) = (counts.iter().min(), counts.iter().max());
+    assert!(least >= Some(&3) && most <= Some(&5), "{counts:?}");
 }
 
 #[test]

@@ -28,7 +28,17 @@ pub(crate) struct Censuses {
     /// The tape that is being counted.
     counting: Option<TapeKey>,
     /// What the coordinator has, by the present stream.
-    sent: BTreeMap<(TapeKey, u8), Census>,
+    sent: BTreeMap<(TapeKey, u8), Sent>,
+    /// Reports that had censuses.
+    reports: u64,
+}
+
+/// What the coordinator has of one device.
+#[derive(Debug)]
+struct Sent {
+    census: Census,
+    /// The number of the report that it was in.
+    report: u64,
 }
 
 /// What is known of one tape.
@@ -124,18 +134,27 @@ impl Censuses {
         self.sent.clear();
     }
 
-    /// Censuses that the coordinator does not have by this stream, those of living ranks first.
+    /// Censuses that the coordinator does not have by this stream: those of living ranks first,
+    /// then those of the devices whose last one was sent longest ago. A report has room for some of
+    /// them only, and every rank is to have its turn.
     pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
-        let mut tapes: Vec<(&TapeKey, &Counted)> = self.tapes.iter().collect();
-        tapes.sort_by_key(|(_, counted)| counted.is_final);
-        let all = tapes
-            .into_iter()
-            .flat_map(|(key, counted)| counted.censuses.iter().map(move |census| (*key, census)));
-        all.filter(|(key, census)| !self.is_sent(*key, census)).collect()
+        let all = self.tapes.iter().flat_map(|(&key, counted)| {
+            counted.censuses.iter().map(move |census| (counted.is_final, key, census))
+        });
+        let mut unsent: Vec<_> = all.filter(|(_, key, of)| !self.is_sent(*key, of)).collect();
+        unsent.sort_by_key(|(is_final, key, census)| {
+            let report = self.sent.get(&(*key, census.device)).map(|sent| sent.report);
+            (*is_final, report)
+        });
+        unsent.into_iter().map(|(_, key, census)| (key, census)).collect()
+    }
+
+    fn known(&self, key: TapeKey, device: u8) -> Option<&Census> {
+        self.sent.get(&(key, device)).map(|sent| &sent.census)
     }
 
     fn is_sent(&self, key: TapeKey, census: &Census) -> bool {
-        self.sent.get(&(key, census.device)) == Some(census)
+        self.known(key, census.device) == Some(census)
     }
 
     /// True while a tape is being counted.
@@ -151,13 +170,15 @@ impl Censuses {
 
     /// What one of these says beyond the last one that was sent.
     pub(crate) fn changes(&self, key: TapeKey, census: &Census) -> Changes {
-        Changes::between(self.sent.get(&(key, census.device)), census)
+        Changes::between(self.known(key, census.device), census)
     }
 
-    /// These were sent.
+    /// These were sent in one report.
     pub(crate) fn sent(&mut self, censuses: Vec<(TapeKey, Census)>) {
+        self.reports += 1;
         for (key, census) in censuses {
-            self.sent.insert((key, census.device), census);
+            let sent = Sent { census, report: self.reports };
+            self.sent.insert((key, sent.census.device), sent);
         }
     }
 
