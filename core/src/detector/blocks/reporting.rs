@@ -9,7 +9,6 @@ use crate::roles::are_most;
 
 use super::super::constants::STOPPED_STEPS;
 use super::super::findings::{UNFOLLOWED, is_apart};
-use super::super::forecast::Forecast;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::super::{Growth, GrowthKey, Scope};
@@ -90,13 +89,9 @@ impl Detector {
         let steps = last_step.saturating_sub(main.onset_step);
         let left = series.left(layer);
         // What is born and kept is the growth; the level says how far off that may be.
-        let ahead = left.map(|left| {
-            let p50 = left / kept.max(rate);
-            let by_level = self.ahead(key, steps, left);
-            let Forecast { p10, p90, .. } =
-                by_level.unwrap_or(Forecast { p10: p50, p50, p90: p50 });
-            Forecast { p10: p10.min(p50), p50, p90: p90.max(p50) }
-        });
+        let steps_to_oom = left.map(|left| left / kept.max(rate));
+        let by_level = left.and_then(|left| self.ahead(key, steps, left));
+        let ahead = by_level.zip(steps_to_oom).map(|(by_level, p50)| by_level.around(p50));
         let growth = Growth {
             rank,
             device: key.1,
@@ -107,7 +102,7 @@ impl Detector {
             bytes_per_step: rate,
             grown_bytes: rate.saturating_mul(steps),
             layer,
-            steps_to_oom: ahead.map(|ahead| ahead.p50),
+            steps_to_oom,
             forecast: ahead,
             peers: u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1),
             ranks: u32::try_from(many).unwrap_or(u32::MAX),
