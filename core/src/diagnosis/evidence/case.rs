@@ -38,6 +38,7 @@ pub(crate) struct Case<'a> {
     pub(crate) account: &'a Account<'a>,
     pub(crate) measure: Measure,
     pub(crate) peers: usize,
+    /// Peers that are shown at other steps.
     pub(crate) peers_left_out: usize,
     /// Growth of the median peer.
     pub(crate) peer_grown: Amount,
@@ -112,9 +113,14 @@ fn comparable<'p>(
     suspect: &RankSnapshot,
     peers: &[&'p RankSnapshot],
 ) -> impl Iterator<Item = (&'p RankSnapshot, &'p DeviceSnapshot)> {
-    let at = (suspect.step, suspect.before_step);
-    let is_at = move |peer: &&'p RankSnapshot| (peer.step, peer.before_step) == at;
+    let at = steps_of(suspect);
+    let is_at = move |peer: &&'p RankSnapshot| steps_of(peer) == at;
     peers.iter().copied().filter(is_at).filter_map(|peer| Some((peer, primary_device(peer)?)))
+}
+
+/// The step of a snapshot, and the earlier one that it is compared with.
+fn steps_of(snapshot: &RankSnapshot) -> (u64, u64) {
+    (snapshot.step, snapshot.before_step)
 }
 
 impl<'a> Case<'a> {
@@ -153,7 +159,7 @@ impl<'a> Case<'a> {
             born_since: onset_with_slack(growth, suspect.step),
             measure,
             peers: of_peers.len(),
-            peers_left_out: peers.len() - of_peers.len(),
+            peers_left_out: peers.iter().filter(|peer| steps_of(peer) != steps_of(suspect)).count(),
             peer_grown,
             growing_peers,
             net: if beyond_peers { account.grown.less(peer_grown) } else { account.grown },
