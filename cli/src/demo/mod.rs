@@ -1,6 +1,6 @@
 //! `memtape demo`: the whole system on this machine, in real processes.
 //!
-//! The demo starts a coordinator with its store, two agents for two simulated nodes, and ranks
+//! The demo starts a coordinator with its store, an agent for each simulated node, and ranks
 //! that train ([`training`], or with `--torch` real PyTorch). One rank has a fault, which
 //! [`scenarios`] describes. The demo polls the coordinator's API until that has what the scenario
 //! is about. Then it kills the coordinator, starts it again on the same store, and reads the result

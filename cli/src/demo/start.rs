@@ -13,8 +13,10 @@ use crate::clock;
 use crate::output::error_line;
 use crate::render::units::plural;
 
-/// Simulated nodes; each gets a contiguous range of ranks.
-const NODES: u32 = 2;
+/// Fewest simulated nodes, where there are as many ranks; each gets a contiguous range of ranks.
+const NODES_MIN: u32 = 2;
+/// Most ranks of a node: as many as most real ones have GPUs.
+const RANKS_PER_NODE_MAX: u32 = 8;
 /// Time between two reports of an agent; short, so that the demo ends soon.
 const REPORT_TIME: Duration = Duration::from_millis(200);
 /// Events on a tape: the demo's ranks make about 250 a step, so this covers 500 steps.
@@ -164,7 +166,10 @@ impl Demo {
 
     /// The number of simulated nodes: one for a torchrun launcher.
     fn nodes(&self) -> u32 {
-        if self.torch.is_some() { 1 } else { NODES.min(self.args.ranks) }
+        match &self.torch {
+            Some(_) => 1,
+            None => nodes(self.args.ranks),
+        }
     }
 
     /// Kills the coordinator (SIGKILL), starts it on the same store, and compares the result.
@@ -182,5 +187,23 @@ impl Demo {
         };
         self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
         Ok(stored)
+    }
+}
+
+/// The nodes for this many ranks.
+fn nodes(ranks: u32) -> u32 {
+    ranks.div_ceil(RANKS_PER_NODE_MAX).max(NODES_MIN).min(ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_node_has_too_many_ranks() {
+        for (ranks, expected) in [(1, 1), (2, 2), (4, 2), (16, 2), (17, 3), (64, 8)] {
+            assert_eq!(nodes(ranks), expected);
+            assert!(ranks.div_ceil(nodes(ranks)) <= RANKS_PER_NODE_MAX);
+        }
     }
 }
