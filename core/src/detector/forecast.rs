@@ -23,7 +23,7 @@ pub struct Forecast {
 impl Forecast {
     /// The same span for another estimate of the middle, which it then holds: the capacity is not
     /// known any better.
-    pub(super) fn around(self, p50: u64) -> Self {
+    pub(super) fn with_middle(self, p50: u64) -> Self {
         let slack = p50 / LEFT_DIVISOR;
         Self { p10: self.p10.min(p50 - slack), p50, p90: self.p90.max(p50.saturating_add(slack)) }
     }

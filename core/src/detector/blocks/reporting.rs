@@ -91,7 +91,7 @@ impl Detector {
         // What is born and kept is the growth; the level says how far off that may be.
         let steps_to_oom = left.map(|left| left / kept.max(rate));
         let by_level = left.and_then(|left| self.ahead(key, steps, left));
-        let ahead = by_level.zip(steps_to_oom).map(|(by_level, p50)| by_level.around(p50));
+        let ahead = by_level.zip(steps_to_oom).map(|(by_level, p50)| by_level.with_middle(p50));
         let growth = Growth {
             rank,
             device: key.1,
