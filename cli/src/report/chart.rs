@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use crate::render::units::{bytes, plural};
+use crate::render::units::{about, bytes, plural};
 
 /// Height in pixels, without the names of the steps.
 const HEIGHT_PX: usize = 240;
@@ -212,8 +212,8 @@ fn legend(chart: &Chart, is_full_shown: bool) -> Markup {
         @if others > 0 { span class="key" { (plural(others, "other rank")) } }
         @if let Some(fan) = chart.fan {
             span class="key forecast" {
-                "forecast: full in " (fan.early) " to " (fan.late) " " (chart.unit) "s, median "
-                (fan.median)
+                "forecast: full in " (about(fan.early)) " to " (about(fan.late)) " " (chart.unit)
+                "s, median " (about(fan.median))
             }
         }
         @if let Some(size) = chart.device_bytes {

@@ -12,7 +12,7 @@ use memtape_proto::api::{self, Capture, Incident, IncidentState, Job, Part, Seri
 use crate::clock::utc;
 use crate::render::answers::{alternative, culprit, evidence_title, grown, incident_facts};
 use crate::render::facts::Topic;
-use crate::render::units::{about_plural, bytes, duration, frame};
+use crate::render::units::{about, about_plural, bytes, duration, frame};
 use crate::report::chart::{Chart, Fan, Line};
 use crate::report::content::{Fact, Report, Table, at_step};
 use crate::report::memory;
@@ -150,7 +150,9 @@ fn time_left(incident: &Incident, now: Option<&api::Rank>) -> String {
     let seconds = incident.seconds_to_oom;
     let in_time = seconds.map_or(String::new(), |of| format!(" ({})", duration(of as f64)));
     let ends = match (incident.steps_to_oom_p10, incident.steps_to_oom_p90) {
-        (Some(early), Some(late)) => format!("; 80 % of forecasts are within {early} to {late}"),
+        (Some(early), Some(late)) => {
+            format!("; 80 % of forecasts are within {} to {}", about(early), about(late))
+        }
         _ => String::new(),
     };
     let last = incident.last_step;

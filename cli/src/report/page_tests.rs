@@ -161,7 +161,7 @@ fn a_report_says_what_matters() {
     let html = page(&[report(&known)]);
     for words in [
         "rank 2 keeps 2 MiB more each step",
-        "about 4,000 steps (10 min); 80 % of forecasts are within 3500 to 4700 (at step ",
+        "about 4,000 steps (10 min); 80 % of forecasts are within 3,500 to 4,700 (at step ",
         "Rank 2 against the median of 3 peers, at step 50",
         "Live bytes of rank 2 at the end of step 50",
         "Capture cap-3",

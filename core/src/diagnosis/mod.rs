@@ -39,4 +39,4 @@ pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
-pub use words::{about_plural, bytes, location, percent, plural, signed_bytes};
+pub use words::{about, about_plural, bytes, location, percent, plural, signed_bytes};

@@ -53,7 +53,7 @@ pub(crate) fn count(count: u64) -> String {
 }
 
 /// A count rounded to two digits, with thousands apart: `4,100`.
-pub(crate) fn about(count: u64) -> String {
+pub fn about(count: u64) -> String {
     let mut unit = 1;
     while count / unit >= 100 {
         unit *= 10;
