@@ -60,7 +60,9 @@ impl Summary {
         let (tape, writer) = tape_file::open(file).map_err(|error| match error.downcast_ref() {
             Some(TapeError::NotATape) => {
                 let name = file.display();
-                anyhow::anyhow!("{name} is no tape; `memtape show` reads files of other kinds, too")
+                anyhow::anyhow!(
+                    "{name} is not a tape; `memtape show` reads files of other kinds, too"
+                )
             }
             _ => error,
         })?;
