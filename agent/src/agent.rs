@@ -22,7 +22,7 @@ use crate::link::deliveries::Deliveries;
 use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
-use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
+use crate::link::wire::{self, Belongs, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::py_spy::Sampling;
@@ -202,7 +202,9 @@ impl Agent {
     }
 
     fn look(&mut self, now: Now) {
-        self.tapes.look(now, self.node.as_ref());
+        for (key, tape_id) in self.tapes.look(now, self.node.as_ref()) {
+            self.forget(key, &tape_id);
+        }
         for key in self.tapes.take_new_clocks() {
             self.deliveries.restart(key);
             // What was counted in turns is counted again, and sent as a whole.
@@ -323,7 +325,7 @@ impl Agent {
             self.node.memory(),
             gpus.as_deref(),
             &self.tapes.iter().filter_map(|(_, known)| Some(known.process?.pid)).collect(),
-            self.spool_report(),
+            (self.spool_report(), self.tapes.refused()),
         );
         if !self.send(message) {
             return None;
@@ -439,6 +441,7 @@ impl Agent {
             let is_known = self.deliveries.is_settled(key) || is_alone;
             Some(DeadTape {
                 key,
+                uid: known.owner.uid,
                 age: Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)),
                 bytes: known.occupied_bytes,
                 is_settled: is_known
@@ -456,16 +459,21 @@ impl Agent {
             let (path, bytes) = (known.path.clone(), known.occupied_bytes);
             let tape_id = known.tape_id().to_string();
             if let Err(error) = self.tapes.delete(key) {
-                tracing::warn!("tape {} cannot be deleted: {error}", path.display());
+                tracing::warn!("tape {path:?} cannot be deleted: {error}");
                 continue;
             }
-            tracing::info!(bytes, "tape {} is deleted: {reason}", path.display());
-            self.deliveries.forget(key);
-            self.censuses.forget(key);
-            self.announced.remove(&key);
-            self.recalled.remove(&key);
-            self.alone.forget(&tape_id);
+            tracing::info!(bytes, "tape {path:?} is deleted: {reason}");
+            self.forget(key, &tape_id);
         }
+    }
+
+    /// A tape is known no more.
+    fn forget(&mut self, key: TapeKey, tape_id: &str) {
+        self.deliveries.forget(key);
+        self.censuses.forget(key);
+        self.announced.remove(&key);
+        self.recalled.remove(&key);
+        self.alone.forget(tape_id);
     }
 
     /// Queues a message on the present stream; false when there is none or its queue is full.
@@ -478,5 +486,6 @@ fn rank_up(known: &KnownTape) -> RankUp {
     let pid = known.process.map(|process| process.pid);
     let peer_groups = roles::peer_groups(&known.tape.collectives().groups);
     let uuids = known.tape.device_uuids();
-    wire::rank_up(known.tape.identity(), &known.status, &uuids, pid, peer_groups)
+    let of = Belongs { tape_id: known.tape_id(), owner: &known.owner, workload: &known.workload };
+    wire::rank_up(of, known.tape.identity(), &known.status, &uuids, pid, peer_groups)
 }

@@ -20,6 +20,7 @@ mod node {
     pub(crate) mod process;
     pub(crate) mod py_spy;
     pub(crate) mod workers;
+    pub(crate) mod workload;
 }
 
 /// The tapes of this node: where they are, whether their processes live, which are deleted.
@@ -29,6 +30,7 @@ mod tapes {
     pub(crate) mod death;
     pub(crate) mod known;
     pub(crate) mod liveness;
+    pub(crate) mod quota;
     pub(crate) mod source;
 }
 

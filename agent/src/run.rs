@@ -4,7 +4,9 @@
 //! event: rewinds on blocking threads, uploads in tasks of their own. How many there are at once
 //! is the agent's own decision.
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -25,7 +27,7 @@ use crate::node::nvml::Gpus;
 use crate::node::process;
 use crate::node::workers::Workers;
 use crate::spool::{Folder, Spool};
-use crate::tapes::source::TapeFolders;
+use crate::tapes::source::{FolderError, TapeFolders, check_folder};
 
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;
@@ -39,6 +41,9 @@ pub enum RunError {
     /// The coordinator's address cannot be used.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// A folder of tapes in which users could replace each other's.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A thread that watches the node cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[source] std::io::Error),
@@ -64,14 +69,17 @@ pub async fn run(
     let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
     let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-    let hello = wire::hello(&config.node, &process::boot_id(host.root()));
+    let boot_id = process::boot_id(host.root());
+    let hello = wire::hello(&config.node, &boot_id);
+    check_folders(&config.tape_dirs)?;
     let coordinator = config.coordinator.clone();
     let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
     let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
     let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
-    let node = Box::new(ThisNode { host, gpus, workers });
+    let node =
+        Box::new(ThisNode { boot_id: process::boot_id_words(&boot_id), host, gpus, workers });
     let mut agent = Agent::new(clock::now(), config, node, source, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);
@@ -93,6 +101,33 @@ pub async fn run(
     holding.abort();
     tracing::info!("agent stopped");
     Ok(())
+}
+
+/// Makes the folders of tapes that are missing, where this is root: the user who makes one can
+/// delete the tapes of others.
+///
+/// # Errors
+/// A folder is there, and users could replace each other's tapes in it.
+fn check_folders(folders: &[PathBuf]) -> Result<(), FolderError> {
+    for folder in folders {
+        match std::fs::metadata(folder) {
+            Ok(metadata) => check_folder(folder, &metadata)?,
+            Err(_) if rustix::process::geteuid().is_root() => make_folder(folder),
+            // The first recorder makes it; it is checked when it is there.
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn make_folder(folder: &Path) {
+    let made = std::fs::DirBuilder::new().recursive(true).create(folder);
+    // The mode given to `create` would be subject to the umask.
+    let open_to_all = Permissions::from_mode(0o1777);
+    match made.and_then(|()| std::fs::set_permissions(folder, open_to_all)) {
+        Ok(()) => tracing::info!("folder {folder:?} was not there and is made"),
+        Err(error) => tracing::warn!("folder {folder:?} cannot be made: {error}"),
+    }
 }
 
 /// The spool in a folder; without one the agent works, and says so.

@@ -122,7 +122,7 @@ struct KeptCapture {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Next {
     /// The end of a rank, with its tape.
-    Down(u64, String, Outgoing),
+    Down(u64, String, Box<Outgoing>),
     /// Step records; up to this number they are all there.
     Steps(u64, Vec<RankReport>),
 }

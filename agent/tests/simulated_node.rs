@@ -16,6 +16,7 @@ use prost::Message;
 
 mod agent_captures;
 mod censuses;
+mod quotas;
 mod turns;
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -3,6 +3,7 @@
 mod without_coordinator;
 
 mod host_memory;
+mod ownership;
 
 mod support;
 

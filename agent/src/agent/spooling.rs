@@ -236,7 +236,7 @@ impl Agent {
                 Some(Next::Steps(number, ranks)) => return Ok(Some((number, ranks))),
                 Some(Next::Down(number, tape_id, message)) => {
                     // A tape that is there tells its end itself, after its last step.
-                    if self.tapes.find(&tape_id).is_none() && !self.send(message) {
+                    if self.tapes.find(&tape_id).is_none() && !self.send(*message) {
                         return Err(QueueFull);
                     }
                     if let Some(is_ended) = self.announced_tapeless.get_mut(&tape_id) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::Identity;
+use memtape_core::identity::owner::owned_tape_id;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::read::Tape;
@@ -98,7 +99,11 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
         snapshot_hash: None,
         detail: details.join("; "),
     };
-    let identity = Identity { pid: rewind.pid.unwrap_or(0), ..snapshot.identity };
+    let identity = Identity {
+        pid: rewind.pid.unwrap_or(0),
+        tape_id: owned_tape_id(&snapshot.identity.tape_id, rewind.file.uid()),
+        ..snapshot.identity
+    };
     let snapshot = RankSnapshot { identity, ..snapshot };
     match snapshot::encode(snapshot, SNAPSHOT_BYTES_MAX) {
         Ok(encoded) => (answer, Some(encoded)),

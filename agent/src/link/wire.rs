@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
+use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
     CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX,
@@ -18,6 +19,7 @@ use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 use crate::node::host::HostMemory;
 use crate::node::nvml;
 use crate::tapes::death::{Cause, Death};
+use crate::tapes::known::Refused;
 
 mod facts;
 
@@ -161,9 +163,21 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     }))
 }
 
+/// Whose a rank is, as the kernel says: its tape, its owner, what a scheduler knows it as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Belongs<'a> {
+    /// Name of the tape.
+    pub(crate) tape_id: &'a str,
+    /// Whose it is.
+    pub(crate) owner: &'a Owner,
+    /// What a scheduler knows it as.
+    pub(crate) workload: &'a Workload,
+}
+
 /// Who a rank is. `pid` is in the agent's namespace, if it is known; the groups are those of
 /// its peers.
 pub(crate) fn rank_up(
+    of: Belongs<'_>,
     identity: &Identity,
     status: &Status,
     uuids: &[(u8, String)],
@@ -178,7 +192,7 @@ pub(crate) fn rank_up(
     let disabled = status.disabled.as_ref().map(|why| format!("recording stopped: {why}"));
     let lines = disabled.iter().chain(&status.limitations).take(LIMITATIONS_MAX);
     RankUp(v1::RankUp {
-        tape_id: identity.tape_id.clone(),
+        tape_id: of.tape_id.to_string(),
         job: cut(&identity.job, NAME_BYTES_MAX).to_string(),
         attempt: identity.attempt,
         rank: identity.rank,
@@ -191,6 +205,13 @@ pub(crate) fn rank_up(
         limitations: lines.map(|line| cut(line, NAME_BYTES_MAX).to_string()).collect(),
         role: cut(&identity.role, ROLE_BYTES_MAX).to_string(),
         peer_groups,
+        owner: Some(v1::Owner {
+            uid: of.owner.uid,
+            namespace: of.owner.namespace.clone(),
+            slurm_job: of.workload.slurm_job.clone(),
+            pod: of.workload.pod.clone(),
+            pod_uid: of.workload.pod_uid.clone(),
+        }),
     })
 }
 
@@ -207,7 +228,7 @@ pub(crate) fn report(
     memory: HostMemory,
     gpus: Result<&nvml::Reading, &nvml::NoReading>,
     pids: &BTreeSet<u32>,
-    spool: Option<SpoolReport>,
+    (spool, refused): (Option<SpoolReport>, Refused),
 ) -> Outgoing {
     let of_ranks = |uuid: &str| {
         let held = gpus.map(|reading| reading.processes_on(uuid).filter(|pid| pids.contains(pid)));
@@ -239,6 +260,12 @@ pub(crate) fn report(
             steps_dropped: spool.steps_dropped,
             snapshots_dropped: spool.snapshots_dropped,
             facts_dropped: spool.facts_dropped,
+        }),
+        refused: (refused != Refused::default()).then_some(v1::RefusedTapes {
+            copies: refused.copies,
+            strangers: refused.strangers,
+            other_boot: refused.other_boot,
+            no_room: refused.no_room,
         }),
     }))
 }
@@ -353,7 +380,9 @@ mod tests {
             disabled: Some("an inner failure".to_string()),
             ..Status::default()
         };
-        let up = rank_up(&identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
+        let (owner, workload) = (Owner::default(), Workload::default());
+        let of = Belongs { tape_id: "t", owner: &owner, workload: &workload };
+        let up = rank_up(of, &identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
         assert!(up.0.encoded_len() < 16 << 10, "{} bytes", up.0.encoded_len());
         assert_eq!(up.0.device_uuids, ["", "", "GPU-1"]);
         assert_eq!(up.0.limitations[0], "recording stopped: an inner failure");

@@ -1,17 +1,21 @@
 //! What the agent asks the machine it runs on: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
-//! is made of `host.rs`, `cgroup.rs`, `process.rs`, `workers.rs` and `nvml.rs`.
+//! is made of `host.rs`, `cgroup.rs`, `process.rs`, `workload.rs`,
+//! `workers.rs` and `nvml.rs`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
+
+use memtape_core::identity::owner::Workload;
 
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
 use crate::node::host::{Host, HostMemory};
 use crate::node::nvml::{Gpus, NoReading, Reading};
-use crate::node::process::{Memory, Process};
+use crate::node::process::{Holder, Memory, Process};
 use crate::node::workers::{Below, Workers};
+use crate::node::workload;
 
 /// A machine. What cannot be read is none.
 pub(crate) trait Node: Debug + Send {
@@ -21,8 +25,14 @@ pub(crate) trait Node: Debug + Send {
     /// Processes killed on it for want of memory since boot, in any cgroup.
     fn oom_kills(&self) -> Option<u64>;
 
-    /// The process `pid`, if it is the one that calls itself `own_pid`.
-    fn process(&self, pid: u32, own_pid: u32) -> Option<Process>;
+    /// Its boot id, as tapes hold it; zeros when it is not known.
+    fn boot_id(&self) -> [u64; 2];
+
+    /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
+    fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder;
+
+    /// What a scheduler knows a process as, and its namespace; empty where it is not known.
+    fn workload(&self, process: Process) -> (Workload, String);
 
     /// What a process takes.
     fn memory_of(&self, process: Process) -> Option<Memory>;
@@ -47,6 +57,8 @@ pub(crate) trait Node: Debug + Send {
 /// The machine that this process runs on.
 #[derive(Debug)]
 pub(crate) struct ThisNode {
+    /// As tapes hold it.
+    pub(crate) boot_id: [u64; 2],
     /// Reads `/proc` and `/sys`.
     pub(crate) host: Host,
     /// Hears what the driver says.
@@ -64,8 +76,16 @@ impl Node for ThisNode {
         self.host.oom_kills()
     }
 
-    fn process(&self, pid: u32, own_pid: u32) -> Option<Process> {
-        Process::find(self.host.root(), pid, own_pid)
+    fn boot_id(&self) -> [u64; 2] {
+        self.boot_id
+    }
+
+    fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder {
+        Holder::of(self.host.root(), pid, own_pid, uid)
+    }
+
+    fn workload(&self, process: Process) -> (Workload, String) {
+        workload::of_process(self.host.root(), process.pid)
     }
 
     fn memory_of(&self, process: Process) -> Option<Memory> {

@@ -20,6 +20,8 @@ pub(crate) struct Process {
 pub(crate) struct Status {
     /// The process's ids, from the namespace of this `/proc` inward; the last is its own.
     pub(crate) pids: Vec<u32>,
+    /// Its users: real, effective, saved and of the file system.
+    pub(crate) uids: Vec<u32>,
     /// What it takes; all absent for kernel threads and zombies.
     pub(crate) memory: Memory,
 }
@@ -40,13 +42,39 @@ pub(crate) struct Memory {
     pub(crate) swap: Option<u64>,
 }
 
+/// The process that holds the lock of a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The one that the tape names, of the user who owns the tape.
+    Writer(Process),
+    /// Another process, or one of another user.
+    Stranger,
+    /// It is gone, or cannot be read.
+    Unreadable,
+}
+
+impl Holder {
+    /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
+    pub(crate) fn of(root: &Path, pid: u32, own_pid: u32, uid: u32) -> Self {
+        let read = || {
+            let start_ticks = start_ticks(&read(root, pid, "stat")?)?;
+            Some((start_ticks, parse_status(&read(root, pid, "status")?)))
+        };
+        let Some((start_ticks, status)) = read() else { return Self::Unreadable };
+        match status.pids.last() == Some(&own_pid) && status.uids.contains(&uid) {
+            true => Self::Writer(Process { pid, start_ticks }),
+            false => Self::Stranger,
+        }
+    }
+}
+
 impl Process {
-    /// The process `pid`, if the last of its ids is the one it says it has itself: what holds a
-    /// tape's lock must also be who the tape says it is.
-    pub(crate) fn find(root: &Path, pid: u32, own_pid: u32) -> Option<Self> {
-        let start_ticks = start_ticks(&read(root, pid, "stat")?)?;
-        let status = parse_status(&read(root, pid, "status")?);
-        (status.pids.last() == Some(&own_pid)).then_some(Self { pid, start_ticks })
+    /// This process.
+    #[cfg(test)]
+    pub(crate) fn of_self() -> Self {
+        let pid = std::process::id();
+        let stat = read(Path::new("/"), pid, "stat").expect("own process");
+        Self { pid, start_ticks: start_ticks(&stat).expect("own start") }
     }
 
     /// A process whose start is known already.
@@ -91,6 +119,13 @@ pub(crate) fn boot_id(root: &Path) -> String {
         .unwrap_or_default()
 }
 
+/// A boot id as tapes hold it; zeros when it is not known.
+pub(crate) fn boot_id_words(text: &str) -> [u64; 2] {
+    let digits = text.replace('-', "");
+    let half = |range| digits.get(range).and_then(|part| u64::from_str_radix(part, 16).ok());
+    [half(0..16).unwrap_or(0), half(16..32).unwrap_or(0)]
+}
+
 /// Parses `/proc/PID/status`.
 pub(crate) fn parse_status(text: &str) -> Status {
     let mut status = Status::default();
@@ -101,6 +136,9 @@ pub(crate) fn parse_status(text: &str) -> Status {
             }
             // Kernels before 4.1 have no NSpid; what stands here is then overwritten by nothing.
             "Pid" => status.pids = value.trim().parse().into_iter().collect(),
+            "Uid" => {
+                status.uids = value.split_whitespace().map_while(|uid| uid.parse().ok()).collect();
+            }
             "VmRSS" => status.memory.rss = parse_kib(value),
             "RssAnon" => status.memory.anon = parse_kib(value),
             "RssFile" => status.memory.file = parse_kib(value),
@@ -149,7 +187,8 @@ mod tests {
 
     fn check_status(text: &str, pids: &[u32], rss: Option<u64>) {
         let memory = Memory { rss, ..Memory::default() };
-        assert_eq!(parse_status(text), Status { pids: pids.to_vec(), memory }, "{text:?}");
+        let status = Status { pids: pids.to_vec(), uids: Vec::new(), memory };
+        assert_eq!(parse_status(text), status, "{text:?}");
     }
 
     #[test]
@@ -198,10 +237,16 @@ mod tests {
     #[test]
     fn a_process_is_pid_and_start() {
         let root = Path::new("/");
-        let me = Process::find(root, std::process::id(), std::process::id()).expect("own process");
+        let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+        let Holder::Writer(me) = Holder::of(root, pid, pid, uid) else { panic!("own process") };
         assert!(me.memory(root).and_then(|memory| memory.rss).is_some_and(|bytes| bytes > 0));
         let reused = Process { start_ticks: me.start_ticks + 1, ..me };
         assert_eq!((reused.memory(root), reused.anon_parts_bytes(root)), (None, None));
-        assert_eq!(Process::find(root, std::process::id(), 1_999_999_999), None);
+        assert_eq!(Holder::of(root, pid, 1_999_999_999, uid), Holder::Stranger);
+        assert_eq!(Holder::of(root, pid, pid, 4_000_000_000), Holder::Stranger);
+        assert_eq!(Holder::of(root, 1_999_999_999, pid, uid), Holder::Unreadable);
+        let boot_id = "0123456789abcdef-fedc-ba98-7654-3210-0000";
+        assert_eq!(boot_id_words(boot_id), [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
+        assert_eq!(boot_id_words("no"), [0, 0]);
     }
 }

@@ -296,8 +296,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn me() -> Process {
-        let me = std::process::id();
-        Process::find(Path::new("/"), me, me).expect("own process")
+        Process::of_self()
     }
 
     /// A script in the place of py-spy. Another process writes it: one that is open for writing

@@ -361,8 +361,7 @@ mod tests {
     fn the_thread_sees_real_processes() {
         let workers = Workers::start(Path::new("/")).expect("thread");
         let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
-        let me = std::process::id();
-        let me = Process::find(Path::new("/"), me, me).expect("own process");
+        let me = Process::of_self();
         assert_eq!(workers.below(clock::now(), me), None, "not asked for yet");
         workers.watch(vec![me]);
         let begun = clock::now();

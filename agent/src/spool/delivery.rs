@@ -50,7 +50,7 @@ impl Spool {
                 // Announced before everything else; or written by a newer version.
                 Some(Kept::Up(_) | Kept::Capture(_)) | None => at = number,
                 Some(Kept::Down(tape_id, message)) if packed.is_empty() => {
-                    return Some(Next::Down(number, tape_id, message));
+                    return Some(Next::Down(number, tape_id, Box::new(message)));
                 }
                 Some(Kept::Steps(ranks)) if packed.is_empty() || records + items <= records_max => {
                     (at, records) = (number, records + items);

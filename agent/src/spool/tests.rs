@@ -2,10 +2,11 @@
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::Identity;
+use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::read::Status;
 
 use super::*;
-use crate::link::wire::{RankFacts, Trigger, rank_down};
+use crate::link::wire::{Belongs, RankFacts, Trigger, rank_down};
 use crate::tapes::death::{Death, Evidence};
 use crate::testing::MemoryDisk;
 
@@ -16,9 +17,10 @@ fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
 }
 
 fn up(tape_id: &str) -> RankUp {
-    let identity =
-        Identity { tape_id: tape_id.to_string(), job: "job".to_string(), ..Identity::default() };
-    wire::rank_up(&identity, &Status::default(), &[], None, Vec::new())
+    let identity = Identity { job: "job".to_string(), ..Identity::default() };
+    let (owner, workload) = (Owner::default(), Workload::default());
+    let of = Belongs { tape_id, owner: &owner, workload: &workload };
+    wire::rank_up(of, &identity, &Status::default(), &[], None, Vec::new())
 }
 
 fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {

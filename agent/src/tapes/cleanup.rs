@@ -2,8 +2,11 @@
 //!
 //! Dead tapes are evidence, but they lie in memory that the next attempt at the job needs. Only
 //! what the coordinator knows of is deleted, or what no coordinator has asked for in a long time;
-//! the oldest first. Tapes of living processes and files that are no tapes are never touched.
+//! the oldest of the user whose tapes occupy most first, so that no user's tapes push out another's
+//! that are within an equal part. Tapes of living processes and files that are no tapes are never
+//! touched.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,6 +29,8 @@ pub(crate) struct Limits {
 pub(crate) struct DeadTape {
     /// Which.
     pub(crate) key: TapeKey,
+    /// Its user.
+    pub(crate) uid: u32,
     /// Time since the process was last alive.
     pub(crate) age: Duration,
     /// Memory it occupies.
@@ -57,23 +62,39 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The tapes to delete, oldest first.
+/// The tapes to delete.
 pub(crate) fn choose(mut dead: Vec<DeadTape>, limits: Limits) -> Vec<(TapeKey, Reason)> {
     dead.sort_by_key(|tape| std::cmp::Reverse((tape.age, std::cmp::Reverse(tape.key))));
-    let mut bytes = dead.iter().fold(0_u64, |sum, tape| sum.saturating_add(tape.bytes));
     let mut chosen = Vec::new();
-    for tape in dead.iter().filter(|tape| tape.is_settled) {
-        let reason = if !tape.is_linked {
-            Reason::Unlinked
-        } else if tape.age > limits.age_max {
-            Reason::Age(tape.age)
-        } else if bytes > limits.bytes_max {
-            Reason::Bytes(bytes)
-        } else {
-            continue;
+    dead.retain(|tape| {
+        let reason = match (tape.is_settled, tape.is_linked) {
+            (true, false) => Reason::Unlinked,
+            (true, true) if tape.age > limits.age_max => Reason::Age(tape.age),
+            _ => return true,
         };
-        bytes = bytes.saturating_sub(tape.bytes);
         chosen.push((tape.key, reason));
+        false
+    });
+    let mut of_users = BTreeMap::<u32, u64>::new();
+    for tape in &dead {
+        let bytes = of_users.entry(tape.uid).or_default();
+        *bytes = bytes.saturating_add(tape.bytes);
+    }
+    let part = limits.bytes_max / (of_users.len().max(1) as u64);
+    let mut bytes = of_users.values().fold(0_u64, |sum, of| sum.saturating_add(*of));
+    while bytes > limits.bytes_max {
+        // A user within an equal part loses nothing for the others.
+        let mut beyond: Vec<(u32, u64)> =
+            of_users.iter().filter(|(_, of)| **of > part).map(|(uid, of)| (*uid, *of)).collect();
+        beyond.sort_by_key(|(_, of)| std::cmp::Reverse(*of));
+        let oldest = |uid| dead.iter().position(|tape| tape.uid == uid && tape.is_settled);
+        let Some(at) = beyond.into_iter().find_map(|(uid, _)| oldest(uid)) else { break };
+        let tape = dead.remove(at);
+        chosen.push((tape.key, Reason::Bytes(bytes)));
+        bytes = bytes.saturating_sub(tape.bytes);
+        if let Some(of) = of_users.get_mut(&tape.uid) {
+            *of = of.saturating_sub(tape.bytes);
+        }
     }
     chosen
 }
@@ -87,6 +108,7 @@ mod tests {
     fn tape(key: u64, age_s: u64, bytes: u64) -> DeadTape {
         DeadTape {
             key: TapeKey(key),
+            uid: 0,
             age: Duration::from_secs(age_s),
             bytes,
             is_settled: true,
@@ -116,5 +138,19 @@ mod tests {
         check(&[unsettled(tape(1, 60, 600))], &[]);
         check(&[DeadTape { is_linked: false, ..tape(1, 1, 1) }], &[(1, Reason::Unlinked)]);
         check(&[tape(2, 9, 70), tape(1, 9, 70)], &[(1, Reason::Bytes(140))]);
+    }
+
+    #[test]
+    fn no_user_pushes_out_the_tapes_of_another() {
+        let of = |uid, tape| DeadTape { uid, ..tape };
+        // A new tape that is large, beside an older one within its part.
+        check(&[of(0, tape(1, 40, 50)), of(9, tape(2, 1, 60))], &[(2, Reason::Bytes(110))]);
+        let unsettled = DeadTape { is_settled: false, ..tape(2, 1, 600) };
+        check(&[of(0, tape(1, 40, 50)), of(9, unsettled)], &[]);
+        // Both are beyond it: the one with more goes first.
+        check(
+            &[of(0, tape(1, 40, 60)), of(0, tape(2, 30, 20)), of(9, tape(3, 1, 70))],
+            &[(1, Reason::Bytes(150))],
+        );
     }
 }

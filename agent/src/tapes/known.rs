@@ -1,13 +1,15 @@
 //! The tapes of this node: which there are, and one look at each per interval.
 //!
-//! Files that are no tapes are named in the log once and left alone; they disturb no other tape.
-//! `source.rs` knows where tapes are and how they are read.
+//! A tape belongs to the user who owns its file, and its lock to a process of that user. Files that
+//! are no tapes, or pretend to be another one, are named in the log once, counted and left alone;
+//! they disturb no other tape. `source.rs` knows where tapes are and how they are read, `quota.rs`
+//! whose are known when there are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::identity::owner::{Owner, Workload, owned_tape_id};
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
@@ -15,13 +17,24 @@ use memtape_core::tape::read::Tape;
 use crate::node::cgroup::{self, Cgroup};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
-use crate::node::process::Process;
+use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{FileId, NotATape, TapeFile, TapeSource, TapeWords};
+use crate::tapes::quota::{self, Held, OPENED_PER_LOOK_MAX, Room};
+use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
-/// Files remembered as being no tapes.
-const REJECTED_MAX: usize = 4096;
+/// Files remembered as being no tapes, of all users and of one.
+const REJECTED_MAX: usize = 16_384;
+const REJECTED_PER_USER_MAX: usize = 1024;
+
+/// Parts of the folders that are read in the first look, which is to see everything.
+const FIRST_PARTS_MAX: usize = 64;
+
+/// Files that are opened for one user in the first look.
+const OPENED_FIRST_MAX: usize = 2 * REJECTED_PER_USER_MAX;
+
+/// Files that are named in the log in one look.
+const LOGGED_PER_LOOK_MAX: usize = 8;
 
 /// Looks at a rejected file before it is named in the log: a tape may be in the making.
 const SIGHTINGS_BEFORE_REJECTION: u32 = 3;
@@ -38,6 +51,12 @@ pub(crate) struct TapeKey(pub(crate) u64);
 pub(crate) struct KnownTape {
     /// Where it was found.
     pub(crate) path: PathBuf,
+    /// Its name among the tapes of all users.
+    tape_id: String,
+    /// Whose it is.
+    pub(crate) owner: Owner,
+    /// What a scheduler knows its process as.
+    pub(crate) workload: Workload,
     /// The tape; shared with rewinds in progress.
     pub(crate) tape: Arc<Tape<TapeWords>>,
     /// What it said at the last look.
@@ -69,24 +88,61 @@ pub(crate) struct Tapes {
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
-    is_full: bool,
+    /// All folders were seen once.
+    has_seen_all: bool,
+    /// Rejected files that were seen since everything was seen last.
+    seen_rejected: BTreeSet<FileId>,
+    refused: Refused,
 }
 
-#[derive(Debug, Default)]
+/// Tapes that were refused since the agent started, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Another file is the same tape.
+    pub(crate) copies: u64,
+    /// The holder of the lock is not the process that the tape names, or another user's.
+    pub(crate) strangers: u64,
+    /// Made before the node was started.
+    pub(crate) other_boot: u64,
+    /// Too many tapes, or too many files that are none, of one user.
+    pub(crate) no_room: u64,
+}
+
+#[derive(Debug)]
 struct Rejected {
+    uid: u32,
     looks: u32,
     is_logged: bool,
 }
 
+/// What is left to do in one look.
+#[derive(Debug)]
+struct Budget {
+    /// Files that were opened, by user.
+    opened: BTreeMap<u32, usize>,
+    opened_max: usize,
+    /// Rejected files that are known, by user.
+    rejected: BTreeMap<u32, usize>,
+    logged: usize,
+}
+
 impl KnownTape {
     /// Opens a file as a tape.
-    fn open(source: &dyn TapeSource, path: &Path) -> Result<Self, NotATape> {
+    fn open(source: &dyn TapeSource, path: &Path, node: &dyn Node) -> Result<Self, NotATape> {
         let file = source.open(path)?;
         let len_bytes = file.size().ok_or(NotATape::Unreadable)?.len_bytes;
         let source = TapeWords::new(Arc::clone(&file), len_bytes);
         let tape = Tape::open(source)?;
-        Ok(Self {
+        let (of_tape, of_node) = (tape.boot_id(), node.boot_id());
+        if of_tape != of_node && of_tape != [0, 0] && of_node != [0, 0] {
+            return Err(NotATape::OtherBoot);
+        }
+        let uid = file.uid();
+        let mut known = Self {
             path: path.to_path_buf(),
+            tape_id: owned_tape_id(&tape.identity().tape_id, uid),
+            owner: Owner { uid, ..Owner::default() },
+            workload: Workload::default(),
             status: tape.status(),
             tape: Arc::new(tape),
             life: Life::default(),
@@ -100,11 +156,18 @@ impl KnownTape {
             len_bytes,
             file,
             cgroup: None,
-        })
+        };
+        known.look_at_process(known.file.writer(), node)?;
+        Ok(known)
     }
 
-    /// Identity of the tape.
+    /// Its name among the tapes of all users of this node.
     pub(crate) fn tape_id(&self) -> &str {
+        &self.tape_id
+    }
+
+    /// The name that the tape has itself, which does not say whose it is.
+    fn own_tape_id(&self) -> &str {
         &self.tape.identity().tape_id
     }
 
@@ -126,14 +189,21 @@ impl KnownTape {
         Arc::clone(&self.file)
     }
 
-    fn look(&mut self, now: Now, node: &dyn Node, host_oom_kills: Option<u64>) {
-        let Some(size) = self.file.size() else { return };
+    /// Reads its state. The error says that it is not the tape that it seemed to be.
+    fn look(
+        &mut self,
+        now: Now,
+        node: &dyn Node,
+        host_oom_kills: Option<u64>,
+    ) -> Result<(), NotATape> {
+        let Some(size) = self.file.size() else { return Ok(()) };
+        self.is_linked = self.file.is_linked();
         self.occupied_bytes = size.occupied_bytes;
         if !self.is_cut && size.len_bytes < self.len_bytes {
             self.is_cut = true;
-            let path = self.path.display();
+            let path = &self.path;
             tracing::warn!(
-                "tape {path} was cut short while in use: its rank is no longer reported"
+                "tape {path:?} was cut short while in use: its rank is no longer reported"
             );
         }
         // The lock first: what a dead process has written is then all there is.
@@ -143,7 +213,7 @@ impl KnownTape {
             self.status = self.tape.status();
             self.has_new_clock |= self.status.clock != clock && clock == Clock::Turns;
         }
-        self.look_at_process(writer, node);
+        self.look_at_process(writer, node)?;
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
         let was_dead = self.life.death().is_some();
         self.life.note(Sighting {
@@ -157,19 +227,29 @@ impl KnownTape {
             oom_kills: OomKills { cgroup, host: host_oom_kills },
         });
         self.tell_of_end(was_dead);
+        Ok(())
     }
 
-    fn look_at_process(&mut self, writer: Writer, node: &dyn Node) {
-        match writer {
-            Writer::Alive(Some(pid)) if self.process.is_none_or(|process| process.pid != pid) => {
-                self.process = node.process(pid, self.tape.identity().pid);
-                if self.process.is_some() {
-                    self.cgroup = node.cgroup(pid);
-                }
-            }
-            Writer::Alive(Some(_)) => {}
-            Writer::Alive(None) | Writer::Gone | Writer::Unknown => self.process = None,
+    fn look_at_process(&mut self, writer: Writer, node: &dyn Node) -> Result<(), NotATape> {
+        let Writer::Alive(Some(pid)) = writer else {
+            self.process = None;
+            return Ok(());
+        };
+        if self.process.is_some_and(|process| process.pid == pid) {
+            return Ok(());
         }
+        self.process = match node.holder(pid, self.tape.identity().pid, self.owner.uid) {
+            Holder::Writer(process) => Some(process),
+            // A process that lost its lock stays what it is; then the lock says nothing any more.
+            Holder::Stranger if self.life.seen_alive() => None,
+            Holder::Stranger => return Err(NotATape::Stranger(pid)),
+            Holder::Unreadable => None,
+        };
+        if let Some(process) = self.process {
+            self.cgroup = node.cgroup(pid);
+            (self.workload, self.owner.namespace) = node.workload(process);
+        }
+        Ok(())
     }
 
     fn tell_of_end(&self, was_dead: bool) {
@@ -178,7 +258,7 @@ impl KnownTape {
         tracing::info!(
             job = ?identity.job,
             rank = identity.rank,
-            tape = %identity.tape_id,
+            tape = %self.tape_id,
             step = self.status.step,
             "rank is gone: {}",
             death.evidence
@@ -194,8 +274,15 @@ impl Tapes {
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
             keys_given: 0,
-            is_full: false,
+            has_seen_all: false,
+            seen_rejected: BTreeSet::new(),
+            refused: Refused::default(),
         }
+    }
+
+    /// What was refused since the agent started.
+    pub(crate) fn refused(&self) -> Refused {
+        self.refused
     }
 
     /// The tapes, oldest discovery first.
@@ -208,9 +295,10 @@ impl Tapes {
         self.known.get(&key)
     }
 
-    /// The one with this identity.
+    /// The one with this identity. Before version 1.6 it did not name the owner, and what was kept
+    /// then still does not.
     pub(crate) fn find(&self, tape_id: &str) -> Option<(TapeKey, &KnownTape)> {
-        self.iter().find(|(_, known)| known.tape_id() == tape_id)
+        self.iter().find(|(_, of)| of.tape_id() == tape_id || of.own_tape_id() == tape_id)
     }
 
     /// The tapes that counted turns and count steps now; each is named once.
@@ -237,65 +325,145 @@ impl Tapes {
         Ok(())
     }
 
-    /// Searches for tapes, and reads the state of every one.
-    pub(crate) fn look(&mut self, now: Now, node: &dyn Node) {
-        let present = self.search();
-        for known in self.known.values_mut() {
-            known.is_linked = present.contains(&known.id);
-        }
-        self.rejected.retain(|id, _| present.contains(id));
+    /// Searches for tapes, and reads the state of every one; the tapes that are known no more, with
+    /// their names.
+    pub(crate) fn look(&mut self, now: Now, node: &dyn Node) -> Vec<(TapeKey, String)> {
+        let mut budget = self.budget();
+        let mut given_up = self.search(node, &mut budget);
         let host_oom_kills = node.oom_kills();
-        for known in self.known.values_mut() {
-            known.look(now, node, host_oom_kills);
+        let mut refused = Vec::new();
+        for (key, known) in &mut self.known {
+            if let Err(why) = known.look(now, node, host_oom_kills) {
+                refused.push((*key, why));
+            }
+        }
+        for (key, why) in refused {
+            let Some(known) = self.known.remove(&key) else { continue };
+            let entry = Entry { id: known.id, path: known.path, uid: known.owner.uid };
+            self.reject(&entry, &why, &mut budget);
+            given_up.push((key, known.tape_id));
         }
         node.watch_below(self.known.values().filter_map(|known| known.process).collect());
+        given_up
     }
 
-    fn search(&mut self) -> BTreeSet<FileId> {
-        let mut present = BTreeSet::new();
+    fn budget(&self) -> Budget {
+        let mut rejected = BTreeMap::<u32, usize>::new();
+        for of in self.rejected.values() {
+            *rejected.entry(of.uid).or_default() += 1;
+        }
+        let opened_max = if self.has_seen_all { OPENED_PER_LOOK_MAX } else { OPENED_FIRST_MAX };
+        Budget { opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
+    }
+
+    /// Opens what is new in the next part of the folders, at first in all of them; the tapes that
+    /// were given up for others.
+    fn search(&mut self, node: &dyn Node, budget: &mut Budget) -> Vec<(TapeKey, String)> {
         let mut ids: BTreeSet<FileId> = self.known.values().map(|known| known.id).collect();
-        for (id, path) in self.source.list() {
-            present.insert(id);
-            if !ids.contains(&id) && self.try_file(&path, id) {
-                ids.insert(id);
+        let mut given_up = Vec::new();
+        let parts = if self.has_seen_all { 1 } else { FIRST_PARTS_MAX };
+        for _ in 0..parts {
+            let listing = self.source.list();
+            for entry in listing.entries {
+                if self.rejected.contains_key(&entry.id) {
+                    self.seen_rejected.insert(entry.id);
+                }
+                if !ids.contains(&entry.id)
+                    && let Some(displaced) = self.try_file(&entry, node, budget)
+                {
+                    ids.insert(entry.id);
+                    given_up.extend(displaced);
+                }
+            }
+            if listing.is_whole {
+                self.has_seen_all = true;
+                let seen = std::mem::take(&mut self.seen_rejected);
+                self.rejected.retain(|id, _| seen.contains(id));
+                break;
             }
         }
-        present
+        given_up
     }
 
-    /// Opens a file that is not known as a tape; true when it is one.
-    fn try_file(&mut self, path: &Path, id: FileId) -> bool {
-        let looks = self.rejected.get(&id).map_or(0, |rejected| rejected.looks);
-        let is_turn =
-            looks < SIGHTINGS_BEFORE_REJECTION || looks.is_multiple_of(SIGHTINGS_BETWEEN_ATTEMPTS);
-        if let Some(rejected) = self.rejected.get_mut(&id).filter(|_| !is_turn) {
-            rejected.looks = rejected.looks.wrapping_add(1);
-            return false;
-        }
-        if self.known.len() >= TAPES_PER_NODE_MAX {
-            if !std::mem::replace(&mut self.is_full, true) {
-                tracing::warn!(
-                    "there are more than {TAPES_PER_NODE_MAX} tapes: delete those of dead processes"
-                );
+    /// Opens a file that is not known as a tape. When it is one: the tape that was given up for it,
+    /// if one was.
+    fn try_file(
+        &mut self,
+        entry: &Entry,
+        node: &dyn Node,
+        budget: &mut Budget,
+    ) -> Option<Option<(TapeKey, String)>> {
+        if let Some(rejected) = self.rejected.get_mut(&entry.id) {
+            let looks = rejected.looks;
+            let is_turn = looks < SIGHTINGS_BEFORE_REJECTION
+                || looks.is_multiple_of(SIGHTINGS_BETWEEN_ATTEMPTS);
+            if !is_turn {
+                rejected.looks = looks.wrapping_add(1);
+                return None;
             }
-            return false;
         }
-        let opened = KnownTape::open(self.source.as_ref(), path);
-        match opened.and_then(|known| self.unlike_others(known)) {
-            Ok(known) => self.register(known),
+        if !budget.may_open(entry.uid) {
+            return None;
+        }
+        let opened = KnownTape::open(self.source.as_ref(), &entry.path, node);
+        let placed = opened.and_then(|known| {
+            let copy = self.refuse_copies(&known, budget)?;
+            let displaced = if copy.is_some() { copy } else { self.room_for(&known)? };
+            Ok((displaced, known))
+        });
+        match placed {
+            Ok((displaced, known)) => {
+                self.register(known);
+                Some(displaced)
+            }
             Err(why) => {
-                self.reject(path, id, &why);
-                return false;
+                self.reject(entry, &why, budget);
+                None
             }
         }
-        true
     }
 
-    fn unlike_others(&self, known: KnownTape) -> Result<KnownTape, NotATape> {
-        match self.find(known.tape_id()) {
-            Some((_, other)) => Err(NotATape::Copy(other.path.clone())),
-            None => Ok(known),
+    /// Makes room for a tape; the one that was given up for it, if there had to be one.
+    fn room_for(&mut self, known: &KnownTape) -> Result<Option<(TapeKey, String)>, NotATape> {
+        let held = |(key, known): (TapeKey, &KnownTape)| Held {
+            key,
+            uid: known.owner.uid,
+            is_dead: known.life.death().is_some(),
+        };
+        let held: Vec<Held> = self.iter().map(held).collect();
+        let uid = known.owner.uid;
+        match quota::room(&held, uid, known.file.writer() == Writer::Gone) {
+            Room::Free => Ok(None),
+            Room::InPlaceOf(key) => {
+                let Some(displaced) = self.known.remove(&key) else { return Ok(None) };
+                let path = &displaced.path;
+                tracing::warn!("tape {path:?} is given up: there are too many of its user");
+                Ok(Some((key, displaced.tape_id)))
+            }
+            Room::None => Err(NotATape::NoRoom(uid)),
         }
+    }
+
+    /// Refuses a second file that is the same tape. The tape is the one whose lock was held; where
+    /// neither was, users have one each. What a file turned out to be a copy of takes its place.
+    fn refuse_copies(
+        &mut self,
+        known: &KnownTape,
+        budget: &mut Budget,
+    ) -> Result<Option<(TapeKey, String)>, NotATape> {
+        let is_held = known.file.writer() != Writer::Gone;
+        let is_same = |of: &KnownTape| {
+            of.own_tape_id() == known.own_tape_id()
+                && (is_held || of.life.seen_alive() || of.owner.uid == known.owner.uid)
+        };
+        let Some((key, other)) = self.iter().find(|(_, of)| is_same(of)) else { return Ok(None) };
+        if !is_held || other.life.seen_alive() || other.file.writer() != Writer::Gone {
+            return Err(NotATape::Copy(other.path.clone()));
+        }
+        let Some(copy) = self.known.remove(&key) else { return Ok(None) };
+        let entry = Entry { id: copy.id, path: copy.path, uid: copy.owner.uid };
+        self.reject(&entry, &NotATape::Copy(known.path.clone()), budget);
+        Ok(Some((key, copy.tape_id)))
     }
 
     fn register(&mut self, known: KnownTape) {
@@ -303,26 +471,65 @@ impl Tapes {
         tracing::info!(
             job = ?identity.job,
             rank = identity.rank,
-            tape = %identity.tape_id,
-            path = %known.path.display(),
+            tape = %known.tape_id,
+            path = ?known.path,
             "tape found"
         );
         self.rejected.remove(&known.id);
         self.keys_given += 1;
-        self.is_full = false;
         self.known.insert(TapeKey(self.keys_given), known);
     }
 
-    fn reject(&mut self, path: &Path, id: FileId, why: &NotATape) {
-        if self.rejected.len() >= REJECTED_MAX && !self.rejected.contains_key(&id) {
-            return;
+    fn reject(&mut self, entry: &Entry, why: &NotATape, budget: &mut Budget) {
+        let is_new = !self.rejected.contains_key(&entry.id);
+        if is_new {
+            self.refused.count(why);
+            if self.rejected.len() >= REJECTED_MAX {
+                return;
+            }
+            *budget.rejected.entry(entry.uid).or_default() += 1;
         }
-        let rejected = self.rejected.entry(id).or_default();
+        self.seen_rejected.insert(entry.id);
+        let new = Rejected { uid: entry.uid, looks: 0, is_logged: false };
+        let rejected = self.rejected.entry(entry.id).or_insert(new);
         rejected.looks = rejected.looks.wrapping_add(1);
         if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
-            && !std::mem::replace(&mut rejected.is_logged, true)
+            && !rejected.is_logged
+            && budget.logged < LOGGED_PER_LOOK_MAX
         {
-            tracing::warn!("file {} is left alone: {why}", path.display());
+            (rejected.is_logged, budget.logged) = (true, budget.logged + 1);
+            // A name may hold anything; with `?` it is one line.
+            tracing::warn!("file {:?} is left alone: {why}", entry.path);
+        }
+    }
+}
+
+impl Budget {
+    /// Takes one of a user's openings, while there are some.
+    fn may_open(&mut self, uid: u32) -> bool {
+        let opened = self.opened.entry(uid).or_default();
+        let rejected = self.rejected.get(&uid).copied().unwrap_or(0);
+        if *opened >= self.opened_max || rejected >= REJECTED_PER_USER_MAX {
+            return false;
+        }
+        *opened += 1;
+        true
+    }
+}
+
+impl Refused {
+    fn count(&mut self, why: &NotATape) {
+        match why {
+            NotATape::Copy(_) => self.copies += 1,
+            NotATape::Stranger(_) => self.strangers += 1,
+            NotATape::OtherBoot => self.other_boot += 1,
+            NotATape::NoRoom(_) => self.no_room += 1,
+            // These are no tapes, or none yet.
+            NotATape::Closed(_)
+            | NotATape::Unreadable
+            | NotATape::NoFile
+            | NotATape::TooLarge(_)
+            | NotATape::Content(_) => {}
         }
     }
 }

@@ -1,21 +1,23 @@
-//! Where tapes lie: what there is, opening one as what it is (the file of a less trusted process),
-//! asking who holds its lock, deleting it.
+//! Where tapes lie: what there is, whose it is, opening one as what it is (the file of a less
+//! trusted process), asking who holds its lock, deleting it.
 //!
 //! The agent knows a tape source by its trait alone. This one is folders; a simulation has
 //! one of memory. A tape is read with `pread`, never mapped: a file that is cut short then gives
 //! a short read and not a signal that kills the agent. It is kept open, so that it can be read
-//! even after it was deleted. This file does not parse tapes.
+//! even after it was deleted. A folder with very many files is read a part at a time, so that a
+//! look costs the same whatever lies there. This file does not parse tapes.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, ReadDir};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX};
+use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 
 use crate::tapes::liveness::{self, Writer};
 
@@ -38,8 +40,50 @@ pub(crate) enum NotATape {
     #[error(transparent)]
     Content(#[from] TapeError),
     /// Another file is the same tape.
-    #[error("it says it is the same tape as {}", .0.display())]
+    #[error("it says it is the same tape as {0:?}")]
     Copy(PathBuf),
+    /// The process that holds its lock is not the one that it names, or another user's.
+    #[error("its lock is held by process {0}, which is not the one that it names")]
+    Stranger(u32),
+    /// It was made before the node was started.
+    #[error("it was made before this node was started")]
+    OtherBoot,
+    /// There are too many tapes.
+    #[error("there are {TAPES_PER_NODE_MAX} tapes, and user {0} has as many as any other")]
+    NoRoom(u32),
+}
+
+/// Why a folder is not searched for tapes.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Its owner could delete or replace the tapes of others.
+    #[error(
+        "folder {path:?} belongs to user {uid}, who could replace the tapes of others: give it to \
+         root (chown root {path:?}), or run the agent as that user"
+    )]
+    Owner {
+        /// Which folder.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Everybody can delete or replace the tapes of others.
+    #[error(
+        "in folder {path:?} users can replace the tapes of others: set its sticky bit \
+         (chmod 1777 {path:?})"
+    )]
+    Mode {
+        /// Which folder.
+        path: PathBuf,
+    },
+    /// It cannot be read.
+    #[error("folder {path:?} cannot be searched: {source}")]
+    Closed {
+        /// Which folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// A file, whatever its name.
@@ -60,10 +104,30 @@ pub(crate) struct FileSize {
     pub(crate) occupied_bytes: u64,
 }
 
+/// A file that may be a tape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Which file.
+    pub(crate) id: FileId,
+    /// Where it was seen.
+    pub(crate) path: PathBuf,
+    /// The user who owns it.
+    pub(crate) uid: u32,
+}
+
+/// A part of what lies there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    /// Files that may be tapes.
+    pub(crate) entries: Vec<Entry>,
+    /// With this part everything was seen once more.
+    pub(crate) is_whole: bool,
+}
+
 /// All that may be tapes.
 pub(crate) trait TapeSource: Debug + Send {
-    /// What lies there now, tapes or not.
-    fn list(&mut self) -> Vec<(FileId, PathBuf)>;
+    /// The next part of what lies there, tapes or not.
+    fn list(&mut self) -> Listing;
 
     /// Opens one.
     /// The error says why it is no tape; it may become one.
@@ -74,6 +138,12 @@ pub(crate) trait TapeSource: Debug + Send {
 pub(crate) trait TapeFile: Debug + Send + Sync {
     /// Which.
     fn id(&self) -> FileId;
+
+    /// The user who owns it.
+    fn uid(&self) -> u32;
+
+    /// Is it still in a folder?
+    fn is_linked(&self) -> bool;
 
     /// Its present size; none when it is unknown.
     fn size(&self) -> Option<FileSize>;
@@ -96,18 +166,28 @@ pub(crate) struct TapeWords {
     len_bytes: u64,
 }
 
-/// TapeFolders of files.
+/// Folders of files.
 #[derive(Debug)]
 pub(crate) struct TapeFolders {
-    dirs: Vec<PathBuf>,
+    folders: Vec<TapeFolder>,
     /// Those of which it was said that they cannot be searched.
     unreadable: BTreeSet<PathBuf>,
+}
+
+/// One folder, and how far it was read.
+#[derive(Debug)]
+struct TapeFolder {
+    path: PathBuf,
+    reading: Option<ReadDir>,
+    /// It was read to its end, others were not.
+    is_read: bool,
 }
 
 #[derive(Debug)]
 struct DiskFile {
     file: File,
     id: FileId,
+    uid: u32,
 }
 
 impl TapeWords {
@@ -136,47 +216,89 @@ impl FileId {
 impl TapeFolders {
     /// The files `*.tape` in these folders, not below them. They need not exist yet.
     pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
-        Self { dirs, unreadable: BTreeSet::new() }
+        let folder = |path| TapeFolder { path, reading: None, is_read: false };
+        Self { folders: dirs.into_iter().map(folder).collect(), unreadable: BTreeSet::new() }
     }
+}
 
-    /// Says once of a folder that it cannot be searched.
-    fn tell(&mut self, dir: &Path, error: &io::Error) {
-        if !self.unreadable.insert(dir.to_path_buf()) {
-            return;
+/// Opens a folder whose owner and mode keep the tapes of one user from another.
+///
+/// # Errors
+/// A [`FolderError`].
+fn search(path: &Path) -> Result<ReadDir, FolderError> {
+    let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
+    let reading = std::fs::read_dir(path).map_err(closed)?;
+    check_folder(path, &std::fs::metadata(path).map_err(closed)?)?;
+    Ok(reading)
+}
+
+/// Checks that no user can replace or delete the tapes of another in a folder.
+///
+/// # Errors
+/// A [`FolderError`] that says what to do.
+pub(crate) fn check_folder(path: &Path, metadata: &Metadata) -> Result<(), FolderError> {
+    let (path, uid) = (path.to_path_buf(), metadata.uid());
+    let own = rustix::process::geteuid().as_raw();
+    if uid != 0 && uid != own {
+        return Err(FolderError::Owner { path, uid });
+    }
+    // Others may write, and no sticky bit keeps them from what is not theirs.
+    if metadata.mode() & 0o022 != 0 && metadata.mode() & 0o1000 == 0 {
+        return Err(FolderError::Mode { path });
+    }
+    Ok(())
+}
+
+impl TapeFolder {
+    /// The next files of the folder, at most [`FOLDER_ENTRIES_MAX`].
+    fn read(&mut self, found: &mut Vec<Entry>) -> Result<(), FolderError> {
+        if self.is_read {
+            return Ok(());
         }
-        let path = dir.display();
-        match error.kind() {
-            // The first recorder makes it; but it may also be a slip of the pen.
-            io::ErrorKind::NotFound => {
-                tracing::info!("folder {path} is not there yet: no tapes until it is");
+        let mut reading = match self.reading.take() {
+            Some(reading) => reading,
+            None => search(&self.path)?,
+        };
+        for _ in 0..FOLDER_ENTRIES_MAX {
+            let Some(entry) = reading.next() else {
+                self.is_read = true;
+                return Ok(());
+            };
+            // What cannot be read now is there in the next look, or gone.
+            let Ok(entry) = entry else { continue };
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "tape") {
+                continue;
             }
-            _ => tracing::warn!("folder {path} cannot be searched: {error}"),
+            let Ok(metadata) = entry.metadata() else { continue };
+            found.push(Entry { id: FileId::of(&metadata), path, uid: metadata.uid() });
         }
+        self.reading = Some(reading);
+        Ok(())
     }
 }
 
 impl TapeSource for TapeFolders {
-    fn list(&mut self) -> Vec<(FileId, PathBuf)> {
-        let mut found = Vec::new();
-        for dir in self.dirs.clone() {
-            let entries = match std::fs::read_dir(&dir) {
-                Ok(entries) => entries,
-                Err(error) => {
-                    self.tell(&dir, &error);
-                    continue;
+    fn list(&mut self) -> Listing {
+        let mut entries = Vec::new();
+        for folder in &mut self.folders {
+            match folder.read(&mut entries) {
+                Ok(()) => _ = self.unreadable.remove(&folder.path),
+                Err(why) => {
+                    folder.is_read = true;
+                    if self.unreadable.insert(folder.path.clone()) {
+                        log_unreadable(&why);
+                    }
                 }
-            };
-            self.unreadable.remove(&dir);
-            for entry in entries.take(FOLDER_ENTRIES_MAX).flatten() {
-                let path = entry.path();
-                if path.extension().is_none_or(|extension| extension != "tape") {
-                    continue;
-                }
-                let Ok(metadata) = entry.metadata() else { continue };
-                found.push((FileId::of(&metadata), path));
             }
         }
-        found
+        let is_whole = self.folders.iter().all(|folder| folder.is_read);
+        if is_whole {
+            for folder in &mut self.folders {
+                (folder.is_read, folder.reading) = (false, None);
+            }
+        }
+        Listing { entries, is_whole }
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape> {
@@ -190,13 +312,31 @@ impl TapeSource for TapeFolders {
         if metadata.len() > TAPE_BYTES_MAX {
             return Err(NotATape::TooLarge(metadata.len()));
         }
-        Ok(Arc::new(DiskFile { file, id: FileId::of(&metadata) }))
+        Ok(Arc::new(DiskFile { file, id: FileId::of(&metadata), uid: metadata.uid() }))
+    }
+}
+
+fn log_unreadable(why: &FolderError) {
+    match why {
+        // The first recorder makes it; but it may also be a slip of the pen.
+        FolderError::Closed { path, source } if source.kind() == io::ErrorKind::NotFound => {
+            tracing::info!("folder {path:?} is not there yet: no tapes until it is");
+        }
+        _ => tracing::warn!("{why}"),
     }
 }
 
 impl TapeFile for DiskFile {
     fn id(&self) -> FileId {
         self.id
+    }
+
+    fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn is_linked(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
     }
 
     fn size(&self) -> Option<FileSize> {
@@ -220,12 +360,19 @@ impl TapeFile for DiskFile {
     }
 
     fn delete(&self, path: &Path) -> io::Result<()> {
-        let metadata = std::fs::symlink_metadata(path)?;
-        let is_dead = self.writer() == Writer::Gone;
-        if FileId::of(&metadata) != self.id || !is_dead {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // By the folder itself: no name on the way to it can be exchanged in between.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let folder = openat(rustix::fs::CWD, folder, flags, Mode::empty())?;
+        let there = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_this = FileId { device: there.st_dev, inode: there.st_ino } == self.id
+            && there.st_uid == self.uid;
+        if !is_this || self.writer() != Writer::Gone {
             return Err(io::Error::other("another file has taken its place, or it is in use"));
         }
-        std::fs::remove_file(path)
+        Ok(unlinkat(&folder, name, AtFlags::empty())?)
     }
 }
 

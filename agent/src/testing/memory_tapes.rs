@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::identity::Identity;
+use memtape_core::identity::owner::owned_tape_id;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{
@@ -23,7 +24,7 @@ use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{FileId, FileSize, NotATape, TapeFile, TapeSource};
+use crate::tapes::source::{Entry, FileId, FileSize, Listing, NotATape, TapeFile, TapeSource};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
 pub const SMALL: Sizes = Sizes {
@@ -53,16 +54,17 @@ struct Inner {
     words: Arc<[AtomicU64]>,
     is_held: AtomicBool,
     id: u64,
+    uid: u32,
     source: MemoryTapes,
 }
 
 impl MemoryTapes {
-    /// Adds a tape, its lock held. One of the same name is replaced.
-    pub fn add(&self, name: &str, words: Arc<[AtomicU64]>) -> MemoryTape {
+    /// Adds a tape of a user, its lock held. One of the same name is replaced.
+    pub fn add(&self, name: &str, uid: u32, words: Arc<[AtomicU64]>) -> MemoryTape {
         let mut files = self.files();
         files.made += 1;
-        let inner =
-            Inner { words, is_held: AtomicBool::new(true), id: files.made, source: self.clone() };
+        let (is_held, id, source) = (AtomicBool::new(true), files.made, self.clone());
+        let inner = Inner { words, is_held, id, uid, source };
         let tape = MemoryTape(Arc::new(inner));
         files.by_path.insert(PathBuf::from(name), tape.clone());
         tape
@@ -101,9 +103,14 @@ impl MemoryTape {
 }
 
 impl TapeSource for MemoryTapes {
-    fn list(&mut self) -> Vec<(FileId, PathBuf)> {
+    fn list(&mut self) -> Listing {
         let files = self.files();
-        files.by_path.iter().map(|(path, tape)| (tape.id(), path.clone())).collect()
+        let entry = |(path, tape): (&PathBuf, &MemoryTape)| Entry {
+            id: tape.id(),
+            path: path.clone(),
+            uid: tape.uid(),
+        };
+        Listing { entries: files.by_path.iter().map(entry).collect(), is_whole: true }
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape> {
@@ -115,6 +122,14 @@ impl TapeSource for MemoryTapes {
 impl TapeFile for MemoryTape {
     fn id(&self) -> FileId {
         FileId { device: 0, inode: self.0.id }
+    }
+
+    fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    fn is_linked(&self) -> bool {
+        self.0.source.files().by_path.values().any(|tape| tape.0.id == self.0.id)
     }
 
     fn size(&self) -> Option<FileSize> {
@@ -163,6 +178,18 @@ impl MemoryRank {
         identity: &Identity,
         sizes: Sizes,
     ) -> Self {
+        Self::start_of(tapes, 0, now, (boot, pid), identity, sizes)
+    }
+
+    /// As [`Self::start`], of another user than root.
+    pub fn start_of(
+        tapes: &MemoryTapes,
+        uid: u32,
+        now: Now,
+        (boot, pid): (u32, u32),
+        identity: &Identity,
+        sizes: Sizes,
+    ) -> Self {
         let layout = compact_layout(sizes);
         let words: Arc<[AtomicU64]> =
             std::iter::repeat_with(AtomicU64::default).take(layout.file_words).collect();
@@ -187,9 +214,9 @@ impl MemoryRank {
             .and_then(|(file, function)| entries.frame(file, function, 36));
         let stack = frame.and_then(|frame| entries.stack(&[frame])).unwrap_or(0);
         let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
-        let tape = tapes.add(&name, words);
+        let tape = tapes.add(&name, uid, words);
         let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)
-            .map(|tape| tape.identity().tape_id.clone())
+            .map(|opened| owned_tape_id(&opened.identity().tape_id, tape.uid()))
             .unwrap_or_default();
         Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0 }
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use tokio::sync::mpsc;
 
@@ -29,7 +30,7 @@ use crate::node::clock;
 use crate::node::host::HostMemory;
 use crate::node::machine::Node;
 use crate::node::nvml::{NoReading, Reading};
-use crate::node::process::{Memory, Process};
+use crate::node::process::{Holder, Memory, Process};
 use crate::node::workers::Below;
 use crate::spool::Spool;
 
@@ -139,8 +140,16 @@ impl Node for MemoryNode {
         Some(self.oom_kills.load(Ordering::Relaxed))
     }
 
-    fn process(&self, _: u32, _: u32) -> Option<Process> {
-        None
+    fn boot_id(&self) -> [u64; 2] {
+        [0, 0]
+    }
+
+    fn holder(&self, _: u32, _: u32, _: u32) -> Holder {
+        Holder::Unreadable
+    }
+
+    fn workload(&self, _: Process) -> (Workload, String) {
+        Default::default()
     }
 
     fn memory_of(&self, _: Process) -> Option<Memory> {

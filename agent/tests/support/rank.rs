@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -81,10 +82,11 @@ impl Rank {
             ..Identity::default()
         };
         let mono_ns = now_ns(ClockId::Monotonic);
+        let boot_id = boot_id();
         words.format(
             &layout,
             &Birth {
-                boot_id: [0x1234, 0x5678],
+                boot_id,
                 pid: u64::from(process.id()),
                 mono_ns,
                 wall_ns: now_ns(ClockId::Realtime),
@@ -105,7 +107,8 @@ impl Rank {
         let stack = entries.stack(&[frame]).expect("room for a stack");
         // The name comes last: an agent that is already running sees a whole tape.
         std::fs::rename(&making, &path).expect("rename");
-        let tape_id = format!("{:08x}{:08x}{mono_ns:016x}", 0, process.id());
+        let uid = file.metadata().expect("its owner").uid();
+        let tape_id = format!("{:08x}{:08x}{mono_ns:016x}-{uid}", boot_id[0] >> 32, process.id());
         Self { path, file, tape_id, words, layout, process, step: 0, allocated: 0, stack }
     }
 
@@ -184,6 +187,13 @@ impl Drop for Rank {
         let _ = self.process.kill(); // it may be dead already
         let _ = self.process.wait();
     }
+}
+
+/// The node's, as a recorder writes it.
+fn boot_id() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
+    let digits = text.trim().replace('-', "");
+    [0..16, 16..32].map(|half| u64::from_str_radix(&digits[half], 16).expect("digits"))
 }
 
 fn hold_lock(mut command: Command, file: &File) -> Child {

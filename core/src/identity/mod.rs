@@ -6,6 +6,7 @@
 
 pub mod end;
 pub mod ids;
+pub mod owner;
 
 use crate::limits::{NAME_BYTES_MAX, ROLE_BYTES_MAX};
 

@@ -49,6 +49,10 @@ pub struct Job {
     pub incidents_open: u32,
     /// Nodes of its ranks.
     pub nodes: Vec<String>,
+    /// User id of its owner, as the kernel of its nodes says; null where its agents do not say it.
+    pub owner_uid: Option<u32>,
+    /// Kubernetes namespace of its owner; empty where there is none.
+    pub namespace: String,
 }
 
 /// How a job is doing.

@@ -64,6 +64,12 @@ pub struct Rank {
     pub pid: u32,
     /// Name of its tape.
     pub tape_id: String,
+    /// Id of its Slurm job; empty where there is none, or it is not known.
+    pub slurm_job: String,
+    /// Name of its pod; empty as above.
+    pub pod: String,
+    /// UID of its pod; empty as above.
+    pub pod_uid: String,
     /// How it is doing.
     pub state: Named<RankState>,
     /// Whether its process lives, as far as its agent has said lately.

@@ -88,6 +88,7 @@ pub struct Tape<S> {
     pub(crate) source: S,
     pub(crate) lanes: [Option<LaneLayout>; LANES],
     identity: Identity,
+    boot_id: [u64; 2],
     stream_pools_at: usize,
     interned_at: usize,
     interned_words: usize,
@@ -147,6 +148,7 @@ impl<S: Source> Tape<S> {
         Ok(Self {
             lanes,
             identity,
+            boot_id: [word(header::BOOT_ID), word(header::BOOT_ID + 1)],
             stream_pools_at,
             interned_at,
             interned_words,
@@ -160,6 +162,11 @@ impl<S: Source> Tape<S> {
     /// Which process wrote the tape.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Boot id of the kernel under which it was made; zeros when it is not known.
+    pub fn boot_id(&self) -> [u64; 2] {
+        self.boot_id
     }
 
     /// Inode of the pid namespace that the identity's pid belongs to; 0 is unknown.

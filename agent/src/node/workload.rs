@@ -1,0 +1,70 @@
+//! What a scheduler knows a process as: its Slurm job or its pod.
+//!
+//! The path of the cgroup has the id of the Slurm job or the UID of the pod; the user of the
+//! process cannot choose it. Namespace and name of a pod are read from the names of the folders of
+//! logs that the kubelet makes, which the chart mounts. What is not there stays empty. Slurm and
+//! Kubernetes themselves are never asked.
+
+use std::path::Path;
+
+use memtape_core::identity::owner::{Workload, pod_of_log_folder, workload_of_cgroup};
+
+use super::process::read;
+
+/// Where the kubelet keeps the logs of pods.
+const POD_LOGS: &str = "var/log/pods";
+
+/// Folders that are looked at: more than a node has pods.
+const POD_LOGS_MAX: usize = 4096;
+
+/// The workload of a process, and the namespace of its pod.
+pub(crate) fn of_process(root: &Path, pid: u32) -> (Workload, String) {
+    let text = read(root, pid, "cgroup").unwrap_or_default();
+    // All hierarchies of version 1 name the same job; the first that names one is enough.
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let found = paths.map(workload_of_cgroup).find(|of| *of != Workload::default());
+    let mut workload = found.unwrap_or_default();
+    let mut namespace = String::new();
+    if let Some((of_pod, name)) = pod(root, &workload.pod_uid) {
+        (namespace, workload.pod) = (of_pod, name);
+    }
+    (workload, namespace)
+}
+
+fn pod(root: &Path, pod_uid: &str) -> Option<(String, String)> {
+    if pod_uid.is_empty() {
+        return None;
+    }
+    let folders = std::fs::read_dir(root.join(POD_LOGS)).ok()?.take(POD_LOGS_MAX).flatten();
+    folders.into_iter().find_map(|folder| {
+        let folder = folder.file_name();
+        let (namespace, name) = pod_of_log_folder(folder.to_str()?, pod_uid)?;
+        Some((namespace.to_string(), name.to_string()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_and_the_kubelet_name_the_pod() {
+        let root = tempfile::tempdir().expect("folder");
+        let (proc, logs) = (root.path().join("proc/7"), root.path().join(POD_LOGS));
+        std::fs::create_dir_all(&proc).expect("folder");
+        let uid = "3b0a9c4e-11f2-4b7e-9a55-0123456789ab";
+        std::fs::write(proc.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/9\n"))
+            .expect("file");
+        let expected = |pod: &str, namespace: &str| {
+            let (pod, pod_uid) = (pod.to_string(), uid.to_string());
+            (Workload { pod, pod_uid, ..Workload::default() }, namespace.to_string())
+        };
+        assert_eq!(of_process(root.path(), 7), expected("", ""));
+        std::fs::create_dir_all(logs.join(format!("team-a_train-0_{uid}"))).expect("folder");
+        assert_eq!(of_process(root.path(), 7), expected("train-0", "team-a"));
+        assert_eq!(of_process(root.path(), 8), Default::default());
+        std::fs::write(proc.join("cgroup"), "9:pids:/x\n4:memory:/slurm/uid_1/job_5/step_0\n")
+            .expect("file");
+        assert_eq!(of_process(root.path(), 7).0.slurm_job, "5");
+    }
+}

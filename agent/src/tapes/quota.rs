@@ -1,0 +1,110 @@
+//! Which users' tapes an agent knows when there are more than it can know.
+//!
+//! No user can keep the tapes of another out: a full agent gives up a tape of the user who has the
+//! most, the dead before the living, as long as that user then still has as many as the newcomer's.
+//! Only a living process displaces another tape. This file does not delete tapes.
+
+use std::collections::BTreeMap;
+
+use memtape_core::limits::TAPES_PER_NODE_MAX;
+
+use crate::tapes::known::TapeKey;
+
+/// Files that are opened in one look for one user, in the hope that they are tapes.
+pub(crate) const OPENED_PER_LOOK_MAX: usize = 64;
+
+/// One tape that is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// Which.
+    pub(crate) key: TapeKey,
+    /// Its user.
+    pub(crate) uid: u32,
+    /// Its process is gone.
+    pub(crate) is_dead: bool,
+}
+
+/// Where there is room for one more tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Beside the others.
+    Free,
+    /// In place of this one.
+    InPlaceOf(TapeKey),
+    /// Nowhere.
+    None,
+}
+
+/// Where there is room for a tape of `uid`; `held` in the order of discovery.
+pub(crate) fn room(held: &[Held], uid: u32, is_dead: bool) -> Room {
+    if held.len() < TAPES_PER_NODE_MAX {
+        return Room::Free;
+    }
+    if is_dead {
+        return Room::None;
+    }
+    let mut counts = BTreeMap::<u32, usize>::new();
+    for of in held {
+        *counts.entry(of.uid).or_default() += 1;
+    }
+    let own = counts.get(&uid).copied().unwrap_or(0);
+    let oldest_dead = |uid| held.iter().find(|of| of.uid == uid && of.is_dead);
+    let most = counts.iter().max_by_key(|(_, count)| **count);
+    let displaced = most.filter(|(_, count)| **count > own + 1).and_then(|(&most, _)| {
+        oldest_dead(most).or_else(|| held.iter().rfind(|of| of.uid == most))
+    });
+    let displaced = displaced.or_else(|| oldest_dead(uid));
+    displaced.map_or(Room::None, |of| Room::InPlaceOf(of.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tapes of users: `(uid, dead, living)`.
+    fn held(users: &[(u32, usize, usize)]) -> Vec<Held> {
+        let of = |&(uid, dead, living): &(u32, usize, usize)| {
+            let with = move |is_dead| move |_| (uid, is_dead);
+            (0..dead).map(with(true)).chain((0..living).map(with(false)))
+        };
+        let all = users.iter().flat_map(of).enumerate();
+        all.map(|(key, (uid, is_dead))| Held { key: TapeKey(key as u64), uid, is_dead }).collect()
+    }
+
+    fn check(users: &[(u32, usize, usize)], uid: u32, expected: Room) {
+        assert_eq!(room(&held(users), uid, false), expected, "{users:?}");
+    }
+
+    #[test]
+    fn the_user_with_most_tapes_gives_one_up() {
+        let max = TAPES_PER_NODE_MAX;
+        let in_place_of = |key: usize| Room::InPlaceOf(TapeKey(key as u64));
+        check(&[(7, max - 1, 0)], 7, Room::Free);
+        // The oldest of the dead goes first, then the newest of the living.
+        check(&[(1, 0, 4), (7, 10, max - 14)], 1, in_place_of(4));
+        check(&[(1, 0, 4), (7, 0, max - 4)], 1, in_place_of(max - 1));
+        check(&[(7, 0, max)], 1, in_place_of(max - 1));
+        // A user who has as many as any other displaces dead tapes of their own alone.
+        check(&[(1, 0, max / 2), (7, 0, max / 2)], 7, Room::None);
+        check(&[(1, 0, max / 2), (7, 1, max / 2 - 1)], 7, in_place_of(max / 2));
+        check(&[(1, 3, max / 2 - 3), (7, 0, max / 2)], 7, Room::None);
+        check(&[(7, 0, max)], 7, Room::None);
+        assert_eq!(room(&held(&[(7, 0, max)]), 1, true), Room::None);
+    }
+
+    #[test]
+    fn no_flood_takes_more_than_an_equal_part() {
+        let mut known = held(&[(1, 0, 300), (2, 20, 30)]);
+        for flood in 0..3000_u64 {
+            let key = TapeKey(10_000 + flood);
+            match room(&known, 9, false) {
+                Room::Free => {}
+                Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
+                Room::None => continue,
+            }
+            known.push(Held { key, uid: 9, is_dead: false });
+        }
+        let count = |uid| known.iter().filter(|of| of.uid == uid).count();
+        assert_eq!((count(1), count(2), count(9)), (300, 50, TAPES_PER_NODE_MAX - 350));
+    }
+}

@@ -1,0 +1,65 @@
+//! A user who floods the folder of tapes takes no more than an equal part.
+
+use memtape_agent::Config;
+use memtape_agent::testing::{MemoryRank, MemoryTapes, SMALL, SimulatedAgent};
+use memtape_core::identity::Identity;
+use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::tape::layout::Sizes;
+
+use super::{Said, World};
+
+const TINY: Sizes = Sizes { events: 16, table_entries: 16, step_records: 16, ..SMALL };
+
+impl World {
+    /// Tapes that were announced of this user.
+    fn announced(&self, uid: u32) -> usize {
+        let ups = self.said.iter().filter_map(|said| match said {
+            Said::RankUp(up) => up.owner.as_ref(),
+            _ => None,
+        });
+        ups.filter(|owner| owner.uid == uid).count()
+    }
+
+    fn no_room(&self) -> u64 {
+        let reports = self.said.iter().filter_map(|said| match said {
+            Said::Report(report) => report.refused,
+            _ => None,
+        });
+        reports.last().map_or(0, |refused| refused.no_room)
+    }
+}
+
+fn flood(world: &World, tapes: &MemoryTapes, pids: std::ops::Range<u32>) -> Vec<MemoryRank> {
+    let identity = Identity { job: "flood".to_string(), ..Identity::default() };
+    let start = |pid| MemoryRank::start_of(tapes, 1001, world.now, (7, pid), &identity, TINY);
+    pids.map(start).collect()
+}
+
+#[test]
+fn a_flood_of_tapes_keeps_no_other_user_out() {
+    let mut world = World::new(2, |_| ());
+    let tapes = world.tapes.clone();
+    let max = TAPES_PER_NODE_MAX as u32;
+    let _flood = flood(&world, &tapes, 10_000..10_000 + max + 76);
+    // The tapes are there before the agent is.
+    let config = Config { node: "node-1".to_string(), ..Config::default() };
+    let node = world.node.clone();
+    world.agent = SimulatedAgent::new(world.now, "boot-1", config, node, tapes.clone(), None);
+    world.connect();
+    for _ in 0..10 {
+        world.train(1);
+        world.tick();
+    }
+    assert_eq!(world.steps(0).last(), Some(&10), "a rank that was there before");
+    assert!(world.no_room() > 0, "what found no room is counted");
+    // A rank that starts while the agent is full.
+    let identity = Identity { job: "late".to_string(), ..Identity::default() };
+    let late = MemoryRank::start(&tapes, world.now, (7, 9), &identity, SMALL);
+    world.ranks.push(late);
+    for _ in 0..10 {
+        world.train(1);
+        world.tick();
+    }
+    assert_eq!(world.steps(2).last(), Some(&10), "a rank that came later");
+    assert!(world.announced(1001) >= TAPES_PER_NODE_MAX - 3, "the others are known");
+}
