@@ -218,13 +218,13 @@ impl Coordinator {
         let Some(node) = self.streams.node(stream).cloned() else { return };
         self.jobs.heard(self.context.now, &node);
         if matches!(message, Incoming::RankUp(_))
-            && let Some(serial) = self.jobs.surplus()
+            && let Some(serial) = self.surplus()
         {
             self.forget_attempt(serial);
         }
         let Self { jobs, captures, context, .. } = self;
         match message {
-            Incoming::RankUp(up) => jobs.rank_up(context, &node, up, share),
+            Incoming::RankUp(up) => jobs.rank_up(context, &node, *up, share),
             Incoming::Report(report) => jobs.report(context, &node, report, share),
             Incoming::RankDown { tape_id, end } => {
                 jobs.rank_down(context, &node, &tape_id, end);
@@ -264,12 +264,18 @@ impl Coordinator {
 
     /// Deletes what there is no room for.
     fn make_room(&mut self) {
-        if let Some(serial) = self.jobs.surplus() {
+        if let Some(serial) = self.surplus() {
             self.forget_attempt(serial);
         }
         let in_use = self.incidents.captures_in_use();
         self.captures.make_room(&mut self.context, &in_use);
         self.actions.make_room(&mut self.context);
+    }
+
+    /// The attempt to forget first, where there is no room for all.
+    fn surplus(&self) -> Option<u32> {
+        let open = self.incidents.open_serials();
+        self.jobs.surplus(|serial| open.contains(&serial))
     }
 
     /// Deletes an attempt with all that belongs to it.

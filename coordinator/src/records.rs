@@ -6,6 +6,7 @@
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
+use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::policy;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
@@ -48,6 +49,8 @@ pub(crate) struct AttemptRecord {
     /// On the coordinator's own clock.
     pub(crate) first_seen_wall_ns: i64,
     pub(crate) ended_wall_ns: Option<i64>,
+    /// Whose it is; none where no agent has said it.
+    pub(crate) owner: Option<Owner>,
 }
 
 /// One rank of one attempt.
@@ -87,6 +90,10 @@ pub(crate) struct RankRecord {
     pub(crate) is_counted: bool,
     /// What its steps count.
     pub(crate) clock: Clock,
+    /// Whose its tape is; none where its agent has not said it.
+    pub(crate) owner: Option<Owner>,
+    /// What a scheduler knows its process as.
+    pub(crate) workload: Workload,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

@@ -143,16 +143,17 @@ limits! {
         "none";
     TAPES_PER_NODE_MAX: usize = 1024, Count, "agent",
         "Tapes that an agent knows at the same time",
-        "further tapes are not read",
-        "the agent's log";
+        "a tape of the user who has most is given up, the dead before the living; a further tape \
+         of that user is not read",
+        "`memtape_losses_total{reason=\"tapes_without_room\"}`, the agent's log";
     GPUS_PER_NODE_MAX: u32 = 256, Count, "agent, coordinator",
         "GPUs of one node, and MIG instances of one GPU",
         "the agent leaves out further GPUs; the coordinator closes the stream of an agent that \
          reports more",
         "`memtape_losses_total{reason=\"bad_message\"}`";
     FOLDER_ENTRIES_MAX: usize = 65_536, Count, "agent",
-        "Files in a folder of tapes",
-        "further files are not looked at",
+        "Files in a folder of tapes that are looked at at once",
+        "the others are looked at in the next looks, in turn",
         "none";
     PROCESSES_PER_NODE_MAX: usize = 65_536, Count, "agent",
         "Processes of one node among which those of the ranks are looked for",
@@ -226,7 +227,7 @@ limits! {
         "`memtape_losses_total{reason=\"agent_refused\"}`";
     JOBS_MAX: usize = 1000, Count, "coordinator",
         "Jobs that are remembered",
-        "the job that ended longest ago is forgotten",
+        "of the owner who has most jobs, the one that ended longest ago is forgotten",
         "`memtape_losses_total{reason=\"no_room\"}`, when every job is running";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
@@ -234,7 +235,8 @@ limits! {
         "the list of attempts";
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
-        "the job that ended longest ago is forgotten; a further rank is refused",
+        "of the owner who has most ranks, the job that ended longest ago is forgotten; a further \
+         rank is refused",
         "`memtape_losses_total{reason=\"no_room\"}`";
     TAPES_PER_RANK_MAX: usize = 4, Count, "coordinator",
         "Tapes of one rank that are remembered within an attempt",

@@ -36,6 +36,7 @@ pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
         let steps = counted(&job.clock, &steps);
         vec![
             Cell::new(job.job.clone(), Meaning::Strong),
+            owner(job).into(),
             job.attempt.to_string().into(),
             Cell::new(job.state.to_string(), palette::of_job(&job.state)),
             format!("{}/{world}", job.ranks_alive).into(),
@@ -45,9 +46,27 @@ pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
             job.nodes.join(",").into(),
         ]
     };
-    let titles =
-        ["job", ">attempt", "state", ">alive", ">step", ">open incidents", ">started", "nodes"];
+    let titles = [
+        "job",
+        "owner",
+        ">attempt",
+        "state",
+        ">alive",
+        ">step",
+        ">open incidents",
+        ">started",
+        "nodes",
+    ];
     list(&titles, jobs, row, "no job yet: start one with  memtape run -- torchrun …\n")
+}
+
+/// User id of a job's owner, with the namespace in Kubernetes.
+fn owner(job: &Job) -> String {
+    match (job.owner_uid, job.namespace.as_str()) {
+        (None, _) => "?".to_string(),
+        (Some(uid), "") => uid.to_string(),
+        (Some(uid), namespace) => format!("{uid} in {namespace}"),
+    }
 }
 
 /// Incidents, one row each.

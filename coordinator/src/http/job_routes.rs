@@ -54,6 +54,8 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
         ended_wall_ns: record.ended_wall_ns,
         incidents_open,
         nodes,
+        owner_uid: record.owner.as_ref().map(|owner| owner.uid),
+        namespace: record.owner.as_ref().map_or(String::new(), |owner| owner.namespace.clone()),
     }
 }
 

@@ -21,11 +21,14 @@ use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 use crate::records::{End, StepRow, Totals};
 use crate::state::effects::SnapshotRequest;
 use crate::state::messages::{
-    AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report, Spool,
+    AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, RefusedTapes,
+    Report, Spool,
 };
 
 mod census;
 mod host;
+
+mod owner;
 
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
@@ -109,7 +112,7 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
     Ok(Some(match raw.body {
         None => return Ok(None),
         Some(Body::Hello(_)) => return Err(BadMessage::SecondHello),
-        Some(Body::RankUp(up)) => Incoming::RankUp(rank_up(up)?),
+        Some(Body::RankUp(up)) => Incoming::RankUp(Box::new(rank_up(up)?)),
         Some(Body::Report(sent)) => Incoming::Report(report(sent)?),
         Some(Body::RankDown(down)) => Incoming::RankDown {
             tape_id: id(&down.tape_id)?,
@@ -155,6 +158,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         limitations: limitations.map(|line| short(line)).collect(),
         role: host::role(&up.role),
         peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
+        owner: up.owner.as_ref().map(owner::owner).transpose()?,
+        workload: up.owner.as_ref().map(owner::workload).transpose()?.unwrap_or_default(),
     })
 }
 
@@ -197,6 +202,12 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
             steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
             snapshots_dropped: spool.snapshots_dropped.min(NUMBER_MAX),
             facts_dropped: spool.facts_dropped.min(NUMBER_MAX),
+        }),
+        refused: sent.refused.map_or_else(RefusedTapes::default, |refused| RefusedTapes {
+            copies: refused.copies.min(NUMBER_MAX),
+            strangers: refused.strangers.min(NUMBER_MAX),
+            other_boot: refused.other_boot.min(NUMBER_MAX),
+            no_room: refused.no_room.min(NUMBER_MAX),
         }),
     })
 }
@@ -412,7 +423,15 @@ mod tests {
         );
         check(Body::RankUp(v1::RankUp { job: " ".to_string(), ..up.clone() }), Err("a job's name"));
         check(Body::RankUp(v1::RankUp { job: "a\nb".to_string(), ..up.clone() }), Err("printable"));
-        check(Body::RankUp(v1::RankUp { tape_id: "x".repeat(200), ..up }), Err("an id"));
+        check(Body::RankUp(v1::RankUp { tape_id: "x".repeat(200), ..up.clone() }), Err("an id"));
+        let owned = |owner| Body::RankUp(v1::RankUp { owner: Some(owner), ..up.clone() });
+        let owner = |namespace: &str, slurm_job: &str| {
+            let (namespace, slurm_job) = (namespace.to_string(), slurm_job.to_string());
+            v1::Owner { uid: 7, namespace, slurm_job, ..v1::Owner::default() }
+        };
+        check(owned(owner("team-a", "4711")), Ok(()));
+        check(owned(owner("a@1", "")), Err("a namespace"));
+        check(owned(owner("", "--all")), Err("a Slurm job"));
         check(Body::Hello(v1::Hello::default()), Err("twice"));
         let rank = v1::RankReport { tape_id: "t".to_string(), ..v1::RankReport::default() };
         let with = |rank: v1::RankReport| {

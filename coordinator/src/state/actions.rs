@@ -47,7 +47,7 @@ struct HeldRestart {
     serial: u32,
     capture: String,
     target: Arc<dyn Target>,
-    order: Order,
+    order: Box<Order>,
 }
 
 impl Actions {
@@ -134,6 +134,8 @@ impl Actions {
             ended: jobs.is_over(incident.serial),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
+        let owner = attempt.and_then(|attempt| attempt.record.owner.clone());
+        let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
         let order = Order {
             action: String::new(),
             incident: incident.id.clone(),
@@ -141,6 +143,11 @@ impl Actions {
             attempt: incident.attempt,
             rank: number,
             node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
+            owner_uid: owner.as_ref().map(|owner| owner.uid),
+            namespace: owner.map(|owner| owner.namespace).unwrap_or_default(),
+            slurm_job: workload.slurm_job,
+            pod: workload.pod,
+            pod_uid: workload.pod_uid,
             class: incident.class().as_str().to_string(),
             sentence: incident.sentence(),
             why: decision.to_string(),
@@ -174,7 +181,7 @@ impl Actions {
         }
         for target in targets {
             let action = self.ids.next(context.now.wall_ns, Kind::Action);
-            let order = Order { action, ..order.clone() };
+            let order = Box::new(Order { action, ..order.clone() });
             let (outcome, count) = match (decision, capture) {
                 (Decision::Restart(_), _) if target.is_none() => {
                     (Outcome::NoTarget, Count::ActionsFailed)

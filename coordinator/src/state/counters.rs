@@ -35,6 +35,8 @@ pub(crate) enum Loss {
     BadMessage,
     /// A message about a tape that was never announced on its stream's node.
     UnknownTape,
+    /// A rank of a job that belongs to another owner.
+    NotOwner,
     /// A job beyond the number that can be remembered, or a rank beyond its bound.
     NoRoom,
     /// An agent did not take its messages; its stream was closed.
@@ -55,6 +57,14 @@ pub(crate) enum Loss {
     SpooledSnapshots,
     /// Ends of ranks and announcements of agent-initiated captures, likewise.
     SpooledFacts,
+    /// Files that agents refused: they are the copy of another tape.
+    TapeCopies,
+    /// Likewise: another process than the one they name holds their lock.
+    TapeStrangers,
+    /// Likewise: they were made before the node was started.
+    TapesOfOtherBoots,
+    /// Likewise: there are too many tapes, and their user has as many as any other.
+    TapesWithoutRoom,
 }
 
 /// All counters.
@@ -98,6 +108,6 @@ mod tests {
         }
         let counted: Vec<(&str, u64)> = counters.losses().collect();
         assert_eq!(counted[..2], [("bad_message", 0), ("unknown_tape", 1)]);
-        assert_eq!(counted.last(), Some(&("spooled_facts", 11)));
+        assert_eq!(counted.last(), Some(&("tapes_without_room", 16)));
     }
 }

@@ -117,6 +117,12 @@ impl Incidents {
         self.machine.len()
     }
 
+    /// The attempts that have an open incident.
+    pub(crate) fn open_serials(&self) -> BTreeSet<u32> {
+        let open = self.iter().map(Tracked::incident).filter(|incident| incident.is_open());
+        open.map(|incident| incident.serial).collect()
+    }
+
     /// The captures that open incidents need.
     pub(crate) fn captures_in_use(&self) -> BTreeSet<String> {
         self.machine.iter().flat_map(Tracked::captures).map(ToString::to_string).collect()

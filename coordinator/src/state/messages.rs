@@ -3,6 +3,7 @@
 
 use memtape_core::capture::Answer;
 use memtape_core::census;
+use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::snapshot::{Frame, Held};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
@@ -12,7 +13,7 @@ use crate::records::{End, Outside, StepRow, Totals};
 /// A message from an agent, within its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Incoming {
-    RankUp(RankUp),
+    RankUp(Box<RankUp>),
     Report(Report),
     RankDown { tape_id: String, end: RankEnd },
     Answer { capture: String, tape_id: String, answer: Answer },
@@ -81,6 +82,19 @@ pub(crate) struct RankUp {
     pub(crate) role: String,
     /// Keys of its groups of peers.
     pub(crate) peer_groups: Vec<u64>,
+    /// Whose it is; none where its agent does not say.
+    pub(crate) owner: Option<Owner>,
+    /// What a scheduler knows it as.
+    pub(crate) workload: Workload,
+}
+
+/// Tapes that an agent refused since it started, by reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct RefusedTapes {
+    pub(crate) copies: u64,
+    pub(crate) strangers: u64,
+    pub(crate) other_boot: u64,
+    pub(crate) no_room: u64,
 }
 
 /// What happened on a node.
@@ -91,6 +105,7 @@ pub(crate) struct Report {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
     pub(crate) spool: Spool,
+    pub(crate) refused: RefusedTapes,
 }
 
 /// One rank's part of a report.

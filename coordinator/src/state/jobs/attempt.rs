@@ -13,7 +13,7 @@ use memtape_proto::api::{Gpu, Host, RankHost};
 use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
-use crate::state::messages::{RankEnd, Spool};
+use crate::state::messages::{RankEnd, RefusedTapes, Spool};
 
 /// One attempt at one job. Only [`Jobs`] changes it.
 #[derive(Debug)]
@@ -86,6 +86,8 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     /// What its agent last said of its spool.
     pub(crate) spool: Spool,
+    /// What it last said of the tapes that it refused.
+    pub(crate) refused: RefusedTapes,
     /// Streams that replaced a live one, and since when they are counted.
     pub(super) replaced: (u32, u64),
 }

@@ -8,12 +8,16 @@
 //! number shows itself by a rank that comes with another tape. Then a new attempt begins, with an
 //! ordinal of its own. Tapes never move between attempts, so a message about a tape is always
 //! about the right one, however late it comes.
+//!
+//! A job belongs to the owner whose rank came first; no rank of another owner joins it. What there
+//! is no room for is taken from the owner who has most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
-use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX, RANKS_MAX};
+use memtape_core::identity::owner::Workload;
+use memtape_core::limits::{JOBS_MAX, RANKS_MAX};
 
 use crate::clock::Now;
 use crate::records::{AttemptRecord, End, RankRecord};
@@ -27,6 +31,7 @@ pub(crate) mod attempt;
 pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
+pub(crate) mod ownership;
 pub(crate) mod reports;
 pub(crate) mod restore;
 pub(crate) mod silence;
@@ -199,10 +204,11 @@ impl Jobs {
     ///
     /// # Errors
     /// Why there is no place for it.
-    fn announce(&mut self, now: Now, node: &str, up: RankUp) -> Result<Announced, Loss> {
-        if let Some(&(serial, rank)) = self.tapes.get(&up.tape_id) {
+    fn announce(&mut self, now: Now, node: &str, mut up: RankUp) -> Result<Announced, Loss> {
+        if let Some((serial, rank)) = self.known_tape(node, &up) {
             return self.announce_again(now, node, serial, rank, up);
         }
+        up.job = self.name_for(&up).ok_or(Loss::NotOwner)?;
         if self.tapes.len() >= RANKS_MAX {
             return Err(Loss::NoRoom);
         }
@@ -215,6 +221,9 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         attempt.record.world_size = attempt.record.world_size.max(up.world_size);
+        if attempt.record.owner.is_none() {
+            attempt.record.owner.clone_from(&up.owner);
+        }
         attempt.detectors.expect_ranks(up.world_size);
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
@@ -306,6 +315,7 @@ impl Jobs {
             started_wall_ns: up.start_wall_ns,
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
+            owner: up.owner.clone(),
         };
         let mut attempt = Attempt::new(record, &self.limits);
         if let Some(earlier) = self.newest(&up.job) {
@@ -329,25 +339,6 @@ impl Jobs {
         serials.insert(at, serial);
         self.next_serial = self.next_serial.max(serial + 1);
         self.attempts.insert(serial, attempt);
-    }
-
-    /// The attempt to forget first when there is no room: the oldest of a job that has too many,
-    /// or the only ones of the job that was over first.
-    pub(crate) fn surplus(&self) -> Option<u32> {
-        let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
-        if let Some(serials) = crowded {
-            return serials.first().copied();
-        }
-        // Before it is full: the next job or rank shall find a place.
-        if self.jobs.len() < JOBS_MAX && self.tapes.len() < RANKS_MAX {
-            return None;
-        }
-        let over = self.attempts.values().filter(|attempt| attempt.ranks_here() == 0);
-        let oldest = over.min_by_key(|attempt| {
-            let record = &attempt.record;
-            (record.ended_wall_ns.is_none(), record.ended_wall_ns, record.started_wall_ns)
-        });
-        oldest.map(|attempt| attempt.record.serial)
     }
 
     /// Deletes an attempt with its records and steps; false when there is none.
@@ -441,6 +432,13 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.limitations = up.limitations;
     record.role = up.role;
     record.peer_groups = up.peer_groups;
+    // Of a process that is gone its agent knows the user alone; what it said before stays.
+    if record.owner.is_none() || up.owner.as_ref().is_some_and(|of| !of.namespace.is_empty()) {
+        record.owner = up.owner;
+    }
+    if up.workload != Workload::default() {
+        record.workload = up.workload;
+    }
 }
 
 #[cfg(test)]
@@ -451,7 +449,7 @@ mod tests {
     use super::*;
     use crate::state::messages::RankEnd;
 
-    fn limits() -> Limits {
+    pub(super) fn limits() -> Limits {
         Limits {
             detector: detector::Limits::default(),
             capture: capture::Limits::default(),
@@ -459,7 +457,7 @@ mod tests {
         }
     }
 
-    fn killed() -> RankEnd {
+    pub(super) fn killed() -> RankEnd {
         let (exit_status, detail) = (None, String::new());
         RankEnd { end: End::Killed, exit_status, detail, wall_ns: 0, step: 0 }
     }
@@ -558,29 +556,5 @@ mod tests {
         assert!(jobs.announce(now, "a", up.clone()).unwrap().is_news);
         assert!(!jobs.announce(now, "a", up.clone()).unwrap().is_news);
         assert_eq!(jobs.announce(now, "b", up), Err(Loss::UnknownTape));
-    }
-
-    #[test]
-    fn what_is_over_longest_is_forgotten_first() {
-        let mut jobs = Jobs::new(limits());
-        for number in 0..JOBS_MAX as i64 {
-            let up = RankUp {
-                tape_id: format!("t{number}"),
-                job: format!("job-{number}"),
-                start_wall_ns: number,
-                ..RankUp::default()
-            };
-            assert_eq!(jobs.surplus(), None);
-            let announced = jobs.announce(Now::default(), "n", up).unwrap();
-            let attempt = jobs.attempts.get_mut(&announced.serial).unwrap();
-            if [7, 8, 9].contains(&number) {
-                attempt.ranks.get_mut(&0).unwrap().end(RankEnd { end: End::Exited, ..killed() });
-                attempt.record.ended_wall_ns = Some(100 - number);
-            }
-        }
-        assert_eq!(jobs.surplus(), Some(9));
-        assert_eq!(jobs.remove(9).unwrap().record.job, "job-9");
-        assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9"));
-        assert_eq!(jobs.surplus(), None);
     }
 }

@@ -16,7 +16,7 @@ use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
-use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report, Spool};
+use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, RefusedTapes, Report, Spool};
 use crate::store::Changes;
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
@@ -142,6 +142,7 @@ impl Jobs {
         node.gpus = report.gpus;
         node.host = report.host;
         node.note_spool(context, name, report.spool);
+        node.note_refused(context, name, report.refused);
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
         let mut shares = Shares::new();
@@ -362,6 +363,24 @@ impl Node {
             node = ?name, steps, snapshots, facts,
             "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
         );
+    }
+}
+
+impl Node {
+    /// Counts the tapes that the agent has refused since its last report, as `note_spool` does.
+    fn note_refused(&mut self, context: &mut Context, name: &str, refused: RefusedTapes) {
+        let before = std::mem::replace(&mut self.refused, refused);
+        let more = [
+            (Loss::TapeCopies, refused.copies, before.copies),
+            (Loss::TapeStrangers, refused.strangers, before.strangers),
+            (Loss::TapesOfOtherBoots, refused.other_boot, before.other_boot),
+            (Loss::TapesWithoutRoom, refused.no_room, before.no_room),
+        ];
+        for (loss, now, before) in more.into_iter().filter(|(_, now, before)| now > before) {
+            let reason: &str = loss.into();
+            tracing::warn!(node = ?name, files = now - before, "an agent refused tapes: {reason}");
+            context.push(Effect::Lose(loss, now - before));
+        }
     }
 }
 
