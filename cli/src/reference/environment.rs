@@ -30,12 +30,17 @@ const OTHERS: [Variable; 17] = [
 ];
 
 /// What the coordinator sets for a restart command.
-const OF_RESTARTS: [&str; 8] = [
+const OF_RESTARTS: [&str; 13] = [
     "MEMTAPE_ACTION",
     "MEMTAPE_JOB",
     "MEMTAPE_ATTEMPT",
     "MEMTAPE_RANK",
     "MEMTAPE_NODE",
+    "MEMTAPE_OWNER_UID",
+    "MEMTAPE_NAMESPACE",
+    "MEMTAPE_SLURM_JOB",
+    "MEMTAPE_POD",
+    "MEMTAPE_POD_UID",
     "MEMTAPE_INCIDENT",
     "MEMTAPE_CLASS",
     "MEMTAPE_WHY",

@@ -1,15 +1,21 @@
-//! A command on this machine. It gets the facts in its environment. No shell is started here: the
+//! A command on this machine. It gets the facts in its environment, and of this process's own
+//! variables only those that are named: the others may be secrets. It is the first of a process
+//! group, which is killed whole when the command takes too long. No shell is started here: the
 //! command line passes `sh -c` and the operator's text.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use memtape_proto::api::ActionKind;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process;
 use tokio::time::timeout;
 
 use crate::restart::target::{Order, Running, Target};
+
+/// Variables that every command gets: what a program needs to be found and to start.
+const PASSED_ALWAYS: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
 
 /// Of a command's output this much is kept, its end.
 const OUTPUT_BYTES_MAX: usize = 1024;
@@ -37,14 +43,36 @@ enum CommandError {
 pub(crate) struct Command {
     program: String,
     arguments: Vec<String>,
+    /// Variables of this process that it gets beside [`PASSED_ALWAYS`].
+    passed: Vec<String>,
     timeout: Duration,
 }
 
 impl Command {
     /// The target of a program and its arguments; none when there is no program.
-    pub(crate) fn new(words: &[String], timeout: Duration) -> Option<Self> {
+    pub(crate) fn new(words: &[String], passed: &[String], timeout: Duration) -> Option<Self> {
         let (program, arguments) = words.split_first()?;
-        Some(Self { program: program.clone(), arguments: arguments.to_vec(), timeout })
+        let (program, arguments) = (program.clone(), arguments.to_vec());
+        Some(Self { program, arguments, passed: passed.to_vec(), timeout })
+    }
+}
+
+/// The process group of a running command, killed when this is dropped before the command ended.
+#[derive(Debug)]
+struct Group(Option<Pid>);
+
+impl Group {
+    fn has_ended(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(first) = self.0 {
+            // It may have ended this very moment.
+            let _ = kill_process_group(first, Signal::KILL);
+        }
     }
 }
 
@@ -60,25 +88,37 @@ impl Target for Command {
 
 async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
     let (program, limit) = (command.program.clone(), command.timeout);
+    let passed = PASSED_ALWAYS.into_iter().chain(command.passed.iter().map(String::as_str));
+    let passed = passed.filter_map(|name| Some((name, std::env::var_os(name)?)));
     let spawned = process::Command::new(&program)
         .args(&command.arguments)
+        .env_clear()
+        .envs(passed)
         .env("MEMTAPE_ACTION", &order.action)
         .env("MEMTAPE_JOB", &order.job)
         .env("MEMTAPE_ATTEMPT", order.attempt.to_string())
         .env("MEMTAPE_RANK", order.rank.to_string())
         .env("MEMTAPE_NODE", &order.node)
+        .env("MEMTAPE_OWNER_UID", order.owner_uid.map_or(String::new(), |uid| uid.to_string()))
+        .env("MEMTAPE_NAMESPACE", &order.namespace)
+        .env("MEMTAPE_SLURM_JOB", &order.slurm_job)
+        .env("MEMTAPE_POD", &order.pod)
+        .env("MEMTAPE_POD_UID", &order.pod_uid)
         .env("MEMTAPE_INCIDENT", &order.incident)
         .env("MEMTAPE_CLASS", &order.class)
         .env("MEMTAPE_WHY", &order.why)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
         .spawn();
     let mut child = match spawned {
         Ok(child) => child,
         Err(source) => return Err(CommandError::NotStarted { program, source }),
     };
+    let first = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let mut group = Group(first);
     let stderr = child.stderr.take();
     let finished = timeout(limit, async {
         let mut said = Vec::new();
@@ -92,6 +132,7 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
         Ok((Err(source), _)) => return Err(CommandError::Lost { program, source }),
         Ok((Ok(status), said)) => (status, said),
     };
+    group.has_ended();
     let said = String::from_utf8_lossy(&said[said.len().saturating_sub(OUTPUT_BYTES_MAX)..]);
     let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match (status.success(), line) {
@@ -109,7 +150,8 @@ mod tests {
 
     async fn check(command: &[&str], seconds: u64, expected: Result<&str, &str>) {
         let words: Vec<String> = command.iter().map(ToString::to_string).collect();
-        let command = Command::new(&words, Duration::from_secs(seconds)).unwrap();
+        let passed = ["CARGO_PKG_NAME".to_string()];
+        let command = Command::new(&words, &passed, Duration::from_secs(seconds)).unwrap();
         let order = Order { job: "j'$(x)".to_string(), rank: 3, ..Order::default() };
         let result = command.run(&order).await.map_err(|why| why.to_string());
         let result = result.as_deref().map_err(String::as_str);
@@ -128,5 +170,23 @@ mod tests {
         check(&["false"], 5, Err("exit status: 1")).await;
         check(&["sleep", "60"], 0, Err("took longer")).await;
         check(&["/nowhere/restart"], 5, Err("cannot be started")).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_sees_no_variable_that_is_not_named() {
+        // cargo sets all three for its tests.
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let seen = "test -n \"$PATH\" -a -n \"$CARGO_PKG_NAME\" -a -z \"$CARGO_MANIFEST_DIR\"";
+        check(&["sh", "-c", seen], 5, Ok("done")).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_leaves_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let alive = dir.path().join("alive");
+        let script = format!("(sleep 2; touch {}) & sleep 60", alive.display());
+        check(&["sh", "-c", &script], 1, Err("took longer")).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!alive.exists(), "a process of its group lived on");
     }
 }

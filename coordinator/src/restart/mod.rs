@@ -24,9 +24,13 @@ pub struct RestartConfig {
     /// is done, and what would be done is shown.
     pub policy: policy::Settings,
     /// Program and arguments of the command; empty means none. It gets the environment variables
-    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_INCIDENT`,
-    /// `MEMTAPE_CLASS` and `MEMTAPE_WHY`. Default: none.
+    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_OWNER_UID`,
+    /// `MEMTAPE_NAMESPACE`, `MEMTAPE_SLURM_JOB`, `MEMTAPE_POD`, `MEMTAPE_POD_UID`,
+    /// `MEMTAPE_INCIDENT`, `MEMTAPE_CLASS` and `MEMTAPE_WHY`; of this process's own, `PATH`,
+    /// `HOME`, `USER`, `LANG`, `LC_ALL` and `TZ`. Default: none.
     pub command: Vec<String>,
+    /// Environment variables of this process that the command gets, too. Default: none.
+    pub command_env: Vec<String>,
     /// Where to post the request. Default: none.
     pub webhook: Option<Webhook>,
     /// Time for the command, and for each try of the webhook. Default: 30 s.
@@ -38,6 +42,7 @@ impl Default for RestartConfig {
         Self {
             policy: policy::Settings { mode: policy::Mode::DryRun, ..policy::Settings::default() },
             command: Vec::new(),
+            command_env: Vec::new(),
             webhook: None,
             timeout: Duration::from_secs(30),
         }
@@ -48,8 +53,8 @@ impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
         // Without `..`: a setting that makes no target does not compile.
-        let Self { policy: _, command, webhook, timeout } = self;
-        let command = Command::new(command, *timeout).map(shared);
+        let Self { policy: _, command, command_env, webhook, timeout } = self;
+        let command = Command::new(command, command_env, *timeout).map(shared);
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         [command, webhook].into_iter().flatten().collect()
     }

@@ -34,6 +34,15 @@ pub(crate) struct Order {
     pub(crate) attempt: u32,
     pub(crate) rank: u32,
     pub(crate) node: String,
+    /// User id of the job's owner; none where it is not known.
+    pub(crate) owner_uid: Option<u32>,
+    /// Kubernetes namespace; empty where there is none.
+    pub(crate) namespace: String,
+    /// Id of the rank's Slurm job, from the kernel; empty where there is none.
+    pub(crate) slurm_job: String,
+    /// Name and UID of the rank's pod, from the kernel and the kubelet; empty where there is none.
+    pub(crate) pod: String,
+    pub(crate) pod_uid: String,
     pub(crate) class: String,
     pub(crate) sentence: String,
     pub(crate) why: String,

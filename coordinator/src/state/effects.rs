@@ -132,7 +132,7 @@ pub(crate) enum Work {
     /// Compare the snapshots of a capture.
     Compare(Box<Comparison>),
     /// Ask the orchestrator for a restart.
-    Restart { target: Arc<dyn Target>, order: Order },
+    Restart { target: Arc<dyn Target>, order: Box<Order> },
 }
 
 /// The result of a piece of work.

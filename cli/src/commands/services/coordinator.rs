@@ -1,9 +1,10 @@
 //! `memtape coordinator`: the service that runs once per cluster.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
 use memtape_coordinator::{Config, RestartConfig, Webhook};
 use memtape_core::capture;
 use memtape_core::policy::{Mode, Settings};
@@ -65,10 +66,20 @@ pub(crate) struct CoordinatorArgs {
     /// [default: none].
     #[arg(long, value_name = "CMD", env = "MEMTAPE_RESTART_COMMAND")]
     pub(crate) restart_command: Option<String>,
-    /// URL that gets a POST to restart a job [default: none]. The request is signed if
-    /// MEMTAPE_WEBHOOK_SECRET is set.
-    #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK")]
+    /// Environment variables that the restart command gets beside PATH, HOME, USER, LANG, LC_ALL
+    /// and TZ [default: none].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_RESTART_ENV")]
+    pub(crate) restart_env: Vec<String>,
+    /// URL that gets a POST to restart a job [default: none]. The request is signed if there is a
+    /// secret. A URL with a token belongs into a file: every user can read command lines.
+    #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK", hide_env_values = true)]
     pub(crate) restart_webhook: Option<String>,
+    /// File with that URL.
+    #[arg(long, value_name = "FILE", conflicts_with = "restart_webhook")]
+    pub(crate) restart_webhook_file: Option<PathBuf>,
+    /// File with the secret of the webhook's signature; before MEMTAPE_WEBHOOK_SECRET.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) restart_webhook_secret_file: Option<PathBuf>,
     /// Secret of the webhook's signature. Not an option: every user can read command lines.
     #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
     pub(crate) restart_webhook_secret: Option<String>,
@@ -101,7 +112,7 @@ pub(crate) enum RestartMode {
 /// address as soon as it listens.
 /// Fails when settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (config, json) = (config(args), globals.json);
+    let (config, json) = (config(args)?, globals.json);
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());
@@ -118,16 +129,16 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
     })
 }
 
-fn config(args: CoordinatorArgs) -> Config {
+fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
     let default = Config::default();
-    let restart = restart(&args, default.restart);
+    let restart = restart(&args, default.restart)?;
     let capture = capture::Limits {
         deadline_ns: args.capture_deadline.map_or(default.capture.deadline_ns, nanoseconds),
         interval_ns_min: args.capture_interval.map_or(default.capture.interval_ns_min, nanoseconds),
         before_steps: args.capture_before.unwrap_or(default.capture.before_steps),
         ..default.capture
     };
-    Config {
+    Ok(Config {
         listen: args.listen,
         data_dir: args.data_dir,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
@@ -142,10 +153,10 @@ fn config(args: CoordinatorArgs) -> Config {
         steps_age_max: args.steps_age_max.unwrap_or(default.steps_age_max),
         restart,
         otlp_endpoint: args.otlp_endpoint,
-    }
+    })
 }
 
-fn restart(args: &CoordinatorArgs, default: RestartConfig) -> RestartConfig {
+fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<RestartConfig> {
     let policy = Settings {
         mode: match args.restart {
             RestartMode::Off => Mode::Off,
@@ -158,13 +169,31 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> RestartConfig {
         ..default.policy
     };
     let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
-    let secret = args.restart_webhook_secret.clone();
-    RestartConfig {
+    let secret = match &args.restart_webhook_secret_file {
+        Some(file) => Some(secret_in(file)?),
+        None => args.restart_webhook_secret.clone(),
+    };
+    let url = match &args.restart_webhook_file {
+        Some(file) => Some(secret_in(file)?),
+        None => args.restart_webhook.clone(),
+    };
+    Ok(RestartConfig {
         policy,
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
-        webhook: args.restart_webhook.clone().map(|url| Webhook { url, secret }),
+        command_env: args.restart_env.clone(),
+        webhook: url.map(|url| Webhook { url, secret }),
         timeout: default.timeout,
-    }
+    })
+}
+
+/// The only line of a file that holds a secret.
+/// Fails when it cannot be read, or holds nothing.
+fn secret_in(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let secret = text.trim();
+    anyhow::ensure!(!secret.is_empty(), "{} is empty: it must hold one line", file.display());
+    Ok(secret.to_string())
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -181,7 +210,7 @@ mod tests {
     fn parsed(line: &str) -> Config {
         let cli = Cli::try_parse_from(line.split(' ')).expect(line);
         let Command::Coordinator(args) = cli.command else { panic!("another command: {line}") };
-        config(*args)
+        config(*args).expect("sound settings")
     }
 
     #[test]
