@@ -21,11 +21,11 @@ impl World {
     }
 
     fn no_room(&self) -> u64 {
-        let reports = self.said.iter().filter_map(|said| match said {
+        let mut reports = self.said.iter().rev().filter_map(|said| match said {
             Said::Report(report) => report.refused,
             _ => None,
         });
-        reports.last().map_or(0, |refused| refused.no_room)
+        reports.next().map_or(0, |refused| refused.no_room)
     }
 }
 

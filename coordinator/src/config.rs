@@ -24,6 +24,9 @@ pub struct Config {
     /// authentication yet: an address beyond the loopback is for trusted networks only. Default:
     /// `127.0.0.1:7771`.
     pub listen: SocketAddr,
+    /// Names under which browsers and programs reach the page and the API, without ports; localhost
+    /// and addresses always do. Default: none.
+    pub hosts: Vec<String>,
     /// Folder of the store; made when it is not there. One coordinator at a time can have it.
     /// Default: `memtape-data`.
     pub data_dir: PathBuf,
@@ -75,6 +78,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7771)),
+            hosts: Vec::new(),
             data_dir: PathBuf::from("memtape-data"),
             report_interval: Duration::from_secs(1),
             detector: detector::Limits::default(),

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
-use crate::http::server;
+use crate::http::server::{self, Bounds};
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
@@ -66,20 +66,22 @@ pub async fn run(
     let admission = Arc::new(Admission::default());
     let shared = Shared {
         store: store.clone(),
-        counters,
+        counters: counters.clone(),
         telemetry: telemetry.clone(),
         events: events.clone(),
     };
+    let hosts = config.hosts.clone();
     let service = Service::new(shared.clone(), admission.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
     let api =
         Api { events: events.clone(), store: store.clone(), admission, pickling: Pickling::new() };
-    let router = grpc.merge(routes::router(api));
+    let router = grpc.merge(routes::router(api, &hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
-    let serving = tokio::spawn(server::serve(listener, router, async {
-        // Dropped is as good as sent.
-        let _ = serving_stops.await;
-    }));
+    let serving =
+        tokio::spawn(server::serve(listener, router, Bounds::default(), counters, async {
+            // Dropped is as good as sent.
+            let _ = serving_stops.await;
+        }));
 
     let (works, to_do) = mpsc::unbounded_channel();
     tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events));

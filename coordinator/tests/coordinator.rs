@@ -180,6 +180,46 @@ async fn check_doors(running: &fake::Running) {
         .post(running.url("/api/v1/jobs/train/captures"))
         .header("sec-fetch-site", "cross-site");
     assert_eq!(cross_site.send().await.unwrap().status(), 403);
+    // A name that another site took for this address.
+    let rebound = reqwest::Client::new().get(running.url("/api/v1/jobs")).header("host", "evil.x");
+    let answer = rebound.send().await.unwrap();
+    assert_eq!(answer.status(), 421);
+    assert!(answer.headers().contains_key("x-request-id"));
+    assert!(answer.text().await.unwrap().contains("--host evil.x"));
+    assert_eq!(running.get("/readyz").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (live, aside) = (dir.path().join("live"), dir.path().join("aside"));
+    let running = start(config(&live)).await;
+    assert_eq!(running.get("/readyz").await.0, 200);
+    // Without the file that earlier versions lock the folder is still taken.
+    std::fs::remove_file(live.join("lock")).unwrap();
+    let second = memtape_coordinator::run(config(&live), std::future::ready(()), |_| ()).await;
+    let refused = second.unwrap_err().to_string();
+    assert!(refused.contains("in use"), "{refused}");
+    std::fs::rename(&live, &aside).unwrap();
+    let (status, answer) = running.get("/readyz").await;
+    assert_eq!(status, 503);
+    assert!(answer["error"].as_str().unwrap().contains("gone"), "{answer}");
+    std::fs::create_dir(&live).unwrap();
+    assert_eq!(running.get("/readyz").await.0, 503, "another folder in its place");
+    assert_eq!(running.get("/healthz").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_are_for_agents_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let channel = tonic::transport::Channel::from_shared(running.url("")).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let mut client = v1::coordinator_client::CoordinatorClient::new(channel);
+    // Its first chunk never comes: it takes none of the places of uploads.
+    let refused = client.upload(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("no agent is attached"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

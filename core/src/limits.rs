@@ -244,8 +244,17 @@ limits! {
         "none";
     CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
         "Connections at the same time",
-        "further connections wait",
-        "the connecting side";
+        "the connection that is idle longest is closed for a further one; without an idle one it \
+         waits",
+        "`memtape_losses_total{reason=\"connection_given_up\"}`";
+    CONNECTION_IDLE_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
+        "Time that a connection is open without a call in progress",
+        "the connection is closed",
+        "`memtape_losses_total{reason=\"connection_overdue\"}`";
+    ANSWER_STALLED_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
+        "Time that a client of the API does not read the answer",
+        "the connection is closed",
+        "`memtape_losses_total{reason=\"connection_overdue\"}`";
     CHUNK_BYTES_MAX: usize = 1 << 20, Bytes, "agent",
         "The part of a compressed snapshot in one gRPC message",
         "the snapshot is sent in several messages; the coordinator refuses messages of more than \

@@ -2,6 +2,7 @@
 
 pub(crate) mod capture_routes;
 mod collectives;
+pub(crate) mod connections;
 mod incident_routes;
 mod job_routes;
 mod line_routes;
@@ -13,3 +14,4 @@ pub(crate) mod route_list;
 pub(crate) mod routes;
 mod series;
 pub(crate) mod server;
+mod site;

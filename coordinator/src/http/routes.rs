@@ -5,6 +5,7 @@
 //! one for a capture.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use aide::openapi::{Info, OpenApi};
 use axum::Router;
@@ -16,10 +17,12 @@ use axum::routing::get;
 use memtape_core::limits::REQUEST_BYTES_MAX;
 use memtape_proto::api::Index;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::server::STREAM_WINDOW_BYTES;
+use crate::http::site::Site;
 use crate::http::{
     capture_routes, incident_routes, job_routes, line_routes, node_routes, page, rank_routes,
     series,
@@ -27,11 +30,14 @@ use crate::http::{
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
 
+/// Time for the loop to answer before the coordinator counts as not ready.
+const READY_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Where the document is.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
 /// The whole HTTP side: API, document, health, metrics and page.
-pub(crate) fn router(api: Api) -> Router {
+pub(crate) fn router(api: Api, names: &[String]) -> Router {
     let mut document = OpenApi {
         info: Info {
             title: "Memtape coordinator".to_string(),
@@ -77,15 +83,29 @@ pub(crate) fn router(api: Api) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path has other methods")
         })
         .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(ready))
         .route("/metrics", get(metrics_text))
         .merge(page::router())
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Site::new(names), Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
 }
 
 async fn no_path() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /api/v1 lists those there are")
+}
+
+/// Can it write and answer? `/healthz` says only that the process is there.
+async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
+    let answered = timeout(READY_TIME_MAX, api.ask(|_| ())).await;
+    let late = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer");
+    answered.map_err(|_| late())??;
+    let checked = tokio::task::spawn_blocking(move || api.store.unready());
+    match checked.await.map_err(Problem::broken)? {
+        Some(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())),
+        None => Ok("ready"),
+    }
 }
 
 async fn metrics_text(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {

@@ -1,25 +1,37 @@
 //! The accept loop: gRPC and HTTP/1 on one port.
 //!
-//! It is our own because of two things that ready-made ones do not have: HTTP/2 pings, which find
-//! agents whose machine is gone, and a bound on connections. For each connection the process needs
-//! a file descriptor, and most systems give a service 1,024 unless it asks for more.
+//! It is our own because of three things that ready-made ones do not have: HTTP/2 pings, which find
+//! agents whose machine is gone, a bound on connections, and an end of those that do nothing
+//! (`connections.rs`). For each connection the process needs a file descriptor, and most systems
+//! give a service 1,024 unless it asks for more.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX};
+use memtape_core::limits::{
+    ANSWER_STALLED_SECONDS_MAX, CALLS_PER_CONNECTION_MAX, CONNECTION_IDLE_SECONDS_MAX,
+    CONNECTIONS_MAX,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+
+use crate::http::connections::{Connection, Connections, Times};
+use crate::state::counters::{Counters, Loss};
 
 /// Open files that are no connections: the store, and snapshots on their way to the disk.
 const FILES_BESIDE: usize = 1024;
@@ -58,6 +70,24 @@ pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
+/// Bounds of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Connections at the same time.
+    pub(crate) connections_max: usize,
+    /// How long a connection may do nothing.
+    pub(crate) times: Times,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        let (idle, stalled) =
+            (seconds(CONNECTION_IDLE_SECONDS_MAX), seconds(ANSWER_STALLED_SECONDS_MAX));
+        Self { connections_max: CONNECTIONS_MAX, times: Times { idle, stalled } }
+    }
+}
+
 /// Serves until `shutdown` is ready, then drains.
 ///
 /// # Errors
@@ -65,6 +95,8 @@ pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
+    bounds: Bounds,
+    counters: Arc<Counters>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     listener.local_addr().context("the listener is broken")?;
@@ -81,21 +113,32 @@ pub(crate) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(bounds.connections_max));
+    let all = Arc::new(Connections::default());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener, &room, &all, &counters) => accepted,
         };
-        let Some((stream, place)) = accepted else { continue };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let watched = graceful.watch(connection);
+        let Some((stream, peer, place)) = accepted else { continue };
+        let connection = all.open(peer);
+        let service = Counted { router: router.clone(), connection: connection.clone() };
+        let served = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let watched = graceful.watch(served);
+        let counters = counters.clone();
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            if let Err(error) = watched.await {
-                tracing::debug!("a connection broke: {error}");
+            tokio::select! {
+                ended = watched => {
+                    if let Err(error) = ended {
+                        tracing::debug!("a connection broke: {error}");
+                    }
+                }
+                why = connection.overdue(bounds.times) => {
+                    counters.lose(Loss::ConnectionOverdue, 1);
+                    tracing::debug!(%peer, "a connection is closed: {why}");
+                }
             }
             drop(place);
         });
@@ -123,21 +166,107 @@ fn ask_for_files() {
     }
 }
 
+/// The router, with each call counted for its connection.
+struct Counted {
+    router: Router,
+    connection: Arc<Connection>,
+}
+
+impl Service<hyper::Request<Incoming>> for Counted {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        let call = self.connection.begin();
+        request.extensions_mut().insert(self.connection.clone());
+        let answering = TowerToHyperService::new(self.router.clone()).call(request);
+        Box::pin(async move { Ok(call.answer(answering.await?)) })
+    }
+}
+
+/// The next connection and its place. Where all places are taken the connection that is idle
+/// longest gives way.
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = room.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => {
+    all: &Connections,
+    counters: &Counters,
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let accepted = listener.accept().await;
+    match accepted {
+        Ok((stream, peer)) => {
             // Small messages shall not wait for larger ones; without it they are only slower.
             let _ = stream.set_nodelay(true);
-            Some((stream, place))
+            let place = match room.clone().try_acquire_owned() {
+                Ok(place) => place,
+                Err(_) => {
+                    if all.give_up_one().is_some() {
+                        counters.lose(Loss::ConnectionGivenUp, 1);
+                    }
+                    room.clone().acquire_owned().await.ok()?
+                }
+            };
+            Some((stream, peer, place))
         }
         Err(error) => {
             tracing::warn!("a connection could not be accepted: {error}");
             sleep(ACCEPT_PAUSE).await;
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A server of three connections.
+    async fn start(idle: Duration) -> SocketAddr {
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().fallback(async || "here");
+        let times = Times { idle, stalled: idle };
+        let bounds = Bounds { connections_max: 3, times };
+        let counters = Arc::new(Counters::default());
+        tokio::spawn(serve(listener, router, bounds, counters, std::future::pending()));
+        address
+    }
+
+    async fn ask(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn silent_connections_lock_no_client_out() {
+        let address = start(Duration::from_secs(3600)).await;
+        let mut silent = Vec::new();
+        for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n", b"GET / HT", b"", b"", b""] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(said).await.unwrap();
+            silent.push(stream);
+        }
+        assert!(ask(address).await.ends_with("here"));
+        // The last two are there still; the first ones gave way.
+        let mut byte = [0];
+        assert_eq!(silent[0].read(&mut byte).await.unwrap_or(0), 0);
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_ends() {
+        let address = start(Duration::from_millis(50)).await;
+        for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(said).await.unwrap();
+            let mut all = Vec::new();
+            let ended = timeout(Duration::from_secs(60), stream.read_to_end(&mut all)).await;
+            assert!(ended.is_ok(), "still open after {said:?}");
         }
     }
 }

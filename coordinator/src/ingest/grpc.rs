@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
 use crate::coordinator::Shared;
+use crate::http::connections::Connection;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
@@ -105,6 +106,7 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Messages>, Status> {
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
         let mut incoming = request.into_inner();
         let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
@@ -118,7 +120,9 @@ impl v1::coordinator_server::Coordinator for Service {
         let reports = Arc::new(Semaphore::new(REPORTS_MAX));
         let (service, unanswered) = (self.clone(), reports.clone());
         let (end, ended) = oneshot::channel();
+        let open = connection.map(|connection| connection.begin_stream());
         tokio::spawn(async move {
+            let _open = open;
             tokio::select! {
                 () = service.listen(stream, incoming, unanswered) => {}
                 _ = ended => {}
@@ -133,6 +137,11 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
+        // The places of uploads are for agents: a client without a stream gets none.
+        let connection = request.extensions().get::<Arc<Connection>>();
+        if connection.is_some_and(|connection| !connection.has_stream()) {
+            return Err(Status::unavailable("no agent is attached on this connection"));
+        }
         // Nothing of a snapshot is read before its turn.
         let turn = self.admission.turn().await;
         let turn = turn.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;

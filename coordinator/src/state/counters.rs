@@ -45,6 +45,10 @@ pub(crate) enum Loss {
     AgentRefused,
     /// Step records that were overwritten on the tape before they were read.
     StepsMissed,
+    /// A connection was closed because no call was in progress, or its client did not read.
+    ConnectionOverdue,
+    /// An idle connection was closed because another one needed its place.
+    ConnectionGivenUp,
     /// A snapshot that came too late, twice, or was never asked for.
     StaleSnapshot,
     /// A snapshot that was too large, or not what its answer said.
@@ -108,6 +112,6 @@ mod tests {
         }
         let counted: Vec<(&str, u64)> = counters.losses().collect();
         assert_eq!(counted[..2], [("bad_message", 0), ("unknown_tape", 1)]);
-        assert_eq!(counted.last(), Some(&("tapes_without_room", 16)));
+        assert_eq!(counted.last(), Some(&("tapes_without_room", 18)));
     }
 }

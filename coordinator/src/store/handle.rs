@@ -27,6 +27,15 @@ pub(crate) struct Store {
     pub(super) turns: Option<Turns>,
 }
 
+/// Why nothing can be made durable.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Unready {
+    #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
+    FolderGone,
+    #[error("{0} changes wait because the journal cannot be written: is the disk full?")]
+    Waiting(u64),
+}
+
 impl Store {
     /// Opens or makes a store and reads its records. Blocks.
     pub(crate) fn open(folder: &Path) -> Result<(Self, Loaded, Recovery)> {
@@ -93,6 +102,15 @@ impl Store {
     /// Limits the bytes of steps on disk, to within one file. The oldest files are deleted first.
     pub(crate) fn set_steps_bytes_max(&self, bytes: u64) {
         self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Why nothing can be made durable now; none while it can. Blocks.
+    pub(crate) fn unready(&self) -> Option<Unready> {
+        let waiting = self.shared.health.waiting.load(Ordering::Relaxed);
+        if !self.shared.lock.is_in_place() {
+            return Some(Unready::FolderGone);
+        }
+        (waiting > 0).then_some(Unready::Waiting(waiting))
     }
 
     /// Bytes of the packed steps on disk.
@@ -191,7 +209,7 @@ pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recove
         steps_bytes_max: AtomicU64::new(u64::MAX),
         blobs: parts.blobs,
         health,
-        _lock: parts.lock,
+        lock: parts.lock,
         closed: Closed::default(),
     });
     let mut writer = Writer::new(parts.journal, parts.steps, shared);

@@ -123,6 +123,6 @@ fn no_route_of_the_api_is_added_past_the_document() {
         }
     }
     // The files of the page are added from their table.
-    let beside = ["/healthz", "/metrics", "/api/v1/", "/api/v1/{*path}"];
+    let beside = ["/healthz", "/readyz", "/metrics", "/api/v1/", "/api/v1/{*path}"];
     assert_eq!(added, beside.map(str::to_string).into());
 }

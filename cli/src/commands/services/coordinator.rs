@@ -24,6 +24,9 @@ pub(crate) struct CoordinatorArgs {
     /// outside the cluster.
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_LISTEN", default_value = "127.0.0.1:7771")]
     pub(crate) listen: SocketAddr,
+    /// Names under which users reach the page and the API, beside localhost and IP addresses.
+    #[arg(long = "host", value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_HOSTS")]
+    pub(crate) hosts: Vec<String>,
     /// Folder of the store.
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub(crate) data_dir: PathBuf,
@@ -140,6 +143,7 @@ fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
     };
     Ok(Config {
         listen: args.listen,
+        hosts: args.hosts,
         data_dir: args.data_dir,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,

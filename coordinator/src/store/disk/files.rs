@@ -69,7 +69,12 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
 }
 
 /// A lock; dropping it gives it back.
-pub(crate) trait Held: Debug + Send + Sync {}
+pub(crate) trait Held: Debug + Send + Sync {
+    /// Is the folder that was locked still where it was?
+    fn is_in_place(&self) -> bool {
+        true
+    }
+}
 
 /// What lies in a folder.
 #[derive(Clone, Debug, Eq, PartialEq)]

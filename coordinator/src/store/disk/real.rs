@@ -1,8 +1,8 @@
 //! The disk of a running coordinator: a folder of the file system.
 
-use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,24 +23,25 @@ impl RealDisk {
     }
 
     /// Keeps others from writing, and writes nothing. None when no process ever locked it.
-    pub(crate) fn lock_to_read(&self, name: &str) -> Result<Option<File>> {
-        let mut file = match File::open(self.path(name)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        match file.try_lock_shared() {
-            Ok(()) => Ok(Some(file)),
-            Err(error) => Err(self.lock_error(error, &mut file)),
+    pub(crate) fn lock_to_read(&self, name: &str) -> Result<Option<Vec<File>>> {
+        let mut held = Vec::new();
+        for path in [self.folder.clone(), self.path(name)] {
+            let file = match File::open(path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            file.try_lock_shared().map_err(|error| self.lock_error(error, name))?;
+            held.push(file);
         }
+        Ok(Some(held))
     }
 
-    fn lock_error(&self, error: TryLockError, file: &mut File) -> Error {
+    fn lock_error(&self, error: TryLockError, name: &str) -> Error {
         match error {
             TryLockError::WouldBlock => {
                 // What the one who has it wrote into it.
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
+                let holder = std::fs::read_to_string(self.path(name)).unwrap_or_default();
                 let holder = holder.trim().to_string();
                 Error::InUse { folder: self.folder.clone(), holder }
             }
@@ -101,14 +102,19 @@ impl Disk for RealDisk {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
         let shown = self.folder.display();
+        // The folder itself: a file in it can be removed, and a new one would not be locked.
+        let folder = File::open(&self.folder)
+            .during(|| format!("the data folder {shown} cannot be read"))?;
+        folder.try_lock().map_err(|error| self.lock_error(error, name))?;
         let mut file = options
             .open(self.path(name))
             .during(|| format!("the data folder {shown} cannot be written"))?;
-        file.try_lock().map_err(|error| self.lock_error(error, &mut file))?;
+        // Earlier versions lock this one alone.
+        file.try_lock().map_err(|error| self.lock_error(error, name))?;
         // For a message to the next one who tries; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "{}", std::process::id());
-        Ok(Box::new(RealLock { _file: file }))
+        Ok(Box::new(RealLock { folder, _file: file, path: self.folder.clone() }))
     }
 
     fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>> {
@@ -144,7 +150,15 @@ impl DiskFile for RealFile {
 /// The kernel gives it back when the file is closed, also when the process dies.
 #[derive(Debug)]
 struct RealLock {
+    folder: File,
     _file: File,
+    path: PathBuf,
 }
 
-impl Held for RealLock {}
+impl Held for RealLock {
+    fn is_in_place(&self) -> bool {
+        let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        let there = std::fs::metadata(&self.path).map(id).ok();
+        there.is_some() && there == self.folder.metadata().map(id).ok()
+    }
+}

@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) blobs: Blobs,
     pub(crate) health: Health,
     /// Behind the catalogue, so that it is given back last.
-    pub(crate) _lock: Box<dyn Held>,
+    pub(crate) lock: Box<dyn Held>,
     pub(crate) closed: Closed,
 }
 

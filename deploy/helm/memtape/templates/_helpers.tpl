@@ -23,3 +23,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "memtape.image" -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote -}}
 {{- end -}}
+
+{{/* The names of the coordinator's service, from short to whole, and those of the values. */}}
+{{- define "memtape.hosts" -}}
+{{- $service := printf "%s-coordinator" (include "memtape.fullname" .) -}}
+{{- $space := printf "%s.%s" $service .Release.Namespace -}}
+{{- $names := list $service $space (printf "%s.svc" $space) (printf "%s.svc.cluster.local" $space) -}}
+{{- concat $names .Values.coordinator.hosts | join "," -}}
+{{- end -}}

@@ -1,0 +1,308 @@
+//! Which connections stay open: those on which a call is in progress.
+//!
+//! A connection that says nothing costs a file descriptor and one of the places that agents need.
+//! Such a connection is closed after [`Times::idle`]; earlier where all places are taken, the one
+//! that is idle longest first. A client that does not read its answer for [`Times::stalled`] is
+//! closed, too; the streams of agents have pings instead. No timer of the HTTP library covers all
+//! of this: none runs before the protocol is known, nor between two calls of HTTP/2. This file
+//! reads no request.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, header};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Time between two looks for clients that do not read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a connection may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Without a call in progress.
+    pub(crate) idle: Duration,
+    /// With an answer that the client does not read.
+    pub(crate) stalled: Duration,
+}
+
+/// All connections on which no call is in progress.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    idle: Mutex<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// In the order in which they became idle.
+    waiting: BTreeMap<u64, Weak<Connection>>,
+    next: u64,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    all: Arc<Connections>,
+    peer: SocketAddr,
+    calls: Mutex<Calls>,
+    /// Streams of agents among the calls.
+    streams: AtomicUsize,
+    changed: Notify,
+    is_given_up: AtomicBool,
+    /// When each answer that is on its way was last read from.
+    answers: Mutex<Vec<Weak<Mutex<Instant>>>>,
+}
+
+/// The calls on a connection.
+#[derive(Debug, Default)]
+struct Calls {
+    in_progress: usize,
+    /// Its place among the idle connections, and since when it is there.
+    idle: Option<(u64, Instant)>,
+}
+
+/// A call in progress; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Call(Arc<Connection>);
+
+/// An agent's stream in progress; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct AgentStream(Arc<Connection>);
+
+/// The body of an answer. The call is in progress until it is sent.
+struct Answer {
+    body: Body,
+    read: Option<Arc<Mutex<Instant>>>,
+    _call: Call,
+}
+
+impl Connections {
+    /// Takes up a connection, idle at first.
+    pub(crate) fn open(self: &Arc<Self>, peer: SocketAddr) -> Arc<Connection> {
+        let connection = Arc::new(Connection {
+            all: self.clone(),
+            peer,
+            calls: Mutex::new(Calls::default()),
+            streams: AtomicUsize::new(0),
+            changed: Notify::new(),
+            is_given_up: AtomicBool::new(false),
+            answers: Mutex::new(Vec::new()),
+        });
+        connection.wait(&mut lock(&connection.calls));
+        connection
+    }
+
+    /// Gives up the connection that is idle longest; its peer, if there is one.
+    pub(crate) fn give_up_one(&self) -> Option<SocketAddr> {
+        loop {
+            // Not held below: a connection that is dropped there takes the lock.
+            let first = lock(&self.idle).waiting.pop_first();
+            let (_, connection) = first?;
+            let Some(connection) = connection.upgrade() else { continue };
+            connection.is_given_up.store(true, SeqCst);
+            connection.changed.notify_one();
+            return Some(connection.peer);
+        }
+    }
+}
+
+impl Connection {
+    /// A call begins.
+    pub(crate) fn begin(self: &Arc<Self>) -> Call {
+        let mut calls = lock(&self.calls);
+        calls.in_progress += 1;
+        self.leave(&mut calls);
+        Call(self.clone())
+    }
+
+    /// A stream of an agent begins.
+    pub(crate) fn begin_stream(self: &Arc<Self>) -> AgentStream {
+        self.streams.fetch_add(1, SeqCst);
+        AgentStream(self.clone())
+    }
+
+    /// Is an agent's stream open on it?
+    pub(crate) fn has_stream(&self) -> bool {
+        self.streams.load(SeqCst) > 0
+    }
+
+    /// Returns when the connection is to be closed, with the reason.
+    pub(crate) async fn overdue(&self, times: Times) -> &'static str {
+        loop {
+            if self.is_given_up.load(SeqCst) {
+                return "another connection needs its place";
+            }
+            let idle_since = lock(&self.calls).idle.map(|(_, since)| since);
+            let ends = idle_since.map(|since| since + times.idle);
+            if ends.is_some_and(|end| Instant::now() >= end) {
+                return "no call is in progress";
+            }
+            if self.stalled_since().is_some_and(|since| since.elapsed() >= times.stalled) {
+                return "its client does not read the answer";
+            }
+            let next = match ends {
+                Some(end) => end,
+                None => Instant::now() + LOOK_EVERY.min(times.stalled),
+            };
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// When the answer that is read most slowly was last read from.
+    fn stalled_since(&self) -> Option<Instant> {
+        let mut answers = lock(&self.answers);
+        answers.retain(|answer| answer.strong_count() > 0);
+        answers.iter().filter_map(Weak::upgrade).map(|read| *lock(&read)).min()
+    }
+
+    /// It is idle from now on.
+    fn wait(self: &Arc<Self>, calls: &mut Calls) {
+        let mut all = lock(&self.all.idle);
+        let place = all.next;
+        all.next += 1;
+        all.waiting.insert(place, Arc::downgrade(self));
+        calls.idle = Some((place, Instant::now()));
+        self.changed.notify_one();
+    }
+
+    /// It is idle no more.
+    fn leave(&self, calls: &mut Calls) {
+        if let Some((place, _)) = calls.idle.take() {
+            lock(&self.all.idle).waiting.remove(&place);
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.leave(&mut lock(&self.calls));
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.0.calls);
+        calls.in_progress -= 1;
+        if calls.in_progress == 0 {
+            self.0.wait(&mut calls);
+        }
+    }
+}
+
+impl Drop for AgentStream {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Call {
+    /// The answer, which is in progress until it is sent.
+    pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let is_grpc = content_type.is_some_and(is_grpc);
+        let read = (!is_grpc).then(|| Arc::new(Mutex::new(Instant::now())));
+        if let Some(read) = &read {
+            lock(&self.0.answers).push(Arc::downgrade(read));
+        }
+        response.map(|body| Body::new(Answer { body, read, _call: self }))
+    }
+}
+
+/// Is this content gRPC's? Its streams are silent for long, and have pings.
+fn is_grpc(content_type: &HeaderValue) -> bool {
+    content_type.as_bytes().starts_with(b"application/grpc")
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(read) = &self.read {
+            *lock(read) = Instant::now();
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: Times = Times { idle: Duration::from_secs(30), stalled: Duration::from_secs(60) };
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
+        let all = Arc::new(Connections::default());
+        let connection = all.open(peer(1));
+        let begin = Instant::now();
+        assert_eq!(connection.overdue(TIMES).await, "no call is in progress");
+        assert_eq!(begin.elapsed(), TIMES.idle);
+
+        let call = connection.begin();
+        let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+        assert!(is_overdue.await.is_err(), "a call is in progress");
+        drop(call);
+        assert_eq!(connection.overdue(TIMES).await, "no call is in progress");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_is_idle_longest_gives_way() {
+        let all = Arc::new(Connections::default());
+        let connections: Vec<_> = (1..=3).map(|port| all.open(peer(port))).collect();
+        let busy = connections[0].begin();
+        assert_eq!(all.give_up_one(), Some(peer(2)));
+        assert_eq!(connections[1].overdue(TIMES).await, "another connection needs its place");
+        drop(busy);
+        assert_eq!((all.give_up_one(), all.give_up_one()), (Some(peer(3)), Some(peer(1))));
+        assert_eq!(all.give_up_one(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_read_is_overdue_but_for_grpc() {
+        let all = Arc::new(Connections::default());
+        let connection = all.open(peer(1));
+        let answer = connection.begin().answer(Response::new(Body::from("unread")));
+        let begin = Instant::now();
+        assert_eq!(connection.overdue(TIMES).await, "its client does not read the answer");
+        assert_eq!(begin.elapsed(), TIMES.stalled);
+        drop(answer);
+        let mut stream = Response::new(Body::from("unread"));
+        stream
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
+        let _stream = connection.begin().answer(stream);
+        let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+        assert!(is_overdue.await.is_err(), "an agent's stream may be silent");
+    }
+}

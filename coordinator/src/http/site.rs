@@ -1,0 +1,131 @@
+//! Which requests are answered: those to a name of this coordinator, from its own pages or from a
+//! program.
+//!
+//! A browser can be made to send requests here by a page of another site, and to take that site's
+//! name for this address (DNS rebinding). The name in the request tells the second, `Origin` and
+//! `Sec-Fetch-Site` the first. Calls of gRPC do not come here: no page can make them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header, uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
+
+use crate::http::request::Problem;
+
+/// Time for a request that brings something, and for its answer.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The names that this coordinator has, beside localhost and all addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    names: Arc<[String]>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Site {
+    /// The site of these names, without ports.
+    pub(crate) fn new(names: &[String]) -> Self {
+        Self { names: names.into(), requests: Arc::default() }
+    }
+
+    /// Answers what may be answered, and gives each answer an id.
+    pub(crate) async fn admit(State(site): State<Self>, request: Request, next: Next) -> Response {
+        let number = site.requests.fetch_add(1, Relaxed);
+        let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
+        let refused = site.refuse(request.method(), request.uri(), request.headers());
+        let mut response = match refused.filter(|_| !is_health) {
+            Some(problem) => {
+                tracing::debug!(number, "a request is refused: {}", problem.line);
+                problem.into_response()
+            }
+            None if request.method().is_safe() => next.run(request).await,
+            None => match timeout(REQUEST_TIME_MAX, next.run(request)).await {
+                Ok(response) => response,
+                Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request did not come")
+                    .into_response(),
+            },
+        };
+        response.headers_mut().insert("x-request-id", HeaderValue::from(number));
+        response
+    }
+
+    fn refuse(&self, method: &Method, uri: &uri::Uri, headers: &HeaderMap) -> Option<Problem> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let asked = uri.authority().map(uri::Authority::as_str).or(text(header::HOST));
+        let Some(asked) = asked else {
+            return Some(Problem::new(StatusCode::BAD_REQUEST, "the request names no host"));
+        };
+        let name = asked.parse::<uri::Authority>().ok().map(|asked| asked.host().to_string());
+        let name = name.unwrap_or_default();
+        if !self.has(&name) {
+            let line = format!(
+                "this coordinator is not called {name:?}: start it with --host {name}, or use its \
+                 address"
+            );
+            return Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, line));
+        }
+        let of_origin = text(header::ORIGIN).map(|origin| {
+            origin.split_once("://").is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(asked))
+        });
+        let of_site = text(header::HeaderName::from_static("sec-fetch-site"))
+            .map(|site| site == "same-origin" || site == "none");
+        // A link from another page may be followed, nothing else.
+        let is_foreign = of_origin == Some(false) || (of_site == Some(false) && !method.is_safe());
+        is_foreign.then(|| {
+            let line = "a page of another site asked: use the coordinator's own page";
+            Problem::new(StatusCode::FORBIDDEN, line)
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost")
+            || address.parse::<IpAddr>().is_ok()
+            || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: &Method, headers: &[(&'static str, &str)], expected: Option<u16>) {
+        let site = Site::new(&["memtape.example".to_string()]);
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| {
+                (header::HeaderName::from_static(name), value.parse::<HeaderValue>().unwrap())
+            })
+            .collect();
+        let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &headers);
+        let status = refused.map(|problem| problem.status.as_u16());
+        assert_eq!(status, expected, "{method} {headers:?}");
+    }
+
+    #[test]
+    fn other_sites_are_refused() {
+        let (get, post) = (&Method::GET, &Method::POST);
+        for host in ["127.0.0.1:7771", "[::1]:7771", "localhost", "MEMTAPE.example:7771"] {
+            check(get, &[("host", host)], None);
+            check(post, &[("host", host), ("sec-fetch-site", "same-origin")], None);
+        }
+        check(get, &[], Some(400));
+        for host in ["evil.example", "memtape.example.evil", "localhost.evil:7771", "a b", ""] {
+            check(get, &[("host", host)], Some(421));
+        }
+        let local = ("host", "127.0.0.1:7771");
+        check(post, &[local, ("origin", "http://127.0.0.1:7771")], None);
+        check(post, &[local, ("origin", "https://127.0.0.1:7771")], None);
+        check(post, &[local, ("origin", "http://127.0.0.1:8000")], Some(403));
+        check(get, &[local, ("origin", "http://evil.example")], Some(403));
+        check(post, &[local, ("origin", "null")], Some(403));
+        check(post, &[local, ("sec-fetch-site", "cross-site")], Some(403));
+        check(get, &[local, ("sec-fetch-site", "cross-site")], None);
+    }
+}
