@@ -92,10 +92,7 @@ impl<'a> View<'a> {
     fn new(rank: &'a Rank) -> Option<Self> {
         let (look, earlier) = rank.looks.split_last()?;
         let device = primary_device(look)?;
-        // Of a long trace the first step is all that came before the steps that are looked at.
-        let oldest = u64::from(device.trace.is_cut);
-        let birth = |block: &Block| Some(block.birth_step).filter(|&birth| birth > oldest);
-        let births = device.blocks.iter().map(|block| birth(block).unwrap_or(0)).collect();
+        let births = device.blocks.iter().map(|block| device.birth_step(block)).collect();
         let mut view = Self {
             rank: rank.rank,
             look,
@@ -136,7 +133,7 @@ impl<'a> View<'a> {
             let mut now = BTreeMap::new();
             for block in &device.blocks {
                 let key = (block.address, block.size, stack_of(look, block.stack));
-                let birth = match (known.get(&key), block.birth_step) {
+                let birth = match (known.get(&key), device.birth_step(block)) {
                     (Some(&birth), 0) => birth,
                     (_, birth) if birth > 0 => first + birth,
                     _ => before,

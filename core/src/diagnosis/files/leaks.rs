@@ -130,7 +130,7 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
     let mut more = Vec::new();
     if view.earlier == 0 && kept.older_steps > 0 {
         let (held, blocks) = (bytes(held), plural(blocks, "live block"));
-        more.push(format!("with older ones its {blocks} hold {held}"));
+        more.push(format!("including blocks older than the trace, its {blocks} hold {held}"));
     }
     more.extend(more_evidence(view, kept, &also));
     Verdict {

@@ -77,6 +77,15 @@ pub struct DeviceLook {
 }
 
 impl DeviceLook {
+    /// The step of the trace in which a live block was allocated; 0 where that is older than the
+    /// steps that are told apart. Of a cut trace the first step is all that came before.
+    pub(crate) fn birth_step(&self, block: &Block) -> u64 {
+        let oldest = u64::from(self.trace.is_cut);
+        if block.birth_step > oldest { block.birth_step } else { 0 }
+    }
+}
+
+impl DeviceLook {
     /// Free bytes between live blocks; none where the segments are not known.
     pub fn inactive_split(&self) -> Option<u64> {
         (!self.lacks_segments).then_some(self.space.split_free)

@@ -12,7 +12,7 @@ use super::replay::rounded;
 use super::steps;
 use crate::identity::Identity;
 use crate::pickle::torch::{Action, Event, TorchSnapshot};
-use crate::snapshot::{DeviceSnapshot, RankSnapshot, SegmentSource, TraceEvent, TraceKind};
+use crate::snapshot::{Block, DeviceSnapshot, RankSnapshot, SegmentSource, TraceEvent, TraceKind};
 
 /// The state of the rank that wrote this file.
 pub fn rank_state(snapshot: &TorchSnapshot) -> RankSnapshot {
@@ -44,14 +44,13 @@ pub fn rank_state(snapshot: &TorchSnapshot) -> RankSnapshot {
 
 fn device(look: DeviceLook, trace: Vec<TraceEvent>) -> DeviceSnapshot {
     let (finished, ends) = (steps_finished(&look), look.trace.ends);
-    let mut blocks = look.blocks;
-    for block in &mut blocks {
-        // In a file, births count from 1, the first step of the trace; 0 is older.
-        block.birth_step = match block.birth_step.checked_sub(1) {
-            Some(passed) => finished.saturating_sub(ends.saturating_sub(passed)),
-            None => 0,
-        };
-    }
+    // In a file, births count from 1, the first step of the trace; 0 is older.
+    let birth = |block: &Block| match look.birth_step(block).checked_sub(1) {
+        Some(passed) => finished.saturating_sub(ends.saturating_sub(passed)),
+        None => 0,
+    };
+    let dated = |block: &Block| Block { birth_step: birth(block), ..*block };
+    let blocks = look.blocks.iter().map(dated).collect();
     DeviceSnapshot {
         device: u8::try_from(look.device).unwrap_or(u8::MAX),
         allocated: look.allocated,
