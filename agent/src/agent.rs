@@ -22,7 +22,7 @@ use crate::link::deliveries::Deliveries;
 use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
-use crate::link::wire::{self, Belongs, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
+use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, Ownership, RankReport, RankUp};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::py_spy::Sampling;
@@ -486,6 +486,6 @@ fn rank_up(known: &KnownTape) -> RankUp {
     let pid = known.process.map(|process| process.pid);
     let peer_groups = roles::peer_groups(&known.tape.collectives().groups);
     let uuids = known.tape.device_uuids();
-    let of = Belongs { tape_id: known.tape_id(), owner: &known.owner, workload: &known.workload };
+    let of = Ownership { tape_id: known.tape_id(), owner: &known.owner, workload: &known.workload };
     wire::rank_up(of, known.tape.identity(), &known.status, &uuids, pid, peer_groups)
 }

@@ -107,17 +107,20 @@ pub async fn run(
 /// delete the tapes of others.
 ///
 /// # Errors
-/// A folder is there, and users could replace each other's tapes in it.
+/// In none of the folders that are there tapes of one user are safe from another.
 fn check_folders(folders: &[PathBuf]) -> Result<(), FolderError> {
+    let mut refused = Vec::new();
     for folder in folders {
         match std::fs::metadata(folder) {
-            Ok(metadata) => check_folder(folder, &metadata)?,
+            Ok(metadata) => refused.extend(check_folder(folder, &metadata).err()),
             Err(_) if rustix::process::geteuid().is_root() => make_folder(folder),
             // The first recorder makes it; it is checked when it is there.
             Err(_) => {}
         }
     }
-    Ok(())
+    // One of several is left out, and named in the log when it is searched.
+    let are_all = refused.len() == folders.len();
+    refused.into_iter().next().filter(|_| are_all).map_or(Ok(()), Err)
 }
 
 fn make_folder(folder: &Path) {

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::{Said, ToAgent, World};
+use super::{Said, ToAgent, World, is_of};
 use memtape_core::limits::CENSUSES_PER_REPORT_MAX;
 use memtape_proto::v1;
 
 impl World {
     pub(crate) fn censuses(&self, rank: usize) -> Vec<&v1::Census> {
-        let tape_id = self.ranks[rank].tape_id();
+        let rank = &self.ranks[rank];
         let reports = self.said.iter().filter_map(|said| match said {
             Said::Report(report) => Some(report),
             _ => None,
         });
         let ranks = reports.flat_map(|report| &report.ranks);
-        ranks.filter(|each| each.tape_id == tape_id).flat_map(|each| &each.censuses).collect()
+        ranks.filter(|each| is_of(&each.tape_id, rank)).flat_map(|each| &each.censuses).collect()
     }
 
     fn ticks(&mut self, count: u32) {

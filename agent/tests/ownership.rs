@@ -10,7 +10,7 @@ use super::{FakeCoordinator, Rank, RunningAgent, SMALL, Seen, folder, has_steps}
 /// What the newest report says of refused tapes, once it says this many.
 fn refused(seen: &Seen, count: u64) -> Option<v1::RefusedTapes> {
     let refused = seen.reports.iter().rev().find_map(|(_, report)| report.refused)?;
-    let sum = refused.copies + refused.strangers + refused.other_boot + refused.no_room;
+    let sum = refused.copies + refused.wrong_holder + refused.other_boot + refused.no_room;
     (sum >= count).then_some(refused)
 }
 
@@ -30,7 +30,7 @@ async fn a_tape_belongs_to_the_user_and_the_process_that_hold_it() {
     let agent = RunningAgent::start(dir.path(), &coordinator.url(), |_| ());
     coordinator.wait("the good rank", |seen| has_steps(seen, &good, 3)).await;
     let all = coordinator.wait("three refusals", |seen| refused(seen, 3)).await;
-    assert_eq!((all.copies, all.strangers, all.other_boot, all.no_room), (1, 1, 1, 0));
+    assert_eq!((all.copies, all.wrong_holder, all.other_boot, all.no_room), (1, 1, 1, 0));
 
     // A restarted agent must not take the copy for the tape, dead or alive.
     agent.stop().await;

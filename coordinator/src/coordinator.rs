@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::capture::Reason;
+use memtape_core::identity::owner::Owner;
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
@@ -217,8 +218,8 @@ impl Coordinator {
     fn said(&mut self, stream: StreamId, message: Incoming, share: Share) {
         let Some(node) = self.streams.node(stream).cloned() else { return };
         self.jobs.heard(self.context.now, &node);
-        if matches!(message, Incoming::RankUp(_))
-            && let Some(serial) = self.surplus()
+        if let Incoming::RankUp(up) = &message
+            && let Some(serial) = self.surplus(up.owner.as_ref())
         {
             self.forget_attempt(serial);
         }
@@ -264,7 +265,7 @@ impl Coordinator {
 
     /// Deletes what there is no room for.
     fn make_room(&mut self) {
-        if let Some(serial) = self.surplus() {
+        if let Some(serial) = self.surplus(None) {
             self.forget_attempt(serial);
         }
         let in_use = self.incidents.captures_in_use();
@@ -273,9 +274,9 @@ impl Coordinator {
     }
 
     /// The attempt to forget first, where there is no room for all.
-    fn surplus(&self) -> Option<u32> {
+    fn surplus(&self, newcomer: Option<&Owner>) -> Option<u32> {
         let open = self.incidents.open_serials();
-        self.jobs.surplus(|serial| open.contains(&serial))
+        self.jobs.surplus(newcomer, |serial| open.contains(&serial))
     }
 
     /// Deletes an attempt with all that belongs to it.

@@ -12,6 +12,7 @@
 
 mod clock;
 mod config;
+mod connections;
 mod coordinator;
 mod http;
 mod ingest;

@@ -152,8 +152,8 @@ limits! {
          reports more",
         "`memtape_losses_total{reason=\"bad_message\"}`";
     FOLDER_ENTRIES_MAX: usize = 65_536, Count, "agent",
-        "Files in a folder of tapes that are looked at at once",
-        "the others are looked at in the next looks, in turn",
+        "Files of a folder of tapes that are read in one poll",
+        "the others are read in the next polls",
         "none";
     PROCESSES_PER_NODE_MAX: usize = 65_536, Count, "agent",
         "Processes of one node among which those of the ranks are looked for",

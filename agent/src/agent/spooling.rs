@@ -285,9 +285,8 @@ impl Agent {
 
     /// Begins to send the next agent-initiated capture, unless one is being sent.
     pub(super) fn upload_capture(&mut self, now: Now) {
-        if self.session.is_none() {
-            return;
-        }
+        let Some(session) = &self.session else { return };
+        let names_owners = session.minor >= wire::OWNER_MINOR;
         let is_due = match &self.own_upload {
             Some(upload) => upload.retry_ns.is_some_and(|at_ns| at_ns <= now.mono_ns),
             None => true,
@@ -295,6 +294,7 @@ impl Agent {
         let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
         let next = spool.next_upload().map(|(number, capture)| {
             let (capture_id, tape_id) = (capture.capture_id(), capture.tape_id());
+            let tape_id = if names_owners { tape_id } else { wire::without_owner(tape_id) };
             let key = JobKey { capture_id: capture_id.to_string(), tape_id: tape_id.to_string() };
             (number, key)
         });

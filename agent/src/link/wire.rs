@@ -25,7 +25,9 @@ mod facts;
 
 mod kept;
 
-pub(crate) use facts::{CENSUS_MINOR, HostFacts, RankFacts, RankReport};
+pub(crate) use facts::{
+    CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport, without_owner,
+};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
 /// The client of the coordinator's service.
@@ -163,21 +165,21 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     }))
 }
 
-/// Whose a rank is, as the kernel says: its tape, its owner, what a scheduler knows it as.
+/// Owner and scheduler ids of a rank, read from the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Belongs<'a> {
+pub(crate) struct Ownership<'a> {
     /// Name of the tape.
     pub(crate) tape_id: &'a str,
     /// Whose it is.
     pub(crate) owner: &'a Owner,
-    /// What a scheduler knows it as.
+    /// Its scheduler ids.
     pub(crate) workload: &'a Workload,
 }
 
 /// Who a rank is. `pid` is in the agent's namespace, if it is known; the groups are those of
 /// its peers.
 pub(crate) fn rank_up(
-    of: Belongs<'_>,
+    of: Ownership<'_>,
     identity: &Identity,
     status: &Status,
     uuids: &[(u8, String)],
@@ -263,7 +265,7 @@ pub(crate) fn report(
         }),
         refused: (refused != Refused::default()).then_some(v1::RefusedTapes {
             copies: refused.copies,
-            strangers: refused.strangers,
+            wrong_holder: refused.wrong_holder,
             other_boot: refused.other_boot,
             no_room: refused.no_room,
         }),
@@ -381,7 +383,7 @@ mod tests {
             ..Status::default()
         };
         let (owner, workload) = (Owner::default(), Workload::default());
-        let of = Belongs { tape_id: "t", owner: &owner, workload: &workload };
+        let of = Ownership { tape_id: "t", owner: &owner, workload: &workload };
         let up = rank_up(of, &identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
         assert!(up.0.encoded_len() < 16 << 10, "{} bytes", up.0.encoded_len());
         assert_eq!(up.0.device_uuids, ["", "", "GPU-1"]);

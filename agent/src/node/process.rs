@@ -48,7 +48,7 @@ pub(crate) enum Holder {
     /// The one that the tape names, of the user who owns the tape.
     Writer(Process),
     /// Another process, or one of another user.
-    Stranger,
+    Other,
     /// It is gone, or cannot be read.
     Unreadable,
 }
@@ -63,7 +63,7 @@ impl Holder {
         let Some((start_ticks, status)) = read() else { return Self::Unreadable };
         match status.pids.last() == Some(&own_pid) && status.uids.contains(&uid) {
             true => Self::Writer(Process { pid, start_ticks }),
-            false => Self::Stranger,
+            false => Self::Other,
         }
     }
 }
@@ -242,8 +242,8 @@ mod tests {
         assert!(me.memory(root).and_then(|memory| memory.rss).is_some_and(|bytes| bytes > 0));
         let reused = Process { start_ticks: me.start_ticks + 1, ..me };
         assert_eq!((reused.memory(root), reused.anon_parts_bytes(root)), (None, None));
-        assert_eq!(Holder::of(root, pid, 1_999_999_999, uid), Holder::Stranger);
-        assert_eq!(Holder::of(root, pid, pid, 4_000_000_000), Holder::Stranger);
+        assert_eq!(Holder::of(root, pid, 1_999_999_999, uid), Holder::Other);
+        assert_eq!(Holder::of(root, pid, pid, 4_000_000_000), Holder::Other);
         assert_eq!(Holder::of(root, 1_999_999_999, pid, uid), Holder::Unreadable);
         let boot_id = "0123456789abcdef-fedc-ba98-7654-3210-0000";
         assert_eq!(boot_id_words(boot_id), [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);

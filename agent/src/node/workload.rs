@@ -1,8 +1,8 @@
 //! What a scheduler knows a process as: its Slurm job or its pod.
 //!
-//! The path of the cgroup has the id of the Slurm job or the UID of the pod; the user of the
-//! process cannot choose it. Namespace and name of a pod are read from the names of the folders of
-//! logs that the kubelet makes, which the chart mounts. What is not there stays empty. Slurm and
+//! The path of the cgroup has the id of the Slurm job or the UID of the pod, in parts that the user
+//! of the process cannot choose. Namespace and name of a pod are read from the names of the folders
+//! of logs that the kubelet makes, which the chart mounts. What is not there stays empty. Slurm and
 //! Kubernetes themselves are never asked.
 
 use std::path::Path;

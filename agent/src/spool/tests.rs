@@ -6,7 +6,7 @@ use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::read::Status;
 
 use super::*;
-use crate::link::wire::{Belongs, RankFacts, Trigger, rank_down};
+use crate::link::wire::{Ownership, RankFacts, Trigger, rank_down};
 use crate::tapes::death::{Death, Evidence};
 use crate::testing::MemoryDisk;
 
@@ -19,7 +19,7 @@ fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
 fn up(tape_id: &str) -> RankUp {
     let identity = Identity { job: "job".to_string(), ..Identity::default() };
     let (owner, workload) = (Owner::default(), Workload::default());
-    let of = Belongs { tape_id, owner: &owner, workload: &workload };
+    let of = Ownership { tape_id, owner: &owner, workload: &workload };
     wire::rank_up(of, &identity, &Status::default(), &[], None, Vec::new())
 }
 

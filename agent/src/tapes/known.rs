@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use memtape_core::identity::owner::{Owner, Workload, owned_tape_id};
 use memtape_core::tape::layout::Clock;
@@ -32,6 +33,9 @@ const FIRST_PARTS_MAX: usize = 64;
 
 /// Files that are opened for one user in the first look.
 const OPENED_FIRST_MAX: usize = 2 * REJECTED_PER_USER_MAX;
+
+/// A tape from before the start of the node is deleted when it has not been changed for this long.
+const OTHER_BOOT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Files that are named in the log in one look.
 const LOGGED_PER_LOOK_MAX: usize = 8;
@@ -101,7 +105,7 @@ pub(crate) struct Refused {
     /// Another file is the same tape.
     pub(crate) copies: u64,
     /// The holder of the lock is not the process that the tape names, or another user's.
-    pub(crate) strangers: u64,
+    pub(crate) wrong_holder: u64,
     /// Made before the node was started.
     pub(crate) other_boot: u64,
     /// Too many tapes, or too many files that are none, of one user.
@@ -111,6 +115,8 @@ pub(crate) struct Refused {
 #[derive(Debug)]
 struct Rejected {
     uid: u32,
+    /// A sound tape, for which there is no room, or of an earlier start of the node.
+    is_tape: bool,
     looks: u32,
     is_logged: bool,
 }
@@ -241,8 +247,8 @@ impl KnownTape {
         self.process = match node.holder(pid, self.tape.identity().pid, self.owner.uid) {
             Holder::Writer(process) => Some(process),
             // A process that lost its lock stays what it is; then the lock says nothing any more.
-            Holder::Stranger if self.life.seen_alive() => None,
-            Holder::Stranger => return Err(NotATape::Stranger(pid)),
+            Holder::Other if self.life.seen_alive() => None,
+            Holder::Other => return Err(NotATape::WrongHolder(pid)),
             Holder::Unreadable => None,
         };
         if let Some(process) = self.process {
@@ -349,7 +355,7 @@ impl Tapes {
 
     fn budget(&self) -> Budget {
         let mut rejected = BTreeMap::<u32, usize>::new();
-        for of in self.rejected.values() {
+        for of in self.rejected.values().filter(|of| !of.is_tape) {
             *rejected.entry(of.uid).or_default() += 1;
         }
         let opened_max = if self.has_seen_all { OPENED_PER_LOOK_MAX } else { OPENED_FIRST_MAX };
@@ -402,7 +408,7 @@ impl Tapes {
                 return None;
             }
         }
-        if !budget.may_open(entry.uid) {
+        if !budget.may_open(entry.uid, self.rejected.contains_key(&entry.id)) {
             return None;
         }
         let opened = KnownTape::open(self.source.as_ref(), &entry.path, node);
@@ -417,10 +423,21 @@ impl Tapes {
                 Some(displaced)
             }
             Err(why) => {
-                self.reject(entry, &why, budget);
+                let is_known = self.rejected.contains_key(&entry.id);
+                if !(is_known && matches!(why, NotATape::OtherBoot) && self.delete_old(entry)) {
+                    self.reject(entry, &why, budget);
+                }
                 None
             }
         }
+    }
+
+    /// Deletes a tape from before the start of the node once it is old; true when it did. No
+    /// process can write it any more.
+    fn delete_old(&self, entry: &Entry) -> bool {
+        let Ok(file) = self.source.open(&entry.path) else { return false };
+        let is_old = file.unchanged_for().is_some_and(|time| time >= OTHER_BOOT_AGE_MAX);
+        is_old && file.id() == entry.id && file.delete(&entry.path).is_ok()
     }
 
     /// Makes room for a tape; the one that was given up for it, if there had to be one.
@@ -445,7 +462,7 @@ impl Tapes {
     }
 
     /// Refuses a second file that is the same tape. The tape is the one whose lock was held; where
-    /// neither was, users have one each. What a file turned out to be a copy of takes its place.
+    /// both were, or neither, users have one each. A held file displaces a copy that was known.
     fn refuse_copies(
         &mut self,
         known: &KnownTape,
@@ -453,8 +470,9 @@ impl Tapes {
     ) -> Result<Option<(TapeKey, String)>, NotATape> {
         let is_held = known.file.writer() != Writer::Gone;
         let is_same = |of: &KnownTape| {
+            let was_held = of.life.seen_alive() || of.file.writer() != Writer::Gone;
             of.own_tape_id() == known.own_tape_id()
-                && (is_held || of.life.seen_alive() || of.owner.uid == known.owner.uid)
+                && (of.owner.uid == known.owner.uid || is_held != was_held)
         };
         let Some((key, other)) = self.iter().find(|(_, of)| is_same(of)) else { return Ok(None) };
         if !is_held || other.life.seen_alive() || other.file.writer() != Writer::Gone {
@@ -482,15 +500,23 @@ impl Tapes {
 
     fn reject(&mut self, entry: &Entry, why: &NotATape, budget: &mut Budget) {
         let is_new = !self.rejected.contains_key(&entry.id);
+        if is_new && self.rejected.len() >= REJECTED_MAX {
+            return;
+        }
+        let is_tape = matches!(why, NotATape::NoRoom(_) | NotATape::OtherBoot);
         if is_new {
             self.refused.count(why);
-            if self.rejected.len() >= REJECTED_MAX {
-                return;
+            if !is_tape && budget.reject(entry.uid) {
+                self.refused.no_room += 1;
+                tracing::warn!(
+                    "user {} has {REJECTED_PER_USER_MAX} files that are no tapes: delete them, no \
+                     further file of this user is read",
+                    entry.uid
+                );
             }
-            *budget.rejected.entry(entry.uid).or_default() += 1;
         }
         self.seen_rejected.insert(entry.id);
-        let new = Rejected { uid: entry.uid, looks: 0, is_logged: false };
+        let new = Rejected { uid: entry.uid, is_tape, looks: 0, is_logged: false };
         let rejected = self.rejected.entry(entry.id).or_insert(new);
         rejected.looks = rejected.looks.wrapping_add(1);
         if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
@@ -505,15 +531,23 @@ impl Tapes {
 }
 
 impl Budget {
-    /// Takes one of a user's openings, while there are some.
-    fn may_open(&mut self, uid: u32) -> bool {
+    /// Takes one of a user's openings, while there are some. A file that was rejected may have
+    /// become a tape; beyond the bound no further one is tried.
+    fn may_open(&mut self, uid: u32, is_rejected: bool) -> bool {
         let opened = self.opened.entry(uid).or_default();
         let rejected = self.rejected.get(&uid).copied().unwrap_or(0);
-        if *opened >= self.opened_max || rejected >= REJECTED_PER_USER_MAX {
+        if *opened >= self.opened_max || (rejected >= REJECTED_PER_USER_MAX && !is_rejected) {
             return false;
         }
         *opened += 1;
         true
+    }
+
+    /// Counts a rejected file; true when its user has as many as are remembered.
+    fn reject(&mut self, uid: u32) -> bool {
+        let rejected = self.rejected.entry(uid).or_default();
+        *rejected += 1;
+        *rejected == REJECTED_PER_USER_MAX
     }
 }
 
@@ -521,7 +555,7 @@ impl Refused {
     fn count(&mut self, why: &NotATape) {
         match why {
             NotATape::Copy(_) => self.copies += 1,
-            NotATape::Stranger(_) => self.strangers += 1,
+            NotATape::WrongHolder(_) => self.wrong_holder += 1,
             NotATape::OtherBoot => self.other_boot += 1,
             NotATape::NoRoom(_) => self.no_room += 1,
             // These are no tapes, or none yet.

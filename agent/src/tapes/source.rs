@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
@@ -44,12 +45,15 @@ pub(crate) enum NotATape {
     Copy(PathBuf),
     /// The process that holds its lock is not the one that it names, or another user's.
     #[error("its lock is held by process {0}, which is not the one that it names")]
-    Stranger(u32),
+    WrongHolder(u32),
     /// It was made before the node was started.
     #[error("it was made before this node was started")]
     OtherBoot,
     /// There are too many tapes.
-    #[error("there are {TAPES_PER_NODE_MAX} tapes, and user {0} has as many as any other")]
+    #[error(
+        "there is no room for a tape of user {0}: {TAPES_PER_NODE_MAX} tapes are known; delete \
+         those of dead processes"
+    )]
     NoRoom(u32),
 }
 
@@ -144,6 +148,9 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
 
     /// Is it still in a folder?
     fn is_linked(&self) -> bool;
+
+    /// Time since it was last changed; none when it is unknown.
+    fn unchanged_for(&self) -> Option<Duration>;
 
     /// Its present size; none when it is unknown.
     fn size(&self) -> Option<FileSize>;
@@ -318,7 +325,7 @@ impl TapeSource for TapeFolders {
 
 fn log_unreadable(why: &FolderError) {
     match why {
-        // The first recorder makes it; but it may also be a slip of the pen.
+        // The first recorder makes it, or the path is misspelled.
         FolderError::Closed { path, source } if source.kind() == io::ErrorKind::NotFound => {
             tracing::info!("folder {path:?} is not there yet: no tapes until it is");
         }
@@ -333,6 +340,10 @@ impl TapeFile for DiskFile {
 
     fn uid(&self) -> u32 {
         self.uid
+    }
+
+    fn unchanged_for(&self) -> Option<Duration> {
+        self.file.metadata().ok()?.modified().ok()?.elapsed().ok()
     }
 
     fn is_linked(&self) -> bool {
@@ -364,9 +375,13 @@ impl TapeFile for DiskFile {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         // By the folder itself: no name on the way to it can be exchanged in between.
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let folder = openat(rustix::fs::CWD, folder, flags, Mode::empty())?;
-        let there = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let there = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // Another program has moved or deleted it: here it is gone.
+            Err(rustix::io::Errno::NOENT) => return Ok(()),
+            there => there?,
+        };
         let is_this = FileId { device: there.st_dev, inode: there.st_ino } == self.id
             && there.st_uid == self.uid;
         if !is_this || self.writer() != Writer::Gone {

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use memtape_core::identity::Identity;
 use memtape_core::identity::owner::owned_tape_id;
@@ -126,6 +127,10 @@ impl TapeFile for MemoryTape {
 
     fn uid(&self) -> u32 {
         self.0.uid
+    }
+
+    fn unchanged_for(&self) -> Option<Duration> {
+        None
     }
 
     fn is_linked(&self) -> bool {

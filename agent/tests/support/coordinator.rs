@@ -146,7 +146,7 @@ impl Seen {
             .iter()
             .filter(|(number, _)| stream.is_none_or(|stream| stream == *number))
             .flat_map(|(_, report)| &report.ranks)
-            .filter(|rank| rank.tape_id == tape_id)
+            .filter(|rank| is_of(&rank.tape_id, tape_id))
             .flat_map(|rank| rank.steps.clone())
             .collect()
     }
@@ -154,7 +154,7 @@ impl Seen {
     /// The newest report about a tape.
     pub(crate) fn newest(&self, tape_id: &str) -> Option<&v1::RankReport> {
         let ranks = self.reports.iter().rev().flat_map(|(_, report)| &report.ranks);
-        ranks.into_iter().find(|rank| rank.tape_id == tape_id)
+        ranks.into_iter().find(|rank| is_of(&rank.tape_id, tape_id))
     }
 }
 
@@ -274,4 +274,11 @@ impl Coordinator for Service {
         seen.snapshots.insert(key.ok_or_else(|| Status::invalid_argument("no chunk"))?, snapshot);
         Ok(Response::new(v1::UploadReceipt { snapshot_hash }))
     }
+}
+
+/// Is this the tape, as a coordinator of any version knows it? Before version 1.6 ids did not name
+/// the owner.
+fn is_of(sent: &str, tape_id: &str) -> bool {
+    let own = tape_id.rsplit_once('-').map_or(tape_id, |(own, _)| own);
+    sent == tape_id || sent == own
 }

@@ -24,9 +24,9 @@ const LAYERS: [(&str, &str); 7] = [
 /// What a column means.
 const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
 
-/// The same of the columns about hosts.
+/// Meaning of the columns about hosts.
 const HOST_NOTES: &str = "private, files, shared, swapped, pinned: host memory of the process; \
-                          theirs: private memory of its workers\n\
+                          worker private: of its workers\n\
                           cgroup, limit: of the group that the kernel counts it in; kills: \
                           processes that the group's OOM killer has ended\n";
 
@@ -177,8 +177,17 @@ fn hosts(ranks: &[Rank]) -> String {
         ]
     };
     let titles = [
-        ">rank", ">private", ">files", ">shared", ">swapped", ">pinned", ">workers", ">theirs",
-        ">cgroup", ">limit", ">kills",
+        ">rank",
+        ">private",
+        ">files",
+        ">shared",
+        ">swapped",
+        ">pinned",
+        ">workers",
+        ">worker private",
+        ">cgroup",
+        ">limit",
+        ">kills",
     ];
     let rows = table(&titles, ranks.iter().map(row).collect());
     format!("\n{rows}{HOST_NOTES}")
@@ -260,11 +269,11 @@ RANK  DEVICE    NCCL  IN USE  UNACCOUNTED     SIZE
 unaccounted: free, other processes, other code, unused by tensors, deferred frees, \
 context and kernels
 
-RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS    THEIRS  CGROUP     LIMIT  KILLS
-   0    5 MiB      ?       ?        ?   3 MiB        2  <= 9 MiB  40 MiB  no limit      0
-   1        ?      ?       ?        ?       ?        ?         ?       ?         ?      ?
+RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS  WORKER PRIVATE  CGROUP     LIMIT  KILLS
+   0    5 MiB      ?       ?        ?   3 MiB        2        <= 9 MiB  40 MiB  no limit      0
+   1        ?      ?       ?        ?       ?        ?               ?       ?         ?      ?
 private, files, shared, swapped, pinned: host memory of the process; \
-theirs: private memory of its workers
+worker private: of its workers
 cgroup, limit: of the group that the kernel counts it in; \
 kills: processes that the group's OOM killer has ended
 unknown of the device of ranks 0-2, 5: no NVIDIA driver is found on this node

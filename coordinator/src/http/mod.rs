@@ -2,7 +2,6 @@
 
 pub(crate) mod capture_routes;
 mod collectives;
-pub(crate) mod connections;
 mod incident_routes;
 mod job_routes;
 mod line_routes;

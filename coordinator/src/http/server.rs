@@ -2,7 +2,7 @@
 //!
 //! It is our own because of three things that ready-made ones do not have: HTTP/2 pings, which find
 //! agents whose machine is gone, a bound on connections, and an end of those that do nothing
-//! (`connections.rs`). For each connection the process needs a file descriptor, and most systems
+//! (`../connections.rs`). For each connection the process needs a file descriptor, and most systems
 //! give a service 1,024 unless it asks for more.
 
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::http::connections::{Connection, Connections, Times};
+use crate::connections::{Connection, Connections, Times};
 use crate::state::counters::{Counters, Loss};
 
 /// Open files that are no connections: the store, and snapshots on their way to the disk.

@@ -19,8 +19,8 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
+use crate::connections::Connection;
 use crate::coordinator::Shared;
-use crate::http::connections::Connection;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};

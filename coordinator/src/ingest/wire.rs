@@ -205,7 +205,7 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
         }),
         refused: sent.refused.map_or_else(RefusedTapes::default, |refused| RefusedTapes {
             copies: refused.copies.min(NUMBER_MAX),
-            strangers: refused.strangers.min(NUMBER_MAX),
+            wrong_holder: refused.wrong_holder.min(NUMBER_MAX),
             other_boot: refused.other_boot.min(NUMBER_MAX),
             no_room: refused.no_room.min(NUMBER_MAX),
         }),

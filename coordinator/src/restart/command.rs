@@ -70,7 +70,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(first) = self.0 {
-            // It may have ended this very moment.
+            // The group may have ended already.
             let _ = kill_process_group(first, Signal::KILL);
         }
     }

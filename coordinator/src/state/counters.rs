@@ -64,10 +64,10 @@ pub(crate) enum Loss {
     /// Files that agents refused: they are the copy of another tape.
     TapeCopies,
     /// Likewise: another process than the one they name holds their lock.
-    TapeStrangers,
+    TapesWithWrongHolder,
     /// Likewise: they were made before the node was started.
     TapesOfOtherBoots,
-    /// Likewise: there are too many tapes, and their user has as many as any other.
+    /// Likewise: there is no room for further files of their user.
     TapesWithoutRoom,
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct RankUp {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RefusedTapes {
     pub(crate) copies: u64,
-    pub(crate) strangers: u64,
+    pub(crate) wrong_holder: u64,
     pub(crate) other_boot: u64,
     pub(crate) no_room: u64,
 }

@@ -107,7 +107,7 @@ impl Store {
     /// Why nothing can be made durable now; none while it can. Blocks.
     pub(crate) fn unready(&self) -> Option<Unready> {
         let waiting = self.shared.health.waiting.load(Ordering::Relaxed);
-        if !self.shared.lock.is_in_place() {
+        if !self.shared.lock.is_present() {
             return Some(Unready::FolderGone);
         }
         (waiting > 0).then_some(Unready::Waiting(waiting))

@@ -2,9 +2,9 @@
 //! themselves.
 //!
 //! The user is the owner of the tape's file. The scheduler's job and the pod are read from the
-//! path of the process's cgroup, which a user cannot choose. A name of a job belongs to the owner
-//! who used it first; another owner who uses it gets a job of their own ([`shared_name`]). Nothing
-//! here reads a file.
+//! path of the process's cgroup, whose first parts a user cannot choose. A name of a job belongs to
+//! the owner who used it first; another owner who uses it gets a job of their own
+//! ([`shared_name`]). Nothing here reads a file.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -40,11 +40,10 @@ pub struct Workload {
 }
 
 impl Owner {
-    /// True where nothing tells the two apart. A namespace that is not known tells nothing: that
-    /// of a process that is gone cannot be read.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let is_unknown = self.namespace.is_empty() || other.namespace.is_empty();
-        self.uid == other.uid && (is_unknown || self.namespace == other.namespace)
+    /// May a rank of `other` join what belongs to this owner? A namespace that is not known, as
+    /// that of a process that is gone, is none that is.
+    pub fn admits(&self, other: &Self) -> bool {
+        self.uid == other.uid && (self.namespace.is_empty() || self.namespace == other.namespace)
     }
 }
 
@@ -58,10 +57,9 @@ pub fn shared_name(job: &str, owner: &Owner) -> String {
 /// May an owner's job have this name, if no other owner has it? A name that ends as
 /// [`shared_name`] makes it is the owner's whom it names.
 pub fn may_be_named(job: &str, owner: &Owner) -> bool {
-    let ending = job.rsplit_once('@').map(|(_, ending)| ending);
-    let names_an_owner =
-        ending.is_some_and(|ending| ending.starts_with(|c: char| c.is_ascii_digit()));
-    !names_an_owner || job.ends_with(&suffix(owner))
+    let ending = job.rsplit_once('@').map_or("", |(_, ending)| ending);
+    let uid = ending.split_once('.').map_or(ending, |(uid, _)| uid);
+    !is_number(uid) || job.ends_with(&suffix(owner))
 }
 
 fn suffix(owner: &Owner) -> String {
@@ -82,21 +80,33 @@ pub fn own_tape_id(owned: &str, uid: u32) -> Option<&str> {
     owned.strip_suffix(format!("-{uid}").as_str())
 }
 
-/// What the path of a cgroup says: the Slurm job of `…/job_77/step_0/…`, and the UID of the pod of
-/// `…/kubepods-burstable-pod0a1b_2c.slice/…` or `…/kubepods/burstable/pod0a1b-2c/…`.
+/// What the path of a cgroup says: the Slurm job of `/system.slice/slurmstepd.scope/job_77/…` or
+/// `/slurm/uid_1000/job_77/…`, and the UID of the pod of `/kubepods.slice/…-pod0a1b_2c.slice/…` or
+/// `/kubepods/burstable/pod0a1b-2c/…`. The path may begin with `..` where the agent is in a cgroup
+/// of its own. Only the scheduler's own part of the path counts, from the root on and the outermost
+/// match: users make cgroups of any name below their own.
 pub fn workload_of_cgroup(path: &str) -> Workload {
-    let mut found = Workload::default();
-    let mut below_slurm = false;
-    for part in path.split('/') {
-        below_slurm |= part.starts_with("slurm");
-        if let Some(id) = part.strip_prefix("job_").filter(|id| below_slurm && is_number(id)) {
-            found.slurm_job = id.to_string();
-        }
-        if let Some(uid) = pod_uid(part).filter(|_| path.contains("kubepods")) {
-            found.pod_uid = uid;
-        }
+    let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+    let mut is_relative = false;
+    while parts.next_if_eq(&"..").is_some() {
+        is_relative = true;
     }
-    found
+    let Some(root) = parts.next() else { return Workload::default() };
+    let mut workload = Workload::default();
+    let is_slurm = match root {
+        "system.slice" => parts.next().is_some_and(|scope| scope.ends_with("slurmstepd.scope")),
+        _ => root == "slurm" || root.starts_with("slurm_"),
+    };
+    let is_kubelet = root.starts_with("kubepods") || root.starts_with("kubelet");
+    if is_slurm {
+        // Below it are `uid_N` in version 1, the job, and what belongs to the job.
+        let job = parts.take(2).find_map(|part| part.strip_prefix("job_"));
+        workload.slurm_job = job.filter(|id| is_number(id)).unwrap_or_default().to_string();
+    } else if is_kubelet || (is_relative && pod_uid(root).is_some()) {
+        workload.pod_uid =
+            core::iter::once(root).chain(parts).find_map(pod_uid).unwrap_or_default();
+    }
+    workload
 }
 
 /// Namespace and name of the pod with this UID, from the name of its folder of logs:
@@ -113,6 +123,7 @@ pub fn pod_of_log_folder<'a>(folder: &'a str, pod_uid: &str) -> Option<(&'a str,
 
 fn pod_uid(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
+    let part = part.strip_prefix("kubelet-").unwrap_or(part);
     // systemd's slices have `_` for `-`, and the classes of the pods before `pod`.
     let (before, uid) = part
         .split_once("pod")
@@ -153,7 +164,21 @@ mod tests {
         let burstable = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-";
         check(&format!("{burstable}{slice}.slice/crio-7.scope"), "", uid);
         check(&format!("/kubepods/besteffort/pod{uid}/8"), "", uid);
+        check(
+            &format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-{slice}.slice/x"),
+            "",
+            uid,
+        );
+        check(&format!("/../../pod{uid}/8"), "", uid);
+        check("/../../system.slice/node1_slurmstepd.scope/job_5/step_0", "5", "");
         check(&format!("/user.slice/pod{uid}"), "", "");
+        // Cgroups of a user's own making.
+        let own = "/user.slice/user-1000.slice/user@1000.service";
+        check(&format!("{own}/slurm/job_77"), "", "");
+        check(&format!("{own}/kubepods/pod{uid}"), "", "");
+        check(&format!("/..{own}/pod{uid}"), "", "");
+        check("/slurm/uid_1000/job_77/step_0/job_99", "77", "");
+        check(&format!("/kubepods/pod{uid}/pod00000000-1111"), "", uid);
         check("", "", "");
         check("/kubepods/podx", "", "");
     }
@@ -174,11 +199,12 @@ mod tests {
     #[test]
     fn owners_differ_by_user_and_namespace() {
         let owner = |uid, namespace: &str| Owner { uid, namespace: namespace.to_string() };
-        assert!(owner(7, "").is_same(&owner(7, "a")) && owner(7, "a").is_same(&owner(7, "a")));
-        assert!(!owner(7, "a").is_same(&owner(7, "b")) && !owner(7, "").is_same(&owner(8, "")));
+        assert!(owner(7, "").admits(&owner(7, "a")) && owner(7, "a").admits(&owner(7, "a")));
+        assert!(!owner(7, "a").admits(&owner(7, "b")) && !owner(7, "a").admits(&owner(7, "")));
+        assert!(!owner(7, "").admits(&owner(8, "")));
         assert_eq!(shared_name("train", &owner(1001, "")), "train@1001");
         assert_eq!(shared_name("train", &owner(0, "team-b")), "train@0.team-b");
-        assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@b", &owner(7, "")));
+        assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@2024-11", &owner(7, "")));
         assert!(may_be_named("train@7", &owner(7, "")) && !may_be_named("train@8", &owner(7, "")));
         assert!(!may_be_named("train@77", &owner(7, "")) && !may_be_named("x@7.b", &owner(7, "")));
         let long = shared_name(&"é".repeat(200), &owner(1001, ""));

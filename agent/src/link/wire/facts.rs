@@ -192,9 +192,17 @@ const HOST_MINOR: u32 = 2;
 /// The minor version that knows censuses and turns.
 pub(crate) const CENSUS_MINOR: u32 = 3;
 
+/// The minor version of the protocol in which the id of a tape names its owner.
+pub(crate) const OWNER_MINOR: u32 = 6;
+
 /// A message without what a coordinator of this minor version does not know.
 pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentMessage {
     use v1::agent_message::Body;
+    if minor < OWNER_MINOR {
+        for tape_id in tape_ids(&mut message) {
+            *tape_id = without_owner(tape_id).to_string();
+        }
+    }
     if minor >= CENSUS_MINOR {
         return message;
     }
@@ -223,6 +231,28 @@ pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentM
         _ => {}
     }
     message
+}
+
+/// The id of a tape as coordinators before version 1.6 know it.
+pub(crate) fn without_owner(tape_id: &str) -> &str {
+    tape_id.split_once('-').map_or(tape_id, |(own, _)| own)
+}
+
+/// All ids of tapes in a message.
+fn tape_ids(message: &mut v1::AgentMessage) -> Vec<&mut String> {
+    use v1::agent_message::Body;
+    match &mut message.body {
+        Some(Body::RankUp(up)) => vec![&mut up.tape_id],
+        Some(Body::RankDown(down)) => vec![&mut down.tape_id],
+        Some(Body::CaptureAnswer(answer)) => vec![&mut answer.tape_id],
+        Some(Body::AgentCapture(capture)) => {
+            capture.answer.as_mut().map(|answer| &mut answer.tape_id).into_iter().collect()
+        }
+        Some(Body::Report(report)) => {
+            report.ranks.iter_mut().map(|rank| &mut rank.tape_id).collect()
+        }
+        Some(Body::Hello(_)) | None => Vec::new(),
+    }
 }
 
 /// Turns are no steps to a coordinator that does not know them: a rank that counts turns has none.

@@ -35,21 +35,19 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     if Path::new(id).exists() {
         return of_rank(args, globals);
     }
-    let kind = match Kind::of(id) {
-        Some(Kind::Incident) => "incidents",
-        Some(Kind::Capture) => "captures",
-        Some(Kind::Action) | None => bail!(
+    let list = match (Kind::of(id), args.rank) {
+        (Some(Kind::Incident), Some(_)) => {
+            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident")
+        }
+        (Some(Kind::Capture), Some(_)) => return of_rank(args, globals),
+        (Some(Kind::Incident), None) => "incidents",
+        (Some(Kind::Capture), None) => "captures",
+        (Some(Kind::Action) | None, _) => bail!(
             "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
              (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
         ),
     };
-    match (args.rank, kind) {
-        (Some(_), "incidents") => {
-            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident")
-        }
-        (Some(_), _) => of_rank(args, globals),
-        (None, kind) => of_known(&globals.client()?, kind, id, globals.json),
-    }
+    of_known(&globals.client()?, list, id, globals.json)
 }
 
 /// Shows what a coordinator knows by this id.

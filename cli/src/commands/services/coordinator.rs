@@ -74,13 +74,13 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_RESTART_ENV")]
     pub(crate) restart_env: Vec<String>,
     /// URL that gets a POST to restart a job [default: none]. The request is signed if there is a
-    /// secret. A URL with a token belongs into a file: every user can read command lines.
+    /// secret. Put a URL with a token in a file: every user can read command lines.
     #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK", hide_env_values = true)]
     pub(crate) restart_webhook: Option<String>,
     /// File with that URL.
     #[arg(long, value_name = "FILE", conflicts_with = "restart_webhook")]
     pub(crate) restart_webhook_file: Option<PathBuf>,
-    /// File with the secret of the webhook's signature; before MEMTAPE_WEBHOOK_SECRET.
+    /// File with the secret of the webhook's signature; overrides MEMTAPE_WEBHOOK_SECRET.
     #[arg(long, value_name = "FILE")]
     pub(crate) restart_webhook_secret_file: Option<PathBuf>,
     /// Secret of the webhook's signature. Not an option: every user can read command lines.
@@ -196,7 +196,8 @@ fn secret_in(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("{} cannot be read", file.display()))?;
     let secret = text.trim();
-    anyhow::ensure!(!secret.is_empty(), "{} is empty: it must hold one line", file.display());
+    let is_line = !secret.is_empty() && !secret.contains('\n');
+    anyhow::ensure!(is_line, "{} must hold one line, not more and not less", file.display());
     Ok(secret.to_string())
 }
 

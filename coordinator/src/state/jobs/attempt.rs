@@ -7,6 +7,7 @@ use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::detector;
 use memtape_core::diagnosis::{Activity, Fate};
+use memtape_core::identity::owner::Owner;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
@@ -112,6 +113,18 @@ impl Attempt {
             captures,
             triggers: Triggers::new(limits.triggers.clone()),
             roles_due: false,
+        }
+    }
+
+    /// A rank of this owner is among its ranks: the first one tells whose it is, and one whose
+    /// namespace is known in which namespace.
+    pub(super) fn belong_to(&mut self, owner: Option<&Owner>) {
+        match &mut self.record.owner {
+            Some(known) if known.namespace.is_empty() => {
+                known.namespace = owner.map_or(String::new(), |of| of.namespace.clone());
+            }
+            Some(_) => {}
+            unknown => *unknown = owner.cloned(),
         }
     }
 

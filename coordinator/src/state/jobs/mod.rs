@@ -49,6 +49,8 @@ pub(crate) struct Jobs {
     jobs: BTreeMap<String, Vec<u32>>,
     /// Attempt and rank of each tape.
     tapes: BTreeMap<String, (u32, u32)>,
+    /// Tapes by the names that agents before version 1.6 gave them.
+    old_names: BTreeMap<String, (u32, u32)>,
     nodes: BTreeMap<String, Node>,
     next_serial: u32,
     /// Attempts whose machines may have something to say.
@@ -74,6 +76,7 @@ impl Jobs {
             attempts: BTreeMap::new(),
             jobs: BTreeMap::new(),
             tapes: BTreeMap::new(),
+            old_names: BTreeMap::new(),
             nodes: BTreeMap::new(),
             next_serial: 0,
             touched: BTreeSet::new(),
@@ -195,7 +198,7 @@ impl Jobs {
 
     /// The attempt and the rank that a tape belongs to.
     pub(crate) fn rank_of(&self, tape_id: &str) -> Option<(&Attempt, &Rank)> {
-        let (serial, rank) = self.tapes.get(tape_id)?;
+        let (serial, rank) = self.tapes.get(tape_id).or_else(|| self.old_names.get(tape_id))?;
         let attempt = self.attempts.get(serial)?;
         Some((attempt, attempt.ranks.get(rank)?))
     }
@@ -221,9 +224,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         attempt.record.world_size = attempt.record.world_size.max(up.world_size);
-        if attempt.record.owner.is_none() {
-            attempt.record.owner.clone_from(&up.owner);
-        }
+        attempt.belong_to(up.owner.as_ref());
         attempt.detectors.expect_ranks(up.world_size);
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
@@ -251,11 +252,12 @@ impl Jobs {
         up: RankUp,
     ) -> Result<Announced, Loss> {
         let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::UnknownTape) };
-        let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
         // A tape is a file on one node; another node that claims it is mistaken or lies.
-        if rank.record.node != node {
+        if attempt.ranks.get(&rank).is_none_or(|rank| rank.record.node != node) {
             return Err(Loss::UnknownTape);
         }
+        attempt.belong_to(up.owner.as_ref());
+        let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
         if is_back {
@@ -371,6 +373,7 @@ impl Jobs {
             }
         }
         self.tapes.retain(|_, (of, _)| *of != serial);
+        self.old_names.retain(|_, (of, _)| *of != serial);
         Some(attempt)
     }
 

@@ -4,7 +4,7 @@
 //! A job belongs to the owner whose rank came first. What an owner is, and the names that owners
 //! share, `core` decides; records and ranks are changed elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::identity::owner::{Owner, may_be_named, own_tape_id, shared_name};
 use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX, RANKS_MAX};
@@ -20,12 +20,15 @@ impl Jobs {
         if let Some(known) = self.tapes.get(&up.tape_id) {
             return Some(*known);
         }
-        let uid = up.owner.as_ref()?.uid;
-        let (serial, number) = *self.tapes.get(own_tape_id(&up.tape_id, uid)?)?;
+        let old = own_tape_id(&up.tape_id, up.owner.as_ref()?.uid)?;
+        let (serial, number) = *self.tapes.get(old)?;
         let record = &self.attempts.get(&serial)?.ranks.get(&number)?.record;
         if record.owner.is_some() || record.node != node {
             return None;
         }
+        // What the agent kept under the old name may still come.
+        self.tapes.remove(old);
+        self.old_names.insert(old.to_string(), (serial, number));
         self.tapes.insert(up.tape_id.clone(), (serial, number));
         Some((serial, number))
     }
@@ -35,7 +38,7 @@ impl Jobs {
     pub(super) fn name_for(&self, up: &RankUp) -> Option<String> {
         let Some(owner) = &up.owner else { return Some(up.job.clone()) };
         let is_free = |job: &String| {
-            may_be_named(job, owner) && self.owner(job).is_none_or(|known| known.is_same(owner))
+            may_be_named(job, owner) && self.owner(job).is_none_or(|known| known.admits(owner))
         };
         [up.job.clone(), shared_name(&up.job, owner)].into_iter().find(is_free)
     }
@@ -48,8 +51,13 @@ impl Jobs {
 
     /// The attempt to forget first when there is no room: the oldest of a job that has too many;
     /// or, of the owner who has most, the one that was over first, those without an open incident
-    /// before the others.
-    pub(crate) fn surplus(&self, has_open_incident: impl Fn(u32) -> bool) -> Option<u32> {
+    /// before the others. Where all attempts of that owner run, one of them gives way to the first
+    /// rank of another owner, `newcomer`, who has less than an equal part.
+    pub(crate) fn surplus(
+        &self,
+        newcomer: Option<&Owner>,
+        has_open_incident: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
         if let Some(serials) = crowded {
             return serials.first().copied();
@@ -62,13 +70,11 @@ impl Jobs {
         for attempt in self.attempts.values() {
             of_owners.entry(attempt.record.owner.as_ref()).or_default().push(attempt);
         }
-        let is_for_ranks = self.tapes.len() >= RANKS_MAX;
-        let size = |of: &Vec<&Attempt>| match is_for_ranks {
+        let size = |of: &[&Attempt]| match self.tapes.len() >= RANKS_MAX {
             true => of.iter().map(|attempt| attempt.ranks.len()).sum(),
-            false => of.len(),
+            false => of.iter().map(|of| &of.record.job).collect::<BTreeSet<_>>().len(),
         };
-        let owners = of_owners.len();
-        let most = of_owners.into_values().max_by_key(size)?;
+        let (owner, most) = of_owners.iter().max_by_key(|(_, of)| size(of))?;
         let over = most.iter().filter(|attempt| attempt.ranks_here() == 0);
         let oldest = over.min_by_key(|attempt| {
             let record = &attempt.record;
@@ -76,10 +82,13 @@ impl Jobs {
             let ended = (record.ended_wall_ns.is_none(), record.ended_wall_ns);
             (has_open, ended, record.started_wall_ns)
         });
-        // All are running: another owner must still find a place.
-        let newest = || most.iter().max_by_key(|attempt| attempt.record.serial);
-        let least = oldest.or_else(|| newest().filter(|_| owners > 1));
-        least.map(|attempt| attempt.record.serial)
+        let gives_way = || {
+            let newcomer = newcomer.filter(|of| Some(*of) != *owner)?;
+            let own = of_owners.get(&Some(newcomer)).map_or(0, |of| size(of));
+            let is_more = size(most) > own.saturating_add(1);
+            most.iter().max_by_key(|attempt| attempt.record.serial).filter(|_| is_more)
+        };
+        oldest.or_else(gives_way).map(|attempt| attempt.record.serial)
     }
 }
 
@@ -126,9 +135,41 @@ mod tests {
         assert_eq!((after.serial, after.is_new_attempt), (before.serial, false));
         assert_eq!(jobs.rank_of("t0-7").unwrap().1.record.tape_id, "t0-7");
         assert!(jobs.rank_of("t0").is_some(), "what was kept under the old name still comes");
-        // Another user's tape, and another node's, are not.
+        // Another user's tape is not, and the job is its owner's from then on.
         let other = jobs.announce(Now::default(), "a", owned("t0", "llm", 0, 8)).unwrap();
         assert!(other.is_new_attempt && other.serial != before.serial);
+        assert_eq!(jobs.owner("llm").map(|owner| owner.uid), Some(7));
+        let other = jobs.announce(Now::default(), "b", owned("t9", "llm", 5, 8)).unwrap();
+        assert_eq!(jobs.get(other.serial).unwrap().record.job, "llm@8");
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_known_joins_none_that_is() {
+        let mut jobs = Jobs::new(limits());
+        let mut announce = |tape: &str, rank, namespace: &str| {
+            let owner = Some(Owner { uid: 0, namespace: namespace.to_string() });
+            let up = RankUp { owner, ..owned(tape, "llm", rank, 0) };
+            let announced = jobs.announce(Now::default(), "n", up).unwrap();
+            jobs.get(announced.serial).unwrap().record.job.clone()
+        };
+        // Found dead first, then one that lives: the job is in that one's namespace.
+        assert_eq!(announce("t0", 0, ""), "llm");
+        assert_eq!(announce("t1", 1, "team-a"), "llm");
+        assert_eq!(announce("t2", 2, "team-b"), "llm@0.team-b");
+        assert_eq!(announce("t3", 3, ""), "llm@0");
+    }
+
+    #[test]
+    fn running_jobs_give_way_to_the_first_of_another_owner_alone() {
+        let mut jobs = Jobs::new(limits());
+        for number in 0..JOBS_MAX {
+            let up = owned(&format!("f{number}"), &format!("flood-{number}"), 0, 666);
+            jobs.announce(Now::default(), "n", up).unwrap();
+        }
+        let owner = |uid| Owner { uid, ..Owner::default() };
+        assert_eq!(jobs.surplus(None, |_| false), None);
+        assert_eq!(jobs.surplus(Some(&owner(666)), |_| false), None);
+        assert_eq!(jobs.surplus(Some(&owner(1000)), |_| false), Some(JOBS_MAX as u32 - 1));
     }
 
     #[test]
@@ -142,18 +183,19 @@ mod tests {
             attempt.record.ended_wall_ns = Some(number);
         }
         for number in 0..2 * JOBS_MAX {
-            if let Some(serial) = jobs.surplus(|_| false) {
+            if let Some(serial) = jobs.surplus(None, |_| false) {
                 jobs.remove(serial);
             }
             let up = owned(&format!("f{number}"), &format!("flood-{number}"), 0, 666);
-            jobs.announce(Now::default(), "n", up).unwrap();
+            // Where all of the flood runs it finds no room.
+            let _ = jobs.announce(Now::default(), "n", up);
         }
         let of =
             |uid| jobs.attempts().filter(move |of| of.record.owner.as_ref().unwrap().uid == uid);
         assert_eq!((of(1000).count(), of(666).count()), (300, JOBS_MAX - 300));
         // Where the owner has most, what has an open incident goes last.
         let open = of(666).next().unwrap().record.serial;
-        assert_ne!(jobs.surplus(|serial| serial == open), Some(open));
+        assert_ne!(jobs.surplus(None, |serial| serial == open), Some(open));
     }
 
     #[test]
@@ -166,7 +208,7 @@ mod tests {
                 start_wall_ns: number,
                 ..RankUp::default()
             };
-            assert_eq!(jobs.surplus(|_| false), None);
+            assert_eq!(jobs.surplus(None, |_| false), None);
             let announced = jobs.announce(Now::default(), "n", up).unwrap();
             let attempt = jobs.attempts.get_mut(&announced.serial).unwrap();
             if [7, 8, 9].contains(&number) {
@@ -174,9 +216,9 @@ mod tests {
                 attempt.record.ended_wall_ns = Some(100 - number);
             }
         }
-        assert_eq!(jobs.surplus(|_| false), Some(9));
+        assert_eq!(jobs.surplus(None, |_| false), Some(9));
         assert_eq!(jobs.remove(9).unwrap().record.job, "job-9");
         assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9"));
-        assert_eq!(jobs.surplus(|_| false), None);
+        assert_eq!(jobs.surplus(None, |_| false), None);
     }
 }

@@ -372,7 +372,7 @@ impl Node {
         let before = std::mem::replace(&mut self.refused, refused);
         let more = [
             (Loss::TapeCopies, refused.copies, before.copies),
-            (Loss::TapeStrangers, refused.strangers, before.strangers),
+            (Loss::TapesWithWrongHolder, refused.wrong_holder, before.wrong_holder),
             (Loss::TapesOfOtherBoots, refused.other_boot, before.other_boot),
             (Loss::TapesWithoutRoom, refused.no_room, before.no_room),
         ];

@@ -71,7 +71,7 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
 /// A lock; dropping it gives it back.
 pub(crate) trait Held: Debug + Send + Sync {
     /// Is the folder that was locked still where it was?
-    fn is_in_place(&self) -> bool {
+    fn is_present(&self) -> bool {
         true
     }
 }

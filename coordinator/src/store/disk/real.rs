@@ -156,7 +156,7 @@ struct RealLock {
 }
 
 impl Held for RealLock {
-    fn is_in_place(&self) -> bool {
+    fn is_present(&self) -> bool {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let there = std::fs::metadata(&self.path).map(id).ok();
         there.is_some() && there == self.folder.metadata().map(id).ok()
