@@ -1,19 +1,36 @@
 //! Step time, measured from the arrival times of samples.
+//!
+//! The samples of one report arrive at one time. Only the last of them was finished just then, so
+//! a report counts when the next one arrives.
 
 /// Steps after which the measurement moves on.
 const STEPS: u64 = 64;
 
-/// Two earlier (time in nanoseconds, step); the older is one to two times [`STEPS`] old.
+/// Times in nanoseconds, each with the last step that was finished then.
 #[derive(Debug, Default)]
 pub(super) struct StepTime {
+    /// One to two times [`STEPS`] old.
     older: Option<(u64, u64)>,
     newer: Option<(u64, u64)>,
+    /// The report that is arriving.
+    arriving: Option<(u64, u64)>,
     step_time_ns: Option<u64>,
 }
 
 impl StepTime {
     /// Notes that a rank finished `step`.
     pub(super) fn note(&mut self, now_ns: u64, step: u64) {
+        match &mut self.arriving {
+            Some((time_ns, last)) if *time_ns == now_ns => *last = step.max(*last),
+            arriving => {
+                if let Some((time_ns, last)) = arriving.replace((now_ns, step)) {
+                    self.arrived(time_ns, last);
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, now_ns: u64, step: u64) {
         let (older, newer) = match (self.older, self.newer) {
             (Some(older), Some(newer)) => (older, newer),
             _ => {
@@ -42,6 +59,19 @@ impl StepTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reports_of_many_steps_make_no_step_shorter() {
+        let (mut step_time, mut step) = (StepTime::default(), 0);
+        for report in 1..=40_u64 {
+            for _ in 0..33 {
+                step += 1;
+                step_time.note(report * 990_000_000, step);
+            }
+            let measured = step_time.step_time_ns();
+            assert!(report < 3 || measured == Some(30_000_000), "report {report}: {measured:?}");
+        }
+    }
 
     #[test]
     fn it_follows_the_present_steps() {
