@@ -3,6 +3,7 @@
 //! Answers are kept as JSON, because `--json` prints them as they came; [`parse`] reads them.
 
 mod address;
+pub(crate) mod unknown;
 mod unreachable;
 
 use std::time::Duration;

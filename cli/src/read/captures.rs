@@ -3,7 +3,9 @@
 use anyhow::{Context, bail};
 use memtape_core::identity::ids::Kind;
 use memtape_proto::api::{Capture, Incident};
+use serde_json::Value;
 
+use crate::client::unknown::of_id;
 use crate::client::{Client, parse};
 
 /// A rank of a stored capture.
@@ -30,7 +32,7 @@ pub(crate) fn ranks(
     rank: Option<u32>,
 ) -> anyhow::Result<Vec<StoredRank>> {
     let capture = capture_of(client, id)?;
-    let found: Capture = parse(&client.get(&["captures", &capture], &[])?)?;
+    let found: Capture = parse(&known(client, "captures", &capture)?)?;
     let stored = chosen(&found, rank)?;
     Ok(stored.into_iter().map(|rank| StoredRank { capture: capture.clone(), rank }).collect())
 }
@@ -41,15 +43,20 @@ pub(crate) fn rank_of_incident(client: &Client, id: &str) -> anyhow::Result<Opti
     if Kind::of(id) != Some(Kind::Incident) {
         return Ok(None);
     }
-    let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;
+    let incident: Incident = parse(&known(client, "incidents", id)?)?;
     Ok(Some(incident.rank))
+}
+
+/// What the coordinator knows by this id.
+fn known(client: &Client, list: &str, id: &str) -> anyhow::Result<Value> {
+    client.get(&[list, id], &[]).map_err(|error| of_id(error, client, list, id))
 }
 
 fn capture_of(client: &Client, id: &str) -> anyhow::Result<String> {
     if Kind::of(id) != Some(Kind::Incident) {
         return Ok(id.to_string());
     }
-    let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;
+    let incident: Incident = parse(&known(client, "incidents", id)?)?;
     incident.capture_id.with_context(|| format!("{id} has no capture yet"))
 }
 

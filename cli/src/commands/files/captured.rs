@@ -9,8 +9,8 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::api::{Capture, Collectives, Incident, Job, Jobs, Ranks, Series};
 use memtape_proto::snapshot::{self, Bounds};
 
+use crate::client::unknown::of_id;
 use crate::client::{Client, parse};
-use crate::commands::queries::names::of_id;
 use crate::read::captures::stored;
 use crate::report::POINTS_MAX;
 use crate::report::of_capture::Known;

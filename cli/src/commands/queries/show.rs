@@ -6,7 +6,7 @@ use anyhow::bail;
 use memtape_core::identity::ids::Kind;
 use memtape_proto::api::Incident;
 
-use super::names::of_id;
+use crate::client::unknown::of_id;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;

@@ -124,7 +124,7 @@ fn steps(report: &Report<'_>) -> Option<String> {
     };
     let more = if trace.is_cut { "more than " } else { "" };
     let few = if trace.ends > 0 && !report.analysis.judges_peaks {
-        "; too few to tell whether the steps need more and more"
+        "; too few steps to tell whether each needs more than the one before"
     } else {
         ""
     };

@@ -115,7 +115,7 @@ pub(crate) fn healthy(report: &Report<'_>) -> String {
         }
         None => {
             let span = plural(steps, "step");
-            format!("nothing wrong is seen in {what}: no allocation outlived {span}")
+            format!("nothing wrong is seen in {what}: no allocation of the trace outlived {span}")
         }
     }
 }

@@ -18,8 +18,8 @@ pub struct ReadError {
 pub enum Fault {
     /// The file is something else.
     #[error(
-        "not a pickle of protocol 2 to 5, which begins with byte 0x80 and not {0:#04x}: give the \
-         file that torch.cuda.memory._dump_snapshot wrote, unpacked"
+        "not a pickle of protocol 2 to 5 (it begins with {0:#04x}, not 0x80): give the file that \
+         torch.cuda.memory._dump_snapshot wrote, as .pickle or .pickle.gz"
     )]
     NoPickle(u8),
     /// A pickle of a protocol that is not known.

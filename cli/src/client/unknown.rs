@@ -1,0 +1,57 @@
+//! What to say of a name or an id that the coordinator does not have: the nearest one, or those
+//! there are.
+
+use crate::args::nearest;
+use crate::client::{Client, Refused};
+
+/// Names that are listed for one that does not exist.
+const NAMES_LISTED_MAX: usize = 8;
+
+/// The nearest name, or the names there are.
+pub(crate) fn instead(asked: &str, names: &[&str], noun: &str, list: &str) -> String {
+    match nearest(asked, names.iter().copied()) {
+        Some(near) => format!("did you mean {near}? `{list}` lists all"),
+        None if names.is_empty() => format!("there are no {noun} yet"),
+        None => format!("the {noun} are {}", listed(names)),
+    }
+}
+
+/// Names, the first few of many.
+pub(crate) fn listed(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMES_LISTED_MAX).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES_LISTED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// An error about an id, with the nearest id of the list or the newest ones.
+pub(crate) fn of_id(error: anyhow::Error, client: &Client, list: &str, id: &str) -> anyhow::Error {
+    if error.downcast_ref::<Refused>().is_none_or(|refused| !refused.is_unknown) {
+        return error;
+    }
+    let Ok(answer) = client.get(&[list], &[]) else { return error };
+    let ids = answer.get(list).and_then(|of| of.as_array()).map(Vec::as_slice).unwrap_or_default();
+    let ids: Vec<&str> = ids.iter().filter_map(|of| of.get("id")?.as_str()).collect();
+    let noun = list.trim_end_matches('s');
+    let instead = instead(id, &ids, list, &format!("memtape {list}"));
+    anyhow::anyhow!("there is no {noun} {id:?}: {instead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_is_answered_with_names() {
+        let check = |asked: &str, names: &[&str], expected: &str| {
+            assert_eq!(instead(asked, names, "jobs", "memtape jobs"), expected);
+        };
+        check("trian-7b", &["train-7b", "eval"], "did you mean train-7b? `memtape jobs` lists all");
+        check("x", &["train-7b", "eval"], "the jobs are train-7b, eval");
+        check("x", &[], "there are no jobs yet");
+        let many: Vec<String> = (0..10).map(|number| format!("job-number-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(instead("x", &many, "jobs", "memtape jobs").ends_with("job-number-7 and 2 more"));
+    }
+}
