@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use memtape_core::identity::boot_id_words;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
@@ -78,8 +79,7 @@ pub async fn run(
 
     let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
     let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
-    let node =
-        Box::new(ThisNode { boot_id: process::boot_id_words(&boot_id), host, gpus, workers });
+    let node = Box::new(ThisNode { boot_id: boot_id_words(&boot_id), host, gpus, workers });
     let mut agent = Agent::new(clock::now(), config, node, source, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use memtape_core::identity::owner::without_owner;
 use memtape_core::limits::STEPS_PER_REPORT_MAX;
 
 use crate::capture::answers::{JobKey, Work, WorkId, after};
@@ -294,7 +295,7 @@ impl Agent {
         let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
         let next = spool.next_upload().map(|(number, capture)| {
             let (capture_id, tape_id) = (capture.capture_id(), capture.tape_id());
-            let tape_id = if names_owners { tape_id } else { wire::without_owner(tape_id) };
+            let tape_id = if names_owners { tape_id } else { without_owner(tape_id) };
             let key = JobKey { capture_id: capture_id.to_string(), tape_id: tape_id.to_string() };
             (number, key)
         });

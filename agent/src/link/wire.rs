@@ -25,9 +25,7 @@ mod facts;
 
 mod kept;
 
-pub(crate) use facts::{
-    CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport, without_owner,
-};
+pub(crate) use facts::{CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
 /// The client of the coordinator's service.

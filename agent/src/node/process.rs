@@ -119,13 +119,6 @@ pub(crate) fn boot_id(root: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// A boot id as tapes hold it; zeros when it is not known.
-pub(crate) fn boot_id_words(text: &str) -> [u64; 2] {
-    let digits = text.replace('-', "");
-    let half = |range| digits.get(range).and_then(|part| u64::from_str_radix(part, 16).ok());
-    [half(0..16).unwrap_or(0), half(16..32).unwrap_or(0)]
-}
-
 /// Parses `/proc/PID/status`.
 pub(crate) fn parse_status(text: &str) -> Status {
     let mut status = Status::default();
@@ -245,8 +238,5 @@ mod tests {
         assert_eq!(Holder::of(root, pid, 1_999_999_999, uid), Holder::Other);
         assert_eq!(Holder::of(root, pid, pid, 4_000_000_000), Holder::Other);
         assert_eq!(Holder::of(root, 1_999_999_999, pid, uid), Holder::Unreadable);
-        let boot_id = "0123456789abcdef-fedc-ba98-7654-3210-0000";
-        assert_eq!(boot_id_words(boot_id), [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
-        assert_eq!(boot_id_words("no"), [0, 0]);
     }
 }

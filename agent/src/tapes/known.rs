@@ -136,7 +136,7 @@ impl KnownTape {
     /// Opens a file as a tape.
     fn open(source: &dyn TapeSource, path: &Path, node: &dyn Node) -> Result<Self, NotATape> {
         let file = source.open(path)?;
-        let len_bytes = file.size().ok_or(NotATape::Unreadable)?.len_bytes;
+        let len_bytes = file.state().ok_or(NotATape::Unreadable)?.len_bytes;
         let source = TapeWords::new(Arc::clone(&file), len_bytes);
         let tape = Tape::open(source)?;
         let (of_tape, of_node) = (tape.boot_id(), node.boot_id());
@@ -202,10 +202,10 @@ impl KnownTape {
         node: &dyn Node,
         host_oom_kills: Option<u64>,
     ) -> Result<(), NotATape> {
-        let Some(size) = self.file.size() else { return Ok(()) };
-        self.is_linked = self.file.is_linked();
-        self.occupied_bytes = size.occupied_bytes;
-        if !self.is_cut && size.len_bytes < self.len_bytes {
+        let Some(state) = self.file.state() else { return Ok(()) };
+        self.is_linked = state.is_linked;
+        self.occupied_bytes = state.occupied_bytes;
+        if !self.is_cut && state.len_bytes < self.len_bytes {
             self.is_cut = true;
             let path = &self.path;
             tracing::warn!(

@@ -99,13 +99,15 @@ pub(crate) struct FileId {
     pub(crate) inode: u64,
 }
 
-/// Size of a file at one moment.
+/// A file as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileSize {
+pub(crate) struct FileState {
     /// Its length.
     pub(crate) len_bytes: u64,
     /// Memory it occupies, which is less where nothing was written.
     pub(crate) occupied_bytes: u64,
+    /// Still in a folder.
+    pub(crate) is_linked: bool,
 }
 
 /// A file that may be a tape.
@@ -146,14 +148,11 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// The user who owns it.
     fn uid(&self) -> u32;
 
-    /// Is it still in a folder?
-    fn is_linked(&self) -> bool;
-
     /// Time since it was last changed; none when it is unknown.
     fn unchanged_for(&self) -> Option<Duration>;
 
-    /// Its present size; none when it is unknown.
-    fn size(&self) -> Option<FileSize>;
+    /// Its present state; none when it is unknown.
+    fn state(&self) -> Option<FileState>;
 
     /// Copies words, as a [`Source`] does.
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool;
@@ -346,14 +345,11 @@ impl TapeFile for DiskFile {
         self.file.metadata().ok()?.modified().ok()?.elapsed().ok()
     }
 
-    fn is_linked(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
-    }
-
-    fn size(&self) -> Option<FileSize> {
+    fn state(&self) -> Option<FileState> {
         let metadata = self.file.metadata().ok()?;
         let occupied_bytes = metadata.blocks().saturating_mul(512);
-        Some(FileSize { len_bytes: metadata.len(), occupied_bytes })
+        let is_linked = metadata.nlink() > 0;
+        Some(FileState { len_bytes: metadata.len(), occupied_bytes, is_linked })
     }
 
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool {

@@ -25,7 +25,7 @@ use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{Entry, FileId, FileSize, Listing, NotATape, TapeFile, TapeSource};
+use crate::tapes::source::{Entry, FileId, FileState, Listing, NotATape, TapeFile, TapeSource};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
 pub const SMALL: Sizes = Sizes {
@@ -133,13 +133,10 @@ impl TapeFile for MemoryTape {
         None
     }
 
-    fn is_linked(&self) -> bool {
-        self.0.source.files().by_path.values().any(|tape| tape.0.id == self.0.id)
-    }
-
-    fn size(&self) -> Option<FileSize> {
+    fn state(&self) -> Option<FileState> {
         let len_bytes = self.0.words.len() as u64 * 8;
-        Some(FileSize { len_bytes, occupied_bytes: len_bytes })
+        let is_linked = self.0.source.files().by_path.values().any(|of| of.0.id == self.0.id);
+        Some(FileState { len_bytes, occupied_bytes: len_bytes, is_linked })
     }
 
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 
-use memtape_core::identity::Identity;
+use memtape_core::identity::{Identity, boot_id_words};
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
@@ -192,8 +192,7 @@ impl Drop for Rank {
 /// The node's, as a recorder writes it.
 fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
-    let digits = text.trim().replace('-', "");
-    [0..16, 16..32].map(|half| u64::from_str_radix(&digits[half], 16).expect("digits"))
+    boot_id_words(&text)
 }
 
 fn hold_lock(mut command: Command, file: &File) -> Child {

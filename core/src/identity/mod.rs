@@ -87,6 +87,13 @@ impl Identity {
     }
 }
 
+/// A boot id of the kernel, such as `0a1b2c3d-…`, as a tape holds it; a half that is missing is 0.
+pub fn boot_id_words(text: &str) -> [u64; 2] {
+    let digits = text.replace('-', "");
+    let half = |range| digits.get(range).and_then(|part| u64::from_str_radix(part, 16).ok());
+    [half(0..16).unwrap_or(0), half(16..32).unwrap_or(0)]
+}
+
 /// True for the usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(text: &str) -> bool {
     let mut lengths = text.split('-').map(str::len);
@@ -168,6 +175,13 @@ mod tests {
         assert_eq!((role(None), role(Some(" "))), (String::new(), String::new()));
         assert_eq!(role(Some(" pp0 tp1 ")), "pp0 tp1");
         assert_eq!(role(Some(&"x".repeat(99))).len(), ROLE_BYTES_MAX);
+    }
+
+    #[test]
+    fn boot_ids_are_two_words() {
+        let boot_id = "0123456789abcdef-fedc-ba98-7654-3210-0000";
+        assert_eq!(boot_id_words(boot_id), [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
+        assert_eq!(boot_id_words("no"), [0, 0]);
     }
 
     #[test]

@@ -75,6 +75,11 @@ pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
     format!("{tape_id}-{uid}")
 }
 
+/// The id that the tape itself has, for every owner.
+pub fn without_owner(tape_id: &str) -> &str {
+    tape_id.split_once('-').map_or(tape_id, |(own, _)| own)
+}
+
 /// The id that the tape itself has, without its owner; none where it names another owner or none.
 pub fn own_tape_id(owned: &str, uid: u32) -> Option<&str> {
     owned.strip_suffix(format!("-{uid}").as_str())
@@ -215,6 +220,7 @@ mod tests {
     fn a_tape_id_names_its_owner() {
         assert_eq!(owned_tape_id("0a1b", 1001), "0a1b-1001");
         assert_eq!(own_tape_id("0a1b-1001", 1001), Some("0a1b"));
+        assert_eq!((without_owner("0a1b-1001"), without_owner("0a1b")), ("0a1b", "0a1b"));
         assert_eq!((own_tape_id("0a1b", 1001), own_tape_id("0a1b-1001", 1)), (None, None));
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8};
 
-use memtape_core::identity::{Identity, cut};
+use memtape_core::identity::{Identity, boot_id_words, cut};
 use memtape_core::limits::COMMAND_BYTES_MAX;
 
 use crate::host::libraries::{base_of, global_symbol};
@@ -99,9 +99,7 @@ pub(crate) fn pid_namespace() -> u64 {
 
 /// The kernel's boot id; zeros when it is not known.
 pub(crate) fn boot_id() -> [u64; 2] {
-    let text = read_text("/proc/sys/kernel/random/boot_id").replace('-', "");
-    let half = |range| text.get(range).and_then(|part| u64::from_str_radix(part, 16).ok());
-    [half(0..16).unwrap_or(0), half(16..32).unwrap_or(0)]
+    boot_id_words(&read_text("/proc/sys/kernel/random/boot_id"))
 }
 
 fn read_text(path: &str) -> String {

@@ -1,6 +1,7 @@
 //! What a report says of one rank.
 
 use memtape_core::census::changes::Changes;
+use memtape_core::identity::owner::without_owner;
 use memtape_core::snapshot::OutsideUse;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
@@ -231,11 +232,6 @@ pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentM
         _ => {}
     }
     message
-}
-
-/// The id of a tape as coordinators before version 1.6 know it.
-pub(crate) fn without_owner(tape_id: &str) -> &str {
-    tape_id.split_once('-').map_or(tape_id, |(own, _)| own)
 }
 
 /// All ids of tapes in a message.

@@ -77,8 +77,8 @@ pub struct DeviceLook {
 }
 
 impl DeviceLook {
-    /// The step of the trace in which a live block was allocated; 0 where that is older than the
-    /// steps that are told apart. Of a cut trace the first step is all that came before.
+    /// The step of the trace in which a live block was allocated; 0 for an older block. The first
+    /// step of a cut trace is everything before its other steps, so its blocks count as older.
     pub(crate) fn birth_step(&self, block: &Block) -> u64 {
         let oldest = u64::from(self.trace.is_cut);
         if block.birth_step > oldest { block.birth_step } else { 0 }
