@@ -33,6 +33,28 @@ pub(crate) struct Times {
     pub(crate) stalled: Duration,
 }
 
+/// Why a connection is to be closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Overdue {
+    /// Another connection needs its place.
+    GivenUp,
+    /// No call is in progress.
+    Idle,
+    /// Its client does not read the answer.
+    Stalled,
+}
+
+impl Overdue {
+    /// In words, for the log.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::GivenUp => "another connection needs its place",
+            Self::Idle => "no call is in progress",
+            Self::Stalled => "its client does not read the answer",
+        }
+    }
+}
+
 /// All connections on which no call is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
@@ -134,18 +156,18 @@ impl Connection {
     }
 
     /// Returns when the connection is to be closed, with the reason.
-    pub(crate) async fn overdue(&self, times: Times) -> &'static str {
+    pub(crate) async fn overdue(&self, times: Times) -> Overdue {
         loop {
             if self.is_given_up.load(SeqCst) {
-                return "another connection needs its place";
+                return Overdue::GivenUp;
             }
             let idle_since = lock(&self.calls).idle.map(|(_, since)| since);
             let ends = idle_since.map(|since| since + times.idle);
             if ends.is_some_and(|end| Instant::now() >= end) {
-                return "no call is in progress";
+                return Overdue::Idle;
             }
             if self.stalled_since().is_some_and(|since| since.elapsed() >= times.stalled) {
-                return "its client does not read the answer";
+                return Overdue::Stalled;
             }
             let next = match ends {
                 Some(end) => end,
@@ -266,14 +288,14 @@ mod tests {
         let all = Arc::new(Connections::default());
         let connection = all.open(peer(1));
         let begin = Instant::now();
-        assert_eq!(connection.overdue(TIMES).await, "no call is in progress");
+        assert_eq!(connection.overdue(TIMES).await.as_str(), "no call is in progress");
         assert_eq!(begin.elapsed(), TIMES.idle);
 
         let call = connection.begin();
         let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
         assert!(is_overdue.await.is_err(), "a call is in progress");
         drop(call);
-        assert_eq!(connection.overdue(TIMES).await, "no call is in progress");
+        assert_eq!(connection.overdue(TIMES).await.as_str(), "no call is in progress");
     }
 
     #[tokio::test(start_paused = true)]
@@ -282,7 +304,10 @@ mod tests {
         let connections: Vec<_> = (1..=3).map(|port| all.open(peer(port))).collect();
         let busy = connections[0].begin();
         assert_eq!(all.give_up_one(), Some(peer(2)));
-        assert_eq!(connections[1].overdue(TIMES).await, "another connection needs its place");
+        assert_eq!(
+            connections[1].overdue(TIMES).await.as_str(),
+            "another connection needs its place"
+        );
         drop(busy);
         assert_eq!((all.give_up_one(), all.give_up_one()), (Some(peer(3)), Some(peer(1))));
         assert_eq!(all.give_up_one(), None);
@@ -294,7 +319,7 @@ mod tests {
         let connection = all.open(peer(1));
         let answer = connection.begin().answer(Response::new(Body::from("unread")));
         let begin = Instant::now();
-        assert_eq!(connection.overdue(TIMES).await, "its client does not read the answer");
+        assert_eq!(connection.overdue(TIMES).await.as_str(), "its client does not read the answer");
         assert_eq!(begin.elapsed(), TIMES.stalled);
         drop(answer);
         let mut stream = Response::new(Body::from("unread"));

@@ -5,6 +5,7 @@
 //! out here. No event waits for a disk, a network or another process: those run in tasks of their
 //! own and come back as events. The clock is read once per event.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,7 +276,8 @@ impl Coordinator {
 
     /// The attempt to forget first, where there is no room for all.
     fn surplus(&self, newcomer: Option<&Owner>) -> Option<u32> {
-        let open = self.incidents.open_serials();
+        // Only a coordinator that is full asks for it.
+        let open = LazyCell::new(|| self.incidents.open_serials());
         self.jobs.surplus(newcomer, |serial| open.contains(&serial))
     }
 

@@ -30,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::connections::{Connection, Connections, Times};
+use crate::connections::{Connection, Connections, Overdue, Times};
 use crate::state::counters::{Counters, Loss};
 
 /// Open files that are no connections: the store, and snapshots on their way to the disk.
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &room, &all, &counters) => accepted,
+            accepted = accept(&listener, &room, &all) => accepted,
         };
         let Some((stream, peer, place)) = accepted else { continue };
         let connection = all.open(peer);
@@ -136,8 +136,8 @@ pub(crate) async fn serve(
                     }
                 }
                 why = connection.overdue(bounds.times) => {
-                    counters.lose(Loss::ConnectionOverdue, 1);
-                    tracing::debug!(%peer, "a connection is closed: {why}");
+                    counters.lose(loss(why), 1);
+                    tracing::debug!(%peer, "a connection is closed: {}", why.as_str());
                 }
             }
             drop(place);
@@ -166,6 +166,14 @@ fn ask_for_files() {
     }
 }
 
+/// As which loss a closed connection counts.
+fn loss(why: Overdue) -> Loss {
+    match why {
+        Overdue::GivenUp => Loss::ConnectionGivenUp,
+        Overdue::Idle | Overdue::Stalled => Loss::ConnectionOverdue,
+    }
+}
+
 /// The router, with each call counted for its connection.
 struct Counted {
     router: Router,
@@ -191,7 +199,6 @@ async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
     all: &Connections,
-    counters: &Counters,
 ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let accepted = listener.accept().await;
     match accepted {
@@ -201,9 +208,7 @@ async fn accept(
             let place = match room.clone().try_acquire_owned() {
                 Ok(place) => place,
                 Err(_) => {
-                    if all.give_up_one().is_some() {
-                        counters.lose(Loss::ConnectionGivenUp, 1);
-                    }
+                    all.give_up_one();
                     room.clone().acquire_owned().await.ok()?
                 }
             };

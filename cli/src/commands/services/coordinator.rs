@@ -1,7 +1,7 @@
 //! `memtape coordinator`: the service that runs once per cluster.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -173,14 +173,10 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         ..default.policy
     };
     let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
-    let secret = match &args.restart_webhook_secret_file {
-        Some(file) => Some(secret_in(file)?),
-        None => args.restart_webhook_secret.clone(),
-    };
-    let url = match &args.restart_webhook_file {
-        Some(file) => Some(secret_in(file)?),
-        None => args.restart_webhook.clone(),
-    };
+    let secret = in_file(args.restart_webhook_secret_file.as_ref())?;
+    let secret = secret.or_else(|| args.restart_webhook_secret.clone());
+    let url = in_file(args.restart_webhook_file.as_ref())?;
+    let url = url.or_else(|| args.restart_webhook.clone());
     Ok(RestartConfig {
         policy,
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
@@ -190,15 +186,16 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
     })
 }
 
-/// The only line of a file that holds a secret.
-/// Fails when it cannot be read, or holds nothing.
-fn secret_in(file: &Path) -> anyhow::Result<String> {
+/// The only line of a file that holds a secret; none without a file.
+/// Fails when it cannot be read, or does not hold one line.
+fn in_file(file: Option<&PathBuf>) -> anyhow::Result<Option<String>> {
+    let Some(file) = file else { return Ok(None) };
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("{} cannot be read", file.display()))?;
     let secret = text.trim();
     let is_line = !secret.is_empty() && !secret.contains('\n');
     anyhow::ensure!(is_line, "{} must hold one line, not more and not less", file.display());
-    Ok(secret.to_string())
+    Ok(Some(secret.to_string()))
 }
 
 fn nanoseconds(time: Duration) -> u64 {

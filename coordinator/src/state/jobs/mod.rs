@@ -317,7 +317,8 @@ impl Jobs {
             started_wall_ns: up.start_wall_ns,
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
-            owner: up.owner.clone(),
+            // Its first rank tells it.
+            owner: None,
         };
         let mut attempt = Attempt::new(record, &self.limits);
         if let Some(earlier) = self.newest(&up.job) {
