@@ -6,13 +6,14 @@ use std::fs;
 use crate::source::{Source, check, folder, manifests, root, rust};
 
 /// What each package may import of ours. Nothing may import the tests.
-const IMPORTS: [(&str, &[&str]); 9] = [
+const IMPORTS: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("proto", &["memtape-core"]),
     ("fuzz", &["memtape-core"]),
     ("recorder", &["memtape-core"]),
-    ("agent", &["memtape-core", "memtape-proto"]),
-    ("coordinator", &["memtape-core", "memtape-proto"]),
+    ("tls", &["memtape-core"]),
+    ("agent", &["memtape-core", "memtape-proto", "memtape-tls"]),
+    ("coordinator", &["memtape-core", "memtape-proto", "memtape-tls"]),
     (
         "cli",
         &[
@@ -21,6 +22,7 @@ const IMPORTS: [(&str, &[&str]); 9] = [
             "memtape-core",
             "memtape-proto",
             "memtape-recorder",
+            "memtape-tls",
         ],
     ),
     (

@@ -1,0 +1,51 @@
+//! Who a certificate names.
+//!
+//! Each name says its kind: `spiffe://…` and other URIs as they are, `dns:HOST`, `email:ADDRESS`
+//! and `cn:NAME`, the last only where the certificate has no other. The certificate itself has
+//! been checked when this is asked.
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Names in one certificate; further ones are left out.
+const NAMES_MAX: usize = 64;
+
+/// Longest name; longer ones are left out.
+const NAME_BYTES_MAX: usize = 512;
+
+/// What a certificate says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// All names, each with its kind.
+    pub names: Vec<String>,
+    /// End of its time, in seconds of the Unix clock.
+    pub ends_unix_seconds: i64,
+}
+
+/// The names in a certificate; empty where it cannot be read.
+pub fn named(certificate: &CertificateDer<'_>) -> Named {
+    let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Named::default() };
+    let alternative = read.subject_alternative_name().ok().flatten();
+    let general = alternative.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let mut names: Vec<String> = general.iter().filter_map(name).collect();
+    if names.is_empty() {
+        let common = read.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        names = common.map(|name| format!("cn:{name}")).collect();
+    }
+    let is_plain = |name: &String| {
+        name.len() <= NAME_BYTES_MAX && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
+    };
+    names.retain(is_plain);
+    names.truncate(NAMES_MAX);
+    Named { names, ends_unix_seconds: read.validity().not_after.timestamp() }
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::URI(uri) => Some((*uri).to_string()).filter(|uri| uri.contains("://")),
+        GeneralName::DNSName(host) => Some(format!("dns:{}", host.to_ascii_lowercase())),
+        GeneralName::RFC822Name(address) => Some(format!("email:{address}")),
+        _ => None,
+    }
+}

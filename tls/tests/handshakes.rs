@@ -1,0 +1,169 @@
+//! Real handshakes in memory: who is let in, before and after files are replaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memtape_tls::TlsError;
+use memtape_tls::authority::{Party, issue, make};
+use memtape_tls::certificate::named;
+use memtape_tls::client::ClientTls;
+use memtape_tls::folder::Material;
+use memtape_tls::server::ServerTls;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tempfile::TempDir;
+use tokio::io::duplex;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+const DAYS: u64 = 30;
+
+/// An authority, a coordinator and the agent of node n1.
+fn pki() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().join("authority");
+    make(&authority).unwrap();
+    let (server, client) = (folder.path().join("server"), folder.path().join("client"));
+    let hosts = vec!["coordinator.example".to_string(), "10.0.0.1".to_string()];
+    issue(&authority, &server, &Party::Coordinator(hosts), DAYS).unwrap();
+    issue(&authority, &client, &Party::Agent("n1".to_string()), DAYS).unwrap();
+    (folder, server, client)
+}
+
+/// The client's certificates as the server saw them; none where the handshake failed.
+async fn shake(
+    server: &ServerTls,
+    client: &ClientTls,
+    name: &str,
+) -> Option<Vec<CertificateDer<'static>>> {
+    let (near, far) = duplex(64 << 10);
+    let connector = TlsConnector::from(Arc::new(client.config()));
+    let name = ServerName::try_from(name.to_string()).unwrap();
+    let (accepted, connected) = tokio::join!(
+        async {
+            let mut stream = TlsAcceptor::from(server.config()).accept(far).await.ok()?;
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"in").await.ok()?;
+            Some(stream)
+        },
+        async {
+            let mut stream = connector.connect(name, near).await.ok()?;
+            // Of TLS 1.3 a client hears only now whether its certificate was taken.
+            let mut said = [0; 2];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut said).await.ok()
+        }
+    );
+    connected?;
+    let chain = accepted?.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    Some(chain.into_iter().map(CertificateDer::into_owned).collect())
+}
+
+/// Puts the files of one folder into the place of another's.
+fn replace(from: &Path, to: &Path) {
+    for name in ["ca.crt", "tls.crt", "tls.key"] {
+        std::fs::rename(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_side_knows_the_other_by_its_certificate() {
+    let (_folder, server, client) = pki();
+    let (server, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
+    assert_eq!(server.hosts(), ["coordinator.example"]);
+    for name in ["coordinator.example", "10.0.0.1"] {
+        let chain = shake(&server, &agent, name).await.expect(name);
+        assert_eq!(named(&chain[0]).names, ["spiffe://memtape/agent/n1"]);
+        assert!(server.trusts(&chain));
+    }
+    assert!(shake(&server, &agent, "other.example").await.is_none(), "the name is another");
+    // A client without a certificate is let in, and has no name.
+    std::fs::remove_file(client.join("tls.crt")).unwrap();
+    std::fs::remove_file(client.join("tls.key")).unwrap();
+    let unproven = ClientTls::open(&client).unwrap();
+    assert_eq!(shake(&server, &unproven, "10.0.0.1").await, Some(Vec::new()));
+    assert!(!server.trusts(&[]));
+}
+
+#[tokio::test]
+async fn certificates_of_others_are_refused() {
+    let (folder, server, client) = pki();
+    let tls = ServerTls::open(&server).unwrap();
+    // Of another authority, of a server, and one that has expired.
+    let (_other, _, forged) = pki();
+    std::fs::copy(client.join("ca.crt"), forged.join("ca.crt")).unwrap();
+    let expired = folder.path().join("expired");
+    let agent = Party::Agent("n1".to_string());
+    issue(&folder.path().join("authority"), &expired, &agent, 0).unwrap();
+    // Times in certificates are whole seconds.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    for folder in [&forged, &server, &expired] {
+        let client = ClientTls::open(folder).unwrap();
+        assert_eq!(shake(&tls, &client, "10.0.0.1").await, None, "{}", folder.display());
+        let chain = Material::read(folder).unwrap().chain;
+        assert!(!tls.trusts(&chain), "{}", folder.display());
+    }
+}
+
+#[tokio::test]
+async fn what_is_replaced_counts_from_the_next_handshake_on() {
+    let (folder, server, client) = pki();
+    let (tls, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
+    let chain = shake(&tls, &agent, "10.0.0.1").await.unwrap();
+    let replaced = tls.replaced();
+    tls.look().unwrap();
+    assert!(!replaced.has_changed().unwrap(), "nothing was replaced");
+    // A renewed certificate of the same authority.
+    let renewed = folder.path().join("renewed");
+    let party = Party::Agent("n1".to_string());
+    issue(&folder.path().join("authority"), &renewed, &party, DAYS).unwrap();
+    replace(&renewed, &client);
+    agent.look().unwrap();
+    let newer = shake(&tls, &agent, "10.0.0.1").await.unwrap();
+    assert!(newer != chain && tls.trusts(&newer) && tls.trusts(&chain));
+    // Half of a new pair changes nothing; the whole of it does.
+    let (_other, new_server, new_client) = pki();
+    std::fs::copy(new_server.join("tls.crt"), server.join("tls.crt")).unwrap();
+    assert!(matches!(tls.look(), Err(TlsError::Unfit { .. })));
+    assert!(shake(&tls, &agent, "10.0.0.1").await.is_some());
+    replace(&new_server, &server);
+    tls.look().unwrap();
+    assert!(replaced.has_changed().unwrap() && !tls.trusts(&newer));
+    assert!(shake(&tls, &agent, "10.0.0.1").await.is_none());
+    assert!(shake(&tls, &ClientTls::open(&new_client).unwrap(), "10.0.0.1").await.is_some());
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let (folder, server, _) = pki();
+    let key = server.join("tls.key");
+    let check = |expected: &str| {
+        let error = ServerTls::open(&server).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    };
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(&key, mode(0o644)).unwrap();
+    check("chmod 600");
+    std::fs::set_permissions(&key, mode(0o640)).unwrap();
+    assert!(ServerTls::open(&server).is_ok(), "a group may read it, as in a mounted secret");
+    std::fs::write(&key, "nonsense").unwrap();
+    check("holds no private key");
+    std::fs::write(server.join("ca.crt"), "nonsense").unwrap();
+    check("holds no certificate");
+    std::fs::remove_file(server.join("ca.crt")).unwrap();
+    check("memtape tls init");
+    let error = make(&folder.path().join("authority")).unwrap_err().to_string();
+    assert!(error.contains("ca.key"), "nothing is replaced: {error}");
+}
+
+#[test]
+fn names_of_spiffe_are_read() {
+    let (_folder, server, client) = pki();
+    for (from, to) in
+        [("tls.crt", "svid.pem"), ("tls.key", "svid_key.pem"), ("ca.crt", "svid_bundle.pem")]
+    {
+        std::fs::rename(client.join(from), client.join(to)).unwrap();
+    }
+    let read = Material::read(&client).unwrap();
+    assert_eq!(named(&read.chain[0]).names, ["spiffe://memtape/agent/n1"]);
+    let of_server = named(&Material::read(&server).unwrap().chain[0]);
+    assert_eq!(of_server.names, ["dns:coordinator.example"]);
+    assert!(of_server.ends_unix_seconds > 1_700_000_000);
+    assert!(named(&CertificateDer::from(vec![1, 2, 3])).names.is_empty());
+}
