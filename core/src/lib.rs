@@ -21,6 +21,7 @@
 
 extern crate alloc;
 
+pub mod access;
 pub mod capture;
 pub mod census;
 pub mod detector;

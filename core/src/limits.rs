@@ -320,6 +320,38 @@ limits! {
         "Ranks of a capture whose collectives are compared",
         "further ranks are listed as unknown",
         "`memtape show CAPTURE`";
+    REQUESTS_PER_SECOND_MAX: u64 = 200, Count, "coordinator",
+        "Requests of one caller to the HTTP API a second, in the long run",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    REQUESTS_AT_ONCE_MAX: u64 = 1000, Count, "coordinator",
+        "Requests of one caller to the HTTP API at once",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    AUDITED_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
+        "Requests of one caller a minute that the audit writes down, in the long run",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    AUDITED_AT_ONCE_MAX: u64 = 200, Count, "coordinator",
+        "Requests of one caller at once that the audit writes down",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    CALLERS_MAX: usize = 16_384, Count, "coordinator",
+        "Callers of the HTTP API whose requests are counted at the same time",
+        "further ones are refused with status 429",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    TOKENS_MAX: usize = 1000, Count, "coordinator",
+        "Tokens that are valid at the same time",
+        "no further one is made",
+        "the answer";
+    TOKEN_DAYS_MAX: u64 = 366, Count, "coordinator",
+        "Days that a token is valid",
+        "a token for longer is refused",
+        "the answer";
+    AUDIT_ENTRIES_MAX: usize = 100_000, Count, "coordinator",
+        "Entries of the audit that are kept",
+        "the oldest is deleted",
+        "the number of the first entry in `memtape audit`";
     REQUEST_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
         "The body of a request to the HTTP API",
         "the request is refused with status 413",

@@ -1,0 +1,286 @@
+//! Who may do what: roles, whose jobs they reach, and the rules that give them.
+//!
+//! A caller comes with names that were proven elsewhere, by a certificate or a token. Rules give
+//! each name roles over the jobs of some owners or of all. An agent is bound to its node by its
+//! certificate: a rule says which name the agent of a node has. Without rules everybody may do
+//! everything, as on a machine of one's own. Nothing here reads a certificate or a clock.
+
+use alloc::collections::BTreeSet;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::identity::owner::Owner;
+
+/// Stands for the node in the name of an agent.
+pub const NODE: &str = "{node}";
+
+/// What a caller may do. Each role has what those before it have, but for [`Role::Agent`].
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[strum(serialize_all = "lowercase")]
+pub enum Role {
+    /// Reports for one node, and does nothing else.
+    Agent,
+    /// Sees jobs with their stacks and command lines.
+    #[default]
+    Viewer,
+    /// Asks for captures, too.
+    Operator,
+    /// Sees every job, gives tokens out and reads the audit.
+    Admin,
+}
+
+impl Role {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Whose jobs a role reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Scope {
+    /// User ids; they count where the job has no namespace, as in a pod all are root.
+    pub uids: BTreeSet<u32>,
+    /// Kubernetes namespaces.
+    pub namespaces: BTreeSet<String>,
+}
+
+impl Scope {
+    /// All jobs are reached, also those whose owner is not known.
+    pub fn is_all(&self) -> bool {
+        self.uids.is_empty() && self.namespaces.is_empty()
+    }
+
+    /// Is this owner's job reached?
+    pub fn reaches(&self, owner: Option<&Owner>) -> bool {
+        let reaches = |owner: &Owner| match owner.namespace.as_str() {
+            "" => self.uids.contains(&owner.uid),
+            namespace => self.namespaces.contains(namespace),
+        };
+        self.is_all() || owner.is_some_and(reaches)
+    }
+}
+
+/// A role over the jobs of some owners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The role.
+    pub role: Role,
+    /// Whose jobs.
+    pub scope: Scope,
+}
+
+/// Who gets a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Names of callers; in those of agents `{node}` stands for the node.
+    pub names: Vec<String>,
+    /// Groups, of which a token names those of its user.
+    pub groups: Vec<String>,
+    /// What they get.
+    pub grant: Grant,
+}
+
+/// All rules of a coordinator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Each gives something; together they give all of it.
+    pub rules: Vec<Rule>,
+    /// Names that get nothing, whatever a rule says.
+    pub denied: BTreeSet<String>,
+}
+
+impl Rules {
+    /// The caller with these proven names and groups.
+    pub fn caller(&self, names: &[String], groups: &[String]) -> Caller {
+        let name = names.first().map_or_else(|| "unproven".to_string(), Clone::clone);
+        if names.iter().any(|name| self.denied.contains(name)) {
+            return Caller { name, grants: Vec::new() };
+        }
+        let is_meant = |rule: &&Rule| {
+            rule.grant.role != Role::Agent
+                && (rule.names.iter().any(|name| names.contains(name))
+                    || rule.groups.iter().any(|group| groups.contains(group)))
+        };
+        let grants = self.rules.iter().filter(is_meant).map(|rule| rule.grant.clone()).collect();
+        Caller { name, grants }
+    }
+
+    /// May the holder of these names be the agent of this node?
+    pub fn is_agent(&self, names: &[String], node: &str) -> bool {
+        let has_name = |name: &String| names.contains(&name.replace(NODE, node));
+        !names.iter().any(|name| self.denied.contains(name))
+            && self
+                .rules
+                .iter()
+                .any(|rule| rule.grant.role == Role::Agent && rule.names.iter().any(has_name))
+    }
+}
+
+/// Someone who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The first of their names.
+    pub name: String,
+    grants: Vec<Grant>,
+}
+
+impl Caller {
+    /// Everybody, where there are no rules.
+    pub fn anyone() -> Self {
+        let grant = Grant { role: Role::Admin, scope: Scope::default() };
+        Self { name: "anyone".to_string(), grants: alloc::vec![grant] }
+    }
+
+    /// The holder of one grant, such as a token's.
+    pub fn holder(name: String, grant: Grant) -> Self {
+        Self { name, grants: alloc::vec![grant] }
+    }
+
+    /// May they ask for anything at all?
+    pub fn is_known(&self) -> bool {
+        !self.grants.is_empty()
+    }
+
+    /// May they see an owner's jobs?
+    pub fn may_see(&self, owner: Option<&Owner>) -> bool {
+        self.has(Role::Viewer, owner)
+    }
+
+    /// May they ask for captures of an owner's jobs?
+    pub fn may_operate(&self, owner: Option<&Owner>) -> bool {
+        self.has(Role::Operator, owner)
+    }
+
+    /// May they see everything?
+    pub fn may_see_all(&self) -> bool {
+        self.grants.iter().any(|grant| grant.role >= Role::Viewer && reach(grant).is_all())
+    }
+
+    /// May they give tokens out and read the audit?
+    pub fn may_administer(&self) -> bool {
+        self.grants.iter().any(|grant| grant.role == Role::Admin)
+    }
+
+    fn has(&self, role: Role, owner: Option<&Owner>) -> bool {
+        self.grants.iter().any(|grant| grant.role >= role && reach(grant).reaches(owner))
+    }
+}
+
+/// Who administers reaches everything.
+fn reach(grant: &Grant) -> Scope {
+    match grant.role {
+        Role::Admin => Scope::default(),
+        _ => grant.scope.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+
+    fn owner(uid: u32, namespace: &str) -> Owner {
+        Owner { uid, namespace: namespace.to_string() }
+    }
+
+    fn rule(role: Role, names: &[&str], groups: &[&str], scope: Scope) -> Rule {
+        let all = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
+        Rule { names: all(names), groups: all(groups), grant: Grant { role, scope } }
+    }
+
+    fn scope(uids: &[u32], namespaces: &[&str]) -> Scope {
+        Scope {
+            uids: uids.iter().copied().collect(),
+            namespaces: namespaces.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn rules() -> Rules {
+        Rules {
+            rules: alloc::vec![
+                rule(Role::Agent, &["spiffe://c/agent/{node}", "dns:{node}"], &[], scope(&[], &[])),
+                rule(Role::Viewer, &["alice"], &["team-a"], scope(&[1000], &["a"])),
+                rule(Role::Operator, &["alice"], &[], scope(&[1000], &[])),
+                rule(Role::Admin, &["root"], &[], scope(&[1], &[])),
+                rule(Role::Viewer, &["grafana", "mallory"], &[], scope(&[], &[])),
+            ],
+            denied: ["mallory".to_string(), "spiffe://c/agent/stolen".to_string()].into(),
+        }
+    }
+
+    fn caller(name: &str, groups: &[&str]) -> Caller {
+        let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
+        rules().caller(&[name.to_string()], &groups)
+    }
+
+    #[test]
+    fn callers_reach_what_their_rules_say_and_no_more() {
+        let alice = caller("alice", &[]);
+        assert!(alice.may_see(Some(&owner(1000, ""))) && alice.may_operate(Some(&owner(1000, ""))));
+        assert!(alice.may_see(Some(&owner(0, "a"))) && !alice.may_operate(Some(&owner(0, "a"))));
+        for other in [Some(owner(1001, "")), Some(owner(1000, "b")), Some(owner(0, "")), None] {
+            assert!(!alice.may_see(other.as_ref()) && !alice.may_operate(other.as_ref()));
+        }
+        assert!(!alice.may_see_all() && !alice.may_administer());
+        assert!(caller("bob", &["team-a"]).may_see(Some(&owner(0, "a"))));
+        assert!(!caller("bob", &["team-b"]).is_known() && !caller("mallory", &[]).is_known());
+        assert!(caller("grafana", &[]).may_see_all() && !caller("grafana", &[]).may_administer());
+        assert!(!caller("grafana", &[]).may_operate(Some(&owner(7, ""))));
+        let root = caller("root", &[]);
+        assert!(
+            root.may_administer() && root.may_see(None) && root.may_operate(Some(&owner(9, "z")))
+        );
+        // An agent is no viewer, and a caller without a name is unknown.
+        assert!(!caller("spiffe://c/agent/n1", &[]).is_known());
+        assert!(!rules().caller(&[], &[]).is_known());
+        assert!(Caller::anyone().may_administer() && Caller::anyone().may_see(None));
+    }
+
+    #[test]
+    fn an_agent_is_that_of_its_node_alone() {
+        let is_agent =
+            |name: &str, node: &str| rules().is_agent(&["x".to_string(), name.to_string()], node);
+        assert!(is_agent("spiffe://c/agent/n1", "n1") && is_agent("dns:n1", "n1"));
+        for (name, node) in [
+            ("spiffe://c/agent/n1", "n2"),
+            ("spiffe://c/agent/stolen", "stolen"),
+            ("spiffe://c/agent/{node}", "n1"),
+            ("alice", "n1"),
+            ("alice", "alice"),
+            ("root", "root"),
+            ("spiffe://c/agent/n1", "agent/n1"),
+            ("", ""),
+        ] {
+            assert!(!is_agent(name, node), "{name:?} as {node:?}");
+        }
+        // A node that is called as a pattern is no pattern.
+        let node = format!("x{NODE}");
+        assert!(is_agent(&format!("dns:{node}"), &node) && !is_agent("dns:n1", &node));
+    }
+
+    #[test]
+    fn roles_have_names() {
+        for &role in <Role as strum::VariantArray>::VARIANTS {
+            assert_eq!(role.as_str().parse::<Role>(), Ok(role));
+        }
+    }
+}
