@@ -20,10 +20,20 @@ use crate::store;
 /// Settings of one coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Address of gRPC, HTTP API and page, all on one port; port 0 takes a free one. There is no
-    /// authentication yet: an address beyond the loopback is for trusted networks only. Default:
-    /// `127.0.0.1:7771`.
+    /// Address of gRPC, HTTP API and page, all on one port; port 0 takes a free one. One beyond the
+    /// loopback needs `tls_dir` and `access_file`, or `is_insecure`. Default: `127.0.0.1:7771`.
     pub listen: SocketAddr,
+    /// Folder with the port's certificate and key, and the authorities of its clients'
+    /// certificates; read again when it changes. Default: none, and no TLS.
+    pub tls_dir: Option<PathBuf>,
+    /// File that says who gets which role over whose jobs; read again when it changes. Default:
+    /// none, and everybody may do everything.
+    pub access_file: Option<PathBuf>,
+    /// The port may be reached from elsewhere without TLS or without roles. Default: false.
+    pub is_insecure: bool,
+    /// Address of a port that answers `/healthz` and `/readyz` alone, so that a flood of the main
+    /// port does not fail them. Default: none.
+    pub health_listen: Option<SocketAddr>,
     /// Names under which browsers and programs reach the page and the API, without ports; localhost
     /// and addresses always do. Default: none.
     pub hosts: Vec<String>,
@@ -52,13 +62,15 @@ pub struct Config {
     /// region and credentials come from the usual `AWS_…` environment variables. Two coordinators
     /// must not share a prefix. Default: none.
     pub snapshots_url: Option<String>,
-    /// Captures closed longer ago than this are deleted, unless an open incident needs them.
+    /// Captures closed longer ago than this are deleted, unless an open incident needs them. Only
+    /// time in which a coordinator runs counts.
     /// Default: 90 days.
     pub captures_age_max: Duration,
     /// Step records kept, in bytes on disk, give or take 64 MiB. When they are more, the oldest
     /// are deleted. Default: 64 GiB.
     pub steps_bytes_max: u64,
-    /// Step records older than this are deleted, an hour of them at a time. Default: 14 days.
+    /// Step records older than this are deleted, an hour of them at a time. Only time in which a
+    /// coordinator runs counts. Default: 14 days.
     pub steps_age_max: Duration,
     /// Whether and how to ask the orchestrator for a restart.
     pub restart: RestartConfig,
@@ -78,6 +90,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7771)),
+            health_listen: None,
+            tls_dir: None,
+            access_file: None,
+            is_insecure: false,
             hosts: Vec::new(),
             data_dir: PathBuf::from("memtape-data"),
             report_interval: Duration::from_secs(1),
@@ -116,7 +132,17 @@ impl Config {
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
         let acts = self.restart.policy.mode == policy::Mode::Act;
         let targets = self.restart.targets();
+        let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
+            (
+                is_open && (self.tls_dir.is_none() || self.access_file.is_none()),
+                "an address beyond the loopback needs --tls-dir and --access-file (`memtape tls \
+                 init` makes both), or --insecure in a network that you trust",
+            ),
+            (
+                self.tls_dir.is_some() && self.access_file.is_none(),
+                "TLS without roles lets everybody in: name a file of roles with --access-file",
+            ),
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),

@@ -1,16 +1,17 @@
 //! Which connections stay open: those on which a call is in progress.
 //!
 //! A connection that says nothing costs a file descriptor and one of the places that agents need.
-//! Such a connection is closed after [`Times::idle`]; earlier where all places are taken, the one
-//! that is idle longest first. A client that does not read its answer for [`Times::stalled`] is
-//! closed, too; the streams of agents have pings instead. No timer of the HTTP library covers all
-//! of this: none runs before the protocol is known, nor between two calls of HTTP/2. This file
-//! reads no request.
+//! Such a connection is closed after [`Times::idle`]; earlier where all places are taken: then the
+//! network with most idle connections gives up the one that is idle longest. A connection whose
+//! certificate or role is valid no more is closed, too, and one whose client does not read its
+//! answer for [`Times::stalled`]; the streams of agents have pings instead. No timer of the HTTP
+//! library covers all of this: none runs before the protocol is known, nor between two calls of
+//! HTTP/2. This file reads no request.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use axum::http::{HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+use crate::access::Peer;
 
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +45,8 @@ pub(crate) enum Overdue {
     Idle,
     /// Its client does not read the answer.
     Stalled,
+    /// The certificate or the role that it came with is valid no more.
+    Distrusted,
 }
 
 impl Overdue {
@@ -51,6 +56,7 @@ impl Overdue {
             Self::GivenUp => "another connection needs its place",
             Self::Idle => "no call is in progress",
             Self::Stalled => "its client does not read the answer",
+            Self::Distrusted => "its certificate or its role is valid no more",
         }
     }
 }
@@ -63,8 +69,8 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// In the order in which they became idle.
-    waiting: BTreeMap<u64, Weak<Connection>>,
+    /// Of each network, in the order in which they became idle.
+    waiting: HashMap<IpAddr, BTreeMap<u64, Weak<Connection>>>,
     next: u64,
 }
 
@@ -72,10 +78,10 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Connection {
     all: Arc<Connections>,
-    peer: SocketAddr,
+    peer: Peer,
     calls: Mutex<Calls>,
-    /// Streams of agents among the calls.
-    streams: AtomicUsize,
+    /// The nodes of the agents whose streams are among the calls.
+    nodes: Mutex<Vec<String>>,
     changed: Notify,
     is_given_up: AtomicBool,
     /// When each answer that is on its way was last read from.
@@ -96,7 +102,7 @@ pub(crate) struct Call(Arc<Connection>);
 
 /// An agent's stream in progress; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct AgentStream(Arc<Connection>);
+pub(crate) struct AgentStream(Arc<Connection>, String);
 
 /// The body of an answer. The call is in progress until it is sent.
 struct Answer {
@@ -107,12 +113,12 @@ struct Answer {
 
 impl Connections {
     /// Takes up a connection, idle at first.
-    pub(crate) fn open(self: &Arc<Self>, peer: SocketAddr) -> Arc<Connection> {
+    pub(crate) fn open(self: &Arc<Self>, peer: Peer) -> Arc<Connection> {
         let connection = Arc::new(Connection {
             all: self.clone(),
             peer,
             calls: Mutex::new(Calls::default()),
-            streams: AtomicUsize::new(0),
+            nodes: Mutex::default(),
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
@@ -121,21 +127,47 @@ impl Connections {
         connection
     }
 
-    /// Gives up the connection that is idle longest; its peer, if there is one.
-    pub(crate) fn give_up_one(&self) -> Option<SocketAddr> {
+    /// Gives up the connection that is idle longest of the network that has most of them.
+    pub(crate) fn give_up_one(&self) -> Option<Arc<Connection>> {
         loop {
             // Not held below: a connection that is dropped there takes the lock.
-            let first = lock(&self.idle).waiting.pop_first();
-            let (_, connection) = first?;
-            let Some(connection) = connection.upgrade() else { continue };
+            let first = lock(&self.idle).pop();
+            let Some(connection) = first?.upgrade() else { continue };
             connection.is_given_up.store(true, SeqCst);
             connection.changed.notify_one();
-            return Some(connection.peer);
+            return Some(connection);
+        }
+    }
+}
+
+impl Idle {
+    fn pop(&mut self) -> Option<Weak<Connection>> {
+        let most = |(_, waiting): &(&IpAddr, &mut BTreeMap<u64, Weak<Connection>>)| {
+            (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied()))
+        };
+        let (&network, waiting) = self.waiting.iter_mut().max_by_key(most)?;
+        let (_, connection) = waiting.pop_first()?;
+        if waiting.is_empty() {
+            self.waiting.remove(&network);
+        }
+        Some(connection)
+    }
+
+    fn remove(&mut self, network: IpAddr, place: u64) {
+        let Some(waiting) = self.waiting.get_mut(&network) else { return };
+        waiting.remove(&place);
+        if waiting.is_empty() {
+            self.waiting.remove(&network);
         }
     }
 }
 
 impl Connection {
+    /// Its other end.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     /// A call begins.
     pub(crate) fn begin(self: &Arc<Self>) -> Call {
         let mut calls = lock(&self.calls);
@@ -144,15 +176,15 @@ impl Connection {
         Call(self.clone())
     }
 
-    /// A stream of an agent begins.
-    pub(crate) fn begin_stream(self: &Arc<Self>) -> AgentStream {
-        self.streams.fetch_add(1, SeqCst);
-        AgentStream(self.clone())
+    /// A stream of a node's agent begins.
+    pub(crate) fn begin_stream(self: &Arc<Self>, node: &str) -> AgentStream {
+        lock(&self.nodes).push(node.to_string());
+        AgentStream(self.clone(), node.to_string())
     }
 
-    /// Is an agent's stream open on it?
-    pub(crate) fn has_stream(&self) -> bool {
-        self.streams.load(SeqCst) > 0
+    /// The nodes whose agents have a stream on it.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        lock(&self.nodes).clone()
     }
 
     /// Returns when the connection is to be closed, with the reason.
@@ -192,7 +224,8 @@ impl Connection {
         let mut all = lock(&self.all.idle);
         let place = all.next;
         all.next += 1;
-        all.waiting.insert(place, Arc::downgrade(self));
+        let of_network = all.waiting.entry(self.peer.network()).or_default();
+        of_network.insert(place, Arc::downgrade(self));
         calls.idle = Some((place, Instant::now()));
         self.changed.notify_one();
     }
@@ -200,7 +233,7 @@ impl Connection {
     /// It is idle no more.
     fn leave(&self, calls: &mut Calls) {
         if let Some((place, _)) = calls.idle.take() {
-            lock(&self.all.idle).waiting.remove(&place);
+            lock(&self.all.idle).remove(self.peer.network(), place);
             self.changed.notify_one();
         }
     }
@@ -224,7 +257,10 @@ impl Drop for Call {
 
 impl Drop for AgentStream {
     fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, SeqCst);
+        let mut nodes = lock(&self.0.nodes);
+        if let Some(index) = nodes.iter().position(|node| *node == self.1) {
+            nodes.swap_remove(index);
+        }
     }
 }
 
@@ -275,18 +311,20 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     const TIMES: Times = Times { idle: Duration::from_secs(30), stalled: Duration::from_secs(60) };
 
-    fn peer(port: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], port))
+    fn peer(last: u8, port: u16) -> Peer {
+        Peer::new(SocketAddr::from(([127, 0, 0, last], port)))
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
         let all = Arc::new(Connections::default());
-        let connection = all.open(peer(1));
+        let connection = all.open(peer(1, 1));
         let begin = Instant::now();
         assert_eq!(connection.overdue(TIMES).await.as_str(), "no call is in progress");
         assert_eq!(begin.elapsed(), TIMES.idle);
@@ -301,22 +339,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_one_that_is_idle_longest_gives_way() {
         let all = Arc::new(Connections::default());
-        let connections: Vec<_> = (1..=3).map(|port| all.open(peer(port))).collect();
+        let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
         let busy = connections[0].begin();
-        assert_eq!(all.give_up_one(), Some(peer(2)));
+        let given_up = || all.give_up_one().map(|it| it.peer().address.port());
+        assert_eq!(given_up(), Some(2));
         assert_eq!(
             connections[1].overdue(TIMES).await.as_str(),
             "another connection needs its place"
         );
         drop(busy);
-        assert_eq!((all.give_up_one(), all.give_up_one()), (Some(peer(3)), Some(peer(1))));
-        assert_eq!(all.give_up_one(), None);
+        assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_costs_other_networks_nothing() {
+        let all = Arc::new(Connections::default());
+        let _other = all.open(peer(2, 9));
+        let _flood: Vec<_> = (1..=50).map(|port| all.open(peer(1, port))).collect();
+        for port in 1..=49 {
+            let given_up = all.give_up_one().map(|it| it.peer().address.port());
+            assert_eq!(given_up, Some(port));
+        }
+        // One each: the older goes.
+        assert_eq!(all.give_up_one().map(|it| it.peer().address.port()), Some(9));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_not_read_is_overdue_but_for_grpc() {
         let all = Arc::new(Connections::default());
-        let connection = all.open(peer(1));
+        let connection = all.open(peer(1, 1));
         let answer = connection.begin().answer(Response::new(Body::from("unread")));
         let begin = Instant::now();
         assert_eq!(connection.overdue(TIMES).await.as_str(), "its client does not read the answer");

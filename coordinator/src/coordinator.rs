@@ -13,6 +13,7 @@ use memtape_core::capture::Reason;
 use memtape_core::identity::owner::Owner;
 use tokio::sync::mpsc;
 
+use crate::access::audit::{Audit, Entry};
 use crate::clock::Now;
 use crate::config::Config;
 use crate::ingest::event::Event;
@@ -60,6 +61,7 @@ pub(crate) struct Coordinator {
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) audit: Audit,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) events: mpsc::Sender<Event>,
 }
@@ -126,8 +128,8 @@ impl Coordinator {
             }
             Event::Said { stream, message, share } => self.said(stream, message, share),
             Event::Gone { stream } => self.gone(stream),
-            Event::UploadBegun { capture, tape_id, reply } => {
-                captures.upload_begun(context, &capture, &tape_id, jobs, reply);
+            Event::UploadBegun { capture, tape_id, nodes, reply } => {
+                captures.upload_begun(context, (&capture, &tape_id), &nodes, jobs, reply);
             }
             Event::SnapshotFailed { capture, tape_id, why } => {
                 captures.snapshot_failed(&capture, &tape_id, &why, jobs);
@@ -260,7 +262,7 @@ impl Coordinator {
         if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
             self.expired_ns = now.mono_ns;
             let age_ns = i64::try_from(self.config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
-            self.shared.store.expire_steps(now.wall_ns.saturating_sub(age_ns));
+            self.shared.store.expire_steps(age_ns);
         }
     }
 
@@ -313,9 +315,7 @@ impl Coordinator {
                 Effect::KeepSteps { node, report, batch, share } => {
                     self.keep_steps(&node, report, batch, share);
                 }
-                Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns } => {
-                    store.forget_steps(serial, from_wall_ns, to_wall_ns);
-                }
+                Effect::ForgetSteps { serial } => store.forget_steps(serial),
                 Effect::ReleaseSnapshot(hash) => store.blobs().release(hash),
                 Effect::AskAgent { node, request } => {
                     self.send(&node, wire::capture_request(request));
@@ -376,6 +376,8 @@ impl Coordinator {
     fn request_capture(&mut self, serial: u32, reason: Reason, step: Option<u64>, asker: Asker) {
         let Self { jobs, captures, incidents, actions, context, .. } = self;
         let result = captures.request(context, serial, reason.clone(), step, jobs);
+        let is_asked = matches!(asker, Asker::User(_));
+        let taken = result.clone().ok().filter(|_| !is_asked);
         match asker {
             Asker::Trigger => jobs.trigger_answered(context.now, serial, reason, &result),
             Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
@@ -393,6 +395,9 @@ impl Coordinator {
                 context.push(Effect::TryWrite(Changes::default(), answer));
             }
         }
+        if let Some(id) = taken {
+            self.audit("capture", id);
+        }
     }
 
     fn write(&self, changes: Changes, after: After) {
@@ -407,6 +412,9 @@ impl Coordinator {
             }
             After::Start(work) => {
                 let works = self.works.clone();
+                if let Work::Restart { order, .. } = &work {
+                    self.audit("restart", format!("{} {}", order.job, order.action));
+                }
                 // The worker is gone when the coordinator stops.
                 when_written(move || drop(works.send(work)))
             }
@@ -418,6 +426,12 @@ impl Coordinator {
             }
         };
         store.write(changes, done);
+    }
+
+    /// Writes into the audit what the coordinator does without being asked.
+    fn audit(&self, action: &'static str, subject: String) {
+        let (who, wall_ns) = ("coordinator".to_string(), self.context.now.wall_ns);
+        self.shared.audit.note(Entry { who, action, subject, wall_ns, ..Entry::default() });
     }
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.

@@ -4,6 +4,7 @@
 //! that a newer coordinator reads an older store; what a new field cannot say, `store/records/`
 //! converts. Incidents are core's own type, with its `serde` feature.
 
+use memtape_core::access::{Role, Scope};
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
@@ -170,6 +171,8 @@ pub(crate) struct CaptureRecord {
     pub(crate) before_step: u64,
     pub(crate) requested_wall_ns: i64,
     pub(crate) closed_wall_ns: Option<i64>,
+    /// The same on the store's clock, by which its age is measured; none from earlier versions.
+    pub(crate) closed_store_ns: Option<i64>,
     pub(crate) complete: bool,
 }
 
@@ -210,6 +213,40 @@ pub(crate) struct ActionRecord {
     pub(crate) outcome: policy::Outcome,
 }
 
+/// A token of a program or a user; the token itself is not kept.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct TokenRecord {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) scope: Scope,
+    /// BLAKE3 of the token, in hexadecimal.
+    pub(crate) hash: String,
+    pub(crate) created_by: String,
+    pub(crate) created_wall_ns: i64,
+    pub(crate) expires_wall_ns: i64,
+    pub(crate) revoked_wall_ns: Option<i64>,
+}
+
+/// One entry of the audit: who did what, when, and from where.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct AuditRecord {
+    /// Numbers have no holes, unless an entry could not be written.
+    pub(crate) number: u64,
+    pub(crate) wall_ns: i64,
+    pub(crate) who: String,
+    /// Address of the client; empty where the coordinator itself acted.
+    pub(crate) from: String,
+    /// Number of the request, as its answer says.
+    pub(crate) request: u64,
+    pub(crate) action: String,
+    pub(crate) subject: String,
+    /// BLAKE3 of the entry before this one, in hexadecimal.
+    pub(crate) before: String,
+}
+
 /// Says of each record its kind, and what its key is made of.
 macro_rules! keys {
     ($($record:ident = $kind:literal, |$this:ident| $key:expr;)+) => {$(
@@ -230,6 +267,8 @@ keys! {
     PartRecord = b'p', |it| [it.capture.as_bytes(), &[0], &it.rank.to_be_bytes()].concat();
     IncidentRecord = b'i', |it| it.id.clone().into_bytes();
     ActionRecord = b'x', |it| it.id.clone().into_bytes();
+    TokenRecord = b'k', |it| it.id.clone().into_bytes();
+    AuditRecord = b'u', |it| it.number.to_be_bytes().to_vec();
 }
 
 impl PartRecord {

@@ -1,13 +1,20 @@
 //! Start-up and end: check all settings, bind, open the store, take up the work, run, drain.
 
+use std::future::pending;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use memtape_tls::server::ServerTls;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use crate::access::Door;
+use crate::access::audit::Audit;
+use crate::access::tokens::Tokens;
 use crate::clock;
 use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
@@ -17,11 +24,11 @@ use crate::http::server::{self, Bounds};
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
+use crate::records::{AuditRecord, TokenRecord};
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
-use crate::work::pickling::Pickling;
 use crate::work::tasks;
 
 /// Time between two looks at deadlines.
@@ -58,8 +65,10 @@ pub async fn run(
     let config = Arc::new(config);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
-    let (store, restored) = open(config.clone()).await?;
+    let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
     let counters = Arc::new(Counters::default());
+    let audit = Audit::new(store.clone(), counters.clone(), audit);
+    let door = Arc::new(door(&config, Tokens::new(store.clone(), tokens), audit.clone())?);
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, queue) = mpsc::channel(EVENTS_MAX);
 
@@ -67,47 +76,72 @@ pub async fn run(
     let shared = Shared {
         store: store.clone(),
         counters: counters.clone(),
+        audit,
         telemetry: telemetry.clone(),
         events: events.clone(),
     };
     let hosts = config.hosts.clone();
-    let service = Service::new(shared.clone(), admission.clone());
+    let service = Service::new(shared.clone(), admission.clone(), door.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    let api =
-        Api { events: events.clone(), store: store.clone(), admission, pickling: Pickling::new() };
+    let api = Api::new(shared.clone(), door.clone(), admission);
+    let mut beside = JoinSet::new();
+    if let Some(listen) = config.health_listen {
+        let serving = serve_health(listen, api.clone(), counters.clone()).await?;
+        beside.spawn(async { drop(serving.await) });
+    }
     let router = grpc.merge(routes::router(api, &hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
-    let serving =
-        tokio::spawn(server::serve(listener, router, Bounds::default(), counters, async {
+    let scheme = if door.tls().is_some() { "https" } else { "http" };
+    beside.spawn(door.clone().follow());
+    let serving = tokio::spawn(server::serve(
+        listener,
+        router,
+        Bounds::default(),
+        Some(door),
+        counters,
+        async {
             // Dropped is as good as sent.
             let _ = serving_stops.await;
-        }));
+        },
+    ));
 
     let (works, to_do) = mpsc::unbounded_channel();
     tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events));
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
-    tracing::info!(data = %data_dir.display(), "listening on http://{address}");
+    tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);
     let coordinator = follow(coordinator, queue, shutdown).await;
     tracing::info!("stopping");
     drop(coordinator);
     drop(stop_serving);
     serving.await.context("the server broke")??;
+    // They hold the store.
+    beside.shutdown().await;
     close(store, telemetry).await
 }
 
-async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
+/// The store and what an earlier process left.
+struct Opened {
+    store: Store,
+    restored: Restored,
+    tokens: Vec<TokenRecord>,
+    audit: Vec<AuditRecord>,
+}
+
+async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
     let snapshots_url = config.snapshots_url.clone();
     let opening = tokio::task::spawn_blocking(move || {
-        let (store, loaded, _) = Store::open(&config.data_dir)?;
+        let (store, mut loaded, _) = Store::open(&config.data_dir)?;
+        let (tokens, audit) = (take(&mut loaded.tokens), take(&mut loaded.audit));
         store.set_steps_bytes_max(config.steps_bytes_max);
         let restored = Restored::new(clock::now(), &config, loaded, &store);
-        anyhow::Ok((store, restored))
+        anyhow::Ok(Opened { store, restored, tokens, audit })
     });
-    let (store, restored) = opening.await.context("the store broke")??;
+    let opened = opening.await.context("the store broke")??;
     if let Some(url) = snapshots_url {
-        store.keep_snapshots_at(&url).await?;
+        opened.store.keep_snapshots_at(&url).await?;
     }
+    let Opened { store, restored, .. } = &opened;
     let swept = store.blobs().sweep().await;
     let (jobs, incidents) = (restored.jobs.names().len(), restored.incidents.count());
     let (captures, snapshots) = (restored.captures.count(), swept.kept);
@@ -117,7 +151,30 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
     if swept.removed > 0 {
         tracing::info!(snapshots = swept.removed, "snapshots that nothing refers to are removed");
     }
-    Ok((store, restored))
+    Ok(opened)
+}
+
+/// Answers on the port of health for as long as it is let.
+async fn serve_health(
+    listen: SocketAddr,
+    api: Api,
+    counters: Arc<Counters>,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send> {
+    let listener = server::bind(listen).await?;
+    let (router, bounds) = (routes::health_router(api), Bounds::small());
+    Ok(server::serve(listener, router, bounds, None, counters, pending()))
+}
+
+/// Who may come in, as the settings say. Blocks for the time of reading some small files.
+fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
+    let tls = config.tls_dir.as_deref().map(ServerTls::open).transpose()?.map(Arc::new);
+    if config.is_insecure && !config.listen.ip().is_loopback() {
+        tracing::warn!(
+            "--insecure: everyone who reaches {} sees every job and can pretend to be an agent",
+            config.listen
+        );
+    }
+    Ok(Door::new(config.access_file.clone(), tls, tokens, audit)?)
 }
 
 /// The loop.

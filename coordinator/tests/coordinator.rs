@@ -1,5 +1,6 @@
 //! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
 
+mod access;
 mod agent_captures;
 mod censuses;
 mod deaths;

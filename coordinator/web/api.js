@@ -9,6 +9,9 @@ const SERIES_POINTS = 400;
 const SERIES_KEPT_MAX = 256;
 const COMPARISONS_KEPT_MAX = 16;
 
+/** The coordinator wants to know who asks. */
+export class NotSignedIn extends Error {}
+
 /** The coordinator has no such thing. */
 export class NotFound extends Error {}
 
@@ -20,7 +23,19 @@ export async function get(path) {
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
   const line = answer.error ?? `the coordinator answered ${response.status}`;
+  if (response.status === 401) throw new NotSignedIn(line);
   throw response.status === 404 ? new NotFound(line) : new Error(line);
+}
+
+/** Signs this browser in with a token; a cookie holds it from then on. */
+export async function signIn(token) {
+  const response = await fetch('api/v1/session', {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ token }),
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `the coordinator answered ${response.status}`);
 }
 
 export const jobPath = (job, rest) => `jobs/${part(job)}/${rest}`;

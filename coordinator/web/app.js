@@ -4,7 +4,7 @@
 // (everything after #) and the theme. Nothing is drawn while the pointer or the keyboard is on a
 // chart, or text is selected: it would be gone.
 
-import { NotFound } from './api.js';
+import { NotFound, NotSignedIn } from './api.js';
 import { keepAges, make } from './elements.js';
 import { route } from './route.js';
 import * as actions from './views/actions.js';
@@ -13,6 +13,7 @@ import * as home from './views/home.js';
 import * as incident from './views/incident.js';
 import * as job from './views/job.js';
 import * as nodes from './views/nodes.js';
+import * as signIn from './views/sign_in.js';
 
 const REFRESH_MS = 2000;
 const VIEWS = { jobs: home, job, incident, capture, actions, nodes };
@@ -71,8 +72,15 @@ function show(hash, name, where, data) {
     : `as of ${new Date().toLocaleTimeString()}`;
 }
 
-/** An unknown id is final; after all else the old content stays, marked as old. */
+/** An unknown id is final, and so is one who is not known; after all else the old content stays, marked as old. */
 function fail(hash, name, where, error) {
+  if (error instanceof NotSignedIn) {
+    asOf.textContent = '';
+    if (shown.key === 'sign in') return;
+    shown = { hash, key: 'sign in' };
+    replace([signIn.draw(refresh)], true);
+    return;
+  }
   const isUnknown = error instanceof NotFound;
   asOf.className = 'stale';
   asOf.textContent = isUnknown ? '' : `✕ ${error.message}; still trying`;

@@ -5,7 +5,7 @@ use aide::OperationOutput;
 use aide::generate::GenContext;
 use aide::openapi::{MediaType, Operation, Response as Described};
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::capture::Outcome;
@@ -18,16 +18,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
+use crate::http::asking::Asking;
 use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
+use crate::http::request::{
+    Accepted, Answer, IdPath, JobQuery, PathOf, Problem, QueryOf, attempt_of,
+};
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
 use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
-use crate::state::view::View;
+use crate::state::visible::Visible;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -43,10 +46,10 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .post("/jobs/{job}/captures", "Requests a capture of all ranks of a job.", request)
 }
 
-async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Captures> {
+async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let Query(query) = query?;
-    let captures = api.ask(move |view| {
-        let newest = view.captures.iter().rev();
+    let captures = asking.ask(move |view| {
+        let newest = view.captures().rev();
         let mut parts = 0;
         let of_job = newest.filter(|known| query.has(&known.record.job));
         let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
@@ -60,27 +63,24 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Captur
 
 /// Reads something of a capture.
 async fn of_capture<T: Send + 'static>(
-    api: &Api,
+    asking: &Asking,
     path: PathOf<IdPath>,
     read: fn(&captures::CaptureState) -> T,
 ) -> Result<T, Problem> {
     let Path(IdPath { id }) = path?;
-    let found = api.ask(move |view| {
-        view.captures.get(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
+    let found = asking.ask(move |view| {
+        view.capture(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
     });
     found.await?
 }
 
-async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Capture> {
-    of_capture(&api, path, |known| capture(known, true)).await.map(Json)
+async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
+    of_capture(&asking, path, |known| capture(known, true)).await.map(Json)
 }
 
-async fn compare(
-    State(api): State<Api>,
-    path: PathOf<IdPath>,
-) -> Answer<memtape_proto::api::Collectives> {
-    let parts = of_capture(&api, path, |known| known.parts.clone()).await?;
-    Ok(Json(collectives::of(&api.store, parts).await))
+async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
+    let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
+    Ok(Json(collectives::of(&asking.api.store, parts).await))
 }
 
 /// A rank of a capture in a path.
@@ -104,26 +104,30 @@ struct Pickle {
     bytes: Bytes,
 }
 
-async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
+async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
     let Path(PartPath { id, rank }) = path?;
-    let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
-    let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
+    let capture = id.clone();
+    let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
+    asking.audit_read("read snapshot", capture).await?;
+    let bytes = asking.api.store.blobs().get(hash).await.map_err(Problem::broken)?;
     Ok(Snapshot { name: format!("rank{rank}.snapshot.zst"), bytes })
 }
 
-async fn pickle(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Pickle, Problem> {
+async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Problem> {
     let Path(PartPath { id, rank }) = path?;
     // The id of an agent-initiated capture is the agent's word, and this is a header.
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
     let name: String = id.chars().filter(is_plain).collect();
     let name = format!("{name}-rank{rank}.pickle");
-    let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
-    let made = api.pickling.pickle(api.store.blobs(), hash).await;
+    let capture = id.clone();
+    let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
+    asking.audit_read("read pickle", capture).await?;
+    let made = asking.api.pickling.pickle(asking.api.store.blobs(), hash).await;
     Ok(Pickle { name, bytes: made.map_err(Problem::broken)? })
 }
 
-fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
-    let state = view.captures.get(id).ok_or_else(|| Problem::unknown("capture", id))?;
+fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
+    let state = view.capture(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
     part.hash().ok_or_else(|| {
         let (outcome, detail) = (part.outcome.as_str(), &part.detail);
@@ -179,7 +183,7 @@ impl OperationOutput for Pickle {
 }
 
 async fn request(
-    State(api): State<Api>,
+    asking: Asking,
     path: PathOf<JobPath>,
     body: Bytes,
 ) -> Result<Accepted<RequestedCapture>, Problem> {
@@ -190,9 +194,16 @@ async fn request(
     };
     // No rank has finished step 0; on the wire 0 is "now".
     let step = wish.step.filter(|step| *step > 0);
+    let wanted = job.clone();
+    let may_operate = asking
+        .ask(move |view| attempt_of(view, &wanted, None).map(|attempt| view.may_operate(attempt)));
+    if !may_operate.await?? {
+        return Err(asking.lacks("operator of that job"));
+    }
+    asking.audit("capture", job.clone()).await?;
     let (reply, id) = oneshot::channel();
     let wanted = Event::CaptureWanted { job, step, reply };
-    api.events.send(wanted).await.map_err(|_| Problem::stopping())?;
+    asking.api.events.send(wanted).await.map_err(|_| Problem::stopping())?;
     let id = id.await.map_err(|_| Problem::stopping())?.map_err(|why| {
         let status = match why {
             CaptureRefused::NoJob(_) => StatusCode::NOT_FOUND,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
 use memtape_core::incident::{self, Page, Tracked};
@@ -13,10 +13,11 @@ use memtape_proto::api::{
     Restart, Suspect,
 };
 
-use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
+use crate::http::asking::Asking;
+use crate::http::request::{Answer, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::records;
-use crate::state::view::View;
+use crate::state::visible::Visible;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -25,34 +26,34 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .get("/actions", "The newest decisions about restarts.", actions)
 }
 
-async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incidents> {
+async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     let Query(query) = query?;
-    let incidents = api.ask(move |view| {
-        let newest = view.incidents.iter().rev();
+    let incidents = asking.ask(move |view| {
+        let newest = view.incidents().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job));
         of_job.take(ROWS_LISTED_MAX).map(|known| incident(view, known)).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
 }
 
-async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Incident> {
+async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
     let Path(IdPath { id }) = path?;
-    let found = api.ask(move |view| {
-        let known = view.incidents.get(&id).map(|known| incident(view, known));
+    let found = asking.ask(move |view| {
+        let known = view.incident(&id).map(|known| incident(view, known));
         known.ok_or_else(|| Problem::unknown("incident", id))
     });
     found.await?.map(Json)
 }
 
-async fn actions(State(api): State<Api>) -> Answer<Actions> {
+async fn actions(asking: Asking) -> Answer<Actions> {
     let actions =
-        api.ask(|view| view.actions.iter().rev().take(ROWS_LISTED_MAX).map(action).collect());
+        asking.ask(|view| view.actions().rev().take(ROWS_LISTED_MAX).map(action).collect());
     Ok(Json(Actions { actions: actions.await? }))
 }
 
 /// An open incident with the newest figures of its growth: the record has those of the last report.
-fn newest<'a>(view: &View<'_>, incident: &'a incident::Incident) -> Cow<'a, incident::Incident> {
-    let attempt = view.jobs.get(incident.serial).filter(|_| incident.is_open());
+fn newest<'a>(view: &Visible<'_>, incident: &'a incident::Incident) -> Cow<'a, incident::Incident> {
+    let attempt = view.attempt_of(incident.serial).filter(|_| incident.is_open());
     let key = incident.growth.key();
     let growth = attempt.and_then(|attempt| {
         let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
@@ -66,8 +67,8 @@ fn newest<'a>(view: &View<'_>, incident: &'a incident::Incident) -> Cow<'a, inci
 
 /// What became of the ranks of an incident's attempt; empty for growth, and where the attempt is no
 /// longer known.
-fn fates(view: &View<'_>, incident: &incident::Incident) -> Vec<Fate> {
-    let attempt = view.jobs.get(incident.serial).filter(|_| incident.failure().is_some());
+fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
+    let attempt = view.attempt_of(incident.serial).filter(|_| incident.failure().is_some());
     attempt.map_or_else(Vec::new, |attempt| {
         let watch = view.watch(attempt);
         attempt.ranks.values().map(|rank| watch.fate(rank)).collect()
@@ -75,12 +76,12 @@ fn fates(view: &View<'_>, incident: &incident::Incident) -> Vec<Fate> {
 }
 
 /// An incident, of what core knows of it and nothing else.
-fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
+fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
     let incident = newest(view, tracked.incident());
     // What is over has no forecast.
     let is_open = incident.is_open();
     let forecast = incident.growth.forecast.filter(|_| is_open);
-    let capture = incident.capture_id.as_ref().and_then(|id| view.captures.get(id));
+    let capture = incident.capture_id.as_ref().and_then(|id| view.capture(id));
     let growth = incident.growth;
     let state = match incident.is_open() {
         true => IncidentState::Open,

@@ -1,35 +1,34 @@
 //! `/jobs`: every job by its newest attempt.
 
-use axum::extract::State;
 use axum::response::Json;
 use memtape_core::detector::RankState;
 use memtape_proto::api::{Job, JobState, Jobs};
 
-use crate::http::request::{Answer, Api};
+use crate::http::asking::Asking;
+use crate::http::request::Answer;
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::jobs::silence::{Silence, Watch};
-use crate::state::view::View;
+use crate::state::visible::Visible;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs", "All jobs, each by its newest attempt.", jobs)
 }
 
-async fn jobs(State(api): State<Api>) -> Answer<Jobs> {
-    let jobs = api.ask(|view| {
-        let newest = view.jobs.names().filter_map(|name| view.jobs.newest(name));
-        newest.map(|attempt| job(view, attempt)).collect()
-    });
+async fn jobs(asking: Asking) -> Answer<Jobs> {
+    let jobs = asking.ask(|view| view.jobs().map(|attempt| job(view, attempt)).collect());
     Ok(Json(Jobs { jobs: jobs.await? }))
 }
 
-fn job(view: &View<'_>, attempt: &Attempt) -> Job {
+fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let mut of_attempt = view.incidents.iter().filter(|incident| {
-        incident.incident().serial == record.serial && incident.incident().is_open()
-    });
-    let incidents_open = count(of_attempt.clone().count());
-    let grows = of_attempt.any(|known| known.incident().failure().is_none());
+    let of_attempt = || {
+        view.incidents().filter(|incident| {
+            incident.incident().serial == record.serial && incident.incident().is_open()
+        })
+    };
+    let incidents_open = count(of_attempt().count());
+    let grows = of_attempt().any(|known| known.incident().failure().is_none());
     let watch = view.watch(attempt);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;
@@ -42,7 +41,7 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
         job: record.job.clone(),
         attempt: record.attempt,
         attempt_ordinal: record.ordinal,
-        attempts: count(view.jobs.serials(&record.job).len()),
+        attempts: count(view.attempts(&record.job)),
         world_size: record.world_size,
         ranks_alive: count(attempt.ranks_here()),
         ranks: count(attempt.ranks.len()),

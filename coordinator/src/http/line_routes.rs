@@ -1,15 +1,16 @@
 //! `/jobs/{job}/lines`: which lines of code hold the live memory of a job, since when, and on which
 //! ranks.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_core::census::Census;
 use memtape_proto::api::Lines;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
+use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Rank;
 
@@ -26,13 +27,9 @@ struct LinesQuery {
     rank: Option<u32>,
 }
 
-async fn lines(
-    State(api): State<Api>,
-    path: PathOf<JobPath>,
-    query: QueryOf<LinesQuery>,
-) -> Answer<Lines> {
+async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>) -> Answer<Lines> {
     let (Path(JobPath { job }), Query(LinesQuery { attempt, rank })) = (path?, query?);
-    let found = api.ask(move |view| {
+    let found = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let of_rank = |of: &Rank| -> Vec<(u32, Census)> {
             of.censuses.values().map(|census| (of.record.rank, census.clone())).collect()

@@ -1,6 +1,8 @@
 //! The HTTP API, the metrics and the page.
 
-pub(crate) mod capture_routes;
+mod access_routes;
+pub(crate) mod asking;
+mod capture_routes;
 mod collectives;
 mod incident_routes;
 mod job_routes;

@@ -1,10 +1,10 @@
 //! `/nodes`: the nodes whose agents have connected.
 
-use axum::extract::State;
 use axum::response::Json;
 use memtape_proto::api::{Node, Nodes};
 
-use crate::http::request::{Answer, Api};
+use crate::http::asking::Asking;
+use crate::http::request::Answer;
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt;
 
@@ -12,8 +12,8 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/nodes", "All nodes whose agents have connected.", nodes)
 }
 
-async fn nodes(State(api): State<Api>) -> Answer<Nodes> {
-    let nodes = api.ask(|view| view.jobs.nodes().map(|(name, of)| node(name, of)).collect());
+async fn nodes(asking: Asking) -> Answer<Nodes> {
+    let nodes = asking.ask(|view| view.nodes().map(|(name, of)| node(name, of)).collect());
     Ok(Json(Nodes { nodes: nodes.await? }))
 }
 

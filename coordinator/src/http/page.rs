@@ -25,7 +25,7 @@ macro_rules! web {
     };
 }
 
-const FILES: [File; 24] = [
+const FILES: [File; 25] = [
     ("/", HTML, include_str!("../../web/index.html")),
     // Browsers ask for this one whatever the page says.
     ("/favicon.ico", IMAGE, include_str!("../../web/favicon.svg")),
@@ -47,6 +47,7 @@ const FILES: [File; 24] = [
     web!("/views/actions.js", SCRIPT),
     web!("/views/capture.js", SCRIPT),
     web!("/views/home.js", SCRIPT),
+    web!("/views/sign_in.js", SCRIPT),
     web!("/views/incident.js", SCRIPT),
     web!("/views/job.js", SCRIPT),
     web!("/views/nodes.js", SCRIPT),

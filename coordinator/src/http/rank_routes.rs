@@ -3,18 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_proto::api::{Device, Rank, Ranks, Unknown, UnknownPart};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::http::request::{Answer, Api, PathOf, QueryOf, attempt_of};
+use crate::http::asking::Asking;
+use crate::http::request::{Answer, PathOf, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::records::Totals;
-use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
+use crate::state::visible::Visible;
 
 /// Agents of protocol 1.1 do not report what ranks take of their hosts, and no agent does before
 /// its first look.
@@ -39,30 +40,30 @@ struct AttemptQuery {
 }
 
 async fn ranks(
-    State(api): State<Api>,
+    asking: Asking,
     path: PathOf<JobPath>,
     query: QueryOf<AttemptQuery>,
 ) -> Answer<Ranks> {
     let (Path(JobPath { job }), Query(AttemptQuery { attempt })) = (path?, query?);
-    let ranks = api.ask(move |view| {
+    let ranks = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let watch = view.watch(attempt);
-        let shown = attempt.ranks.values().map(|of| rank(view.jobs, attempt, &watch, of));
+        let shown = attempt.ranks.values().map(|of| rank(view, attempt, &watch, of));
         Ok(Ranks {
             job: attempt.record.job.clone(),
             attempt: attempt.record.attempt,
             ranks: shown.collect(),
-            unknown: unknown(view.jobs, attempt),
+            unknown: unknown(view, attempt),
         })
     });
     ranks.await?.map(Json)
 }
 
 /// Why the driver's word is missing, and what is not known of the host.
-fn unknown(jobs: &Jobs, attempt: &Attempt) -> Vec<Unknown> {
+fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
     let mut reasons: BTreeMap<(UnknownPart, &str), Vec<u32>> = BTreeMap::new();
     for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {
-        let Some(node) = jobs.node(&rank.record.node) else { continue };
+        let Some(node) = view.node(&rank.record.node) else { continue };
         let host = rank.host.as_ref().map_or(OLD_AGENT, |host| &host.missing);
         let device = node.host.nvml_missing.as_str();
         for (what, why) in [(UnknownPart::Device, device), (UnknownPart::Host, host)] {
@@ -77,7 +78,7 @@ fn unknown(jobs: &Jobs, attempt: &Attempt) -> Vec<Unknown> {
         .collect()
 }
 
-fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank) -> Rank {
+fn rank(view: &Visible<'_>, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank) -> Rank {
     let record = &rank.record;
     Rank {
         rank: record.rank,
@@ -96,7 +97,7 @@ fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank)
         step_wall_ns: rank.step_wall_ns,
         end: record.end.map(Into::into),
         end_detail: record.end_detail.clone(),
-        devices: rank.totals.iter().map(|totals| device(jobs, rank, totals)).collect(),
+        devices: rank.totals.iter().map(|totals| device(view, rank, totals)).collect(),
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
@@ -110,9 +111,9 @@ fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank)
     }
 }
 
-fn device(jobs: &Jobs, rank: &attempt::Rank, totals: &Totals) -> Device {
+fn device(view: &Visible<'_>, rank: &attempt::Rank, totals: &Totals) -> Device {
     let uuids = &rank.record.device_uuids;
-    let node = jobs.node(&rank.record.node);
+    let node = view.node(&rank.record.node);
     let is_here = rank.presence == Presence::Here;
     let gpu = node.filter(|_| is_here).and_then(|node| rank.gpu(totals.device, &node.gpus));
     Device {

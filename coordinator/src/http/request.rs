@@ -4,23 +4,28 @@
 //! must be short. JSON, the store and snapshots are left to the task that asked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aide::OperationOutput;
 use aide::generate::GenContext;
 use aide::openapi::{Operation, Response as Described};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_proto::api;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::access::Door;
+use crate::coordinator::Shared;
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{Event, Question};
+use crate::state::counters::Counters;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
+use crate::state::visible::Visible;
 use crate::store::Store;
 use crate::work::pickling::Pickling;
 
@@ -47,6 +52,8 @@ pub(crate) struct IdPath {
 /// What handlers share.
 #[derive(Clone)]
 pub(crate) struct Api {
+    pub(crate) door: Arc<Door>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) store: Store,
     pub(crate) admission: Arc<Admission>,
@@ -58,6 +65,8 @@ pub(crate) struct Api {
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) line: String,
+    /// When to come again.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 /// The answer of a handler, as JSON unless said otherwise.
@@ -71,11 +80,17 @@ pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
-    /// Asks the loop.
+    /// What handlers share of a coordinator.
+    pub(crate) fn new(shared: Shared, door: Arc<Door>, admission: Arc<Admission>) -> Self {
+        let Shared { store, counters, events, .. } = shared;
+        Self { door, counters, events, store, admission, pickling: Pickling::new() }
+    }
+
+    /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].
     ///
     /// # Errors
     /// When the coordinator is stopping.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
@@ -91,7 +106,12 @@ impl Api {
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, line: impl Into<String>) -> Self {
-        Self { status, line: line.into() }
+        Self { status, line: line.into(), retry_after: None }
+    }
+
+    /// The client is to come again after this time.
+    pub(crate) fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
     }
 
     /// There is no such thing.
@@ -133,7 +153,17 @@ impl From<serde_json::Error> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.status, Json(api::Problem { error: self.line })).into_response()
+        let mut response = (self.status, Json(api::Problem { error: self.line })).into_response();
+        if let Some(wait) = self.retry_after {
+            // Whole seconds, and not too soon.
+            let seconds = wait.as_secs().saturating_add(1);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response
     }
 }
 
@@ -175,13 +205,13 @@ impl<T: JsonSchema> OperationOutput for Accepted<T> {
 /// # Errors
 /// When there is no such job or attempt.
 pub(crate) fn attempt_of<'a>(
-    view: &View<'a>,
+    view: &Visible<'a>,
     job: &str,
     attempt: Option<u32>,
 ) -> Result<&'a Attempt, Problem> {
-    if view.jobs.serials(job).is_empty() {
+    if view.attempts(job) == 0 {
         return Err(Problem::unknown("job", job));
     }
-    let found = view.jobs.attempt(job, attempt);
+    let found = view.attempt(job, attempt);
     found.ok_or_else(|| Problem::unknown("attempt", attempt.unwrap_or(0)))
 }

@@ -19,13 +19,14 @@ use memtape_proto::api::Index;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::http::asking::Asking;
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::site::Site;
 use crate::http::{
-    capture_routes, incident_routes, job_routes, line_routes, node_routes, page, rank_routes,
-    series,
+    access_routes, capture_routes, incident_routes, job_routes, line_routes, node_routes, page,
+    rank_routes, series,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
@@ -38,6 +39,7 @@ const DOCUMENT: &str = "/api/v1/openapi.json";
 
 /// The whole HTTP side: API, document, health, metrics and page.
 pub(crate) fn router(api: Api, names: &[String]) -> Router {
+    let site = Site::new(names, Some(api.door.clone()));
     let mut document = OpenApi {
         info: Info {
             title: "Memtape coordinator".to_string(),
@@ -59,6 +61,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         capture_routes::add,
         incident_routes::add,
         node_routes::add,
+        access_routes::add,
     ];
     let routes = routes.into_iter().fold(Routes::new(), |routes, add| add(routes));
     // The document describes itself, too: it is complete when all routes have been added.
@@ -69,9 +72,10 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         Ok(Json(document.clone()))
     });
     let index = Index { document: DOCUMENT.to_string(), routes: routes.listed() };
-    let routes = routes.get("", "This list of requests.", async move || -> Answer<Index> {
-        Ok(Json(index.clone()))
-    });
+    let routes =
+        routes.get("", "This list of requests.", async move |_: Asking| -> Answer<Index> {
+            Ok(Json(index.clone()))
+        });
     let routes = routes.into_router().finish_api(&mut document);
     // It is set once.
     let _ = made.set(serde_json::to_value(&document).unwrap_or_default());
@@ -87,9 +91,15 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .route("/metrics", get(metrics_text))
         .merge(page::router())
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(Site::new(names), Site::admit))
+        .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
+}
+
+/// The port of health: `/healthz` and `/readyz`, for every client.
+pub(crate) fn health_router(api: Api) -> Router {
+    let router = Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready));
+    router.with_state(api)
 }
 
 async fn no_path() -> Problem {
@@ -108,7 +118,9 @@ async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
     }
 }
 
-async fn metrics_text(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {
+async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
+    asking.sees_all()?;
+    let api = asking.api;
     let view = api.ask(metrics::view).await?;
     let store = api.store.clone();
     let figures = api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());

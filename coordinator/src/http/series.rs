@@ -2,63 +2,45 @@
 
 use memtape_core::limits::SERIES_POINTS_MAX;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_proto::api::{Series, SeriesQuery};
 
+use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
+use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::records::{SeriesKey, StepRow};
-use crate::state::view::View;
+use crate::state::visible::Visible;
 
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
-
-/// How long after the end of an attempt its step records may still come in.
-const LATE_STEPS_NS: i64 = 600_000_000_000;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/series", "The steps of one device of one rank.", series)
 }
 
 async fn series(
-    State(api): State<Api>,
+    asking: Asking,
     path: PathOf<JobPath>,
     query: QueryOf<SeriesQuery>,
 ) -> Answer<Series> {
     let (Path(JobPath { job }), Query(query)) = (path?, query?);
     let wanted = query.clone();
-    let stored = api.ask(move |view| stored(view, &job, &wanted)).await??;
-    let store = api.store.clone();
-    let read = tokio::task::spawn_blocking(move || {
-        let rows = store.series(stored.key, stored.from_wall_ns, stored.to_wall_ns);
-        rows.map(|rows| thin_out(&rows, &query))
-    });
+    let key = asking.ask(move |view| key(view, &job, &wanted)).await??;
+    let store = asking.api.store.clone();
+    let read =
+        tokio::task::spawn_blocking(move || store.series(key).map(|rows| thin_out(&rows, &query)));
     read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }
 
-/// Where the store has a series.
-struct Stored {
-    key: SeriesKey,
-    from_wall_ns: i64,
-    to_wall_ns: i64,
-}
-
-fn stored(view: &View<'_>, job: &str, query: &SeriesQuery) -> Result<Stored, Problem> {
+fn key(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<SeriesKey, Problem> {
     let attempt = attempt_of(view, job, query.attempt)?;
-    let record = &attempt.record;
     let rank =
         attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
     let largest = rank.totals.iter().max_by_key(|totals| totals.allocated);
     let device = query.device.or(largest.map(|totals| totals.device)).unwrap_or(0);
-    let end_ns = record.ended_wall_ns.map(|ended_ns| ended_ns.saturating_add(LATE_STEPS_NS));
-    let now_ns = view.now.wall_ns;
-    Ok(Stored {
-        key: SeriesKey { serial: record.serial, rank: query.rank, device },
-        from_wall_ns: record.first_seen_wall_ns,
-        to_wall_ns: end_ns.map_or(now_ns, |end_ns| now_ns.min(end_ns)),
-    })
+    Ok(SeriesKey { serial: attempt.record.serial, rank: query.rank, device })
 }
 
 /// Makes one point of neighbouring steps where there are more steps than points: the last step, the

@@ -1,9 +1,9 @@
 //! The accept loop: gRPC and HTTP/1 on one port.
 //!
-//! It is our own because of three things that ready-made ones do not have: HTTP/2 pings, which find
-//! agents whose machine is gone, a bound on connections, and an end of those that do nothing
-//! (`../connections.rs`). For each connection the process needs a file descriptor, and most systems
-//! give a service 1,024 unless it asks for more.
+//! It is our own because of what ready-made ones do not have: HTTP/2 pings, which find agents whose
+//! machine is gone, a bound on connections, an end of those that do nothing or are trusted no more
+//! (`../connections.rs`), and certificates that are replaced while it runs. For each connection the
+//! process needs a file descriptor, and most systems give a service 1,024 unless it asks for more.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,18 +18,21 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use memtape_core::limits::{
     ANSWER_STALLED_SECONDS_MAX, CALLS_PER_CONNECTION_MAX, CONNECTION_IDLE_SECONDS_MAX,
     CONNECTIONS_MAX,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
+use crate::access::{Door, Peer, latest_ns};
 use crate::connections::{Connection, Connections, Overdue, Times};
 use crate::state::counters::{Counters, Loss};
 
@@ -39,6 +42,16 @@ const FILES_BESIDE: usize = 1024;
 /// A connection without a sign of life for the sum of both is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a handshake of TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections to the port of health, and how long each may do nothing.
+const HEALTH_CONNECTIONS_MAX: usize = 64;
+const HEALTH_SECONDS_MAX: u64 = 5;
+
+/// Time between two looks at whether a certificate has expired.
+const TRUST_EVERY: Duration = Duration::from_secs(10);
 
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,6 +92,15 @@ pub(crate) struct Bounds {
     pub(crate) times: Times,
 }
 
+impl Bounds {
+    /// Those of a port that answers a few small questions.
+    pub(crate) fn small() -> Self {
+        let seconds = Duration::from_secs(HEALTH_SECONDS_MAX);
+        let times = Times { idle: seconds, stalled: seconds };
+        Self { connections_max: HEALTH_CONNECTIONS_MAX, times }
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Self {
         let seconds = Duration::from_secs;
@@ -88,7 +110,7 @@ impl Default for Bounds {
     }
 }
 
-/// Serves until `shutdown` is ready, then drains.
+/// Serves until `shutdown` is ready, then drains. Without a door there is no TLS.
 ///
 /// # Errors
 /// None but those of a listener that is broken from the start.
@@ -96,6 +118,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     bounds: Bounds,
+    door: Option<Arc<Door>>,
     counters: Arc<Counters>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
@@ -122,23 +145,24 @@ pub(crate) async fn serve(
             accepted = accept(&listener, &room, &all) => accepted,
         };
         let Some((stream, peer, place)) = accepted else { continue };
-        let connection = all.open(peer);
-        let service = Counted { router: router.clone(), connection: connection.clone() };
-        let served = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let watched = graceful.watch(served);
-        let counters = counters.clone();
+        let connection = all.open(Peer::new(peer));
+        let serving = Serving {
+            builder: builder.clone(),
+            router: router.clone(),
+            connection: connection.clone(),
+            watcher: graceful.watcher(),
+        };
+        let (counters, door) = (counters.clone(), door.clone());
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            tokio::select! {
-                ended = watched => {
-                    if let Err(error) = ended {
-                        tracing::debug!("a connection broke: {error}");
-                    }
-                }
-                why = connection.overdue(bounds.times) => {
-                    counters.lose(loss(why), 1);
-                    tracing::debug!(%peer, "a connection is closed: {}", why.as_str());
-                }
+            let why = tokio::select! {
+                () = serving.serve(stream, door.as_deref()) => None,
+                why = connection.overdue(bounds.times) => Some(why),
+                () = distrusted(door.as_deref(), &connection) => Some(Overdue::Distrusted),
+            };
+            if let Some(why) = why {
+                counters.lose(loss(why), 1);
+                tracing::debug!(%peer, "a connection is closed: {}", why.as_str());
             }
             drop(place);
         });
@@ -171,7 +195,75 @@ fn loss(why: Overdue) -> Loss {
     match why {
         Overdue::GivenUp => Loss::ConnectionGivenUp,
         Overdue::Idle | Overdue::Stalled => Loss::ConnectionOverdue,
+        Overdue::Distrusted => Loss::ConnectionDistrusted,
     }
+}
+
+/// What serves one connection.
+struct Serving {
+    builder: Builder<TokioExecutor>,
+    router: Router,
+    connection: Arc<Connection>,
+    watcher: Watcher,
+}
+
+impl Serving {
+    /// Serves until the client or the coordinator ends it.
+    async fn serve(self, stream: TcpStream, door: Option<&Door>) {
+        let Some(tls) = door.and_then(Door::tls) else { return self.answer(stream).await };
+        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        match timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => {
+                let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
+                self.connection.peer().prove(chain.collect());
+                self.answer(stream).await;
+            }
+            Ok(Err(error)) => {
+                let peer = self.connection.peer().address;
+                tracing::debug!(%peer, "a handshake of TLS failed: {error}");
+            }
+            // Its client says nothing.
+            Err(_) => {}
+        }
+    }
+
+    async fn answer(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let service = Counted { router: self.router, connection: self.connection };
+        let served = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        if let Err(error) = self.watcher.watch(served).await {
+            tracing::debug!("a connection broke: {error}");
+        }
+    }
+}
+
+/// Returns when what a connection showed at its beginning is true no more.
+async fn distrusted(door: Option<&Door>, connection: &Connection) {
+    let Some(door) = door else { return std::future::pending().await };
+    let mut changes = door.changes();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+            () = sleep(TRUST_EVERY) => {
+                let ends_unix = connection.peer().ends_unix();
+                if ends_unix.is_none_or(|ends_unix| !has_passed(ends_unix)) {
+                    continue;
+                }
+            }
+        }
+        if !door.still_admits(connection.peer(), &connection.nodes()) {
+            return;
+        }
+    }
+}
+
+fn has_passed(moment_unix: Duration) -> bool {
+    let latest_ns = u64::try_from(latest_ns()).unwrap_or(0);
+    Duration::from_nanos(latest_ns) >= moment_unix
 }
 
 /// The router, with each call counted for its connection.
@@ -236,7 +328,7 @@ mod tests {
         let times = Times { idle, stalled: idle };
         let bounds = Bounds { connections_max: 3, times };
         let counters = Arc::new(Counters::default());
-        tokio::spawn(serve(listener, router, bounds, counters, std::future::pending()));
+        tokio::spawn(serve(listener, router, bounds, None, counters, std::future::pending()));
         address
     }
 

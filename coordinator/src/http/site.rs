@@ -16,27 +16,38 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
+use crate::access::Door;
 use crate::http::request::Problem;
 
 /// Time for a request that brings something, and for its answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// Number of a request, as its answer says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestNumber(pub(crate) u64);
+
 /// The names that this coordinator has, beside localhost and all addresses.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Site {
     names: Arc<[String]>,
+    door: Option<Arc<Door>>,
     requests: Arc<AtomicU64>,
 }
 
 impl Site {
-    /// The site of these names, without ports.
-    pub(crate) fn new(names: &[String]) -> Self {
-        Self { names: names.into(), requests: Arc::default() }
+    /// The site of these names, without ports, and of those in the certificate of the door.
+    pub(crate) fn new(names: &[String], door: Option<Arc<Door>>) -> Self {
+        Self { names: names.into(), door, requests: Arc::default() }
     }
 
     /// Answers what may be answered, and gives each answer an id.
-    pub(crate) async fn admit(State(site): State<Self>, request: Request, next: Next) -> Response {
+    pub(crate) async fn admit(
+        State(site): State<Self>,
+        mut request: Request,
+        next: Next,
+    ) -> Response {
         let number = site.requests.fetch_add(1, Relaxed);
+        request.extensions_mut().insert(RequestNumber(number));
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
         let refused = site.refuse(request.method(), request.uri(), request.headers());
         let mut response = match refused.filter(|_| !is_health) {
@@ -83,11 +94,17 @@ impl Site {
         })
     }
 
+    fn has_certificate(&self, name: &str) -> bool {
+        let tls = self.door.as_ref().and_then(|door| door.tls());
+        tls.is_some_and(|tls| tls.hosts().iter().any(|host| host.eq_ignore_ascii_case(name)))
+    }
+
     fn has(&self, name: &str) -> bool {
         let address = name.trim_start_matches('[').trim_end_matches(']');
         name.eq_ignore_ascii_case("localhost")
             || address.parse::<IpAddr>().is_ok()
             || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
+            || self.has_certificate(name)
     }
 }
 
@@ -96,7 +113,7 @@ mod tests {
     use super::*;
 
     fn check(method: &Method, headers: &[(&'static str, &str)], expected: Option<u16>) {
-        let site = Site::new(&["memtape.example".to_string()]);
+        let site = Site::new(&["memtape.example".to_string()], None);
         let headers: HeaderMap = headers
             .iter()
             .map(|(name, value)| {

@@ -25,8 +25,13 @@ pub(crate) enum Event {
     Said { stream: StreamId, message: Incoming, share: Share },
     /// A stream is over.
     Gone { stream: StreamId },
-    /// An agent begins to send a snapshot.
-    UploadBegun { capture: String, tape_id: String, reply: oneshot::Sender<Upload> },
+    /// The agent of one of these nodes begins to send a snapshot.
+    UploadBegun {
+        capture: String,
+        tape_id: String,
+        nodes: Vec<String>,
+        reply: oneshot::Sender<Upload>,
+    },
     /// A snapshot is stored and synced; nothing refers to it yet.
     SnapshotStored { snapshot: StoredSnapshot, reply: oneshot::Sender<Result<(), UploadRefused>> },
     /// A snapshot came and could not be kept.

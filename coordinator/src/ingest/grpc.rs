@@ -18,6 +18,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::access::Door;
 use crate::clock;
 use crate::connections::Connection;
 use crate::coordinator::Shared;
@@ -60,11 +61,12 @@ const ANSWER_POLL: Duration = Duration::from_millis(10);
 pub(crate) struct Service {
     shared: Shared,
     admission: Arc<Admission>,
+    door: Arc<Door>,
 }
 
 impl Service {
-    pub(crate) fn new(shared: Shared, admission: Arc<Admission>) -> Self {
-        Self { shared, admission }
+    pub(crate) fn new(shared: Shared, admission: Arc<Admission>, door: Arc<Door>) -> Self {
+        Self { shared, admission, door }
     }
 
     /// The service for the router.
@@ -106,12 +108,16 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Messages>, Status> {
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let connection = connection(&request)?;
         let mut incoming = request.into_inner();
         let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
         let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
+        if !self.door.is_agent(connection.peer(), &hello.node) {
+            return Err(self.no_agent(&connection, &hello.node));
+        }
+        let open = connection.begin_stream(&hello.node);
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
         self.tell(Event::Attached { hello, outgoing, reply }).await?;
@@ -120,7 +126,6 @@ impl v1::coordinator_server::Coordinator for Service {
         let reports = Arc::new(Semaphore::new(REPORTS_MAX));
         let (service, unanswered) = (self.clone(), reports.clone());
         let (end, ended) = oneshot::channel();
-        let open = connection.map(|connection| connection.begin_stream());
         tokio::spawn(async move {
             let _open = open;
             tokio::select! {
@@ -138,8 +143,8 @@ impl v1::coordinator_server::Coordinator for Service {
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
         // The places of uploads are for agents: a client without a stream gets none.
-        let connection = request.extensions().get::<Arc<Connection>>();
-        if connection.is_some_and(|connection| !connection.has_stream()) {
+        let nodes = connection(&request)?.nodes();
+        if nodes.is_empty() {
             return Err(Status::unavailable("no agent is attached on this connection"));
         }
         // Nothing of a snapshot is read before its turn.
@@ -151,7 +156,8 @@ impl v1::coordinator_server::Coordinator for Service {
         let first = first.ok_or_else(|| Status::invalid_argument("the snapshot has no chunk"))?;
         let capture = wire::id(&first.capture_id).map_err(refused)?;
         let tape_id = wire::id(&first.tape_id).map_err(refused)?;
-        let result = self.receive(&capture, &tape_id, (turn, first), chunks).await;
+        let sent = Sent { nodes, turn, first, chunks };
+        let result = self.receive(&capture, &tape_id, sent).await;
         let failure = result.as_ref().err().map(Status::message);
         let attributes = [
             KeyValue::new("memtape.capture.id", capture),
@@ -199,6 +205,19 @@ impl Service {
         self.shared.events.send(event).await.map_err(|_| stopping())
     }
 
+    fn no_agent(&self, connection: &Connection, node: &str) -> Status {
+        self.shared.counters.lose(Loss::CallerRefused, 1);
+        let peer = connection.peer();
+        tracing::warn!(
+            node = ?node, from = %peer.address, names = ?peer.names(),
+            "an agent is refused: no role makes this the agent of that node"
+        );
+        Status::permission_denied(format!(
+            "the certificate is not that of the agent of node {node:?}: see the grants of role \
+             agent in the coordinator's file of roles"
+        ))
+    }
+
     fn bad(&self, why: &BadMessage) -> Status {
         self.shared.counters.lose(Loss::BadMessage, 1);
         tracing::warn!("an agent's stream is closed: {why}");
@@ -210,10 +229,9 @@ impl Service {
         &self,
         capture: &str,
         tape_id: &str,
-        (turn, first): (Turn, v1::UploadChunk),
-        chunks: Streaming<v1::UploadChunk>,
+        Sent { nodes, turn, first, chunks }: Sent,
     ) -> Result<blake3::Hash, Status> {
-        let verdict = self.ask_patiently(capture, tape_id).await?;
+        let verdict = self.ask_patiently(capture, tape_id, &nodes).await?;
         let promised = match verdict {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
@@ -253,10 +271,15 @@ impl Service {
 
     /// As [`Self::ask`]; waits a little for the answer that tells the snapshot's size. It was sent
     /// before the snapshot, but on another stream.
-    async fn ask_patiently(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+    async fn ask_patiently(
+        &self,
+        capture: &str,
+        tape_id: &str,
+        nodes: &[String],
+    ) -> Result<Upload, Status> {
         let begin = Instant::now();
         loop {
-            let upload = self.ask(capture, tape_id).await?;
+            let upload = self.ask(capture, tape_id, nodes).await?;
             let is_known = upload != Upload::Wanted { promised: None };
             if is_known || begin.elapsed() >= ANSWER_TIME_MAX {
                 return Ok(upload);
@@ -265,10 +288,11 @@ impl Service {
         }
     }
 
-    async fn ask(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+    async fn ask(&self, capture: &str, tape_id: &str, nodes: &[String]) -> Result<Upload, Status> {
         let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
-        self.tell(Event::UploadBegun { capture, tape_id, reply }).await?;
+        let nodes = nodes.to_vec();
+        self.tell(Event::UploadBegun { capture, tape_id, nodes, reply }).await?;
         answer.await.map_err(|_| stopping())
     }
 
@@ -334,6 +358,20 @@ impl Service {
             Err(UploadRefused::Store(why)) => Err(Status::unavailable(why)),
         }
     }
+}
+
+/// A snapshot on its way.
+struct Sent {
+    /// The nodes whose agents are attached on its connection.
+    nodes: Vec<String>,
+    turn: Turn,
+    first: v1::UploadChunk,
+    chunks: Streaming<v1::UploadChunk>,
+}
+
+fn connection<T>(request: &Request<T>) -> Result<Arc<Connection>, Status> {
+    let connection = request.extensions().get::<Arc<Connection>>();
+    connection.cloned().ok_or_else(|| Status::internal("the call has no connection"))
 }
 
 async fn next_chunk(

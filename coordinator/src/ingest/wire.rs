@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
-use memtape_core::identity::cut;
 use memtape_core::identity::ids::is_agent_capture;
+use memtape_core::identity::{cut, job_in_paths};
 use memtape_core::limits::{
     CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
     LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
@@ -146,7 +146,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
-        job: named(&up.job, "a job's name", NAME_BYTES_MAX)?,
+        job: job_in_paths(&named(&up.job, "a job's name", NAME_BYTES_MAX)?),
         attempt: up.attempt,
         rank: up.rank,
         world_size: up.world_size,

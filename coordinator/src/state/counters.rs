@@ -49,6 +49,14 @@ pub(crate) enum Loss {
     ConnectionOverdue,
     /// An idle connection was closed because another one needed its place.
     ConnectionGivenUp,
+    /// A connection was closed because its certificate is valid no more, or its role is gone.
+    ConnectionDistrusted,
+    /// A caller was refused: unproven, without a role, or for another node.
+    CallerRefused,
+    /// A request beyond those that a caller may send in a time.
+    RequestsTooMany,
+    /// An entry of the audit that could not be written.
+    AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.
     StaleSnapshot,
     /// A snapshot that was too large, or not what its answer said.
@@ -112,6 +120,6 @@ mod tests {
         }
         let counted: Vec<(&str, u64)> = counters.losses().collect();
         assert_eq!(counted[..2], [("bad_message", 0), ("unknown_tape", 1)]);
-        assert_eq!(counted.last(), Some(&("tapes_without_room", 18)));
+        assert_eq!(counted.last(), Some(&("tapes_without_room", Loss::COUNT as u64 - 1)));
     }
 }

@@ -39,8 +39,8 @@ pub(crate) enum Effect {
     TryWrite(Changes, Done),
     /// Keep the step records of a report, then acknowledge it to its agent.
     KeepSteps { node: String, report: u64, batch: Batch, share: Share },
-    /// Delete the step records of an attempt between two times.
-    ForgetSteps { serial: u32, from_wall_ns: i64, to_wall_ns: i64 },
+    /// Delete the step records of an attempt.
+    ForgetSteps { serial: u32 },
     /// A stored snapshot belongs to no capture.
     ReleaseSnapshot(blake3::Hash),
     /// Ask an agent for snapshots.

@@ -12,3 +12,4 @@ pub(crate) mod jobs;
 pub(crate) mod messages;
 pub(crate) mod restored;
 pub(crate) mod view;
+pub(crate) mod visible;

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
+use crate::clock;
 use crate::records::{SeriesKey, StepRow};
 use crate::store::blobs::{local::Blobs, remote::Remote};
+use crate::store::clock::{ClockWatch, StoreClock};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Result};
 use crate::store::records::encoding::{Changes, Loaded, load};
 use crate::store::recovery::{format, opening, opening::Recovery};
-use crate::store::steps::{packer, packer::Reader, segments};
+use crate::store::steps::{index, packer, packer::Reader, segments};
 #[cfg(any(test, feature = "simulation", feature = "bench"))]
 use crate::store::testing::turns::Turns;
 use crate::store::writer::shared::{Closed, Done, Health, Shared};
@@ -94,9 +96,9 @@ impl Store {
         self.send(Job::Steps { batch, done });
     }
 
-    /// Deletes the steps of an attempt that was seen in this stretch of time.
-    pub(crate) fn forget_steps(&self, serial: u32, from_wall_ns: i64, to_wall_ns: i64) {
-        self.send(Job::Forget { serial, from_wall_ns, to_wall_ns });
+    /// Deletes the steps of an attempt.
+    pub(crate) fn forget_steps(&self, serial: u32) {
+        self.send(Job::Forget { serial });
     }
 
     /// Limits the bytes of steps on disk, to within one file. The oldest files are deleted first.
@@ -132,9 +134,14 @@ impl Store {
         (load(&open.damaged_blocks), load(&open.without_index))
     }
 
-    /// Deletes all steps from before this moment, an hour or so at a time.
-    pub(crate) fn expire_steps(&self, before_wall_ns: i64) {
-        self.send(Job::Expire { before_wall_ns });
+    /// Deletes all steps that are older than this on the store's clock, an hour or so at a time.
+    pub(crate) fn expire_steps(&self, age_ns_max: i64) {
+        self.send(Job::Expire { age_ns_max });
+    }
+
+    /// The clock on which ages are measured.
+    pub(crate) fn clock(&self) -> StoreClock {
+        self.shared.clock
     }
 
     /// Gives this handle back. The answer tells whether it was the last one and all is closed, so
@@ -150,16 +157,18 @@ impl Store {
     }
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
-    pub(crate) fn series(
-        &self,
-        key: SeriesKey,
-        from_wall_ns: i64,
-        to_wall_ns: i64,
-    ) -> Result<Vec<StepRow>> {
-        // One stretch more on either side: clocks of different readings may differ.
-        let first = segments::stretch(from_wall_ns).saturating_sub(1);
-        let last = segments::stretch(to_wall_ns).saturating_add(1);
-        packer::read(&self.shared.reader, &self.shared.open, key, first..=last)
+    pub(crate) fn series(&self, key: SeriesKey) -> Result<Vec<StepRow>> {
+        packer::read(&self.shared.reader, &self.shared.open, key, None)
+    }
+
+    /// Those of them that were packed in these stretches of time, or are not packed yet. Blocks.
+    pub(crate) fn series_within(&self, key: SeriesKey, stretches: &[u32]) -> Result<Vec<StepRow>> {
+        packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
+    }
+
+    /// The stretches of time in which packed records of an attempt lie, in order. Blocks.
+    pub(crate) fn stretches(&self, serial: u32) -> Result<Vec<u32>> {
+        index::stretches(&self.shared.reader.catalogue, serial)
     }
 
     /// The snapshots.
@@ -196,6 +205,11 @@ pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recove
     if loaded.unreadable > 0 {
         tracing::error!(records = loaded.unreadable, "records of the store make no sense");
     }
+    let now = clock::now();
+    let newest = segments::newest(&parts.steps.table().lock());
+    let noted_ns = loaded.clock.as_ref().map(|known| known.store_ns);
+    let clock = StoreClock::go_on(now, newest.map(segments::begin_ns).max(noted_ns));
+    let mut watch = ClockWatch::new(clock, now, loaded.clock.clone());
     let health = Health::default();
     health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
     let shared = Arc::new(Shared {
@@ -208,11 +222,14 @@ pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recove
         open: parts.open,
         steps_bytes_max: AtomicU64::new(u64::MAX),
         blobs: parts.blobs,
+        clock,
         health,
         lock: parts.lock,
         closed: Closed::default(),
     });
-    let mut writer = Writer::new(parts.journal, parts.steps, shared);
+    let set_back = watch.set_back(now);
+    let mut writer = Writer::new(parts.journal, parts.steps, shared, watch);
+    set_back.into_iter().for_each(|jump| writer.jumped(jump));
     if recovery.log_gaps > 0 {
         writer.pack_now();
     }

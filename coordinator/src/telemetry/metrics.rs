@@ -336,6 +336,11 @@ fn store_families(store: &Store) -> Vec<Family> {
             "1 when the index could not be written; a restart mends it",
             vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
         ),
+        counter(
+            "memtape_store_clock_jumps",
+            "Jumps of the machine's wall clock; they hide and delete nothing",
+            count(&health.clock_jumps),
+        ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(
             "memtape_store_bytes",

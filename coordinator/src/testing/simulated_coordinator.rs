@@ -16,6 +16,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::access::audit::Audit;
 use crate::clock::{self, Now as Moment};
 use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
@@ -99,7 +100,8 @@ impl SimulatedCoordinator {
         let (works_sender, works) = mpsc::unbounded_channel();
         let counters = Arc::new(Counters::default());
         let telemetry = Arc::new(Telemetry::start(None, &counters)?);
-        let shared = Shared { store: store.clone(), counters, telemetry, events: sender };
+        let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
+        let shared = Shared { store: store.clone(), counters, audit, telemetry, events: sender };
         let coordinator = Coordinator::new(now, config, restored, shared, works_sender);
         Ok(Self {
             coordinator,
@@ -190,12 +192,22 @@ impl SimulatedCoordinator {
     }
 
     /// An agent sends a snapshot, whole. The answer comes with [`Self::receipt`] under this number.
-    pub fn upload(&mut self, now: Now, number: u64, capture: &str, tape_id: &str, snapshot: Bytes) {
+    pub fn upload(
+        &mut self,
+        now: Now,
+        number: u64,
+        (capture, tape_id): (&str, &str),
+        node: &str,
+        snapshot: Bytes,
+    ) {
         let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         let upload = Box::new(SnapshotOnItsWay { capture, tape_id, snapshot });
         let (capture, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
-        self.handle(now, Event::UploadBegun { capture, tape_id, reply });
+        self.handle(
+            now,
+            Event::UploadBegun { capture, tape_id, nodes: vec![node.to_string()], reply },
+        );
         self.receipts.push_back((number, Waiting::Begun { reply: answer, upload }));
     }
 
@@ -284,10 +296,8 @@ impl SimulatedCoordinator {
     /// One line.
     pub fn steps(&self, now: Now, serial: u32, rank: u32) -> anyhow::Result<Vec<Step>> {
         set_clock(now);
-        let attempt = self.coordinator.view().jobs.get(serial);
-        let from_wall_ns = attempt.map_or(0, |attempt| attempt.record.first_seen_wall_ns);
         let key = SeriesKey { serial, rank, device: 0 };
-        let rows = self.store.series(key, from_wall_ns, now.wall_ns)?;
+        let rows = self.store.series(key)?;
         Ok(rows.iter().map(|row| (row.first_step, row.last_step, row.end_allocated)).collect())
     }
 

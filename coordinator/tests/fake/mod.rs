@@ -266,6 +266,14 @@ impl Agent {
         boot_id: &str,
     ) -> Result<Self, tonic::Status> {
         let channel = Channel::from_shared(running.url("")).unwrap().connect().await.unwrap();
+        Self::attach_on(channel, node, boot_id).await
+    }
+
+    pub(crate) async fn attach_on(
+        channel: Channel,
+        node: &str,
+        boot_id: &str,
+    ) -> Result<Self, tonic::Status> {
         let mut client = CoordinatorClient::new(channel);
         let (outgoing, messages) = mpsc::channel(64);
         let hello = v1::Hello {

@@ -9,7 +9,7 @@ use crate::fake::{Agent, config, start};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 16] = [
+const REQUESTS: [(&str, &str); 22] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
@@ -26,6 +26,12 @@ const REQUESTS: [(&str, &str); 16] = [
     ("get /api/v1/actions", "/api/v1/actions"),
     ("get /api/v1/nodes", "/api/v1/nodes"),
     ("get /api/v1/openapi.json", "/api/v1/openapi.json"),
+    ("get /api/v1/whoami", "/api/v1/whoami"),
+    ("post /api/v1/session", "/api/v1/session"),
+    ("get /api/v1/tokens", "/api/v1/tokens"),
+    ("post /api/v1/tokens", "/api/v1/tokens"),
+    ("post /api/v1/tokens/{id}/revoke", "/api/v1/tokens/0a1b/revoke"),
+    ("get /api/v1/audit", "/api/v1/audit"),
 ];
 
 /// Makes a schema strict: an object has all of its fields, and no others.
@@ -89,7 +95,8 @@ async fn the_document_is_the_running_server() {
         let path = path.replace("{capture}", &request.capture_id).replace("{incident}", incident);
         let (status, answer) = match method {
             "get" => running.get(&path).await,
-            _ => running.post(&path, "{\"step\":99999}").await,
+            // Refused, each in its own way.
+            _ => running.post(&path, "{\"step\":99999,\"token\":\"?\"}").await,
         };
         let status = if operation["responses"][status.to_string()].is_null() {
             "default".to_string()

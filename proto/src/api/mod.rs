@@ -5,6 +5,7 @@
 //! name it does not know as text (see [`Named`]). Every number has its unit in its name. Nothing
 //! here reads a request or computes an answer.
 
+mod access;
 mod action;
 mod capture;
 mod collectives;
@@ -17,6 +18,7 @@ mod node;
 mod rank;
 mod series;
 
+pub use access::*;
 pub use action::*;
 pub use capture::*;
 pub use collectives::*;

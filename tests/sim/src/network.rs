@@ -379,7 +379,9 @@ impl World {
             return;
         };
         let now = coordinator_now(self.now_ns);
-        coordinator.upload(now, number, &upload.capture, &upload.tape_id, upload.snapshot.clone());
+        let Upload { capture, tape_id, node, snapshot, .. } = upload;
+        let node = &format!("node-{node}");
+        coordinator.upload(now, number, (capture, tape_id), node, snapshot.clone());
         self.heed_coordinator();
     }
 

@@ -47,6 +47,7 @@ impl Captures {
             before_step: taken.answer.before_step,
             requested_wall_ns: taken.seen_wall_ns,
             closed_wall_ns: Some(context.now.wall_ns),
+            closed_store_ns: Some(self.clock.at(context.now)),
             // Of all ranks of the job it shows one.
             complete: false,
         };

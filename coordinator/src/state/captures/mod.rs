@@ -25,6 +25,7 @@ use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Context, Effect, SnapshotRequest};
 use crate::state::jobs::Jobs;
+use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
@@ -43,6 +44,8 @@ pub(crate) struct Retention {
 #[derive(Debug)]
 pub(crate) struct Captures {
     retention: Retention,
+    /// Measures their ages.
+    clock: StoreClock,
     ids: Ids,
     captures: BTreeMap<String, CaptureState>,
 }
@@ -130,6 +133,7 @@ impl Captures {
             by_capture.entry(part.capture.clone()).or_default().push(part);
         }
         let (mut ids, mut captures) = (Ids::default(), BTreeMap::new());
+        let clock = store.clock();
         for mut record in records {
             let parts = by_capture.remove(&record.id).unwrap_or_default();
             for part in &parts {
@@ -144,12 +148,16 @@ impl Captures {
             if !record.is_closed() && !is_resumed {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
+            }
+            // Also of an earlier version, whose times are the wall clock's: its age begins now.
+            if record.is_closed() && record.closed_store_ns.is_none() {
+                record.closed_store_ns = Some(clock.at(now));
                 store.write(Changes::of(&record), Box::new(|_| {}));
             }
             ids.seen(&record.id);
             captures.insert(record.id.clone(), CaptureState::new(record, parts));
         }
-        Self { retention, ids, captures }
+        Self { retention, clock, ids, captures }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<&CaptureState> {
@@ -218,6 +226,7 @@ impl Captures {
             before_step: manifest.before_step,
             requested_wall_ns: context.now.wall_ns,
             closed_wall_ns: None,
+            closed_store_ns: None,
             complete: false,
         };
         let (job, ranks) = (&record.job, manifest.parts.len());
@@ -264,6 +273,7 @@ impl Captures {
         let id = &manifest.id.0;
         let Some(state) = self.captures.get_mut(id) else { return };
         state.record.closed_wall_ns = Some(context.now.wall_ns);
+        state.record.closed_store_ns = Some(self.clock.at(context.now));
         state.record.complete = manifest.complete;
         state.answers.clear();
         let mut changes = Changes::of(&state.record);
@@ -295,16 +305,20 @@ impl Captures {
     pub(crate) fn upload_begun(
         &mut self,
         context: &mut Context,
-        capture: &str,
-        tape_id: &str,
+        (capture, tape_id): (&str, &str),
+        nodes: &[String],
         jobs: &Jobs,
         reply: oneshot::Sender<Upload>,
     ) {
-        let verdict = self.upload_verdict(capture, tape_id, jobs);
+        let part = self.captures.get(capture).and_then(|state| state.part_of(tape_id));
+        // A node speaks of its own ranks alone.
+        let verdict = match part.is_some_and(|part| nodes.contains(&part.node)) {
+            true => self.upload_verdict(capture, tape_id, jobs),
+            false => Upload::Refused,
+        };
         if verdict == Upload::Refused {
             context.lose(Loss::StaleSnapshot);
         }
-        let part = self.captures.get(capture).and_then(|state| state.part_of(tape_id));
         match (verdict, part) {
             (Upload::Stored { .. }, Some(part)) => {
                 // Sent again because its sender had no receipt: perhaps the store failed then.
@@ -429,9 +443,9 @@ impl Captures {
         let stored = all().filter(|part| part.hash.is_some());
         let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
         let is_too_large = bytes > self.retention.bytes_max;
-        let before_wall_ns = context.now.wall_ns.saturating_sub(self.retention.age_ns_max);
+        let before_ns = self.clock.at(context.now).saturating_sub(self.retention.age_ns_max);
         let is_old = |state: &CaptureState| {
-            state.record.closed_wall_ns.is_some_and(|closed_ns| closed_ns < before_wall_ns)
+            state.record.closed_store_ns.is_some_and(|closed_ns| closed_ns < before_ns)
         };
         let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
             of.get(state.record.job.as_str()).copied().unwrap_or(0)
@@ -502,6 +516,42 @@ fn chosen_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DAY_NS: i64 = 24 * 3_600_000_000_000;
+
+    /// Whether a capture that was closed on day 0 is kept, by how many days have passed on the
+    /// monotonic and on the wall clock.
+    fn check_age(mono_days: i64, wall_days: i64, is_kept: bool) {
+        let begin = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
+        let record = CaptureRecord {
+            id: "cap-1".to_string(),
+            closed_wall_ns: Some(begin.wall_ns),
+            closed_store_ns: Some(begin.wall_ns),
+            ..CaptureRecord::default()
+        };
+        let mut captures = Captures {
+            retention: Retention { bytes_max: u64::MAX, age_ns_max: 90 * DAY_NS },
+            clock: StoreClock::go_on(begin, None),
+            ids: Ids::default(),
+            captures: BTreeMap::from([("cap-1".into(), CaptureState::new(record, Vec::new()))]),
+        };
+        let mut context = Context::new(Now {
+            mono_ns: begin.mono_ns + (mono_days * DAY_NS).unsigned_abs(),
+            wall_ns: begin.wall_ns + wall_days * DAY_NS,
+        });
+        captures.make_room(&mut context, &BTreeSet::new());
+        assert_eq!(captures.count() == 1, is_kept, "{mono_days} and {wall_days} days");
+    }
+
+    #[test]
+    fn the_age_of_a_capture_is_no_matter_of_the_wall_clock() {
+        check_age(0, 0, true);
+        check_age(89, 89, true);
+        check_age(91, 91, false);
+        check_age(0, 100, true);
+        check_age(1, -100, true);
+        check_age(91, -100, false);
+    }
 
     #[test]
     fn peers_are_spread_and_at_the_same_step() {

@@ -349,13 +349,7 @@ impl Jobs {
         let Some(attempt) = self.remove(serial) else { return false };
         tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
         let record = &attempt.record;
-        let last_wall_ns = record
-            .ended_wall_ns
-            .unwrap_or(i64::MAX - 1)
-            .max(attempt.ranks.values().map(|rank| rank.step_wall_ns).max().unwrap_or(0));
-        let (from_wall_ns, to_wall_ns) =
-            (record.first_seen_wall_ns, last_wall_ns.min(context.now.wall_ns));
-        context.push(Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns });
+        context.push(Effect::ForgetSteps { serial });
         let mut changes = Changes::default();
         changes.delete(record);
         for rank in attempt.ranks.values() {

@@ -15,9 +15,10 @@ use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
 use crate::state::jobs::reports::sample;
 use crate::store::{self, Store};
 
-/// How far detectors look back. Where there is nothing they look twice as far, and so on: a job is
-/// shown as it was at its newest step, however long ago this coordinator was stopped.
-const LOOK_BACK_NS: i64 = 6 * 3_600_000_000_000;
+/// How far detectors look back: over the last 72 stretches of 5 minutes in which the attempt has
+/// steps. A job is shown as it was at its newest step, however long ago this coordinator was
+/// stopped. Where a series has nothing, they look twice as far, and so on.
+const LOOK_BACK_STRETCHES: usize = 72;
 
 /// And at this many records, all series of one attempt together.
 const LOOK_BACK_ROWS: usize = 1 << 20;
@@ -91,7 +92,10 @@ impl Jobs {
 /// Shows the newest steps of an attempt to its detector, in the order in which they ended.
 fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     let serial = attempt.record.serial;
-    let first_wall_ns = attempt.record.first_seen_wall_ns;
+    let stretches = store.stretches(serial).unwrap_or_else(|why| {
+        tracing::warn!("the index of the steps cannot be read: {why}");
+        Vec::new()
+    });
     let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
     let mut samples = Vec::new();
     for (number, rank) in &mut attempt.ranks {
@@ -102,7 +106,7 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
             rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
         for (device, device_bytes) in known {
             let key = SeriesKey { serial, rank: *number, device };
-            let rows = newest_rows(store, key, first_wall_ns, now.wall_ns).unwrap_or_else(|why| {
+            let rows = newest_rows(store, key, &stretches).unwrap_or_else(|why| {
                 tracing::warn!(rank = *number, "the newest steps cannot be read: {why}");
                 Vec::new()
             });
@@ -127,21 +131,16 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     }
 }
 
-/// The rows of the last [`LOOK_BACK_NS`], or the newest ones before.
-fn newest_rows(
-    store: &Store,
-    key: SeriesKey,
-    first_wall_ns: i64,
-    now_wall_ns: i64,
-) -> store::Result<Vec<StepRow>> {
-    let mut reach_ns = LOOK_BACK_NS;
+/// The rows of the last [`LOOK_BACK_STRETCHES`], or the newest ones before.
+fn newest_rows(store: &Store, key: SeriesKey, stretches: &[u32]) -> store::Result<Vec<StepRow>> {
+    let mut reach = LOOK_BACK_STRETCHES;
     loop {
-        let from_wall_ns = now_wall_ns.saturating_sub(reach_ns).max(first_wall_ns);
-        let rows = store.series(key, from_wall_ns, now_wall_ns)?;
-        if !rows.is_empty() || from_wall_ns == first_wall_ns {
+        let newest = stretches.get(stretches.len().saturating_sub(reach)..).unwrap_or_default();
+        let rows = store.series_within(key, newest)?;
+        if !rows.is_empty() || newest.len() == stretches.len() {
             return Ok(rows);
         }
-        reach_ns = reach_ns.saturating_mul(2);
+        reach = reach.saturating_mul(2);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 use crate::store::catalogue::Catalogue;
+use crate::store::clock::ClockRecord;
 use crate::store::error::Result;
 use crate::store::journal::contents::Contents;
 
@@ -128,6 +129,7 @@ fn name(key: &[u8]) -> String {
         }
         IncidentRecord::KIND => format!("incident {}", text(id)),
         ActionRecord::KIND => format!("action {}", text(id)),
+        ClockRecord::KIND => "the store's clock".to_string(),
         _ => format!("record {}", text(key)),
     }
 }

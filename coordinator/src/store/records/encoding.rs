@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 
 use crate::records::{
-    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
+    ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, PartRecord,
+    RankRecord, Record, TokenRecord,
 };
+use crate::store::clock::ClockRecord;
 use crate::store::disk::tree::Change;
 use crate::store::records::format_2;
 use crate::store::records::migration::{self, FORMAT, FORMAT_UNSAID};
@@ -26,6 +28,10 @@ pub(crate) struct Loaded {
     pub(crate) parts: Vec<PartRecord>,
     pub(crate) incidents: Vec<IncidentRecord>,
     pub(crate) actions: Vec<ActionRecord>,
+    pub(crate) tokens: Vec<TokenRecord>,
+    /// In the order of their numbers.
+    pub(crate) audit: Vec<AuditRecord>,
+    pub(crate) clock: Option<ClockRecord>,
     /// Records that could not be read.
     pub(crate) unreadable: u64,
 }
@@ -115,6 +121,14 @@ pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
             }
             Some(ActionRecord::KIND) => {
                 take::<format_2::ActionRecord, _>(&mut loaded.actions, value)
+            }
+            Some(TokenRecord::KIND) => take::<TokenRecord, _>(&mut loaded.tokens, value),
+            Some(AuditRecord::KIND) => take::<AuditRecord, _>(&mut loaded.audit, value),
+            Some(ClockRecord::KIND) => {
+                let mut clocks = Vec::new();
+                let is_taken = take::<ClockRecord, _>(&mut clocks, value);
+                loaded.clock = clocks.pop();
+                is_taken
             }
             // Kinds of a newer version are left alone.
             _ => true,

@@ -68,6 +68,11 @@ pub struct StoreCheck {
     pub snapshots_unused: u64,
     /// Bytes that were read.
     pub bytes: u64,
+    /// Times that the wall clock of the coordinator's machine jumped. Nothing is wrong with the
+    /// store for it; times that it shows may be.
+    pub clock_jumps: u64,
+    /// By how many seconds it jumped last; below zero it was set back.
+    pub clock_jumped_seconds: i64,
 }
 
 /// Checks the store in a folder.
@@ -107,12 +112,20 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
 pub(crate) fn check_simulated(
     disk: &crate::store::testing::simulated::disk::SimulatedDisk,
 ) -> Vec<Finding> {
-    let disk = disk.process();
-    let catalogue = Catalogue::open_as_it_is(&*disk, "catalogue");
-    match look(&*disk, catalogue) {
+    match look_at_simulated(disk) {
         Ok(checked) => checked.findings,
         Err(error) => vec![finding("disk", error.to_string(), START)],
     }
+}
+
+/// The whole check of a simulated store.
+#[cfg(test)]
+pub(crate) fn look_at_simulated(
+    disk: &crate::store::testing::simulated::disk::SimulatedDisk,
+) -> io::Result<StoreCheck> {
+    let disk = disk.process();
+    let catalogue = Catalogue::open_as_it_is(&*disk, "catalogue");
+    look(&*disk, catalogue)
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
@@ -179,7 +192,11 @@ fn look_at_journal(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Cont
         let what = format!("{} records make no sense", contents.strange);
         checked.findings.push(finding("journal", what, START));
     }
-    let unreadable = load(&contents.live).unreadable;
+    let loaded = load(&contents.live);
+    let clock = loaded.clock.unwrap_or_default();
+    checked.clock_jumps = clock.jumps;
+    checked.clock_jumped_seconds = clock.jump_ns / 1_000_000_000;
+    let unreadable = loaded.unreadable;
     if unreadable > 0 {
         let what = format!("{unreadable} records make no sense; they are left out");
         checked.findings.push(finding("journal", what, "put it back from a copy, if you have one"));

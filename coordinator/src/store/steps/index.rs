@@ -49,12 +49,70 @@ fn key(location: &Location) -> Vec<u8> {
 }
 
 /// Begins the keys of a series in a stretch of time.
-pub(crate) fn prefix(stretch: u32, series: SeriesKey) -> Vec<u8> {
+fn prefix(stretch: u32, series: SeriesKey) -> Vec<u8> {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.push(STEPS_PREFIX);
     key.extend(stretch.to_be_bytes());
     key.extend(segments::series_bytes(series));
     key
+}
+
+/// The stretches of time in which an attempt has blocks, in order.
+pub(crate) fn stretches(catalogue: &Catalogue, serial: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    leap(catalogue, &serial.to_be_bytes(), |stretch, _, _| {
+        found.push(stretch);
+        false
+    })?;
+    Ok(found)
+}
+
+/// Where all blocks of a series lie: in these stretches of time, or in all.
+pub(crate) fn locations(
+    catalogue: &Catalogue,
+    series: SeriesKey,
+    stretches: Option<&[u32]>,
+) -> Result<Vec<Location>> {
+    let mut found = Vec::new();
+    match stretches {
+        None => leap(catalogue, &segments::series_bytes(series), |_, key, value| {
+            found.extend(location(key, value));
+            true
+        })?,
+        Some(stretches) => stretches.iter().try_for_each(|stretch| {
+            catalogue.scan(&prefix(*stretch, series), |key, value| {
+                found.extend(location(key, value));
+                true
+            })
+        })?,
+    }
+    Ok(found)
+}
+
+/// Shows the entries whose series begins so, stretch by stretch, until `visit` answers false for
+/// the stretch. Two seeks for each stretch of time that has entries: no clock says where to look.
+fn leap(
+    catalogue: &Catalogue,
+    series: &[u8],
+    mut visit: impl FnMut(u32, &[u8], &[u8]) -> bool,
+) -> Result<()> {
+    let mut next = Some(0);
+    while let Some(stretch) = next.take() {
+        let begin = [from(stretch).as_slice(), series].concat();
+        catalogue.scan_range(&begin, &[STEPS_PREFIX + 1], |key, value| {
+            let Some(found) = stretch_of(key) else { return true };
+            if key.starts_with(&begin) && visit(stretch, key, value) {
+                return true;
+            }
+            next = if found > stretch { Some(found) } else { stretch.checked_add(1) };
+            false
+        })?;
+    }
+    Ok(())
+}
+
+fn stretch_of(key: &[u8]) -> Option<u32> {
+    key.get(1..)?.first_chunk().map(|stretch| u32::from_be_bytes(*stretch))
 }
 
 /// Begins the keys of a stretch of time.
@@ -174,7 +232,7 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
         if known.bytes == bytes {
             files.table().lock().insert(number, known);
         } else {
-            caught_up += catch_up(catalogue, files, number, known, &mut None)?;
+            caught_up += catch_up(catalogue, files, number, known)?;
         }
     }
     Ok(Mended { caught_up, rebuilt: None })
@@ -194,22 +252,24 @@ pub(crate) fn delete_segment(catalogue: &Catalogue, number: u32, known: &Segment
     catalogue.write([state(number, None)].iter())
 }
 
-/// Deletes all entries of these attempts, from these stretches of time. The states of the files
-/// are brought up to date behind all of it: they tell that it is done.
+/// Deletes all entries of these attempts. The states of the files are brought up to date behind all
+/// of it: they tell that it is done.
 pub(crate) fn forget(
     catalogue: &Catalogue,
     files: &Segments,
-    attempts: impl IntoIterator<Item = (u32, RangeInclusive<u32>)>,
+    serials: impl IntoIterator<Item = u32>,
 ) -> Result<()> {
     if catalogue.is_behind() {
         return Ok(());
     }
     let mut deleted: BTreeMap<u32, u64> = BTreeMap::new();
-    for (serial, stretches) in attempts {
+    for serial in serials {
         let is_its =
             |location: Option<Location>| location.is_some_and(|at| at.series.serial == serial);
-        for (number, count) in delete(catalogue, stretches, is_its)? {
-            *deleted.entry(number).or_default() += count;
+        for stretch in stretches(catalogue, serial)? {
+            for (number, count) in delete(catalogue, stretch..=stretch, is_its)? {
+                *deleted.entry(number).or_default() += count;
+            }
         }
     }
     let mut changes = Vec::new();
@@ -284,26 +344,18 @@ fn is_ahead(location: &Location, states: &BTreeMap<u32, Segment>) -> bool {
     location.offset >= states.get(&location.segment).map_or(0, |known| known.bytes)
 }
 
-/// The stretches of time in which an attempt has blocks.
-type Seen = BTreeMap<u32, (u32, u32)>;
-
 /// Puts what is behind `known` into the index.
 fn catch_up(
     catalogue: &Catalogue,
     files: &Segments,
     number: u32,
     mut known: Segment,
-    seen: &mut Option<Seen>,
 ) -> Result<u64> {
     let mut locations = Vec::new();
     let mut forgotten = BTreeSet::new();
     segments::scan(&**files.disk(), number, known.bytes, |offset, length, entry| match entry {
         Some(Entry::Block { stretch, series, .. }) => {
             known.cover(stretch);
-            if let Some(seen) = seen {
-                let (first, last) = seen.entry(series.serial).or_insert((stretch, stretch));
-                (*first, *last) = (stretch.min(*first), stretch.max(*last));
-            }
             locations.push(Location { stretch, series, segment: number, offset, length });
         }
         Some(Entry::Forgotten { serial }) => {
@@ -315,13 +367,6 @@ fn catch_up(
     known.blocks += locations.len() as u64;
     known.bytes = files.table().lock().get(&number).map_or(0, |segment| segment.bytes);
     files.table().lock().insert(number, known);
-    let forgotten = forgotten.into_iter().filter_map(|serial| {
-        let (first, last) = match seen {
-            Some(seen) => *seen.get(&serial)?,
-            None => (0, u32::MAX),
-        };
-        Some((serial, first..=last))
-    });
     forget(catalogue, files, forgotten)?;
     let changes: Vec<Change> = entries(&locations).collect();
     catalogue.write(changes.iter())?;
@@ -340,9 +385,9 @@ fn rebuild(
     let gone: Vec<Change> = states.keys().map(|number| state(*number, None)).collect();
     catalogue.write(gone.iter())?;
     let numbers: Vec<u32> = files.table().lock().keys().copied().collect();
-    let (mut blocks, mut seen) = (0, Some(Seen::new()));
+    let mut blocks = 0;
     for number in numbers {
-        blocks += catch_up(catalogue, files, number, Segment::new(), &mut seen)?;
+        blocks += catch_up(catalogue, files, number, Segment::new())?;
     }
     Ok(blocks)
 }

@@ -2,12 +2,12 @@
 //!
 //! Once a minute all that is open is frozen and packed, a slice at a time, so that no other write
 //! waits long: one block for each series. When all blocks are durable and in the index, the log of
-//! those rows goes. A series is read by asking the index for each stretch of time; if the index
-//! cannot answer, the files themselves are read.
+//! those rows goes. A series is read from wherever the index has blocks of it; if the index cannot
+//! answer, the files themselves are read. Times here are those of the store's clock (`clock.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
-use std::ops::{Bound, RangeInclusive};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -57,8 +57,8 @@ pub(crate) struct Steps {
     packing: Option<Packing>,
     /// The first log file without rows that are frozen, while there are any.
     frozen_before: Option<u64>,
-    /// Attempts that are to be forgotten when nothing is being packed, and where they have blocks.
-    forgotten: BTreeMap<u32, RangeInclusive<u32>>,
+    /// Attempts that are to be forgotten when nothing is being packed.
+    forgotten: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl OpenSteps {
 
 impl Steps {
     pub(crate) fn new(log: RowLog, files: Segments) -> Self {
-        Self { log, files, packing: None, frozen_before: None, forgotten: BTreeMap::new() }
+        Self { log, files, packing: None, frozen_before: None, forgotten: BTreeSet::new() }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -191,13 +191,13 @@ impl Steps {
         &mut self,
         open: &OpenSteps,
         catalogue: &Catalogue,
-        wall_ns: i64,
+        store_ns: i64,
     ) -> Result<()> {
         if self.packing.is_some() {
             return Ok(());
         }
         // What came after an attempt was forgotten must lie behind the record that says so.
-        self.forget_packed(catalogue, wall_ns)?;
+        self.forget_packed(catalogue, store_ns)?;
         if self.frozen_before.is_none() {
             self.frozen_before = Some(self.log.begin_next()?);
             open.freeze();
@@ -206,7 +206,7 @@ impl Steps {
         if !open.is_frozen() {
             return Ok(self.forget_log()?);
         }
-        let stretch = stretch(wall_ns);
+        let stretch = stretch(store_ns);
         self.files.roll(stretch)?;
         self.packing = Some(Packing { stretch, last: None, locations: Vec::new() });
         Ok(())
@@ -285,24 +285,22 @@ impl Steps {
 
     /// Deletes the steps of an attempt: those in memory at once, the others when
     /// [`Self::forget_packed`] is called.
-    pub(crate) fn forget(&mut self, open: &OpenSteps, serial: u32, stretches: RangeInclusive<u32>) {
+    pub(crate) fn forget(&mut self, open: &OpenSteps, serial: u32) {
         open.forget(serial);
         // If this fails they come back after a crash, and are too old some day.
         let _ = self.log.forget(serial);
-        let packing = self.packing.as_ref().map_or(0, |packing| packing.stretch);
-        let last = packing.max(*stretches.end());
-        self.forgotten.insert(serial, *stretches.start()..=last);
+        self.forgotten.insert(serial);
     }
 
     /// Deletes the packed steps of attempts that are to be forgotten. Their blocks lie where they
     /// are until their files go.
-    pub(crate) fn forget_packed(&mut self, catalogue: &Catalogue, wall_ns: i64) -> Result<()> {
+    pub(crate) fn forget_packed(&mut self, catalogue: &Catalogue, store_ns: i64) -> Result<()> {
         if self.packing.is_some() || self.forgotten.is_empty() {
             return Ok(());
         }
-        self.files.roll(stretch(wall_ns))?;
+        self.files.roll(stretch(store_ns))?;
         let entries: Vec<Entry<'_>> =
-            self.forgotten.keys().map(|&serial| Entry::Forgotten { serial }).collect();
+            self.forgotten.iter().map(|&serial| Entry::Forgotten { serial }).collect();
         let said = self.files.append(&entries).and_then(|_| self.files.sync());
         if let Err(error) = said {
             self.files.take_back();
@@ -314,16 +312,18 @@ impl Steps {
         self.index(&[], catalogue)
     }
 
-    /// Deletes the oldest files while they are too old or too much, all together.
+    /// Deletes the oldest files while they are older than `age_ns_max`, or too much, all together.
     pub(crate) fn expire(
         &mut self,
         catalogue: &Catalogue,
-        before_wall_ns: i64,
+        store_ns: i64,
+        age_ns_max: i64,
         bytes_max: u64,
     ) -> Result<Expired> {
         let mut expired = Expired::default();
+        let age_max = age_ns_max / segments::STRETCH_NS;
         while let Some((number, known, is_current)) = self.files.oldest() {
-            let is_old = known.last_stretch < stretch(before_wall_ns);
+            let is_old = segments::age(&self.files.table().lock(), stretch(store_ns)) > age_max;
             let is_too_much = self.files.table().bytes() > bytes_max && !is_current;
             let is_in_use = is_current && (self.is_packing() || known.bytes == 0);
             if is_in_use || !(is_old || is_too_much) {
@@ -347,26 +347,19 @@ pub(crate) struct Reader {
     pub(crate) table: Table,
 }
 
-/// The rows of a series within these stretches of time, in order of steps, none twice.
+/// The rows of a series in order of steps, none twice: all, or those that are packed in these
+/// stretches of time or not packed yet.
 pub(crate) fn read(
     reader: &Reader,
     open: &OpenSteps,
     key: SeriesKey,
-    stretches: RangeInclusive<u32>,
+    stretches: Option<&[u32]>,
 ) -> Result<Vec<StepRow>> {
     // In this order: rows that are packed away in between are found in either location.
     let newest = open.of(key);
     let mut rows = Vec::new();
-    let mut locations = Vec::new();
-    let found = stretches.clone().try_for_each(|stretch| {
-        let prefix = index::prefix(stretch, key);
-        reader.catalogue.scan(&prefix, |key, value| {
-            locations.extend(index::location(key, value));
-            true
-        })
-    });
-    match found {
-        Ok(()) => read_blocks(reader, open, &locations, &mut rows)?,
+    match index::locations(&reader.catalogue, key, stretches) {
+        Ok(locations) => read_blocks(reader, open, &locations, &mut rows)?,
         Err(why) => {
             if open.without_index.fetch_add(1, Relaxed) == 0 {
                 tracing::warn!("steps are read without their index until the next start: {why}");
@@ -416,14 +409,14 @@ fn read_blocks(
 fn read_files(
     reader: &Reader,
     key: SeriesKey,
-    stretches: RangeInclusive<u32>,
+    stretches: Option<&[u32]>,
     rows: &mut Vec<StepRow>,
 ) -> Result<()> {
     let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
     for number in numbers {
         let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
             Some(Entry::Block { stretch, series, block })
-                if series == key && stretches.contains(&stretch) =>
+                if series == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
             {
                 rows.extend(unpack(block).unwrap_or_default());
             }

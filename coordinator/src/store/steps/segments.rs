@@ -20,7 +20,7 @@ pub(crate) const FOLDER: &str = "steps";
 /// A file longer than this is finished. It is also what a bound on bytes may be passed by.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// Stretches of time that a file covers at most: an hour.
+/// Stretches of time that a file covers at most: an hour of the store's clock.
 pub(crate) const SEGMENT_STRETCHES: u32 = 12;
 
 /// Length of a stretch of time.
@@ -32,9 +32,44 @@ pub(crate) const SERIES_BYTES: usize = 9;
 const BLOCK: u8 = b'B';
 const FORGOTTEN: u8 = b'F';
 
-/// Which stretch of time this moment lies in.
-pub(crate) fn stretch(wall_ns: i64) -> u32 {
-    u32::try_from(wall_ns / STRETCH_NS).unwrap_or(0)
+/// Which stretch of time of the store's clock this moment lies in.
+pub(crate) fn stretch(store_ns: i64) -> u32 {
+    u32::try_from(store_ns / STRETCH_NS).unwrap_or(0)
+}
+
+/// When a stretch of time begins on the store's clock.
+pub(crate) fn begin_ns(stretch: u32) -> i64 {
+    i64::from(stretch) * STRETCH_NS
+}
+
+/// The newest stretch of time of the file that was written last.
+pub(crate) fn newest(files: &BTreeMap<u32, Segment>) -> Option<u32> {
+    let mut written = files.values().rev();
+    let last = written.find(|known| known.first_stretch <= known.last_stretch)?;
+    Some(last.last_stretch)
+}
+
+/// A gap between two files counts as at most this many stretches of age: a day.
+const GAP_STRETCHES_MAX: i64 = 24 * SEGMENT_STRETCHES as i64;
+
+/// The age of the oldest file, in stretches of time, from the order of the files. Stores of earlier
+/// versions have stretches of the wall clock: where that clock jumped, files lie far apart, or the
+/// newer one before the older one.
+pub(crate) fn age(files: &BTreeMap<u32, Segment>, now: u32) -> i64 {
+    let mut after = i64::from(now);
+    let mut is_first = true;
+    let mut age = 0;
+    for known in files.values().rev().filter(|known| known.first_stretch <= known.last_stretch) {
+        let (first, last) = (i64::from(known.first_stretch), i64::from(known.last_stretch));
+        let gap = (after - last).max(0);
+        // The time since the newest block has passed on the store's own clock.
+        age += if is_first { gap } else { gap.min(GAP_STRETCHES_MAX) };
+        is_first = false;
+        (after, age) = (first, age + last - first);
+    }
+    // A file is as old as its newest block.
+    let oldest = files.values().find(|known| known.first_stretch <= known.last_stretch);
+    age - oldest.map_or(0, |known| i64::from(known.last_stretch - known.first_stretch))
 }
 
 /// What is known of a file.
@@ -201,7 +236,7 @@ impl Segments {
         if let Some(known) = known {
             let is_empty = known.first_stretch > known.last_stretch;
             let end = known.first_stretch.saturating_add(SEGMENT_STRETCHES);
-            // A clock that was set back begins a new file, too.
+            // So does a clock that a crash has set back.
             let is_within = is_empty || (known.first_stretch..end).contains(&now);
             if is_within && known.bytes <= SEGMENT_BYTES_MAX {
                 return Ok(());
@@ -311,6 +346,32 @@ pub(crate) fn series_of(bytes: &[u8]) -> Option<SeriesKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_order_of_the_files_tells_their_age() {
+        let check = |stretches: &[(u32, u32)], now: u32, expected: i64| {
+            let segment = |&(first_stretch, last_stretch)| Segment {
+                first_stretch,
+                last_stretch,
+                ..Segment::new()
+            };
+            let files = (0..).zip(stretches.iter().map(segment)).collect();
+            assert_eq!(age(&files, now), expected, "{stretches:?}");
+        };
+        check(&[], 9, 0);
+        check(&[(u32::MAX, 0)], 9, 0);
+        check(&[(100, 111)], 120, 9);
+        check(&[(100, 111), (112, 120)], 120, 9);
+        check(&[(100, 111), (u32::MAX, 0), (115, 120)], 130, 19);
+        // An idle night counts, and a coordinator that was not restarted for a week.
+        check(&[(100, 111), (211, 212)], 300, 189);
+        check(&[(100, 111)], 2127, 2016);
+        // The wall clock of an earlier version jumped: 100 days forward and back, or back.
+        check(&[(40_000, 40_011), (68_812, 68_812), (40_013, 40_020)], 40_021, 296);
+        check(&[(40_000, 40_011), (68_812, 68_812)], 68_813, 289);
+        check(&[(40_000, 40_011), (11_200, 11_201), (11_202, 11_210)], 11_211, 11);
+        check(&[(0, 3), (40_000, 40_011)], 40_011, 299);
+    }
 
     #[test]
     fn records_come_back() {

@@ -201,8 +201,7 @@ impl Life<'_> {
     fn forget(&mut self, rng: &mut Rng) {
         let serial = self.serial(rng);
         self.retired.insert(serial);
-        let now = clock::now();
-        self.store.forget_steps(serial, BEGIN_NS, now.wall_ns);
+        self.store.forget_steps(serial);
         let mut known = self.steps.lock().unwrap();
         let of_serial = known.iter_mut().filter(|((key, _), _)| key.serial == serial);
         of_serial.for_each(|(_, fate)| *fate = Fate::Forgotten);
@@ -213,7 +212,7 @@ impl Life<'_> {
         let known = self.steps.lock().unwrap();
         let series: BTreeSet<SeriesKey> = known.keys().map(|(key, _)| *key).collect();
         for key in series {
-            let found = self.store.series(key, BEGIN_NS, clock::now().wall_ns).unwrap();
+            let found = self.store.series(key).unwrap();
             let steps: BTreeSet<u64> = found.iter().map(|row| row.last_step).collect();
             assert_eq!(steps.len(), found.len(), "a step twice");
             for found in &found {
@@ -376,22 +375,22 @@ fn steps_are_kept_within_both_limits() {
         store.turn();
     }
     let steps = |store: &Store| -> Vec<u64> {
-        let rows = store.series(key, BEGIN_NS, BEGIN_NS + 10 * HOUR_NS).unwrap();
+        let rows = store.series(key).unwrap();
         rows.iter().map(|row| row.last_step).collect()
     };
     let files = || disk.files().iter().filter(|(name, _)| name.starts_with("steps/")).count();
     assert_eq!((steps(&store), files()), ((0..10).collect(), 10));
     let bytes = store.steps_bytes();
-    store.expire_steps(BEGIN_NS + 2 * HOUR_NS + HOUR_NS / 2);
+    store.expire_steps(6 * HOUR_NS + HOUR_NS / 2);
     store.turn();
     assert_eq!((steps(&store), files()), ((3..10).collect(), 7));
     store.set_steps_bytes_max(bytes * 55 / 100);
-    store.expire_steps(BEGIN_NS);
+    store.expire_steps(9 * HOUR_NS);
     store.turn();
     assert_eq!((steps(&store), files()), ((5..10).collect(), 5));
     // The newest stays, whatever the limit.
     store.set_steps_bytes_max(0);
-    store.expire_steps(BEGIN_NS);
+    store.expire_steps(9 * HOUR_NS);
     store.turn();
     assert_eq!(steps(&store), [9]);
     let health = store.health();

@@ -89,8 +89,7 @@ pub(crate) fn flush(store: &Store) {
 }
 
 pub(crate) fn read_steps(store: &Store) -> Vec<u64> {
-    let wall_ns = crate::clock::now().wall_ns;
-    let rows = store.series(SERIES, wall_ns, wall_ns).unwrap();
+    let rows = store.series(SERIES).unwrap();
     rows.into_iter().map(|row| row.last_step).collect()
 }
 

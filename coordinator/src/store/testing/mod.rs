@@ -5,6 +5,8 @@ mod basics;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
 #[cfg(test)]
+mod clock_jumps;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod damage;

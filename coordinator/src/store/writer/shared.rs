@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::store::blobs::local::Blobs;
 use crate::store::catalogue::Catalogue;
+use crate::store::clock::StoreClock;
 use crate::store::disk::files::Held;
 use crate::store::error::Result;
 use crate::store::steps::packer::{OpenSteps, Reader};
@@ -19,6 +20,7 @@ pub(crate) struct Shared {
     pub(crate) open: OpenSteps,
     pub(crate) steps_bytes_max: AtomicU64,
     pub(crate) blobs: Blobs,
+    pub(crate) clock: StoreClock,
     pub(crate) health: Health,
     /// Behind the catalogue, so that it is given back last.
     pub(crate) lock: Box<dyn Held>,
@@ -57,6 +59,8 @@ pub(crate) struct Health {
     pub(crate) given_up: AtomicU64,
     /// Length of the journal.
     pub(crate) journal_bytes: AtomicU64,
+    /// Jumps of the machine's wall clock.
+    pub(crate) clock_jumps: AtomicU64,
     /// Time that all commits took, in nanoseconds.
     pub(crate) commit_ns: AtomicU64,
 }

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use memtape_core::limits::CHANGES_WAITING_MAX;
 
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::records::{SeriesKey, StepRow};
+use crate::store::clock::{ClockWatch, Jump};
 use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
 use crate::store::journal::file::Journal;
+use crate::store::records::encoding::Changes;
 use crate::store::steps::packer::Steps;
-use crate::store::steps::segments::stretch;
 use crate::store::writer::shared::{Done, Shared};
 
 /// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
@@ -47,9 +48,9 @@ pub(crate) enum Job {
     /// Take finished steps.
     Steps { batch: Vec<(SeriesKey, Vec<StepRow>)>, done: Done },
     /// Delete the steps of an attempt.
-    Forget { serial: u32, from_wall_ns: i64, to_wall_ns: i64 },
-    /// Delete old steps.
-    Expire { before_wall_ns: i64 },
+    Forget { serial: u32 },
+    /// Delete steps that are older than this.
+    Expire { age_ns_max: i64 },
     /// Pack and sync everything.
     Flush { done: Done },
 }
@@ -78,6 +79,7 @@ pub(crate) struct Writer {
     log_synced_ns: u64,
     packed_ns: u64,
     is_failing: bool,
+    clock: ClockWatch,
 }
 
 /// Starts the thread. It ends, with everything packed, when the last sender is gone.
@@ -88,7 +90,12 @@ pub(crate) fn start(writer: Writer) -> io::Result<Sender<Job>> {
 }
 
 impl Writer {
-    pub(crate) fn new(journal: Journal, steps: Steps, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        steps: Steps,
+        shared: Arc<Shared>,
+        clock: ClockWatch,
+    ) -> Self {
         Self {
             journal,
             steps,
@@ -101,6 +108,7 @@ impl Writer {
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
             is_failing: false,
+            clock,
         }
     }
 
@@ -205,13 +213,8 @@ impl Writer {
                     self.begin_packing();
                 }
             }
-            Job::Forget { serial, from_wall_ns, to_wall_ns } => {
-                // One stretch more on either side: clocks of different readings may differ.
-                let first = stretch(from_wall_ns).saturating_sub(1);
-                let last = stretch(to_wall_ns).saturating_add(1);
-                self.steps.forget(open, serial, first..=last);
-            }
-            Job::Expire { before_wall_ns } => self.expire(before_wall_ns),
+            Job::Forget { serial } => self.steps.forget(open, serial),
+            Job::Expire { age_ns_max } => self.expire(age_ns_max),
             Job::Flush { done } => {
                 self.sync_log();
                 let packed = self.pack_all();
@@ -306,9 +309,36 @@ impl Writer {
         }
     }
 
+    fn store_ns(&self) -> i64 {
+        self.shared.clock.at(clock::now())
+    }
+
+    /// Tells a jump of the wall clock, and notes the store's clock when it is time to.
+    fn look_at_clock(&mut self, now: Now) {
+        if let Some(jump) = self.clock.look(now) {
+            self.jumped(jump);
+        }
+        if let Some(record) = self.clock.due(now) {
+            let changes = Changes::of(record).into_inner();
+            // What cannot be written now is written at its next time.
+            self.commit(vec![Group { changes, done: Box::new(|_| {}), is_kept: false }]);
+        }
+    }
+
+    /// Tells a jump of the wall clock.
+    pub(crate) fn jumped(&self, jump: Jump) {
+        self.shared.health.clock_jumps.fetch_add(1, Relaxed);
+        tracing::warn!(
+            "the machine's wall clock jumped {jump}: times shown are off, nothing stored is hidden \
+             or deleted by it; check NTP"
+        );
+    }
+
     /// Does what is due; says whether a snapshot was removed.
     fn look_after(&mut self) -> bool {
-        let now_ns = clock::now().mono_ns;
+        let now = clock::now();
+        self.look_at_clock(now);
+        let now_ns = now.mono_ns;
         if now_ns.saturating_sub(self.log_synced_ns) >= LOG_SYNC_EVERY_NS {
             self.sync_log();
         }
@@ -336,7 +366,7 @@ impl Writer {
     fn freeze(&mut self) -> Result<()> {
         let was_frozen = self.steps.is_frozen();
         let Shared { catalogue, open, .. } = &*self.shared;
-        let begun = self.steps.begin_packing(open, catalogue, clock::now().wall_ns);
+        let begun = self.steps.begin_packing(open, catalogue, self.store_ns());
         if !was_frozen && (begun.is_ok() || self.steps.is_frozen()) {
             self.frozen.append(&mut self.unlogged);
         }
@@ -366,8 +396,8 @@ impl Writer {
             self.packed(packed);
         }
         if !self.steps.is_packing() {
-            let wall_ns = clock::now().wall_ns;
-            let forgotten = self.steps.forget_packed(&self.shared.catalogue, wall_ns);
+            let store_ns = self.store_ns();
+            let forgotten = self.steps.forget_packed(&self.shared.catalogue, store_ns);
             self.note(forgotten, "old steps could not be deleted");
         }
     }
@@ -381,7 +411,7 @@ impl Writer {
             self.pack_soon();
         } else if !self.steps.is_packing() {
             self.tell_frozen();
-            self.expire(i64::MIN);
+            self.expire(i64::MAX);
         }
     }
 
@@ -406,14 +436,16 @@ impl Writer {
             }
             self.tell_frozen();
         }
-        self.steps.forget_packed(&self.shared.catalogue, clock::now().wall_ns)
+        let store_ns = self.store_ns();
+        self.steps.forget_packed(&self.shared.catalogue, store_ns)
     }
 
-    /// Deletes the steps from before this moment, and those that are too much.
-    fn expire(&mut self, before_wall_ns: i64) {
+    /// Deletes the steps that are older than this, and those that are too much.
+    fn expire(&mut self, age_ns_max: i64) {
         let health = &self.shared.health;
         let bytes_max = self.shared.steps_bytes_max.load(Relaxed);
-        let expired = self.steps.expire(&self.shared.catalogue, before_wall_ns, bytes_max);
+        let store_ns = self.store_ns();
+        let expired = self.steps.expire(&self.shared.catalogue, store_ns, age_ns_max, bytes_max);
         if let Ok(expired) = &expired {
             health.steps_expired_by_age.fetch_add(expired.by_age, Relaxed);
             health.steps_expired_by_bytes.fetch_add(expired.by_bytes, Relaxed);

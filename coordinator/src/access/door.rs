@@ -1,0 +1,222 @@
+//! The door: who a caller is, by the certificate of their connection or the token of their request.
+//!
+//! Certificates and the file of roles are read again when they change; connections that are open
+//! are then asked about again. Callers who are refused learn what they lack, not what there is.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use memtape_core::access::{Caller, Rules};
+use memtape_tls::folder::LOOK_EVERY;
+use memtape_tls::server::ServerTls;
+use tokio::sync::watch;
+
+use crate::access::audit::{Audit, Entry};
+use crate::access::file::{FileError, Policy};
+use crate::access::oidc::Keys;
+use crate::access::peer::Peer;
+use crate::access::rates::Rates;
+use crate::access::tokens::Tokens;
+use crate::clock;
+
+/// Why a caller is not let in.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error(
+        "say who you are: with a client certificate (--tls-dir) or a token (MEMTAPE_TOKEN or \
+         --token-file)"
+    )]
+    Unproven,
+    #[error("the token is not valid: it is wrong, has expired or was revoked")]
+    BadToken,
+    #[error("{0} has no role here: an admin gives one in the file of roles")]
+    NoRole(String),
+    #[error("too many requests: try again later")]
+    TooMany(Duration),
+}
+
+/// Who may come in.
+#[derive(Debug)]
+pub(crate) struct Door {
+    file: Option<PathBuf>,
+    policy: RwLock<Arc<Policy>>,
+    changed: watch::Sender<u64>,
+    tls: Option<Arc<ServerTls>>,
+    rates: Rates,
+    audited: Rates,
+    keys: Keys,
+    pub(crate) tokens: Tokens,
+    pub(crate) audit: Audit,
+}
+
+impl Door {
+    /// A door with the roles of this file; without one everybody may do everything. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(crate) fn new(
+        file: Option<PathBuf>,
+        tls: Option<Arc<ServerTls>>,
+        tokens: Tokens,
+        audit: Audit,
+    ) -> Result<Self, FileError> {
+        let policy = file.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
+        let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
+        let (rates, audited) = (Rates::of_requests(), Rates::of_audited());
+        let keys = Keys::default();
+        Ok(Self { file, policy, changed, tls, rates, audited, keys, tokens, audit })
+    }
+
+    /// TLS of the port, where it has any.
+    pub(crate) fn tls(&self) -> Option<&Arc<ServerTls>> {
+        self.tls.as_ref()
+    }
+
+    /// What the file of roles says now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The caller of a request with this token.
+    ///
+    /// # Errors
+    /// They have no role, or ask too often.
+    pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
+        let caller = self.identify(peer, token);
+        let bucket = self.bucket(peer, caller.as_ref().ok());
+        self.rates.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)?;
+        caller
+    }
+
+    /// May this caller do one more thing that is audited?
+    ///
+    /// # Errors
+    /// They do too many.
+    pub(crate) fn admit_audited(&self, peer: &Peer, caller: &Caller) -> Result<(), Refused> {
+        let bucket = self.bucket(peer, Some(caller));
+        self.audited.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)
+    }
+
+    /// Those who have proven who they are have a bucket of their own.
+    fn bucket(&self, peer: &Peer, caller: Option<&Caller>) -> String {
+        match caller {
+            Some(caller) if self.policy().rules.is_some() => caller.name.clone(),
+            _ => peer.network().to_string(),
+        }
+    }
+
+    fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
+        let policy = self.policy();
+        let Some(rules) = &policy.rules else { return Ok(Caller::anyone()) };
+        let caller = match token {
+            Some(token) => self.holder(token, &policy, rules).ok_or(Refused::BadToken)?,
+            None if peer.names().is_empty() => return Err(Refused::Unproven),
+            None => rules.caller(peer.names(), &[]),
+        };
+        match caller.is_known() {
+            true => Ok(caller),
+            false => Err(Refused::NoRole(caller.name)),
+        }
+    }
+
+    /// The holder of a token, ours or a provider's.
+    fn holder(&self, token: &str, policy: &Policy, rules: &Rules) -> Option<Caller> {
+        let now_ns = latest_ns();
+        if let Some(caller) = self.tokens.holder(token, now_ns) {
+            return Some(caller);
+        }
+        let now_seconds = u64::try_from(now_ns).unwrap_or(0) / 1_000_000_000;
+        let user = self.keys.user(policy.provider.as_ref()?, token, now_seconds)?;
+        Some(rules.caller(&[user.name], &user.groups))
+    }
+
+    /// May the agent of this node come by this connection?
+    pub(crate) fn is_agent(&self, peer: &Peer, node: &str) -> bool {
+        let policy = self.policy();
+        policy.rules.as_ref().is_none_or(|rules| rules.is_agent(peer.names(), node))
+    }
+
+    /// Is what a connection showed at its beginning still true?
+    pub(crate) fn still_admits(&self, peer: &Peer, nodes: &[String]) -> bool {
+        let is_trusted = match (&self.tls, peer.chain()) {
+            (Some(tls), [_, ..]) => tls.trusts(peer.chain()),
+            _ => true,
+        };
+        is_trusted && nodes.iter().all(|node| self.is_agent(peer, node))
+    }
+
+    /// Changes each time when certificates or roles are replaced.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Looks at the file of roles and at the certificates again and again.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        match self.tls.clone() {
+            Some(tls) => tokio::join!(tls.follow(), self.follow_files()).1,
+            None => self.follow_files().await,
+        }
+    }
+
+    async fn follow_files(&self) {
+        let mut replaced = self.tls.as_ref().map(|tls| tls.replaced());
+        let mut is_reported = false;
+        let mut is_unread = false;
+        loop {
+            if let Some(provider) = &self.policy().provider {
+                match self.keys.look(provider, clock::now().mono_ns).await {
+                    Ok(()) => is_unread = false,
+                    Err(why) if !std::mem::replace(&mut is_unread, true) => {
+                        tracing::error!("the OpenID provider's keys stay as they were: {why}");
+                    }
+                    Err(_) => {}
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            if replaced.as_mut().is_some_and(|replaced| {
+                let has_changed = replaced.has_changed().unwrap_or(false);
+                replaced.mark_unchanged();
+                has_changed
+            }) {
+                self.changed.send_modify(|changed| *changed += 1);
+            }
+            let Some(file) = self.file.clone() else { continue };
+            match tokio::task::spawn_blocking(move || Policy::read(&file)).await {
+                Ok(Ok(policy)) => {
+                    is_reported = false;
+                    self.replace(policy).await;
+                }
+                Ok(Err(error)) if !std::mem::replace(&mut is_reported, true) => {
+                    tracing::error!("the roles stay those from before: {error}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn replace(&self, policy: Policy) {
+        if policy == *self.policy() {
+            return;
+        }
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        self.changed.send_modify(|changed| *changed += 1);
+        let subject = self.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        let entry = Entry {
+            who: "coordinator".to_string(),
+            action: "replace roles",
+            subject,
+            wall_ns: clock::now().wall_ns,
+            ..Entry::default()
+        };
+        if let Err(error) = self.audit.write(entry).await {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// The present, by which tokens expire: a clock that is set back makes none of them valid again.
+pub(crate) fn latest_ns() -> i64 {
+    let now = clock::now();
+    now.wall_ns.max(i64::try_from(now.mono_ns).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,181 @@
+//! The file of roles: who gets which role over whose jobs.
+//!
+//! It is TOML, and every field is known or the file is refused: a misspelt `uids` would otherwise
+//! open all jobs. Nothing is decided here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
+use serde::Deserialize;
+
+use crate::access::oidc::Provider;
+
+/// Largest file.
+const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// Why a file of roles cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("the file of roles {0} cannot be read: {1}")]
+    Unread(PathBuf, std::io::Error),
+    #[error("the file of roles {path} is wrong: {why}")]
+    Wrong { path: PathBuf, why: String },
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// None where everybody may do everything.
+    pub(crate) rules: Option<Rules>,
+    /// Work that cannot be written into the audit is refused.
+    pub(crate) is_audit_required: bool,
+    /// Whose tokens name users, beside our own.
+    pub(crate) provider: Option<Provider>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    oidc: Option<Provider>,
+    #[serde(default)]
+    audit: Audit,
+    #[serde(default)]
+    deny: BTreeSet<String>,
+    #[serde(default)]
+    grant: Vec<Granted>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Audit {
+    #[default]
+    BestEffort,
+    Required,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Granted {
+    role: Role,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    groups: Vec<String>,
+    #[serde(default)]
+    uids: BTreeSet<u32>,
+    #[serde(default)]
+    namespaces: BTreeSet<String>,
+}
+
+impl Policy {
+    /// Reads the file. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read, or says something that is not known.
+    pub(crate) fn read(path: &Path) -> Result<Self, FileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| FileError::Unread(path.to_path_buf(), error))?;
+        Self::parse(&text).map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
+    }
+
+    /// What a text says.
+    ///
+    /// # Errors
+    /// One line about what is wrong.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > FILE_BYTES_MAX {
+            return Err("it is larger than 4 MiB".to_string());
+        }
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            format!("line {line}: {}", error.message().lines().next().unwrap_or_default())
+        })?;
+        if let Some(mistake) = file.oidc.as_ref().and_then(Provider::mistake) {
+            return Err(mistake.to_string());
+        }
+        let rules: Result<Vec<Rule>, String> = file.grant.into_iter().map(rule).collect();
+        Ok(Self {
+            rules: Some(Rules { rules: rules?, denied: file.deny }),
+            is_audit_required: file.audit == Audit::Required,
+            provider: file.oidc,
+        })
+    }
+}
+
+fn rule(granted: Granted) -> Result<Rule, String> {
+    let Granted { role, names, groups, uids, namespaces } = granted;
+    let of = role.as_str();
+    if names.is_empty() && groups.is_empty() {
+        return Err(format!("a grant of {of} has neither names nor groups"));
+    }
+    if names.iter().chain(&groups).any(|name| name.trim().is_empty()) {
+        return Err(format!("a grant of {of} has an empty name"));
+    }
+    let scope = Scope { uids, namespaces };
+    if role == Role::Agent {
+        if !names.iter().all(|name| name.contains(NODE)) {
+            return Err(format!("the names of agents must hold {NODE}, which is their node's"));
+        }
+        if !groups.is_empty() || !scope.is_all() {
+            return Err("a grant of agent has no groups, uids or namespaces".to_string());
+        }
+    }
+    if role == Role::Admin && !scope.is_all() {
+        return Err("a grant of admin has no uids or namespaces: it reaches every job".to_string());
+    }
+    Ok(Rule { names, groups, grant: Grant { role, scope } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_who_may_do_what() {
+        let policy = Policy::parse(
+            "audit = \"required\"\ndeny = [\"mallory\"]\n\
+             [[grant]]\nrole = \"agent\"\nnames = [\"spiffe://memtape/agent/{node}\"]\n\
+             [[grant]]\nrole = \"viewer\"\nnames = [\"alice\"]\ngroups = [\"a\"]\nuids = [1000]\n",
+        )
+        .unwrap();
+        assert!(policy.is_audit_required);
+        let rules = policy.rules.unwrap();
+        assert!(rules.is_agent(&["spiffe://memtape/agent/n1".to_string()], "n1"));
+        assert!(rules.caller(&["alice".to_string()], &[]).is_known());
+        assert!(!rules.caller(&["mallory".to_string()], &["a".to_string()]).is_known());
+    }
+
+    #[test]
+    fn the_documented_file_is_understood() {
+        let page = include_str!("../../../docs/security.md");
+        let (_, block) = page.split_once("```toml\n").unwrap();
+        let (text, _) = block.split_once("```").unwrap();
+        let rules = Policy::parse(text).unwrap().rules.unwrap();
+        assert!(rules.is_agent(&["spiffe://memtape/agent/n1".to_string()], "n1"));
+        assert!(!rules.is_agent(&["spiffe://memtape/agent/node-7".to_string()], "node-7"));
+    }
+
+    #[test]
+    fn what_is_not_understood_opens_nothing() {
+        let check = |text: &str, expected: &str| {
+            let why = Policy::parse(text).unwrap_err();
+            assert!(why.contains(expected) && !why.contains('\n'), "{text:?}: {why}");
+        };
+        let viewer = "[[grant]]\nrole = \"viewer\"\n";
+        check(&format!("{viewer}names = [\"a\"]\nuid = [1]\n"), "line 4");
+        check(viewer, "neither names nor groups");
+        check(&format!("{viewer}names = [\" \"]\n"), "empty name");
+        check("[[grant]]\nrole = \"owner\"\nnames = [\"a\"]\n", "line 2");
+        check("[[grant]]\nrole = \"agent\"\nnames = [\"a\"]\n", "{node}");
+        check("[[grant]]\nrole = \"agent\"\nnames = [\"{node}\"]\nuids = [1]\n", "no groups");
+        check("[[grant]]\nrole = \"admin\"\nnames = [\"a\"]\nuids = [1]\n", "every job");
+        check("audit = \"maybe\"\n", "line 1");
+        let oidc = "[oidc]\nissuer = \"i\"\naudience = \"a\"\n";
+        check(oidc, "keys_file");
+        check(&format!("{oidc}keys_url = \"http://x\"\n"), "https://");
+        check(&format!("{oidc}key_file = \"x\"\n"), "line 4");
+        check("[[grants]]\n", "line 1");
+        check("= =", "line 1");
+    }
+}

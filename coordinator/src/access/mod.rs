@@ -1,0 +1,16 @@
+//! Who asks, and whether they may: [`Door`].
+//!
+//! A caller proves who they are by the certificate of their connection or by a token in the
+//! request. The file of roles says what each name may do (`file.rs`); core decides. Without that
+//! file everybody may do everything, and the coordinator listens on the loopback only.
+
+pub(crate) mod audit;
+mod door;
+mod file;
+mod oidc;
+mod peer;
+mod rates;
+pub(crate) mod tokens;
+
+pub(crate) use door::{Door, Refused, latest_ns};
+pub(crate) use peer::Peer;

@@ -1,0 +1,432 @@
+//! Tokens of an OpenID provider: who their user is, and in which groups.
+//!
+//! The provider's keys come from a file or from its URL; they are read again when they change, and
+//! when a token names one that is not known. A token counts where a key of the provider signed it
+//! for this coordinator and its time has come and is not over. The clock is passed in. Names begin
+//! with `oidc:`, so that no user of the provider can take the name in a certificate.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use jsonwebtoken::crypto::{CryptoProvider, JwkUtils, JwtVerifier};
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
+use ring::signature as ring_signature;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use signature::Verifier;
+
+/// What every name of a provider's user begins with.
+const PREFIX: &str = "oidc:";
+
+/// Longest token.
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+
+/// Most bytes of a provider's keys.
+const KEYS_BYTES_MAX: usize = 1 << 20;
+
+/// Time between two looks at a provider's keys, and between two where a token names another.
+const FETCH_EVERY_NS: u64 = 300_000_000_000;
+const FETCH_AGAIN_NS: u64 = 30_000_000_000;
+
+/// Time for the provider's answer.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the file of roles says of a provider.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Provider {
+    pub(crate) issuer: String,
+    pub(crate) audience: String,
+    pub(crate) keys_file: Option<PathBuf>,
+    pub(crate) keys_url: Option<String>,
+    #[serde(default = "subject")]
+    pub(crate) name_claim: String,
+    #[serde(default = "groups")]
+    pub(crate) groups_claim: String,
+}
+
+fn subject() -> String {
+    "sub".to_string()
+}
+
+fn groups() -> String {
+    "groups".to_string()
+}
+
+impl Provider {
+    /// What is wrong with it; none where it makes sense.
+    pub(crate) fn mistake(&self) -> Option<&'static str> {
+        let url = self.keys_url.as_deref();
+        match (&self.keys_file, url) {
+            _ if self.issuer.is_empty() || self.audience.is_empty() => {
+                Some("oidc needs an issuer and an audience")
+            }
+            (Some(_), None) => None,
+            (None, Some(url)) if url.starts_with("https://") => None,
+            (None, Some(_)) => Some("keys_url of oidc must begin with https://"),
+            _ => Some("oidc needs either keys_file or keys_url"),
+        }
+    }
+}
+
+/// The keys of a provider, as they were last read.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    current: RwLock<Arc<Vec<Jwk>>>,
+    fetched_ns: AtomicU64,
+    /// A token named a key that is not there.
+    is_wanted: AtomicBool,
+}
+
+/// A user of the provider.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) groups: Vec<String>,
+}
+
+/// Claims whose types must be right, whatever else a token says.
+#[derive(Debug, Deserialize)]
+struct Claims {
+    exp: u64,
+    nbf: Option<u64>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl Keys {
+    /// The user of a token that counts now.
+    pub(super) fn user(&self, provider: &Provider, token: &str, now_seconds: u64) -> Option<User> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        let header = decode_header(token).ok()?;
+        let is_known = verification(header.alg).is_some();
+        let keys = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_meant = |key: &&Jwk| match &header.kid {
+            Some(kid) => key.common.key_id.as_ref() == Some(kid),
+            None => keys.len() == 1,
+        };
+        let Some(key) = keys.iter().find(is_meant) else {
+            self.is_wanted.store(true, Relaxed);
+            return None;
+        };
+        let of_key = key.common.key_algorithm.map(|algorithm| algorithm.to_string());
+        let is_same = of_key.is_none_or(|name| name == format!("{:?}", header.alg));
+        let signs = !matches!(key.common.public_key_use, Some(PublicKeyUse::Encryption));
+        if !is_known || !is_same || !signs {
+            return None;
+        }
+        let mut validation = Validation::new(header.alg);
+        validation.set_audience(&[&provider.audience]);
+        validation.set_issuer(&[&provider.issuer]);
+        validation.set_required_spec_claims(&["exp", "aud", "iss"]);
+        // By our own clock, below.
+        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        let key = DecodingKey::from_jwk(key).ok()?;
+        install();
+        let claims = decode::<Claims>(token, &key, &validation).ok()?.claims;
+        if now_seconds >= claims.exp || claims.nbf.is_some_and(|begin| now_seconds < begin) {
+            return None;
+        }
+        let name = claims.others.get(&provider.name_claim)?.as_str()?;
+        let groups = match claims.others.get(&provider.groups_claim) {
+            Some(Value::String(group)) => vec![group.clone()],
+            Some(Value::Array(groups)) => {
+                groups.iter().filter_map(|group| group.as_str().map(str::to_string)).collect()
+            }
+            _ => Vec::new(),
+        };
+        (!name.is_empty()).then(|| User { name: format!("{PREFIX}{name}"), groups })
+    }
+
+    /// Reads the keys again where it is time to.
+    ///
+    /// # Errors
+    /// They cannot be had; those from before stay in use.
+    pub(super) async fn look(&self, provider: &Provider, now_ns: u64) -> Result<(), String> {
+        let text = match (&provider.keys_file, &provider.keys_url) {
+            (Some(path), _) => {
+                let read = tokio::fs::read(path).await;
+                read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?
+            }
+            (None, Some(url)) => {
+                let passed_ns = now_ns.saturating_sub(self.fetched_ns.load(Relaxed));
+                let is_wanted = self.is_wanted.load(Relaxed) && passed_ns >= FETCH_AGAIN_NS;
+                if !is_wanted && passed_ns < FETCH_EVERY_NS {
+                    return Ok(());
+                }
+                self.fetched_ns.store(now_ns, Relaxed);
+                fetch(url).await.map_err(|why| format!("{url} gives no keys: {why}"))?
+            }
+            (None, None) => return Ok(()),
+        };
+        let keys = (text.len() <= KEYS_BYTES_MAX).then(|| serde_json::from_slice::<JwkSet>(&text));
+        let Some(Ok(JwkSet { keys })) = keys else {
+            return Err("the keys of the OpenID provider are no JSON Web Key Set".to_string());
+        };
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        self.is_wanted.store(false, Relaxed);
+        Ok(())
+    }
+}
+
+async fn fetch(url: &str) -> reqwest::Result<Vec<u8>> {
+    let http = reqwest::Client::builder()
+        .timeout(FETCH_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()?;
+    let mut answer = http.get(url).send().await?.error_for_status()?;
+    let mut all = Vec::new();
+    // One byte more than is taken shows that it is too much.
+    while let Some(chunk) = answer.chunk().await?
+        && all.len() <= KEYS_BYTES_MAX
+    {
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+/// How a signature is verified.
+#[derive(Clone, Copy)]
+enum Verification {
+    Rsa(&'static ring_signature::RsaParameters),
+    Ec(&'static ring_signature::EcdsaVerificationAlgorithm),
+}
+
+/// With public keys only: a secret of the provider's is none here.
+fn verification(algorithm: Algorithm) -> Option<Verification> {
+    use ring_signature as of;
+    match algorithm {
+        Algorithm::RS256 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA256)),
+        Algorithm::RS384 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA384)),
+        Algorithm::RS512 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA512)),
+        Algorithm::PS256 => Some(Verification::Rsa(&of::RSA_PSS_2048_8192_SHA256)),
+        Algorithm::ES256 => Some(Verification::Ec(&of::ECDSA_P256_SHA256_FIXED)),
+        Algorithm::ES384 => Some(Verification::Ec(&of::ECDSA_P384_SHA384_FIXED)),
+        _ => None,
+    }
+}
+
+struct RingVerifier {
+    algorithm: Algorithm,
+    verification: Verification,
+    key: DecodingKey,
+}
+
+impl Verifier<Vec<u8>> for RingVerifier {
+    fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
+        let verified = match (self.verification, self.key.kind()) {
+            (Verification::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                ring_signature::RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
+            }
+            (Verification::Ec(algorithm), DecodingKeyKind::SecretOrDer(point)) => {
+                ring_signature::UnparsedPublicKey::new(algorithm, point).verify(message, signed)
+            }
+            _ => return Err(signature::Error::new()),
+        };
+        verified.map_err(|_| signature::Error::new())
+    }
+}
+
+impl JwtVerifier for RingVerifier {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+/// Signatures are verified by ring, as those of TLS are.
+fn install() {
+    static PROVIDER: CryptoProvider = CryptoProvider {
+        signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
+        verifier_factory: |algorithm, key| {
+            let verification = verification(*algorithm).ok_or(ErrorKind::InvalidAlgorithm)?;
+            let (algorithm, key) = (*algorithm, key.clone());
+            Ok(Box::new(RingVerifier { algorithm, verification, key }))
+        },
+        jwk_utils: JwkUtils::new_unimplemented(),
+    };
+    // It has been installed before.
+    let _ = PROVIDER.install_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+    use ring::hmac;
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    /// A provider with one key.
+    struct Issuer {
+        key: EcdsaKeyPair,
+        provider: Provider,
+        keys: Keys,
+    }
+
+    impl Issuer {
+        async fn new(folder: &std::path::Path) -> Self {
+            let (random, how) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+            let pkcs8 = EcdsaKeyPair::generate_pkcs8(how, &random).unwrap();
+            let key = EcdsaKeyPair::from_pkcs8(how, pkcs8.as_ref(), &random).unwrap();
+            let point = key.public_key().as_ref();
+            let set = json!({ "keys": [{
+                "kty": "EC", "crv": "P-256", "kid": "k1", "alg": "ES256", "use": "sig",
+                "x": BASE64.encode(&point[1..33]), "y": BASE64.encode(&point[33..]),
+            }]});
+            let file = folder.join("keys.json");
+            std::fs::write(&file, set.to_string()).unwrap();
+            let provider = Provider {
+                issuer: "https://login.example".to_string(),
+                audience: "memtape".to_string(),
+                keys_file: Some(file),
+                keys_url: None,
+                name_claim: "email".to_string(),
+                groups_claim: groups(),
+            };
+            let keys = Keys::default();
+            keys.look(&provider, 0).await.unwrap();
+            Self { key, provider, keys }
+        }
+
+        fn token(&self, header: &Value, claims: &Value) -> String {
+            let text = |part: &Value| BASE64.encode(part.to_string());
+            let message = format!("{}.{}", text(header), text(claims));
+            let signed = self.key.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
+            format!("{message}.{}", BASE64.encode(signed.as_ref()))
+        }
+
+        fn user(&self, token: &str) -> Option<User> {
+            self.keys.user(&self.provider, token, NOW)
+        }
+    }
+
+    fn claims() -> Value {
+        json!({
+            "iss": "https://login.example", "aud": "memtape", "sub": "17", "exp": NOW + 60,
+            "nbf": NOW - 60, "email": "alice@example.org", "groups": ["team-a", 7],
+        })
+    }
+
+    fn changed(name: &str, value: Value) -> Value {
+        let mut claims = claims();
+        claims[name] = value;
+        claims
+    }
+
+    #[tokio::test]
+    async fn a_token_that_its_provider_signed_names_the_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = Issuer::new(folder.path()).await;
+        let header = json!({ "alg": "ES256", "kid": "k1" });
+        let alice =
+            User { name: "oidc:alice@example.org".to_string(), groups: vec!["team-a".to_string()] };
+        assert_eq!(issuer.user(&issuer.token(&header, &claims())), Some(alice.clone()));
+        let unnamed = json!({ "alg": "ES256" });
+        assert_eq!(issuer.user(&issuer.token(&unnamed, &claims())), Some(alice.clone()));
+        let several = changed("aud", json!(["other", "memtape"]));
+        assert_eq!(issuer.user(&issuer.token(&header, &several)), Some(alice));
+        let none = changed("groups", Value::Null);
+        assert_eq!(issuer.user(&issuer.token(&header, &none)).unwrap().groups, [""; 0]);
+    }
+
+    /// Modulus of an RSA key, and a token that it signed; the key itself is gone.
+    const RSA_MODULUS: &str = "\
+         1ehKYFLsb2PjwRi5LwU8U35bBcgqdWajsY9TnxNK2evWwVii4jHduvThVD5MIKJcgzpYeOAhP8x56OTDX-nhOktF\
+         lJo5Cy140rjLGDGFH3nul7zrgRGixJGb9fBneHxXGs9W3v4pxDY8j6dRBUJEYFvZP5Z6OdfEjqZRrx_h_FvHtDpO\
+         KJWazZjw9TCbi6iAbhbWanDYVET4FzKGwbhSoFITAW-ZJYqbfiBWOh7Xt_NCD6S1IVAj4EvAz3rZrwnKutJA1jAv\
+         KX6BcXJJg8PnhsAbE7xL4_wZcgrWTMzwec321w4tV9DSRHXyWrioruFlv-D9-kRM_QxSbXNmkL14NQ";
+    const RSA_TOKEN: &str = "\
+         eyJhbGciOiJSUzI1NiIsImtpZCI6InIxIn0.eyJpc3MiOiJodHRwczovL2xvZ2luLmV4YW1wbGUiLCJhdWQiOiJt\
+         ZW10YXBlIiwic3ViIjoiMTciLCJleHAiOjE4MDAwMDAwNjAsImVtYWlsIjoiYWxpY2VAZXhhbXBsZS5vcmcifQ.m\
+         hjlftKa95zZrHI4PItP33kpXsERPaTe3b_DNI2Y1iJiTJSwV76MWFqlvku0NF3FPjpvId-ocixkh9cUFjmzSH9iP\
+         _DdY-7LcNmKslQRNGoM7yjm626PMudyFFQnIpa-QG6GCp5evMv9xa4appL5FEmEG_LRZkIZRBvmCPn0fSa3w1qe1\
+         WoSo8nCtlzHOx63ZKRedt171ApiUqZJAB4pZOWw9P5pFKwUtjPtZPu-3LvydyuyylXr_YGvXieHM2u-t4wa5LPAi\
+         7isU0N0TmMcrgBgYWLpcdjRYJVLG_hOaP_teyssHaKuOPp3dWHgbwsjCv4RzZRGnmP6wYQ8UYFfPA";
+
+    #[tokio::test]
+    async fn signatures_of_rsa_are_verified() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = Issuer::new(folder.path()).await;
+        let key = json!({ "kty": "RSA", "kid": "r1", "e": "AQAB", "n": RSA_MODULUS });
+        let set = json!({ "keys": [key] }).to_string();
+        std::fs::write(folder.path().join("keys.json"), set).unwrap();
+        issuer.keys.look(&issuer.provider, 0).await.unwrap();
+        assert_eq!(issuer.user(RSA_TOKEN).unwrap().name, "oidc:alice@example.org");
+        let (message, signed) = RSA_TOKEN.rsplit_once('.').unwrap();
+        let reversed: String = signed.chars().rev().collect();
+        assert_eq!(issuer.user(&format!("{message}.{reversed}")), None);
+    }
+
+    #[tokio::test]
+    async fn other_tokens_name_no_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = Issuer::new(folder.path()).await;
+        let header = json!({ "alg": "ES256", "kid": "k1" });
+        for (name, value) in [
+            ("iss", json!("https://evil.example")),
+            ("iss", Value::Null),
+            ("aud", json!("other")),
+            ("aud", Value::Null),
+            ("exp", json!(NOW)),
+            ("exp", json!("never")),
+            ("exp", Value::Null),
+            ("nbf", json!(NOW + 1)),
+            ("nbf", json!("never")),
+            ("email", json!("")),
+            ("email", json!(["alice@example.org"])),
+            ("email", Value::Null),
+        ] {
+            let claims = changed(name, value);
+            assert_eq!(issuer.user(&issuer.token(&header, &claims)), None, "{claims}");
+        }
+        // Signed by another, by none, or with the public key as a secret.
+        let good = issuer.token(&header, &claims());
+        let (message, signed) = good.rsplit_once('.').unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = Issuer::new(elsewhere.path()).await;
+        let none = json!({ "alg": "none", "kid": "k1" });
+        let secret = json!({ "alg": "HS256", "kid": "k1" });
+        let text = |part: &Value| BASE64.encode(part.to_string());
+        let as_secret = format!("{}.{}", text(&secret), text(&claims()));
+        let key = hmac::Key::new(hmac::HMAC_SHA256, issuer.key.public_key().as_ref());
+        let tag = hmac::sign(&key, as_secret.as_bytes());
+        let renamed = text(&changed("email", json!("root@example.org")));
+        for token in [
+            other.token(&header, &claims()),
+            format!("{}.{}.", text(&none), text(&claims())),
+            issuer.token(&none, &claims()),
+            issuer.token(&json!({ "alg": "RS256", "kid": "k1" }), &claims()),
+            issuer.token(&json!({ "alg": "ES384", "kid": "k1" }), &claims()),
+            issuer.token(&json!({ "alg": "ES256", "kid": "k2" }), &claims()),
+            format!("{as_secret}.{}", BASE64.encode(tag.as_ref())),
+            format!("{}.{renamed}.{signed}", message.split_once('.').unwrap().0),
+            message.to_string(),
+            format!("{good}."),
+            "..".to_string(),
+            String::new(),
+            "a".repeat(TOKEN_BYTES_MAX + 1),
+        ] {
+            assert_eq!(issuer.user(&token), None, "{token}");
+        }
+        assert!(issuer.user(&good).is_some());
+        // Keys that are replaced count at once; those that make no sense change nothing.
+        std::fs::copy(elsewhere.path().join("keys.json"), folder.path().join("keys.json")).unwrap();
+        issuer.keys.look(&issuer.provider, 0).await.unwrap();
+        assert_eq!(issuer.user(&good), None);
+        assert!(issuer.user(&other.token(&header, &claims())).is_some());
+        std::fs::write(folder.path().join("keys.json"), "nonsense").unwrap();
+        assert!(issuer.keys.look(&issuer.provider, 0).await.is_err());
+        assert!(issuer.user(&other.token(&header, &claims())).is_some());
+    }
+}

@@ -1,0 +1,210 @@
+//! `/whoami`, `/tokens` and `/audit`: who the caller is; the tokens that admins give out; and who
+//! did what.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aide::OperationOutput;
+use aide::generate::GenContext;
+use aide::openapi::{Operation, Response as Described};
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use memtape_core::access::{Caller, Grant, Role, Scope};
+use memtape_core::limits::{ROWS_LISTED_MAX, TOKEN_DAYS_MAX};
+use memtape_proto::api::{
+    Audit, AuditEntry, CreatedToken, Named, SignIn, Token, TokenRequest, TokenRole, Tokens, WhoAmI,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::access::tokens::{TokenError, Wanted, is_valid};
+use crate::access::{Refused, latest_ns};
+use crate::connections::Connection;
+use crate::http::asking::{Asking, COOKIE, refused};
+use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
+use crate::http::route_list::Routes;
+use crate::records::{AuditRecord, TokenRecord};
+
+const DAY_NS: i64 = 86_400_000_000_000;
+
+/// Longest name of a token, in bytes.
+const TOKEN_NAME_BYTES_MAX: usize = 128;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes
+        .get("/whoami", "Who the caller is, and what they may do.", whoami)
+        .post("/session", "Signs a page in with a token, which its cookie then holds.", sign_in)
+        .get("/tokens", "All tokens, without the tokens themselves.", list)
+        .post("/tokens", "Makes a token; it is shown this once.", create)
+        .post("/tokens/{id}/revoke", "Revokes a token.", revoke)
+        .get("/audit", "Who did what, when and from where; oldest first.", audit)
+}
+
+async fn whoami(asking: Asking) -> Answer<WhoAmI> {
+    Ok(Json(who(&asking.caller)))
+}
+
+/// A page is signed in: its cookie goes along with every request of its own, and with none of
+/// another site.
+struct SignedIn {
+    cookie: HeaderValue,
+    who: WhoAmI,
+}
+
+async fn sign_in(
+    State(api): State<Api>,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Bytes,
+) -> Result<SignedIn, Problem> {
+    let SignIn { token } = serde_json::from_slice(&body)?;
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let found = match is_plain {
+        true => api.door.caller(connection.peer(), Some(&token)),
+        false => Err(Refused::BadToken),
+    };
+    let caller = found.map_err(|why| refused(&api, &why))?;
+    let secure = if api.door.tls().is_some() { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}");
+    let cookie = HeaderValue::from_str(&cookie).map_err(Problem::broken)?;
+    Ok(SignedIn { cookie, who: who(&caller) })
+}
+
+impl IntoResponse for SignedIn {
+    fn into_response(self) -> Response {
+        ([(header::SET_COOKIE, self.cookie)], Json(self.who)).into_response()
+    }
+}
+
+impl OperationOutput for SignedIn {
+    type Inner = WhoAmI;
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        of: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        let described = Json::<WhoAmI>::operation_response(context, of);
+        described.map(|known| (Some(200), known)).into_iter().collect()
+    }
+}
+
+fn who(caller: &Caller) -> WhoAmI {
+    WhoAmI {
+        name: caller.name.clone(),
+        sees_all_jobs: caller.may_see_all(),
+        administers: caller.may_administer(),
+    }
+}
+
+async fn list(asking: Asking) -> Answer<Tokens> {
+    asking.administers()?;
+    let now_ns = latest_ns();
+    let tokens = asking.api.door.tokens.list();
+    Ok(Json(Tokens { tokens: tokens.iter().map(|record| token(record, now_ns)).collect() }))
+}
+
+async fn create(asking: Asking, body: Bytes) -> Result<Accepted<CreatedToken>, Problem> {
+    asking.administers()?;
+    let wish: TokenRequest = serde_json::from_slice(&body)?;
+    let bad = |line: String| Problem::new(StatusCode::BAD_REQUEST, line);
+    let name = wish.name.trim();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > TOKEN_NAME_BYTES_MAX || !name.chars().all(is_name) {
+        let line = "the name of a token must be letters, digits and -_.@, and not empty";
+        return Err(bad(line.to_string()));
+    }
+    let role = match wish.role.known() {
+        Some(TokenRole::Viewer) => Role::Viewer,
+        Some(TokenRole::Operator) => Role::Operator,
+        Some(TokenRole::Admin) => Role::Admin,
+        None => {
+            return Err(bad(format!("{:?} is no role: viewer, operator or admin", wish.role)));
+        }
+    };
+    let uids: BTreeSet<u32> = wish.uids.iter().copied().collect();
+    let scope = Scope { uids, namespaces: wish.namespaces.iter().cloned().collect() };
+    if role == Role::Admin && !scope.is_all() {
+        return Err(bad("an admin reaches every job: leave uids and namespaces out".to_string()));
+    }
+    if !(1..=TOKEN_DAYS_MAX).contains(&wish.days) {
+        return Err(bad(format!("a token is valid for 1 to {TOKEN_DAYS_MAX} days")));
+    }
+    asking.audit("create token", format!("{name}, {}", role.as_str())).await?;
+    let now_ns = latest_ns();
+    let days = i64::try_from(wish.days).unwrap_or(1);
+    let made = asking.api.door.tokens.create(Wanted {
+        name: name.to_string(),
+        grant: Grant { role, scope },
+        created_by: asking.caller.name.clone(),
+        now_ns,
+        expires_wall_ns: now_ns.saturating_add(DAY_NS.saturating_mul(days)),
+    });
+    let (secret, record) = made.await.map_err(|why| problem(&why))?;
+    Ok(Accepted(CreatedToken { id: record.id, token: secret }))
+}
+
+async fn revoke(asking: Asking, path: PathOf<IdPath>) -> Answer<Token> {
+    asking.administers()?;
+    let Path(IdPath { id }) = path?;
+    let now_ns = latest_ns();
+    // First, and whether it can be audited or not: it takes rights away.
+    let revoked = asking.api.door.tokens.revoke(&id, now_ns).await.map_err(|why| problem(&why))?;
+    asking.audit("revoke token", id).await?;
+    Ok(Json(token(&revoked, now_ns)))
+}
+
+/// Which entries.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct AuditQuery {
+    /// Only entries with greater numbers; without one from the first on.
+    after: Option<u64>,
+}
+
+async fn audit(asking: Asking, query: QueryOf<AuditQuery>) -> Answer<Audit> {
+    asking.administers()?;
+    let Query(AuditQuery { after }) = query?;
+    asking.audit_read("read audit", String::new()).await?;
+    let kept = asking.api.door.audit.clone();
+    let read = tokio::task::spawn_blocking(move || kept.read(after.unwrap_or(0), ROWS_LISTED_MAX));
+    let (entries, broken) = read.await.map_err(Problem::broken)?;
+    Ok(Json(Audit { entries: entries.into_iter().map(entry).collect(), broken_at: broken }))
+}
+
+fn entry(record: AuditRecord) -> AuditEntry {
+    AuditEntry {
+        number: record.number,
+        wall_ns: record.wall_ns,
+        who: record.who,
+        from: record.from,
+        request: record.request,
+        action: record.action,
+        subject: record.subject,
+        before: record.before,
+    }
+}
+
+fn token(record: &TokenRecord, now_ns: i64) -> Token {
+    Token {
+        id: record.id.clone(),
+        name: record.name.clone(),
+        role: Named::of(record.role.as_str()),
+        uids: record.scope.uids.iter().copied().collect(),
+        namespaces: record.scope.namespaces.iter().cloned().collect(),
+        valid: is_valid(record, now_ns),
+        created_by: record.created_by.clone(),
+        created_wall_ns: record.created_wall_ns,
+        expires_wall_ns: record.expires_wall_ns,
+        revoked_wall_ns: record.revoked_wall_ns,
+    }
+}
+
+fn problem(why: &TokenError) -> Problem {
+    let status = match why {
+        TokenError::TooMany => StatusCode::CONFLICT,
+        TokenError::Unknown(_) => StatusCode::NOT_FOUND,
+        TokenError::NoRandom | TokenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, why.to_string())
+}

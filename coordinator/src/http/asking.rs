@@ -1,0 +1,169 @@
+//! Who sends a request, and what they may ask: [`Asking`], which every handler of the API takes.
+//!
+//! The state is reached through it alone, and it shows what the caller may see. A caller who may
+//! not ask at all gets no further than here.
+
+use std::sync::Arc;
+
+use aide::OperationInput;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use memtape_core::access::Caller;
+
+use crate::access::Refused;
+use crate::access::audit::{Entry, NotWritten};
+use crate::clock;
+use crate::connections::Connection;
+use crate::http::request::{Api, Problem};
+use crate::http::site::RequestNumber;
+use crate::state::counters::Loss;
+use crate::state::visible::Visible;
+
+/// The cookie in which a page that was signed in has its token.
+pub(crate) const COOKIE: &str = "memtape_token";
+
+/// A request, and who sends it.
+pub(crate) struct Asking {
+    pub(crate) api: Api,
+    pub(crate) caller: Arc<Caller>,
+    connection: Arc<Connection>,
+    request: u64,
+}
+
+impl Asking {
+    /// Asks the loop for something that the caller may see.
+    ///
+    /// # Errors
+    /// When the coordinator is stopping.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Visible<'_>) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let caller = self.caller.clone();
+        self.api.ask(move |view| question(&Visible::new(view, &caller))).await
+    }
+
+    /// Lets only those go on who administer.
+    ///
+    /// # Errors
+    /// The caller does not.
+    pub(crate) fn administers(&self) -> Result<(), Problem> {
+        match self.caller.may_administer() {
+            true => Ok(()),
+            false => Err(self.lacks("admin")),
+        }
+    }
+
+    /// Lets only those go on who see everything.
+    ///
+    /// # Errors
+    /// The caller does not.
+    pub(crate) fn sees_all(&self) -> Result<(), Problem> {
+        match self.caller.may_see_all() {
+            true => Ok(()),
+            false => Err(self.lacks("viewer of all jobs")),
+        }
+    }
+
+    /// The caller has not this role.
+    pub(crate) fn lacks(&self, role: &str) -> Problem {
+        self.api.counters.lose(Loss::CallerRefused, 1);
+        let line = format!("{} lacks the role {role}: ask an admin for it", self.caller.name);
+        Problem::new(StatusCode::FORBIDDEN, line)
+    }
+
+    /// Writes into the audit what the caller is about to do.
+    ///
+    /// # Errors
+    /// It cannot be written, and the file of roles requires it.
+    pub(crate) async fn audit(&self, action: &'static str, subject: String) -> Result<(), Problem> {
+        let admitted = self.api.door.admit_audited(self.connection.peer(), &self.caller);
+        admitted.map_err(|why| refused(&self.api, &why))?;
+        self.audited(self.api.door.audit.write(self.entry(action, subject)).await)
+    }
+
+    /// As [`Self::audit`], about a read: the same one is written down once a minute.
+    ///
+    /// # Errors
+    /// As [`Self::audit`].
+    pub(crate) async fn audit_read(
+        &self,
+        action: &'static str,
+        subject: String,
+    ) -> Result<(), Problem> {
+        let now_ns = clock::now().mono_ns;
+        let entry = self.entry(action, subject);
+        if self.api.door.audit.has_read(now_ns, &entry) {
+            return Ok(());
+        }
+        let admitted = self.api.door.admit_audited(self.connection.peer(), &self.caller);
+        admitted.map_err(|why| refused(&self.api, &why))?;
+        self.audited(self.api.door.audit.write_read(now_ns, entry).await)
+    }
+
+    fn entry(&self, action: &'static str, subject: String) -> Entry {
+        Entry {
+            who: self.caller.name.clone(),
+            from: Some(self.connection.peer().address),
+            request: self.request,
+            action,
+            subject,
+            wall_ns: clock::now().wall_ns,
+        }
+    }
+
+    fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
+        match written {
+            Err(why) if self.api.door.policy().is_audit_required => {
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()))
+            }
+            Err(why) => {
+                tracing::error!("an entry of the audit is lost: {why}");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl FromRequestParts<Api> for Asking {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        let connection = parts.extensions.get::<Arc<Connection>>().cloned();
+        let connection = connection.ok_or_else(|| Problem::broken("the call has no connection"))?;
+        let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
+        let token = token(&parts.headers).map_err(|why| refused(api, &why))?;
+        let caller = api.door.caller(connection.peer(), token);
+        let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
+        Ok(Self { api: api.clone(), caller, connection, request })
+    }
+}
+
+/// The token of a request: a program's is in `Authorization`, a page's in its cookie.
+fn token(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        let value = value.to_str().map_err(|_| Refused::BadToken)?;
+        return value.strip_prefix("Bearer ").map(Some).ok_or(Refused::BadToken);
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|of| of.split_once('='));
+    Ok(pairs.find(|(name, _)| name.trim() == COOKIE).map(|(_, value)| value.trim()))
+}
+
+pub(crate) fn refused(api: &Api, why: &Refused) -> Problem {
+    let (loss, status) = match why {
+        Refused::Unproven | Refused::BadToken => (Loss::CallerRefused, StatusCode::UNAUTHORIZED),
+        Refused::NoRole(_) => (Loss::CallerRefused, StatusCode::FORBIDDEN),
+        Refused::TooMany(_) => (Loss::RequestsTooMany, StatusCode::TOO_MANY_REQUESTS),
+    };
+    api.counters.lose(loss, 1);
+    let problem = Problem::new(status, why.to_string());
+    match why {
+        Refused::TooMany(wait) => problem.retry_after(*wait),
+        _ => problem,
+    }
+}
+
+impl OperationInput for Asking {}

@@ -1,0 +1,120 @@
+//! The state as one caller may see it: what belongs to owners that no role of theirs reaches is not
+//! there.
+//!
+//! Handlers of the API read the state through this alone, so that none of them can forget to ask.
+//! Who may see what is decided in `memtape_core::access`.
+
+use memtape_core::access::Caller;
+use memtape_core::identity::owner::Owner;
+use memtape_core::incident::Tracked;
+
+use crate::records::ActionRecord;
+use crate::state::captures::CaptureState;
+use crate::state::jobs::attempt::{Attempt, Node};
+use crate::state::jobs::silence::Watch;
+use crate::state::view::View;
+
+/// What one caller sees.
+pub(crate) struct Visible<'a> {
+    view: &'a View<'a>,
+    caller: &'a Caller,
+}
+
+impl<'a> Visible<'a> {
+    /// What this caller sees of the state.
+    pub(crate) fn new(view: &'a View<'a>, caller: &'a Caller) -> Self {
+        Self { view, caller }
+    }
+
+    /// Which ranks of an attempt are silent.
+    pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
+        self.view.watch(attempt)
+    }
+
+    /// Each job by its newest attempt.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &'a Attempt> {
+        let jobs = self.view.jobs;
+        jobs.names().filter_map(|name| jobs.newest(name)).filter(|attempt| self.has(attempt))
+    }
+
+    /// How many attempts at a job there are.
+    pub(crate) fn attempts(&self, job: &str) -> usize {
+        let serials = self.view.jobs.serials(job).iter();
+        serials.filter(|serial| self.attempt_of(**serial).is_some()).count()
+    }
+
+    /// The attempt of a job with this number; without one the newest.
+    pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&'a Attempt> {
+        self.view.jobs.attempt(job, number).filter(|attempt| self.has(attempt))
+    }
+
+    /// The attempt with this serial number.
+    pub(crate) fn attempt_of(&self, serial: u32) -> Option<&'a Attempt> {
+        self.view.jobs.get(serial).filter(|attempt| self.has(attempt))
+    }
+
+    /// May the caller ask for captures of an attempt?
+    pub(crate) fn may_operate(&self, attempt: &Attempt) -> bool {
+        self.caller.may_operate(attempt.record.owner.as_ref())
+    }
+
+    /// All captures, oldest first.
+    pub(crate) fn captures(&self) -> impl DoubleEndedIterator<Item = &'a CaptureState> {
+        self.view.captures.iter().filter(|known| self.has_serial(known.record.serial))
+    }
+
+    pub(crate) fn capture(&self, id: &str) -> Option<&'a CaptureState> {
+        self.view.captures.get(id).filter(|known| self.has_serial(known.record.serial))
+    }
+
+    /// All incidents, oldest first.
+    pub(crate) fn incidents(&self) -> impl DoubleEndedIterator<Item = &'a Tracked> {
+        self.view.incidents.iter().filter(|known| self.has_serial(known.incident().serial))
+    }
+
+    pub(crate) fn incident(&self, id: &str) -> Option<&'a Tracked> {
+        self.view.incidents.get(id).filter(|known| self.has_serial(known.incident().serial))
+    }
+
+    /// All decisions about restarts, oldest first.
+    pub(crate) fn actions(&self) -> impl DoubleEndedIterator<Item = &'a ActionRecord> {
+        self.view.actions.iter().filter(|action| {
+            self.caller.may_see_all() || self.incident(&action.incident_id).is_some()
+        })
+    }
+
+    /// All nodes; to a caller who does not see every job, those on which a job of theirs ran.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a String, &'a Node)> {
+        let own: Option<std::collections::BTreeSet<&str>> = match self.caller.may_see_all() {
+            true => None,
+            false => {
+                let attempts = self.view.jobs.attempts().filter(|attempt| self.has(attempt));
+                let ranks = attempts.flat_map(|attempt| attempt.ranks.values());
+                Some(ranks.map(|rank| rank.record.node.as_str()).collect())
+            }
+        };
+        let nodes = self.view.jobs.nodes();
+        nodes.filter(move |(name, _)| own.as_ref().is_none_or(|own| own.contains(name.as_str())))
+    }
+
+    /// The node of a rank that the caller sees.
+    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
+        self.view.jobs.node(name)
+    }
+
+    fn has(&self, attempt: &Attempt) -> bool {
+        self.may_see(attempt.record.owner.as_ref())
+    }
+
+    fn has_serial(&self, serial: u32) -> bool {
+        match self.view.jobs.get(serial) {
+            Some(attempt) => self.has(attempt),
+            // Whose it was is not known any more.
+            None => self.may_see(None),
+        }
+    }
+
+    fn may_see(&self, owner: Option<&Owner>) -> bool {
+        self.caller.may_see(owner)
+    }
+}

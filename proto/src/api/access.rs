@@ -1,0 +1,132 @@
+//! Who asks, the tokens of programs and users, and the audit.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
+use super::name::Named;
+
+/// Who the caller is, and what they may do.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct WhoAmI {
+    /// The first name that was proven; `anyone` where the coordinator has no file of roles.
+    pub name: String,
+    /// Whether all jobs are seen, or only those of some owners.
+    pub sees_all_jobs: bool,
+    /// Whether tokens can be made and the audit read.
+    pub administers: bool,
+}
+
+/// Signs a page in.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct SignIn {
+    /// A token.
+    pub token: String,
+}
+
+/// What a token may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum TokenRole {
+    /// See jobs.
+    Viewer,
+    /// Ask for captures, too.
+    Operator,
+    /// See every job, give tokens out, and read the audit.
+    Admin,
+}
+
+/// Asks for a token.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct TokenRequest {
+    /// Whom it is for, such as `grafana`.
+    pub name: String,
+    /// What it may do.
+    pub role: Named<TokenRole>,
+    /// User ids whose jobs it reaches; all jobs where there are neither these nor namespaces.
+    pub uids: Vec<u32>,
+    /// Kubernetes namespaces whose jobs it reaches.
+    pub namespaces: Vec<String>,
+    /// How many days it is valid.
+    pub days: u64,
+}
+
+/// A token that was made.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct CreatedToken {
+    /// Its id, by which it is revoked.
+    pub id: String,
+    /// The token; it is shown this once, and kept nowhere.
+    pub token: String,
+}
+
+/// A token, without the token itself.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Token {
+    /// Its id, by which it is revoked.
+    pub id: String,
+    /// Whom it is for.
+    pub name: String,
+    /// What it may do.
+    pub role: Named<TokenRole>,
+    /// User ids whose jobs it reaches.
+    pub uids: Vec<u32>,
+    /// Kubernetes namespaces whose jobs it reaches.
+    pub namespaces: Vec<String>,
+    /// Whether it is neither revoked nor expired.
+    pub valid: bool,
+    /// Who made it.
+    pub created_by: String,
+    /// When, in nanoseconds of Unix time.
+    pub created_wall_ns: i64,
+    /// When it expires, in nanoseconds of Unix time.
+    pub expires_wall_ns: i64,
+    /// When it was revoked, in nanoseconds of Unix time.
+    pub revoked_wall_ns: Option<i64>,
+}
+
+/// Tokens.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Tokens {
+    /// By their ids.
+    pub tokens: Vec<Token>,
+}
+
+/// Something that was done.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AuditEntry {
+    /// Numbers have no holes, unless an entry could not be written.
+    pub number: u64,
+    /// When, in nanoseconds of Unix time.
+    pub wall_ns: i64,
+    /// Name of the caller, or `coordinator`.
+    pub who: String,
+    /// Address of the client; empty where the coordinator itself acted.
+    pub from: String,
+    /// Number of the request, as `x-request-id` of its answer.
+    pub request: u64,
+    /// What was done.
+    pub action: String,
+    /// To what.
+    pub subject: String,
+    /// BLAKE3 of the entry before this one, in hexadecimal.
+    pub before: String,
+}
+
+/// Entries of the audit.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Audit {
+    /// At most 1,000, oldest first.
+    pub entries: Vec<AuditEntry>,
+    /// Number of the first entry that does not fit the one before it: one was changed, or is
+    /// missing.
+    pub broken_at: Option<u64>,
+}
