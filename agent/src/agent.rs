@@ -18,6 +18,7 @@ use crate::capture::agent_initiated::AgentInitiated;
 use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
+use crate::health::Health;
 use crate::link::deliveries::Deliveries;
 use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
@@ -131,6 +132,19 @@ impl Agent {
     /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.captures.next_ns().into_iter().chain(self.next_own_capture_ns()).min()
+    }
+
+    /// How it is doing, at a look.
+    pub(crate) fn health(&self, now: Now) -> Health {
+        let spool = self.spool.as_ref();
+        Health {
+            looked_ns: now.mono_ns,
+            report_interval: self.report_interval,
+            is_connected: self.session.is_some(),
+            tapes: self.tapes.iter().count(),
+            refused: self.tapes.refused(),
+            spool: spool.map(|spool| (spool.bytes(), spool.dropped())),
+        }
     }
 
     /// Bytes of snapshots that are being uploaded.

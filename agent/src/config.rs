@@ -3,6 +3,7 @@
 //! All values are checked before anything is opened, and every mistake is reported at once. The
 //! bounds that are no matter of taste stand as constants beside the code that keeps them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +14,14 @@ use memtape_core::limits::{REPORT_INTERVAL_SECONDS_MAX, TRACE_EVENTS_MAX};
 pub struct Config {
     /// Name of this node, unique in the cluster. Default: the hostname.
     pub node: String,
-    /// Where the coordinator listens, as `http://host:port`. Default: `http://127.0.0.1:7771`.
+    /// Where the coordinator listens, as `https://host:port`, or `http://` where it has no TLS.
+    /// Default: `http://127.0.0.1:7771`.
     pub coordinator: String,
+    /// Folder with this agent's certificate and key, and the authorities of the coordinator's
+    /// certificate; read again when it changes. Default: none, for a coordinator without TLS.
+    pub tls_dir: Option<PathBuf>,
+    /// Address that answers `/healthz`, `/readyz` and `/metrics`, with counts alone. Default: none.
+    pub health_listen: Option<SocketAddr>,
     /// TapeFolders searched for tapes (`*.tape`, not below). They need not exist yet. Default:
     /// `$MEMTAPE_DIR`, or else `/dev/shm/memtape`.
     pub tape_dirs: Vec<PathBuf>,
@@ -73,6 +80,8 @@ impl Default for Config {
         Self {
             node: hostname,
             coordinator: "http://127.0.0.1:7771".to_string(),
+            tls_dir: None,
+            health_listen: None,
             tape_dirs: vec![tape_dir.unwrap_or_else(|| TAPE_DIR_DEFAULT.into()).into()],
             report_interval: Duration::from_secs(1),
             dead_tape_bytes_max: 8 << 30,
@@ -106,6 +115,7 @@ impl Config {
     pub fn mistakes(&self) -> Vec<String> {
         let interval_is_sound =
             (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
+        let is_tls = self.coordinator.starts_with("https://");
         let rules = [
             (self.node.trim().is_empty(), "node is empty: give this node a name"),
             (self.tape_dirs.is_empty(), "tape_dirs is empty: name at least one folder"),
@@ -125,8 +135,17 @@ impl Config {
                 "spool_bytes_max must be at least 1 MiB",
             ),
             (
-                !self.coordinator.starts_with("http://"),
-                "coordinator must be a URL such as http://127.0.0.1:7771",
+                !is_tls && !self.coordinator.starts_with("http://"),
+                "coordinator must be a URL such as https://coordinator:7771",
+            ),
+            (
+                is_tls && self.tls_dir.is_none(),
+                "a coordinator with TLS wants this agent's certificate: name its folder with \
+                 --tls-dir (`memtape tls issue` makes one)",
+            ),
+            (
+                !is_tls && self.tls_dir.is_some(),
+                "the certificate is for TLS: write the coordinator's address with https://",
             ),
         ];
         rules.iter().filter(|(broken, _)| *broken).map(|(_, line)| line.to_string()).collect()
@@ -152,6 +171,8 @@ mod tests {
         check(|_| (), &[]);
         check(|config| config.node = " ".into(), &["node"]);
         check(|config| config.coordinator = "10.0.0.1:7771".into(), &["URL"]);
+        check(|config| config.coordinator = "https://c:7771".into(), &["certificate"]);
+        check(|config| config.tls_dir = Some("/etc/memtape/tls".into()), &["https://"]);
         check(|config| config.report_interval = Duration::ZERO, &["report_interval"]);
         check(|config| config.py_spy = Some("/absent/py-spy".into()), &["py_spy"]);
         let small = |config: &mut Config| config.spool_bytes_max = 1 << 10;

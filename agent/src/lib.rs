@@ -9,6 +9,7 @@
 //! loop on a node); then the folders below, each of which imports only folders above it.
 
 mod config;
+mod health;
 
 /// What the agent reads of the machine: memory, cgroups, processes, GPUs, clocks.
 mod node {
@@ -37,6 +38,7 @@ mod tapes {
 /// The coordinator: the stream, its messages, what a report carries and what has arrived.
 mod link {
     pub(crate) mod backoff;
+    pub(crate) mod channel;
     pub(crate) mod deliveries;
     pub(crate) mod report;
     pub(crate) mod stream;
@@ -71,7 +73,7 @@ pub mod testing {
 }
 
 pub use config::Config;
-pub use link::stream::AddressError;
+pub use link::channel::AddressError;
 pub use node::nvml::{GpuUse, gpu_use};
 pub use run::{RunError, run};
 pub use tapes::liveness::{Writer, writer};

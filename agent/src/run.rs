@@ -5,11 +5,15 @@
 //! is the agent's own decision.
 
 use std::fs::Permissions;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::identity::boot_id_words;
+use memtape_tls::TlsError;
+use memtape_tls::client::ClientTls;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
@@ -18,7 +22,9 @@ use crate::agent::{Agent, Event};
 use crate::capture::answers::Work;
 use crate::capture::rewind::Rewound;
 use crate::config::Config;
-use crate::link::stream::{self, AddressError};
+use crate::health::{self, Published};
+use crate::link::channel::{AddressError, channel};
+use crate::link::stream;
 use crate::link::upload::{UploadError, upload};
 use crate::link::wire;
 use crate::node::clock;
@@ -42,9 +48,15 @@ pub enum RunError {
     /// The coordinator's address cannot be used.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A folder of tapes in which users could replace each other's.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The port of its health cannot be listened on.
+    #[error("{0} cannot be listened on ({1}): give --health-listen another address")]
+    Health(SocketAddr, #[source] std::io::Error),
     /// A thread that watches the node cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[source] std::io::Error),
@@ -65,7 +77,11 @@ pub async fn run(
     if !mistakes.is_empty() {
         return Err(RunError::Settings(mistakes));
     }
-    let channel = stream::channel(&config.coordinator)?;
+    let tls = config.tls_dir.as_deref().map(ClientTls::open).transpose()?.map(Arc::new);
+    if let Some(tls) = tls.clone() {
+        tokio::spawn(tls.follow());
+    }
+    let channel = channel(&config.coordinator, tls)?;
     let host = Host::new(Path::new("/"));
     let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
     let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
@@ -73,6 +89,11 @@ pub async fn run(
     let boot_id = process::boot_id(host.root());
     let hello = wire::hello(&config.node, &boot_id);
     check_folders(&config.tape_dirs)?;
+    let published = Published::default();
+    if let Some(listen) = config.health_listen {
+        let bound = health::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;
+        tokio::spawn(health::serve(bound, published.clone()));
+    }
     let coordinator = config.coordinator.clone();
     let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
@@ -90,7 +111,11 @@ pub async fn run(
             Some(event) = events.recv() => event,
             () = until(agent.next_ns()) => Event::Timeout,
         };
-        agent.handle(clock::now(), event);
+        let (now, is_look) = (clock::now(), matches!(event, Event::Tick));
+        agent.handle(now, event);
+        if is_look {
+            published.set(agent.health(now));
+        }
         if agent.report_interval() != ticks.period() {
             ticks = self::ticks(agent.report_interval());
         }

@@ -11,9 +11,10 @@ use memtape_core::limits::MESSAGES_WAITING_MAX;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::link::backoff::backoff;
+use crate::link::channel::CONNECT_TIMEOUT;
 use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing};
 use crate::node::clock;
 
@@ -22,24 +23,6 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// Longest wait that a leaving coordinator can ask for.
 const GOODBYE_MAX: Duration = Duration::from_secs(60);
-
-/// Time for connecting, and for the welcome after that.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A connection without a sign of life for the sum of both is broken.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The coordinator's address cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// Not a URL.
-    #[error("coordinator address {0:?} is not a URL")]
-    NoUrl(String, #[source] tonic::transport::Error),
-    /// A URL without a host.
-    #[error("coordinator address {0:?} has no host: write http://host:port")]
-    NoHost(String),
-}
 
 /// What happens to the stream.
 #[derive(Debug)]
@@ -104,24 +87,6 @@ struct End {
     why: String,
 }
 
-/// A channel to the coordinator, which connects when it is first used.
-/// Fails for an address that cannot be used.
-pub(crate) fn channel(coordinator: &str) -> Result<Channel, AddressError> {
-    let address = || coordinator.to_string();
-    let endpoint =
-        Endpoint::from_shared(address()).map_err(|error| AddressError::NoUrl(address(), error))?;
-    if endpoint.uri().host().is_none() {
-        return Err(AddressError::NoHost(address()));
-    }
-    Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .connect_lazy())
-}
-
 /// Keeps a stream to the coordinator for as long as the agent's loop listens.
 pub(crate) async fn hold<E: From<StreamEvent>>(
     channel: Channel,
@@ -166,6 +131,7 @@ async fn attach<E: From<StreamEvent>>(
         return failed("the stream takes no message".to_string());
     }
     let mut client = Client::new(channel.clone());
+    // Connecting, and the welcome after that.
     let opening = async {
         let mut stream = client.attach(ReceiverStream::new(messages)).await?.into_inner();
         let first = stream.message().await?;
@@ -218,18 +184,7 @@ pub(super) fn reason(status: &tonic::Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn addresses_are_checked_before_use() {
-        for (address, is_good) in [
-            ("http://127.0.0.1:7771", true),
-            ("http://coordinator.memtape.svc:7771", true),
-            ("http://", false),
-            ("not a url", false),
-        ] {
-            assert_eq!(channel(address).is_ok(), is_good, "{address}");
-        }
-    }
+    use crate::link::channel::channel;
 
     #[tokio::test]
     async fn an_unreachable_coordinator_is_a_line() {
@@ -237,7 +192,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
         let address = listener.local_addr().expect("address");
         drop(listener);
-        let channel = channel(&format!("http://{address}")).expect("channel");
+        let channel = channel(&format!("http://{address}"), None).expect("channel");
         let (events, _received) = mpsc::channel::<StreamEvent>(1);
         let end = attach(&channel, wire::hello("n", "b"), &events).await;
         assert!(end.lasted.is_none());

@@ -99,6 +99,7 @@ impl Rig {
     fn start_coordinator(&mut self) {
         let mut command = self.network.on_hub(memtape());
         command.args(["coordinator", "--listen", &format!("{}:7771", Network::HUB)]);
+        command.arg("--insecure");
         command.args(["--report-interval", "250ms", "--data-dir"]).arg(self.file("data"));
         command.args(["--capture-deadline", &format!("{}s", DEADLINE.as_secs())]);
         self.coordinator = Some(Process::start(&mut command));

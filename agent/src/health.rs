@@ -1,0 +1,256 @@
+//! What an agent says of itself: `/healthz`, `/readyz` and `/metrics`, on a port of its own.
+//!
+//! The loop publishes its state after each look at the tapes; nothing here waits for it. The
+//! answers hold counts alone, no names: those who reach the port learn nothing about jobs.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::node::clock;
+use crate::spool::Dropped;
+use crate::tapes::known::Refused;
+
+/// Connections at the same time; further ones are closed.
+const OPEN_MAX: usize = 32;
+
+/// Time for a request and its answer.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Wait after an error of `accept`.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks that may be missed before the agent counts as stuck.
+const MISSED_MAX: u32 = 10;
+
+/// The state of an agent at its last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Health {
+    /// When, on the monotonic clock; 0 before the first.
+    pub(crate) looked_ns: u64,
+    pub(crate) report_interval: Duration,
+    pub(crate) is_connected: bool,
+    pub(crate) tapes: usize,
+    pub(crate) refused: Refused,
+    /// None without a spool.
+    pub(crate) spool: Option<(u64, Dropped)>,
+}
+
+/// Why an agent cannot do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Unready {
+    #[error("it has not looked at the tapes yet")]
+    NotStarted,
+    #[error("its last look at the tapes is too long ago")]
+    Stuck,
+    #[error("no coordinator is connected, and there is no spool: what happens now is not kept")]
+    KeepsNothing,
+}
+
+impl Health {
+    fn unready(&self, now_ns: u64) -> Option<Unready> {
+        let patience = self.report_interval.saturating_mul(MISSED_MAX);
+        let passed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
+        match self {
+            _ if self.looked_ns == 0 => Some(Unready::NotStarted),
+            _ if passed > patience => Some(Unready::Stuck),
+            _ if !self.is_connected && self.spool.is_none() => Some(Unready::KeepsNothing),
+            _ => None,
+        }
+    }
+
+    /// In the OpenMetrics text format.
+    fn metrics(&self) -> String {
+        let Refused { copies, wrong_holder, other_boot, no_room } = self.refused;
+        let (spool_bytes, dropped) = self.spool.unwrap_or_default();
+        let mut text = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, rows: &[(&str, u64)]| {
+            let total = if kind == "counter" { "_total" } else { "" };
+            let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(text, "{name}{total}{labels} {value}");
+            }
+        };
+        let connected = u64::from(self.is_connected);
+        let help = "1 while a coordinator is connected";
+        family("memtape_agent_connected", "gauge", help, &[("", connected)]);
+        let help = "Tapes that are read";
+        family("memtape_agent_tapes", "gauge", help, &[("", self.tapes as u64)]);
+        let refused = [
+            ("{reason=\"copy\"}", copies),
+            ("{reason=\"wrong_holder\"}", wrong_holder),
+            ("{reason=\"other_boot\"}", other_boot),
+            ("{reason=\"no_room\"}", no_room),
+        ];
+        let help = "Files that are no tapes of their owners, or too many";
+        family("memtape_agent_tapes_refused", "counter", help, &refused);
+        let help = "Bytes that wait on disk for the coordinator";
+        family("memtape_agent_spool_bytes", "gauge", help, &[("", spool_bytes)]);
+        let dropped = [
+            ("{kind=\"steps\"}", dropped.steps),
+            ("{kind=\"snapshots\"}", dropped.snapshots),
+            ("{kind=\"facts\"}", dropped.facts),
+        ];
+        let help = "What the full spool had to drop";
+        family("memtape_agent_spool_dropped", "counter", help, &dropped);
+        text + "# EOF\n"
+    }
+}
+
+/// The state as the loop last published it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Published(Arc<Mutex<Health>>);
+
+impl Published {
+    /// Publishes a state.
+    pub(crate) fn set(&self, health: Health) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = health;
+    }
+
+    fn get(&self) -> Health {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Binds the port.
+/// Fails with one line that says what to do.
+pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(listen).await
+}
+
+/// Answers for as long as it is let.
+pub(crate) async fn serve(listener: TcpListener, published: Published) {
+    let room = Arc::new(Semaphore::new(OPEN_MAX));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // One that finds no room is closed.
+        let Ok(room) = room.clone().try_acquire_owned() else { continue };
+        let published = published.clone();
+        tokio::spawn(async move {
+            let _room = room;
+            let answer = service_fn(|request| {
+                let answer = answer(&request, &published.get(), clock::now().mono_ns);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).keep_alive(false);
+            // A client that breaks off or takes too long is no concern of ours.
+            let _ =
+                timeout(REQUEST_TIME_MAX, builder.serve_connection(TokioIo::new(stream), answer))
+                    .await;
+        });
+    }
+}
+
+fn answer(
+    request: &Request<Incoming>,
+    health: &Health,
+    now_ns: u64,
+) -> Response<http_body_util::Full<Bytes>> {
+    let (status, kind, text) = said(request.uri().path(), health, now_ns);
+    let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response
+}
+
+fn said(path: &str, health: &Health, now_ns: u64) -> (StatusCode, &'static str, String) {
+    const PLAIN: &str = "text/plain; charset=utf-8";
+    match path {
+        "/healthz" => (StatusCode::OK, PLAIN, "ok\n".to_string()),
+        "/readyz" => match health.unready(now_ns) {
+            None => (StatusCode::OK, PLAIN, "ready\n".to_string()),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+        },
+        "/metrics" => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (StatusCode::OK, kind, health.metrics())
+        }
+        _ => (StatusCode::NOT_FOUND, PLAIN, "see /healthz, /readyz and /metrics\n".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn healthy() -> Health {
+        Health {
+            looked_ns: 100 * SECOND_NS,
+            report_interval: Duration::from_secs(1),
+            is_connected: true,
+            tapes: 8,
+            refused: Refused { copies: 3, ..Refused::default() },
+            spool: Some((4096, Dropped::default())),
+        }
+    }
+
+    #[test]
+    fn an_agent_is_ready_while_it_reads_and_keeps() {
+        let check = |health: Health, after_s: u64, expected: Option<Unready>| {
+            assert_eq!(health.unready((100 + after_s) * SECOND_NS), expected, "{health:?}");
+        };
+        check(healthy(), 0, None);
+        check(healthy(), 10, None);
+        check(healthy(), 11, Some(Unready::Stuck));
+        check(Health::default(), 0, Some(Unready::NotStarted));
+        check(Health { is_connected: false, ..healthy() }, 0, None);
+        let alone = Health { is_connected: false, spool: None, ..healthy() };
+        check(alone, 0, Some(Unready::KeepsNothing));
+    }
+
+    #[tokio::test]
+    async fn it_answers_beside_silent_clients() {
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let published = Published::default();
+        tokio::spawn(serve(listener, published.clone()));
+        let mut silent = Vec::new();
+        for _ in 0..OPEN_MAX / 2 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let ask = async |path: &str| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut said = String::new();
+            stream.read_to_string(&mut said).await.unwrap();
+            said
+        };
+        assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
+        published.set(Health { looked_ns: clock::now().mono_ns, ..healthy() });
+        assert!(ask("/readyz").await.ends_with("ready\n"));
+        assert!(ask("/healthz").await.ends_with("ok\n"));
+        let metrics = ask("/metrics").await;
+        for line in [
+            "memtape_agent_connected 1\n",
+            "memtape_agent_tapes 8\n",
+            "memtape_agent_tapes_refused_total{reason=\"copy\"} 3\n",
+            "memtape_agent_spool_bytes 4096\n",
+            "memtape_agent_spool_dropped_total{kind=\"steps\"} 0\n",
+            "# EOF\n",
+        ] {
+            assert!(metrics.contains(line), "{metrics}");
+        }
+        assert!(ask("/etc/passwd").await.starts_with("HTTP/1.1 404"));
+    }
+}
