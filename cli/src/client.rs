@@ -3,6 +3,7 @@
 //! Answers are kept as JSON, because `--json` prints them as they came; [`parse`] reads them.
 
 mod address;
+pub(crate) mod credentials;
 pub(crate) mod unknown;
 mod unreachable;
 
@@ -10,9 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use memtape_proto::api::{Capture, CaptureRequest, Incident, Problem, RequestedCapture};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::client::credentials::Credentials;
 use crate::clock;
 
 pub(crate) use address::url as address;
@@ -57,17 +60,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the coordinator at this address; nothing is sent yet.
-    /// Fails when the address is none.
-    pub(crate) fn new(text: &str) -> anyhow::Result<Self> {
-        let base = address(text)?;
-        let http = reqwest::Client::builder()
+    /// A client of the coordinator at this URL; nothing is sent yet.
+    /// Fails when it cannot be made, or others could read the token on its way.
+    pub(crate) fn new(base: &str, credentials: &Credentials) -> anyhow::Result<Self> {
+        let http = credentials
+            .apply(base, reqwest::Client::builder())?
             .connect_timeout(CONNECT_TIME_MAX)
             .timeout(ANSWER_TIME_MAX)
             .build()
             .context("cannot make an HTTP client")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { base, http, runtime })
+        Ok(Self { base: base.to_string(), http, runtime })
     }
 
     /// The coordinator's URL, without a slash at its end.
@@ -93,14 +96,18 @@ impl Client {
         self.bytes(self.http.get(self.url(&path)?))
     }
 
+    /// The JSON answer to a POST of a body below `/api/v1/`.
+    /// Fails as [`Self::get`] does.
+    pub(crate) fn post(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<Value> {
+        let bytes = self.bytes(self.http.post(self.url(path)?).json(body))?;
+        serde_json::from_slice(&bytes).context("the coordinator's answer is no JSON")
+    }
+
     /// Asks for a capture; its id.
     /// Fails as [`Self::get`] does.
     pub(crate) fn capture(&self, job: &str, step: Option<u64>) -> anyhow::Result<String> {
-        let url = self.url(&["jobs", job, "captures"])?;
-        let request = self.http.post(url).json(&CaptureRequest { step });
-        let answer: RequestedCapture = serde_json::from_slice(&self.bytes(request)?)
-            .context("the coordinator's answer is no JSON")?;
-        Ok(answer.id)
+        let answer = self.post(&["jobs", job, "captures"], &CaptureRequest { step })?;
+        Ok(parse::<RequestedCapture>(&answer)?.id)
     }
 
     /// The capture of an incident: there may be none yet, or it may have been deleted.
@@ -195,17 +202,15 @@ mod tests {
     #[test]
     fn paths_and_waits() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::new("http://127.0.0.1:1/").expect("a URL");
+        let base = address("http://127.0.0.1:1/", false).expect("a URL");
+        let client = Client::new(&base, &Credentials::default()).expect("a client");
         let url = client.url(&["jobs", "a/b ?c", "ranks"]).expect("a path");
         assert_eq!(url.as_str(), "http://127.0.0.1:1/api/v1/jobs/a%2Fb%20%3Fc/ranks");
         client.wait(Duration::from_millis(1));
         let error = client.get(&["jobs"], &[]).expect_err("port 1 is closed");
         assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
         for url in ["", "ftp://x"] {
-            assert!(
-                Client::new(url).is_err_and(|error| error.is::<crate::args::Mistakes>()),
-                "{url}"
-            );
+            assert!(address(url, false).is_err(), "{url}");
         }
     }
 }

@@ -2,13 +2,17 @@
 
 use clap::ColorChoice;
 
+use std::path::PathBuf;
+
 use crate::args::Mistakes;
+use crate::client::credentials::Credentials;
 use crate::client::{self, Client};
 
 /// Options of many commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Globals {
-    /// Address of the coordinator; http:// and port 7771 may be left out.
+    /// Address of the coordinator; https:// with --tls-dir, else http://, and port 7771 may be left
+    /// out.
     #[arg(
         long,
         global = true,
@@ -17,6 +21,15 @@ pub(crate) struct Globals {
         default_value = "127.0.0.1:7771"
     )]
     pub(crate) coordinator: String,
+
+    /// Folder with ca.crt, the authority of the coordinator's certificate, and with tls.crt and
+    /// tls.key, the certificate of this program [default: none].
+    #[arg(long, global = true, value_name = "DIR", env = "MEMTAPE_TLS_DIR")]
+    pub(crate) tls_dir: Option<PathBuf>,
+
+    /// File with a token for the coordinator; MEMTAPE_TOKEN holds the token itself [default: none].
+    #[arg(long, global = true, value_name = "FILE", env = "MEMTAPE_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// Print one JSON object instead of text.
     #[arg(long, global = true)]
@@ -29,14 +42,14 @@ pub(crate) struct Globals {
 
 impl Globals {
     /// A client of the coordinator.
-    /// Fails when its address makes no sense.
+    /// Fails when its address makes no sense, or certificates or token cannot be read.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.coordinator)
+        Client::new(&self.coordinator_url()?, &Credentials::read(self)?)
     }
 
     /// The coordinator's URL.
     /// Fails when its address makes no sense.
     pub(crate) fn coordinator_url(&self) -> Result<String, Mistakes> {
-        client::address(&self.coordinator)
+        client::address(&self.coordinator, self.tls_dir.is_some())
     }
 }

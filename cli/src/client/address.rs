@@ -1,7 +1,8 @@
 //! The address of a coordinator, as a user writes it and as a URL.
 //!
-//! `node7`, `10.0.0.1:7771`, `[::1]:7771` and `http://node7:7771/` are accepted: the scheme is http
-//! where none is given, and the port 7771 where neither is given. This file sends nothing.
+//! `node7`, `10.0.0.1:7771`, `[::1]:7771` and `http://node7:7771/` are accepted. Where no
+//! scheme is given it is https with certificates and http without; the port is then 7771. This file
+//! sends nothing.
 
 use crate::args::Mistakes;
 
@@ -10,7 +11,7 @@ const PORT_DEFAULT: u16 = 7771;
 
 /// The URL of a coordinator, without a slash at its end.
 /// Fails when the text is no address.
-pub(crate) fn url(text: &str) -> Result<String, Mistakes> {
+pub(crate) fn url(text: &str, has_tls: bool) -> Result<String, Mistakes> {
     let text = text.trim();
     let mistake = || {
         let example = format!("127.0.0.1:{PORT_DEFAULT}");
@@ -24,6 +25,7 @@ pub(crate) fn url(text: &str) -> Result<String, Mistakes> {
             (text.to_string(), true)
         }
         Some(_) => return Err(mistake()),
+        None if has_tls => (format!("https://{text}"), false),
         None => (format!("http://{text}"), false),
     };
     let mut parsed = reqwest::Url::parse(&full).map_err(|_| mistake())?;
@@ -44,8 +46,10 @@ mod tests {
     #[test]
     fn addresses_are_understood_without_a_scheme() {
         let check = |text: &str, expected: Option<&str>| {
-            assert_eq!(url(text).ok().as_deref(), expected, "{text:?}");
+            assert_eq!(url(text, false).ok().as_deref(), expected, "{text:?}");
         };
+        assert_eq!(url("node7", true).ok().as_deref(), Some("https://node7:7771"));
+        assert_eq!(url("http://node7", true).ok().as_deref(), Some("http://node7"));
         check("127.0.0.1:33577", Some("http://127.0.0.1:33577"));
         check("localhost:7000", Some("http://localhost:7000"));
         check("node7", Some("http://node7:7771"));

@@ -71,15 +71,16 @@ impl Unreachable {
                  machine's network"
             ),
             Self::NotTls => format!(
-                "the server at {base} does not speak TLS; a coordinator has none: write {} instead",
+                "the server at {base} does not speak TLS: write {} instead, if that is meant",
                 base.replacen("https://", "http://", 1)
             ),
             Self::Tls => format!(
-                "TLS with {base} failed: check the certificate of the proxy there; a coordinator \
-                 itself has no TLS and is asked with http://"
+                "TLS with {base} failed: check that --tls-dir names the coordinator's ca.crt, that \
+                 the certificate there names this host, and that none has expired"
             ),
             Self::BrokenOff => format!(
-                "{base} broke off its answer: check that it is a coordinator, and try again"
+                "{base} broke off its answer: check that it is a coordinator, write https:// if it \
+                 has TLS, and try again"
             ),
             Self::Other => format!("no coordinator answers at {base}: {where_it_is}"),
         }

@@ -12,11 +12,15 @@ use crate::args::Mistakes;
 /// The options that mean nothing for a command.
 fn meaningless(command: &str) -> &'static [&'static str] {
     match command {
-        "run" | "coordinator" | "store" => &["coordinator", "color"],
-        "agent" | "export" | "report" => &["color"],
-        "demo" | "tape" => &["coordinator"],
+        "run" | "store" | "tls" => &["coordinator", "tls_dir", "token_file", "color"],
+        "coordinator" => &["coordinator", "token_file", "color"],
+        "agent" => &["token_file", "color"],
+        "export" | "report" => &["color"],
+        "demo" | "tape" => &["coordinator", "tls_dir", "token_file"],
         "top" => &["json"],
-        "completions" | "man" | "help" => &["coordinator", "json", "color"],
+        "completions" | "man" | "help" => {
+            &["coordinator", "tls_dir", "token_file", "json", "color"]
+        }
         _ => &[],
     }
 }
@@ -57,7 +61,7 @@ fn flag(id: &'static str) -> Arg {
 fn hidden(id: &'static str) -> Arg {
     let option = match id {
         "json" => flag(id),
-        _ => Arg::new(id).long(id).global(true).value_name("VALUE"),
+        _ => Arg::new(id).long(id.replace('_', "-")).global(true).value_name("VALUE"),
     };
     let option =
         if id == "color" { option.value_parser(clap::value_parser!(ColorChoice)) } else { option };
@@ -73,7 +77,8 @@ pub(crate) fn refuse_meaningless(matches: &ArgMatches) -> Result<(), Mistakes> {
     };
     match meaningless(name).iter().find(|id| is_written(id)) {
         Some(id) => Err(Mistakes(vec![format!(
-            "--{id} means nothing for memtape {name}: leave it out; see memtape {name} --help"
+            "--{option} means nothing for memtape {name}: leave it out; see memtape {name} --help",
+            option = id.replace('_', "-")
         )])),
         None => Ok(()),
     }

@@ -27,6 +27,13 @@ pub(crate) mod queries {
     pub(crate) mod show;
 }
 
+/// The commands about who may do what: certificates, tokens, and the audit.
+pub(crate) mod access {
+    pub(crate) mod audit;
+    pub(crate) mod tls;
+    pub(crate) mod token;
+}
+
 /// The commands that run the services, and `memtape store` for the store of a stopped coordinator.
 pub(crate) mod services {
     pub(crate) mod agent;
@@ -34,6 +41,7 @@ pub(crate) mod services {
     pub(crate) mod store;
 }
 
+use crate::commands::access::{audit, tls, token};
 use crate::commands::command_line::command_line;
 use crate::commands::files::{analyze, diff, export, report, tape};
 use crate::commands::queries::{capture, lines, list, show};
@@ -69,6 +77,14 @@ pub(crate) enum Command {
     /// Check or rebuild the store of a coordinator that is not running.
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Make certificates for the coordinator, agents and users, with a small authority.
+    #[command(subcommand)]
+    Tls(tls::TlsCommand),
+    /// Make, list and revoke tokens of programs and users.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Show who did what, when and from where.
+    Audit(audit::AuditArgs),
     /// Run the whole system on this machine, with a rank that leaks or has another fault.
     Demo(demo::DemoArgs),
     /// List the jobs.
@@ -117,6 +133,9 @@ impl Command {
             Self::Agent(args) => agent::run(args, globals),
             Self::Coordinator(args) => coordinator::run(*args, globals),
             Self::Store(command) => store::run(&command, globals),
+            Self::Tls(command) => tls::run(&command, globals),
+            Self::Token(command) => token::run(&command, globals),
+            Self::Audit(args) => audit::run(&args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Jobs(args) => list::jobs(&args, globals),
             Self::Ranks(args) => list::ranks(&args, globals),

@@ -9,6 +9,7 @@ use super::children::{Start, Stdout, Stop};
 use super::found::Found;
 use super::{Demo, watch};
 use crate::client::Client;
+use crate::client::credentials::Credentials;
 use crate::clock;
 use crate::output::error_line;
 use crate::render::units::plural;
@@ -66,7 +67,7 @@ impl Demo {
             .context("the coordinator did not print its address")?;
         let url =
             line["listening"].as_str().context("the coordinator did not print its address")?;
-        let client = Client::new(url)?;
+        let client = Client::new(url, &Credentials::default())?;
         let polls = START_TIME_MAX.as_millis() / watch::POLL_TIME.as_millis();
         for _ in 0..polls {
             if client.is_healthy() {

@@ -111,7 +111,13 @@ mod tests {
     fn names_are_files_folders_or_ids() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let coordinator = "http://127.0.0.1:1".to_string();
-        let globals = Globals { coordinator, json: false, color: clap::ColorChoice::Never };
+        let globals = Globals {
+            coordinator,
+            tls_dir: None,
+            token_file: None,
+            json: false,
+            color: clap::ColorChoice::Never,
+        };
         let scratch = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(scratch.path().join("node-a")).expect("a folder");
         for name in ["b.tape", "a.pkl", "notes.txt", "node-a/rank2.rankbody.zst"] {

@@ -11,6 +11,7 @@ use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
     Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
 };
+use memtape_proto::api::{AuditEntry, Token};
 
 use crate::clock::{age, utc};
 use crate::output::clean;
@@ -106,6 +107,46 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
         let _ = writeln!(text, "baseline: {BASELINE}");
     }
     text
+}
+
+/// A row for each token.
+pub(crate) fn tokens(tokens: &[Token], now_ns: i64) -> String {
+    let row = |token: &Token| {
+        let state = match (token.valid, token.revoked_wall_ns) {
+            (true, _) => "valid",
+            (false, Some(_)) => "revoked",
+            (false, None) => "expired",
+        };
+        let uids = token.uids.iter().map(ToString::to_string);
+        let reach: Vec<String> = uids.chain(token.namespaces.iter().cloned()).collect();
+        vec![
+            token.id.clone(),
+            token.name.clone(),
+            token.role.to_string(),
+            if reach.is_empty() { "all".to_string() } else { reach.join(",") },
+            state.to_string(),
+            utc(token.expires_wall_ns),
+            token.created_by.clone(),
+            age(token.created_wall_ns, now_ns),
+        ]
+    };
+    let titles = ["token", "name", "role", "jobs of", "state", "expires", "made by", ">made"];
+    list(&titles, tokens, row, "no token\n")
+}
+
+/// A row for each entry of the audit.
+pub(crate) fn audit(entries: &[AuditEntry]) -> String {
+    let row = |entry: &AuditEntry| {
+        vec![
+            entry.number.to_string(),
+            utc(entry.wall_ns),
+            entry.who.clone(),
+            entry.action.clone(),
+            entry.subject.clone(),
+            entry.from.clone(),
+        ]
+    };
+    list(&[">number", "when", "who", "action", "subject", "from"], entries, row, "no entry\n")
 }
 
 /// What a capture is for that no fault has triggered.

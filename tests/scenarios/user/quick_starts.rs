@@ -1,6 +1,6 @@
-//! The quick starts in `docs/quickstart/` do what they say: their scripts are written and their
-//! commands run, on the fake CUDA runtime, and what the pages show is printed.
-//!
+//! The quick starts in `docs/quickstart/` and the page about security do what they say: their
+//! scripts are written and their commands run, on the fake CUDA runtime, and what the pages show
+//! is printed.
 //! The commands find `memtape`, `python` and its scripts on the `PATH`, the tapes in a folder of
 //! their own, and another port than 7771 in the environment.
 
@@ -91,6 +91,14 @@ fn quick_start_kubernetes() {
     run("kubernetes");
 }
 
+#[test]
+fn the_page_about_security() {
+    let what = "the page about security";
+    if let Some(torch) = torch(what) {
+        follow(what, &root().join("docs/security.md"), &torch);
+    }
+}
+
 /// Runs the commands of a page and compares what they print with what it shows.
 fn run(name: &str) {
     let what = format!("the quick start of {name}");
@@ -101,10 +109,15 @@ fn run(name: &str) {
         left_out(&what, &format!("{module}; `cargo xtask docs --all` installs it"));
         return;
     }
-    let blocks = blocks(&page(name)).unwrap_or_else(|why| panic!("{why}"));
+    follow(&what, &page(name), &torch);
+}
+
+/// Runs the commands of the page in this file.
+fn follow(what: &str, page: &Path, torch: &Torch) {
+    let blocks = blocks(page).unwrap_or_else(|why| panic!("{why}"));
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let commands = lay_out(&blocks, scratch.path());
-    let mut shell = shell(&torch, scratch.path());
+    let mut shell = shell(torch, scratch.path());
     let (code, said) = Process::start(&mut shell).end(PATIENCE);
     let said = said.join("\n");
     assert_eq!(code, Some(0), "{said}");
@@ -112,7 +125,7 @@ fn run(name: &str) {
     assert_eq!(printed.len(), commands.len() + 1, "{said}");
     for (shown, printed) in commands.iter().zip(printed) {
         let missing = missing(shown, printed);
-        assert!(missing.is_none(), "{name} shows {missing:?}; printed was:\n{printed}");
+        assert!(missing.is_none(), "{what} shows {missing:?}; printed was:\n{printed}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `memtape agent`: the service that runs once per node.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,10 @@ pub(crate) struct AgentArgs {
     /// Name of this node, unique in the cluster [default: the hostname].
     #[arg(long, env = "MEMTAPE_NODE")]
     pub(crate) node: Option<String>,
+    /// Address of a port that answers /healthz, /readyz and /metrics, with counts alone [default:
+    /// none].
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_HEALTH_LISTEN")]
+    pub(crate) health_listen: Option<SocketAddr>,
     /// Folder with tapes; may be given several times [default: $MEMTAPE_DIR or
     /// /dev/shm/memtape].
     #[arg(long = "tape-dir", value_name = "DIR")]
@@ -51,12 +56,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     let coordinator = globals.coordinator_url()?;
-    if coordinator.starts_with("https://") {
-        let plain = coordinator.replacen("https://", "http://", 1);
-        let line = format!("an agent does not support TLS yet: write --coordinator {plain}");
-        return Err(Mistakes(vec![line]).into());
-    }
-    let config = config(args, &coordinator);
+    let config = Config { tls_dir: globals.tls_dir.clone(), ..config(args, &coordinator) };
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());
@@ -78,6 +78,7 @@ fn config(args: AgentArgs, coordinator: &str) -> Config {
         spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
         spool_bytes_max,
         py_spy: args.py_spy,
+        health_listen: args.health_listen,
         node: args.node.unwrap_or(default.node),
         coordinator: coordinator.to_string(),
         tape_dirs: if args.tape_dirs.is_empty() { default.tape_dirs } else { args.tape_dirs },

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::FalseyValueParser;
 use memtape_coordinator::{Config, RestartConfig, Webhook};
 use memtape_core::capture;
 use memtape_core::policy::{Mode, Settings};
@@ -20,10 +21,22 @@ use crate::runtime;
 /// `memtape coordinator`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CoordinatorArgs {
-    /// Address for agents, the API and the web page. There is no authentication: do not expose it
-    /// outside the cluster.
+    /// Address for agents, the API and the web page. One beyond this machine needs --tls-dir and
+    /// --access-file.
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_LISTEN", default_value = "127.0.0.1:7771")]
     pub(crate) listen: SocketAddr,
+    /// File that says who gets which role over whose jobs; read again when it changes [default:
+    /// none, and everybody may do everything].
+    #[arg(long, value_name = "FILE", env = "MEMTAPE_ACCESS_FILE")]
+    pub(crate) access_file: Option<PathBuf>,
+    /// Listen beyond this machine without TLS or without roles: everyone who reaches the port sees
+    /// every job and can pretend to be an agent.
+    #[arg(long, env = "MEMTAPE_INSECURE", value_parser = FalseyValueParser::new())]
+    pub(crate) insecure: bool,
+    /// Address of a port that answers /healthz and /readyz alone [default: none]. The main port
+    /// answers them, too.
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_HEALTH_LISTEN")]
+    pub(crate) health_listen: Option<SocketAddr>,
     /// Names under which users reach the page and the API, beside localhost and IP addresses.
     #[arg(long = "host", value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_HOSTS")]
     pub(crate) hosts: Vec<String>,
@@ -115,14 +128,16 @@ pub(crate) enum RestartMode {
 /// address as soon as it listens.
 /// Fails when settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (config, json) = (config(args)?, globals.json);
+    let config = Config { tls_dir: globals.tls_dir.clone(), ..config(args)? };
+    let json = globals.json;
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());
     }
     runtime::log(json)?;
+    let scheme = if config.tls_dir.is_some() { "https" } else { "http" };
     let on_bound = move |address: SocketAddr| {
-        let url = format!("http://{address}");
+        let url = format!("{scheme}://{address}");
         let line = if json { json!({ "listening": url }).to_string() } else { url };
         // A closed stdout does not end the service.
         let _ = output::print(&line);
@@ -143,6 +158,10 @@ fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
     };
     Ok(Config {
         listen: args.listen,
+        tls_dir: default.tls_dir,
+        health_listen: args.health_listen,
+        access_file: args.access_file,
+        is_insecure: args.insecure,
         hosts: args.hosts,
         data_dir: args.data_dir,
         report_interval: args.report_interval.unwrap_or(default.report_interval),

@@ -51,6 +51,14 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
                 plural(count, "snapshot")
             ))?;
         }
+        if checked.clock_jumps > 0 {
+            let (count, seconds) = (checked.clock_jumps, checked.clock_jumped_seconds);
+            output::print(&format!(
+                "note: the coordinator's wall clock jumped {}, last by {seconds} s: times shown \
+                 are off, and nothing stored is hidden or deleted by it",
+                plural(count, "time")
+            ))?;
+        }
         for Finding { part, what, remedy } in &checked.findings {
             output::print(&format!("{part} {what}: {remedy}"))?;
         }

@@ -31,3 +31,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $names := list $service $space (printf "%s.svc" $space) (printf "%s.svc.cluster.local" $space) -}}
 {{- concat $names .Values.coordinator.hosts | join "," -}}
 {{- end -}}
+
+{{/* https where the coordinator has a certificate. */}}
+{{- define "memtape.scheme" -}}
+{{- if .Values.tls.coordinatorSecret }}https{{ else }}http{{ end -}}
+{{- end -}}

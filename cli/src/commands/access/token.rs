@@ -1,0 +1,106 @@
+//! `memtape token`: tokens of programs and users, made, listed and revoked.
+
+use memtape_proto::api::{CreatedToken, Named, Token, TokenRequest, TokenRole, Tokens};
+
+use crate::client::parse;
+use crate::clock;
+use crate::globals::Globals;
+use crate::output;
+use crate::render::answers;
+
+/// `memtape token`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token and print it; the coordinator keeps a hash of it alone.
+    Create(CreateArgs),
+    /// List the tokens.
+    List,
+    /// Revoke a token; from then on it is refused.
+    Revoke(RevokeArgs),
+}
+
+/// `memtape token create`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateArgs {
+    /// Whom it is for, such as grafana.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What it may do.
+    #[arg(long, value_enum, value_name = "ROLE")]
+    pub(crate) role: RoleName,
+    /// User ids whose jobs it reaches [default: all jobs].
+    #[arg(long = "uid", value_name = "UIDS", value_delimiter = ',')]
+    pub(crate) uids: Vec<u32>,
+    /// Kubernetes namespaces whose jobs it reaches [default: all jobs].
+    #[arg(long = "namespace", value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) namespaces: Vec<String>,
+    /// Days that it is valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 90)]
+    pub(crate) days: u64,
+}
+
+/// `memtape token revoke`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RevokeArgs {
+    /// Its id, as `memtape token list` shows it.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// What a token may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RoleName {
+    /// See jobs.
+    Viewer,
+    /// Ask for captures, too.
+    Operator,
+    /// See every job, give tokens out, and read the audit.
+    Admin,
+}
+
+/// Makes, lists or revokes tokens.
+/// Fails when the coordinator does not answer or refuses.
+pub(crate) fn run(command: &TokenCommand, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    match command {
+        TokenCommand::Create(args) => {
+            let answer = client.post(&["tokens"], &request(args))?;
+            if globals.json {
+                return output::print_json(&answer);
+            }
+            let created: CreatedToken = parse(&answer)?;
+            eprintln!("memtape: token {} of {}, shown this once:", created.id, args.name);
+            output::print(&created.token)
+        }
+        TokenCommand::List => {
+            let answer = client.get(&["tokens"], &[])?;
+            if globals.json {
+                return output::print_json(&answer);
+            }
+            output::print(&answers::tokens(&parse::<Tokens>(&answer)?.tokens, clock::wall_ns()))
+        }
+        TokenCommand::Revoke(args) => {
+            let answer = client.post(&["tokens", &args.id, "revoke"], &())?;
+            if globals.json {
+                return output::print_json(&answer);
+            }
+            let Token { id, name, .. } = parse(&answer)?;
+            output::print(&format!("token {id} of {name} is revoked"))
+        }
+    }
+}
+
+fn request(args: &CreateArgs) -> TokenRequest {
+    let role = match args.role {
+        RoleName::Viewer => TokenRole::Viewer,
+        RoleName::Operator => TokenRole::Operator,
+        RoleName::Admin => TokenRole::Admin,
+    };
+    TokenRequest {
+        name: args.name.clone(),
+        role: Named::from(role),
+        uids: args.uids.clone(),
+        namespaces: args.namespaces.clone(),
+        days: args.days,
+    }
+}
