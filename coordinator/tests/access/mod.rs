@@ -239,7 +239,7 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     let cluster = Cluster::start().await;
     let mut agent = cluster.agent("n1", "n1").await.unwrap();
     train(&mut agent, &JOB, 1000).await;
-    let mut other = cluster.agent("n2", "n2").await.unwrap();
+    let mut other = cluster.agent("bobs-node", "bobs-node").await.unwrap();
     train(&mut other, &OTHER, 1001).await;
     let admin = cluster.user("admin");
     let (_, asked) = admin.post("/jobs/bobs-secret/captures", &json!({})).await;
@@ -268,7 +268,7 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
         // What was asked for may be repeated in the refusal, nothing more.
         let known = said.to_string().matches("bobs-secret").count();
         assert!(known <= usize::from(is_of_job), "{method} {path}: {said}");
-        assert!(!said.to_string().contains("n2"), "{method} {path}: {said}");
+        assert!(!said.to_string().contains("bobs-node"), "{method} {path}: {said}");
     }
     let (_, jobs) = alice.get("/jobs").await;
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
