@@ -1,15 +1,17 @@
-//! Which connections stay open: those on which a call is in progress.
+//! Which connections stay open: those on which a call is in progress that its client may make.
 //!
-//! A connection that says nothing costs a file descriptor and one of the places that agents need.
-//! Such a connection is closed after [`Times::idle`]; earlier where all places are taken: then the
-//! network with most idle connections gives up the one that is idle longest. A connection whose
-//! certificate or role is valid no more is closed, too, and one whose client does not read its
-//! answer for [`Times::stalled`]; the streams of agents have pings instead. No timer of the HTTP
-//! library covers all of this: none runs before the protocol is known, nor between two calls of
-//! HTTP/2. This file reads no request.
+//! A call is *admitted* when its client is known: an agent by its first message, a caller of the
+//! API by a certificate or a token. A connection without an admitted call costs a file descriptor
+//! and one of the places that agents need, so it gives way where there are too many
+//! (`connections/waiting.rs`): an idle one where all places are taken, one with calls that are not
+//! admitted where there are too many of such calls. What a client sends before is bounded, too.
+//! A connection without a call is closed after [`Times::idle`]; one whose certificate or role is
+//! valid no more at once; and one whose client does not read its answer after [`Times::stalled`];
+//! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
+//! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+mod waiting;
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,10 +21,13 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use memtape_core::limits::{UNKNOWN_CALL_BYTES_MAX, UNKNOWN_CALLS_MAX};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
+use crate::connections::waiting::Waiting;
+use crate::ingest::admission::ConnectionPlaces;
 
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -61,16 +66,20 @@ impl Overdue {
     }
 }
 
-/// All connections on which no call is in progress.
+/// All connections that can give way.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    idle: Mutex<Idle>,
+    yielding: Mutex<Yielding>,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
-    /// Of each network, in the order in which they became idle.
-    waiting: HashMap<IpAddr, BTreeMap<u64, Weak<Connection>>>,
+struct Yielding {
+    /// Without a call.
+    idle: Waiting,
+    /// With calls of which none is admitted.
+    unknown: Waiting,
+    /// Number of those calls.
+    unknown_calls: usize,
     next: u64,
 }
 
@@ -82,6 +91,7 @@ pub(crate) struct Connection {
     calls: Mutex<Calls>,
     /// The nodes of the agents whose streams are among the calls.
     nodes: Mutex<Vec<String>>,
+    uploads: ConnectionPlaces,
     changed: Notify,
     is_given_up: AtomicBool,
     /// When each answer that is on its way was last read from.
@@ -92,24 +102,50 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct Calls {
     in_progress: usize,
-    /// Its place among the idle connections, and since when it is there.
-    idle: Option<(u64, Instant)>,
+    /// How many of them are admitted.
+    admitted: usize,
+    /// Its place among the connections that can give way, and which they are.
+    place: Option<(Kind, u64)>,
+    /// Since when there is no call.
+    idle_since: Option<Instant>,
+}
+
+/// A kind of connection that can give way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Idle,
+    Unknown,
 }
 
 /// A call in progress; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Call(Arc<Connection>);
+pub(crate) struct Call {
+    connection: Arc<Connection>,
+    is_admitted: AtomicBool,
+}
 
 /// An agent's stream in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AgentStream(Arc<Connection>, String);
 
+/// The body of a request: a small part of it until the call is admitted.
+struct Request {
+    body: Body,
+    call: Weak<Call>,
+    bytes_left: usize,
+}
+
 /// The body of an answer. The call is in progress until it is sent.
 struct Answer {
     body: Body,
     read: Option<Arc<Mutex<Instant>>>,
-    _call: Call,
+    _call: Arc<Call>,
 }
+
+/// A client sends much before it is known who it is.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {UNKNOWN_CALL_BYTES_MAX} bytes came before the caller was known")]
+struct TooMuch;
 
 impl Connections {
     /// Takes up a connection, idle at first.
@@ -119,19 +155,35 @@ impl Connections {
             peer,
             calls: Mutex::new(Calls::default()),
             nodes: Mutex::default(),
+            uploads: ConnectionPlaces::default(),
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
         });
-        connection.wait(&mut lock(&connection.calls));
+        connection.settle(&mut lock(&connection.calls));
         connection
     }
 
-    /// Gives up the connection that is idle longest of the network that has most of them.
+    /// Gives up a connection for another: an idle one before one with calls that are not admitted.
     pub(crate) fn give_up_one(&self) -> Option<Arc<Connection>> {
+        self.give_up(|yielding| yielding.idle.pop().or_else(|| yielding.unknown.pop()))
+    }
+
+    /// Gives up a connection where too many calls are not admitted.
+    fn give_up_unknown(&self) -> Option<Arc<Connection>> {
+        self.give_up(|yielding| {
+            let is_too_many = yielding.unknown_calls > UNKNOWN_CALLS_MAX;
+            is_too_many.then(|| yielding.unknown.pop()).flatten()
+        })
+    }
+
+    fn give_up(
+        &self,
+        choose: impl Fn(&mut Yielding) -> Option<Weak<Connection>>,
+    ) -> Option<Arc<Connection>> {
         loop {
             // Not held below: a connection that is dropped there takes the lock.
-            let first = lock(&self.idle).pop();
+            let first = choose(&mut lock(&self.yielding));
             let Some(connection) = first?.upgrade() else { continue };
             connection.is_given_up.store(true, SeqCst);
             connection.changed.notify_one();
@@ -140,24 +192,11 @@ impl Connections {
     }
 }
 
-impl Idle {
-    fn pop(&mut self) -> Option<Weak<Connection>> {
-        let most = |(_, waiting): &(&IpAddr, &mut BTreeMap<u64, Weak<Connection>>)| {
-            (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied()))
-        };
-        let (&network, waiting) = self.waiting.iter_mut().max_by_key(most)?;
-        let (_, connection) = waiting.pop_first()?;
-        if waiting.is_empty() {
-            self.waiting.remove(&network);
-        }
-        Some(connection)
-    }
-
-    fn remove(&mut self, network: IpAddr, place: u64) {
-        let Some(waiting) = self.waiting.get_mut(&network) else { return };
-        waiting.remove(&place);
-        if waiting.is_empty() {
-            self.waiting.remove(&network);
+impl Yielding {
+    fn of(&mut self, kind: Kind) -> &mut Waiting {
+        match kind {
+            Kind::Idle => &mut self.idle,
+            Kind::Unknown => &mut self.unknown,
         }
     }
 }
@@ -168,12 +207,12 @@ impl Connection {
         &self.peer
     }
 
-    /// A call begins.
-    pub(crate) fn begin(self: &Arc<Self>) -> Call {
-        let mut calls = lock(&self.calls);
-        calls.in_progress += 1;
-        self.leave(&mut calls);
-        Call(self.clone())
+    /// A call begins. Where too many are not admitted another connection gives way.
+    pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
+        let call = Call { connection: self.clone(), is_admitted: AtomicBool::new(false) };
+        self.change(|calls| calls.in_progress += 1, 1);
+        self.all.give_up_unknown();
+        Arc::new(call)
     }
 
     /// A stream of a node's agent begins.
@@ -187,13 +226,18 @@ impl Connection {
         lock(&self.nodes).clone()
     }
 
+    /// Its places for uploads.
+    pub(crate) fn uploads(&self) -> &ConnectionPlaces {
+        &self.uploads
+    }
+
     /// Returns when the connection is to be closed, with the reason.
     pub(crate) async fn overdue(&self, times: Times) -> Overdue {
         loop {
             if self.is_given_up.load(SeqCst) {
                 return Overdue::GivenUp;
             }
-            let idle_since = lock(&self.calls).idle.map(|(_, since)| since);
+            let idle_since = lock(&self.calls).idle_since;
             let ends = idle_since.map(|since| since + times.idle);
             if ends.is_some_and(|end| Instant::now() >= end) {
                 return Overdue::Idle;
@@ -219,22 +263,42 @@ impl Connection {
         answers.iter().filter_map(Weak::upgrade).map(|read| *lock(&read)).min()
     }
 
-    /// It is idle from now on.
-    fn wait(self: &Arc<Self>, calls: &mut Calls) {
-        let mut all = lock(&self.all.idle);
-        let place = all.next;
-        all.next += 1;
-        let of_network = all.waiting.entry(self.peer.network()).or_default();
-        of_network.insert(place, Arc::downgrade(self));
-        calls.idle = Some((place, Instant::now()));
+    /// Changes the calls, and by how much those that are not admitted become more or fewer.
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Calls), unknown: isize) {
+        let mut calls = lock(&self.calls);
+        change(&mut calls);
+        let mut all = lock(&self.all.yielding);
+        all.unknown_calls = all.unknown_calls.saturating_add_signed(unknown);
+        drop(all);
+        self.settle(&mut calls);
+    }
+
+    /// Takes the place that belongs to its calls.
+    fn settle(self: &Arc<Self>, calls: &mut Calls) {
+        let kind = match (calls.in_progress, calls.admitted) {
+            (0, _) => Some(Kind::Idle),
+            (_, 0) => Some(Kind::Unknown),
+            _ => None,
+        };
+        if calls.place.map(|(kind, _)| kind) == kind {
+            return;
+        }
+        self.leave(calls);
+        if let Some(kind) = kind {
+            let mut all = lock(&self.all.yielding);
+            let place = all.next;
+            all.next += 1;
+            all.of(kind).add(self.peer.network(), place, Arc::downgrade(self));
+            calls.place = Some((kind, place));
+        }
+        calls.idle_since = (kind == Some(Kind::Idle)).then(Instant::now);
         self.changed.notify_one();
     }
 
-    /// It is idle no more.
+    /// Gives its place back.
     fn leave(&self, calls: &mut Calls) {
-        if let Some((place, _)) = calls.idle.take() {
-            lock(&self.all.idle).remove(self.peer.network(), place);
-            self.changed.notify_one();
+        if let Some((kind, place)) = calls.place.take() {
+            lock(&self.all.yielding).of(kind).remove(self.peer.network(), place);
         }
     }
 }
@@ -247,11 +311,14 @@ impl Drop for Connection {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let mut calls = lock(&self.0.calls);
-        calls.in_progress -= 1;
-        if calls.in_progress == 0 {
-            self.0.wait(&mut calls);
-        }
+        let is_admitted = self.is_admitted.load(SeqCst);
+        self.connection.change(
+            |calls| {
+                calls.in_progress -= 1;
+                calls.admitted -= usize::from(is_admitted);
+            },
+            if is_admitted { 0 } else { -1 },
+        );
     }
 }
 
@@ -265,13 +332,31 @@ impl Drop for AgentStream {
 }
 
 impl Call {
+    /// Its connection.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Its client is known, and may make it.
+    pub(crate) fn admit(&self) {
+        if !self.is_admitted.swap(true, SeqCst) {
+            self.connection.change(|calls| calls.admitted += 1, -1);
+        }
+    }
+
+    /// The body of the request.
+    pub(crate) fn request(self: &Arc<Self>, body: Body) -> Body {
+        let call = Arc::downgrade(self);
+        Body::new(Request { body, call, bytes_left: UNKNOWN_CALL_BYTES_MAX })
+    }
+
     /// The answer, which is in progress until it is sent.
-    pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
+    pub(crate) fn answer(self: Arc<Self>, response: Response<Body>) -> Response<Body> {
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let is_grpc = content_type.is_some_and(is_grpc);
         let read = (!is_grpc).then(|| Arc::new(Mutex::new(Instant::now())));
         if let Some(read) = &read {
-            lock(&self.0.answers).push(Arc::downgrade(read));
+            lock(&self.connection.answers).push(Arc::downgrade(read));
         }
         response.map(|body| Body::new(Answer { body, read, _call: self }))
     }
@@ -280,6 +365,38 @@ impl Call {
 /// Is this content gRPC's? Its streams are silent for long, and have pings.
 fn is_grpc(content_type: &HeaderValue) -> bool {
     content_type.as_bytes().starts_with(b"application/grpc")
+}
+
+impl HttpBody for Request {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let bytes = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+            _ => return polled,
+        };
+        let is_admitted = |call: Arc<Call>| call.is_admitted.load(SeqCst);
+        if !self.call.upgrade().is_some_and(is_admitted) {
+            let Some(bytes_left) = self.bytes_left.checked_sub(bytes) else {
+                return Poll::Ready(Some(Err(axum::Error::new(TooMuch))));
+            };
+            self.bytes_left = bytes_left;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl HttpBody for Answer {
@@ -330,6 +447,7 @@ mod tests {
         assert_eq!(begin.elapsed(), TIMES.idle);
 
         let call = connection.begin();
+        call.admit();
         let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
         assert!(is_overdue.await.is_err(), "a call is in progress");
         drop(call);
@@ -341,6 +459,7 @@ mod tests {
         let all = Arc::new(Connections::default());
         let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
         let busy = connections[0].begin();
+        busy.admit();
         let given_up = || all.give_up_one().map(|it| it.peer().address.port());
         assert_eq!(given_up(), Some(2));
         assert_eq!(
@@ -365,6 +484,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn calls_of_unknown_clients_give_way() {
+        let all = Arc::new(Connections::default());
+        let given_up = || all.give_up_one().map(|it| it.peer().address.port());
+        let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
+        let first = connections[0].begin();
+        let second = connections[1].begin();
+        second.admit();
+        // The idle one, then that of an unknown client; never that of a known one.
+        assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
+        drop(first);
+        drop(second);
+
+        let _agent = connections[1].begin();
+        let flood = all.open(peer(2, 9));
+        let mut calls: Vec<_> = (1..UNKNOWN_CALLS_MAX).map(|_| flood.begin()).collect();
+        let is_given_up = |it: &Arc<Connection>| it.is_given_up.load(SeqCst);
+        assert!(!is_given_up(&flood));
+        // One more makes the oldest connection with such calls give way, and a known one counts no
+        // more.
+        calls[0].admit();
+        calls.push(flood.begin());
+        assert!(!is_given_up(&flood) && !is_given_up(&connections[1]));
+        let other = all.open(peer(2, 8));
+        let _last = other.begin();
+        assert!(is_given_up(&connections[1]) && !is_given_up(&other));
+        assert!(!is_given_up(&flood), "one of its calls is admitted");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_client_sends_little() {
+        let all = Arc::new(Connections::default());
+        let connection = all.open(peer(1, 1));
+        let read = |call: Arc<Call>, bytes: usize| async move {
+            let body = call.request(Body::from(vec![0; bytes]));
+            axum::body::to_bytes(body, usize::MAX).await.map(|all| all.len()).ok()
+        };
+        let call = connection.begin();
+        assert_eq!(read(call.clone(), UNKNOWN_CALL_BYTES_MAX).await, Some(UNKNOWN_CALL_BYTES_MAX));
+        assert_eq!(read(call.clone(), UNKNOWN_CALL_BYTES_MAX + 1).await, None);
+        call.admit();
+        assert_eq!(
+            read(call, 10 * UNKNOWN_CALL_BYTES_MAX).await,
+            Some(10 * UNKNOWN_CALL_BYTES_MAX)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_not_read_is_overdue_but_for_grpc() {
         let all = Arc::new(Connections::default());
         let connection = all.open(peer(1, 1));
@@ -377,7 +543,9 @@ mod tests {
         stream
             .headers_mut()
             .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
-        let _stream = connection.begin().answer(stream);
+        let call = connection.begin();
+        call.admit();
+        let _stream = call.answer(stream);
         let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
         assert!(is_overdue.await.is_err(), "an agent's stream may be silent");
     }

@@ -125,12 +125,24 @@ impl Rules {
 
     /// May the holder of these names be the agent of this node?
     pub fn is_agent(&self, names: &[String], node: &str) -> bool {
-        let has_name = |name: &String| names.contains(&name.replace(NODE, node));
+        self.has_agent(names, |pattern| names.contains(&pattern.replace(NODE, node)))
+    }
+
+    /// May the holder of these names be the agent of any node? Where the answer is no, so it is for
+    /// each node.
+    pub fn may_be_agent(&self, names: &[String]) -> bool {
+        self.has_agent(names, |pattern| {
+            let around = pattern.split_once(NODE).zip(pattern.rsplit_once(NODE));
+            around.is_some_and(|((front, _), (_, end))| {
+                names.iter().any(|name| name.starts_with(front) && name.ends_with(end))
+            })
+        })
+    }
+
+    fn has_agent(&self, names: &[String], is_meant: impl Fn(&str) -> bool) -> bool {
+        let has_name = |rule: &Rule| rule.names.iter().any(|name| is_meant(name));
         !names.iter().any(|name| self.denied.contains(name))
-            && self
-                .rules
-                .iter()
-                .any(|rule| rule.grant.role == Role::Agent && rule.names.iter().any(has_name))
+            && self.rules.iter().any(|rule| rule.grant.role == Role::Agent && has_name(rule))
     }
 }
 
@@ -272,6 +284,13 @@ mod tests {
         ] {
             assert!(!is_agent(name, node), "{name:?} as {node:?}");
         }
+        // Who can be the agent of a node is asked no further than who cannot.
+        let may_be = |name: &str| rules().may_be_agent(&[name.to_string()]);
+        assert!(may_be("spiffe://c/agent/n1") && may_be("dns:n2"));
+        for name in ["spiffe://c/agent/stolen", "alice", "root", "spiffe://d/agent/n1", ""] {
+            assert!(!may_be(name), "{name:?}");
+        }
+        assert!(!rules().may_be_agent(&[]));
         // A node that is called as a pattern is no pattern.
         let node = format!("x{NODE}");
         assert!(is_agent(&format!("dns:{node}"), &node) && !is_agent("dns:n1", &node));

@@ -244,9 +244,17 @@ limits! {
         "none";
     CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
         "Connections at the same time",
-        "the connection that is idle longest is closed for a further one; without an idle one it \
-         waits",
+        "of the network with most idle connections, the one that is idle longest is closed for a \
+         further one; without an idle one, the oldest whose calls come from unknown clients",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
+    UNKNOWN_CALLS_MAX: usize = 1024, Count, "coordinator",
+        "Calls in progress whose client is not known yet",
+        "of the network with most such connections, the oldest is closed",
+        "`memtape_losses_total{reason=\"connection_given_up\"}`";
+    UNKNOWN_CALL_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
+        "What a call brings before its client is known",
+        "the call ends",
+        "the answer";
     CONNECTION_IDLE_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
         "Time that a connection is open without a call in progress",
         "the connection is closed",
@@ -266,6 +274,10 @@ limits! {
         "none";
     UPLOADS_WAITING_MAX: usize = 4096, Count, "coordinator",
         "Uploads of snapshots that wait",
+        "the agent is asked to try again later",
+        "`memtape_waits_total{of=\"upload_deferred\"}`";
+    UPLOADS_PER_CONNECTION_MAX: usize = 32, Count, "coordinator",
+        "Uploads of snapshots at the same time on one connection",
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
     REPORTS_WAITING_BYTES_MAX: u64 = 128 << 20, Bytes, "coordinator",

@@ -137,6 +137,12 @@ impl Door {
         policy.rules.as_ref().is_none_or(|rules| rules.is_agent(peer.names(), node))
     }
 
+    /// May the agent of any node come by this connection?
+    pub(crate) fn may_be_agent(&self, peer: &Peer) -> bool {
+        let policy = self.policy();
+        policy.rules.as_ref().is_none_or(|rules| rules.may_be_agent(peer.names()))
+    }
+
     /// Is what a connection showed at its beginning still true?
     pub(crate) fn still_admits(&self, peer: &Peer, nodes: &[String]) -> bool {
         let is_trusted = match (&self.tls, peer.chain()) {

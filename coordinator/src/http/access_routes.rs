@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
-use crate::connections::Connection;
+use crate::connections::Call;
 use crate::http::asking::{Asking, COOKIE, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
@@ -56,13 +56,13 @@ struct SignedIn {
 
 async fn sign_in(
     State(api): State<Api>,
-    Extension(connection): Extension<Arc<Connection>>,
+    Extension(call): Extension<Arc<Call>>,
     body: Bytes,
 ) -> Result<SignedIn, Problem> {
     let SignIn { token } = serde_json::from_slice(&body)?;
     let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     let found = match is_plain {
-        true => api.door.caller(connection.peer(), Some(&token)),
+        true => api.door.caller(call.connection().peer(), Some(&token)),
         false => Err(Refused::BadToken),
     };
     let caller = found.map_err(|why| refused(&api, &why))?;

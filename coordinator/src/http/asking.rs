@@ -14,7 +14,7 @@ use memtape_core::access::Caller;
 use crate::access::Refused;
 use crate::access::audit::{Entry, NotWritten};
 use crate::clock;
-use crate::connections::Connection;
+use crate::connections::Call;
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
 use crate::state::counters::Loss;
@@ -27,7 +27,7 @@ pub(crate) const COOKIE: &str = "memtape_token";
 pub(crate) struct Asking {
     pub(crate) api: Api,
     pub(crate) caller: Arc<Caller>,
-    connection: Arc<Connection>,
+    call: Arc<Call>,
     request: u64,
 }
 
@@ -78,7 +78,7 @@ impl Asking {
     /// # Errors
     /// It cannot be written, and the file of roles requires it.
     pub(crate) async fn audit(&self, action: &'static str, subject: String) -> Result<(), Problem> {
-        let admitted = self.api.door.admit_audited(self.connection.peer(), &self.caller);
+        let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
         admitted.map_err(|why| refused(&self.api, &why))?;
         self.audited(self.api.door.audit.write(self.entry(action, subject)).await)
     }
@@ -97,7 +97,7 @@ impl Asking {
         if self.api.door.audit.has_read(now_ns, &entry) {
             return Ok(());
         }
-        let admitted = self.api.door.admit_audited(self.connection.peer(), &self.caller);
+        let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
         admitted.map_err(|why| refused(&self.api, &why))?;
         self.audited(self.api.door.audit.write_read(now_ns, entry).await)
     }
@@ -105,7 +105,7 @@ impl Asking {
     fn entry(&self, action: &'static str, subject: String) -> Entry {
         Entry {
             who: self.caller.name.clone(),
-            from: Some(self.connection.peer().address),
+            from: Some(self.call.connection().peer().address),
             request: self.request,
             action,
             subject,
@@ -131,13 +131,14 @@ impl FromRequestParts<Api> for Asking {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
-        let connection = parts.extensions.get::<Arc<Connection>>().cloned();
-        let connection = connection.ok_or_else(|| Problem::broken("the call has no connection"))?;
+        let call = parts.extensions.get::<Arc<Call>>().cloned();
+        let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
         let token = token(&parts.headers).map_err(|why| refused(api, &why))?;
-        let caller = api.door.caller(connection.peer(), token);
+        let caller = api.door.caller(call.connection().peer(), token);
         let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
-        Ok(Self { api: api.clone(), caller, connection, request })
+        call.admit();
+        Ok(Self { api: api.clone(), caller, call, request })
     }
 }
 

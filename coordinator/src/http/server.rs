@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::body::Body;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -55,6 +56,10 @@ const TRUST_EVERY: Duration = Duration::from_secs(10);
 
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the library keeps of a client that is slow to send or to read over HTTP/1. It holds the
+/// header, and a token in it.
+const HTTP1_BUFFER_BYTES_MAX: usize = 32 << 10;
 
 /// What a call may send unread: a snapshot that waits for its turn lies in memory up to here. At a
 /// millisecond to the agent one call is as fast as 32 MB/s then, and the calls add up.
@@ -125,7 +130,11 @@ pub(crate) async fn serve(
     listener.local_addr().context("the listener is broken")?;
     ask_for_files();
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HTTP1_BUFFER_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -277,16 +286,16 @@ impl Service<hyper::Request<Incoming>> for Counted {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+    fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
         let call = self.connection.begin();
-        request.extensions_mut().insert(self.connection.clone());
+        let mut request = request.map(|body| call.request(Body::new(body)));
+        request.extensions_mut().insert(call.clone());
         let answering = TowerToHyperService::new(self.router.clone()).call(request);
         Box::pin(async move { Ok(call.answer(answering.await?)) })
     }
 }
 
-/// The next connection and its place. Where all places are taken the connection that is idle
-/// longest gives way.
+/// The next connection and its place. Where all places are taken another connection gives way.
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,

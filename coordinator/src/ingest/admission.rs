@@ -6,7 +6,9 @@
 //! on their tapes or in memory.
 //!
 //! There are two bounds. *Uploads* reserve the size of their snapshot, all of it at once, because
-//! half-reserved snapshots would wait for each other forever. *Reports* and announcements hold
+//! half-reserved snapshots would wait for each other forever. Before that an upload waits for its
+//! turn to say what it brings; a connection has few turns, so that silent uploads of one node do not
+//! hold up those of others. *Reports* and announcements hold
 //! their bytes until they are stored, so that a slow disk stops the streams and not the
 //! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
 //! them.
@@ -14,7 +16,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memtape_core::limits::{REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_WAITING_MAX};
+use memtape_core::limits::{
+    REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_PER_CONNECTION_MAX, UPLOADS_WAITING_MAX,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::state::effects::Share;
@@ -30,6 +34,9 @@ const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Uploads whose first chunk is read, which tells what the snapshot belongs to, and which wait for
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
+
+/// The same of one connection.
+const FIRST_CHUNKS_PER_CONNECTION_MAX: usize = 2;
 
 /// Both doors, and what was seen at them.
 #[derive(Debug)]
@@ -51,11 +58,28 @@ pub(crate) struct Door {
     pub(crate) waits: AtomicU64,
 }
 
+/// The places of uploads of one connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionPlaces {
+    waiting: Arc<Semaphore>,
+    first_chunks: Arc<Semaphore>,
+}
+
 /// A place in the line of uploads, and beyond it the place of those who have said what they bring.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    _waiting: OwnedSemaphorePermit,
-    _first_chunk: Share,
+    _waiting: [OwnedSemaphorePermit; 2],
+    _first_chunk: [Share; 2],
+}
+
+impl Default for ConnectionPlaces {
+    fn default() -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self {
+            waiting: places(UPLOADS_PER_CONNECTION_MAX),
+            first_chunks: places(FIRST_CHUNKS_PER_CONNECTION_MAX),
+        }
+    }
 }
 
 impl Default for Admission {
@@ -94,15 +118,18 @@ impl Door {
 }
 
 impl Admission {
-    /// A place in the line of uploads, at its end; none when it is too long. Waits until the
-    /// first chunk may be read.
-    pub(crate) async fn turn(&self) -> Option<Turn> {
-        let Ok(waiting) = self.waiting.clone().try_acquire_owned() else {
+    /// A place in the line of uploads, at its end; none when it is too long, or the connection has
+    /// too many in it. Waits until the first chunk may be read.
+    pub(crate) async fn turn(&self, of: &ConnectionPlaces) -> Option<Turn> {
+        let place = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
+        let Some(waiting) = place(&of.waiting).zip(place(&self.waiting)) else {
             self.deferred.fetch_add(1, Relaxed);
             return None;
         };
+        // Its connection's turn first: it holds none that others wait for meanwhile.
+        let of_connection = of.first_chunks.clone().acquire_owned().await.ok();
         let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
-        Some(Turn { _waiting: waiting, _first_chunk: first_chunk })
+        Some(Turn { _waiting: waiting.into(), _first_chunk: [of_connection, first_chunk] })
     }
 
     /// Waits until a snapshot of this size may be read whole.
@@ -172,20 +199,44 @@ mod tests {
     async fn a_line_that_is_too_long_ends() {
         let admission = Admission::default();
         let mut inside = Vec::new();
-        for _ in 0..FIRST_CHUNKS_MAX {
-            inside.push(admission.turn().await.expect("there is room"));
+        let connections: Vec<ConnectionPlaces> =
+            (0..UPLOADS_WAITING_MAX).map(|_| ConnectionPlaces::default()).collect();
+        for of in &connections[..FIRST_CHUNKS_MAX] {
+            inside.push(admission.turn(of).await.expect("there is room"));
         }
         let mut lining_up = Vec::new();
-        for _ in FIRST_CHUNKS_MAX..UPLOADS_WAITING_MAX {
-            let mut turn = Box::pin(admission.turn());
+        for of in &connections[FIRST_CHUNKS_MAX..] {
+            let mut turn = Box::pin(admission.turn(of));
             let waits = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())
             });
             assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
             lining_up.push(turn);
         }
-        assert!(admission.turn().await.is_none());
+        assert!(admission.turn(&ConnectionPlaces::default()).await.is_none());
         assert_eq!(admission.deferred.load(Relaxed), 1);
+        drop(inside.pop());
+        assert!(lining_up.remove(0).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn silent_uploads_of_one_connection_hold_up_no_other() {
+        let (admission, silent) = (Admission::default(), ConnectionPlaces::default());
+        let mut inside = Vec::new();
+        for _ in 0..FIRST_CHUNKS_PER_CONNECTION_MAX {
+            inside.push(admission.turn(&silent).await.expect("there is room"));
+        }
+        let mut lining_up = Vec::new();
+        for _ in FIRST_CHUNKS_PER_CONNECTION_MAX..UPLOADS_PER_CONNECTION_MAX {
+            let mut turn = Box::pin(admission.turn(&silent));
+            let waits = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())
+            });
+            assert!(waits.await, "no more than {FIRST_CHUNKS_PER_CONNECTION_MAX} of a connection");
+            lining_up.push(turn);
+        }
+        assert!(admission.turn(&silent).await.is_none(), "too many of a connection");
+        assert!(admission.turn(&ConnectionPlaces::default()).await.is_some());
         drop(inside.pop());
         assert!(lining_up.remove(0).await.is_some());
     }

@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Door;
 use crate::clock;
-use crate::connections::Connection;
+use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
@@ -108,15 +108,22 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Messages>, Status> {
-        let connection = connection(&request)?;
+        let call = call(&request)?;
+        let connection = call.connection().clone();
+        // Nothing is read of a client that is the agent of no node.
+        if !self.door.may_be_agent(connection.peer()) {
+            return Err(self.no_agent(&connection, None));
+        }
         let mut incoming = request.into_inner();
         let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
         let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
         if !self.door.is_agent(connection.peer(), &hello.node) {
-            return Err(self.no_agent(&connection, &hello.node));
+            return Err(self.no_agent(&connection, Some(&hello.node)));
         }
+        call.admit();
+        drop(call);
         let open = connection.begin_stream(&hello.node);
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
@@ -143,12 +150,14 @@ impl v1::coordinator_server::Coordinator for Service {
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
         // The places of uploads are for agents: a client without a stream gets none.
-        let nodes = connection(&request)?.nodes();
+        let call = call(&request)?;
+        let nodes = call.connection().nodes();
         if nodes.is_empty() {
             return Err(Status::unavailable("no agent is attached on this connection"));
         }
+        call.admit();
         // Nothing of a snapshot is read before its turn.
-        let turn = self.admission.turn().await;
+        let turn = self.admission.turn(call.connection().uploads()).await;
         let turn = turn.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
@@ -205,16 +214,18 @@ impl Service {
         self.shared.events.send(event).await.map_err(|_| stopping())
     }
 
-    fn no_agent(&self, connection: &Connection, node: &str) -> Status {
+    /// Refuses a client that is no agent; without the node it is that of none.
+    fn no_agent(&self, connection: &Connection, node: Option<&str>) -> Status {
         self.shared.counters.lose(Loss::CallerRefused, 1);
         let peer = connection.peer();
         tracing::warn!(
             node = ?node, from = %peer.address, names = ?peer.names(),
             "an agent is refused: no role makes this the agent of that node"
         );
+        let of = node.map_or_else(|| "any node".to_string(), |node| format!("node {node:?}"));
         Status::permission_denied(format!(
-            "the certificate is not that of the agent of node {node:?}: see the grants of role \
-             agent in the coordinator's file of roles"
+            "the certificate is not that of the agent of {of}: see the grants of role agent in \
+             the coordinator's file of roles"
         ))
     }
 
@@ -369,9 +380,9 @@ struct Sent {
     chunks: Streaming<v1::UploadChunk>,
 }
 
-fn connection<T>(request: &Request<T>) -> Result<Arc<Connection>, Status> {
-    let connection = request.extensions().get::<Arc<Connection>>();
-    connection.cloned().ok_or_else(|| Status::internal("the call has no connection"))
+fn call<T>(request: &Request<T>) -> Result<Arc<Call>, Status> {
+    let call = request.extensions().get::<Arc<Call>>();
+    call.cloned().ok_or_else(|| Status::internal("the call has no connection"))
 }
 
 async fn next_chunk(
