@@ -34,6 +34,7 @@ const IMPORTS: [(&str, &[&str]); 10] = [
             "memtape-core",
             "memtape-proto",
             "memtape-recorder",
+            "memtape-tls",
         ],
     ),
     ("xtask", &["memtape-core"]),

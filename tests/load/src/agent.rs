@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::coordinator::Target;
 use crate::job::Node;
 use crate::upload::{self, Sent};
 
@@ -64,12 +65,21 @@ pub(crate) struct Progress {
     pub(crate) acked_step: u64,
     /// Last step that was sent.
     pub(crate) sent_step: u64,
-    /// Time from sending to acknowledgement of each report after the ramp-up, in microseconds.
-    pub(crate) latencies_us: Vec<u32>,
+    /// The acknowledgement of each report after the ramp-up.
+    pub(crate) acks: Vec<Ack>,
     /// Reports that were not sent within a second of their time.
     pub(crate) late: u64,
     /// Why its stream broke.
     pub(crate) broke: Option<String>,
+}
+
+/// A report that was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    /// When the report was sent.
+    pub(crate) sent: Instant,
+    /// Time from then to the acknowledgement, in microseconds.
+    pub(crate) micros: u32,
 }
 
 struct Agent {
@@ -86,12 +96,12 @@ struct Agent {
 /// Lives until the load is over. `ready` hears of it when the agent is connected.
 pub(crate) async fn run(
     node: Node,
-    url: String,
+    target: Target,
     phase: watch::Receiver<Phase>,
     ready: mpsc::UnboundedSender<()>,
     uploads: Option<Uploads>,
 ) -> (Node, Progress) {
-    let connected = timeout(CONNECT_TIME_MAX, connect(&node, &url, uploads)).await;
+    let connected = timeout(CONNECT_TIME_MAX, connect(&node, &target, uploads)).await;
     let (mut agent, stream) = match connected {
         Ok(Ok(connected)) => connected,
         Ok(Err(error)) => return (node, broken(&format!("{error:#}"))),
@@ -109,12 +119,22 @@ fn broken(why: &str) -> Progress {
 
 type Stream = tonic::Streaming<v1::CoordinatorMessage>;
 
+/// A channel of a node's agent.
+pub(crate) async fn channel(node: &str, target: &Target) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(target.url.clone())?.tcp_nodelay(true);
+    let endpoint = match &target.trust {
+        Some(trust) => trust.agent(endpoint, node)?,
+        None => endpoint,
+    };
+    Ok(endpoint.connect().await?)
+}
+
 async fn connect(
     node: &Node,
-    url: &str,
+    target: &Target,
     uploads: Option<Uploads>,
 ) -> anyhow::Result<(Agent, Stream)> {
-    let channel = Endpoint::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?;
+    let channel = channel(&node.name(), target).await?;
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
@@ -132,7 +152,9 @@ async fn connect(
     }
     let start_wall_ns = wall_ns();
     for rank in node.ranks.clone() {
-        outgoing.send(message(Said::RankUp(node.rank_up(rank, start_wall_ns)))).await?;
+        let owner = target.trust.as_ref().map(|_| node.owner());
+        let up = v1::RankUp { owner, ..node.rank_up(rank, start_wall_ns) };
+        outgoing.send(message(Said::RankUp(up))).await?;
     }
     let agent = Agent {
         node: node.clone(),
@@ -227,7 +249,7 @@ impl Agent {
                     self.progress.acked_step = step;
                     let micros = u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX);
                     if step > RAMP_UP_STEPS {
-                        self.progress.latencies_us.push(micros);
+                        self.progress.acks.push(Ack { sent, micros });
                     }
                 }
             }
@@ -284,7 +306,8 @@ impl Agent {
     }
 }
 
-fn message(body: Said) -> v1::AgentMessage {
+/// A message of an agent.
+pub(crate) fn message(body: Said) -> v1::AgentMessage {
     v1::AgentMessage { body: Some(body) }
 }
 

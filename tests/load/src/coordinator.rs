@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 
+use crate::trust::MaybeTrust;
+
 /// A coordinator may take this long to read its store and listen.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -19,7 +21,16 @@ pub(crate) struct Coordinator {
     pub(crate) url: String,
     /// How long it took to listen.
     pub(crate) started_in: Duration,
+    /// The certificates of its cluster.
+    pub(crate) trust: MaybeTrust,
     http: reqwest::Client,
+}
+
+/// Where a coordinator is.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) url: String,
+    pub(crate) trust: MaybeTrust,
 }
 
 /// What a process has used so far.
@@ -39,6 +50,8 @@ pub(crate) struct Binary {
     pub(crate) path: PathBuf,
     /// More arguments of `memtape coordinator`.
     pub(crate) arguments: Vec<String>,
+    /// Certificates of its cluster; none without TLS.
+    pub(crate) trust: MaybeTrust,
 }
 
 impl Binary {
@@ -48,6 +61,9 @@ impl Binary {
         let mut command = Command::new(&self.path);
         command.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(folder).args(&self.arguments);
+        if let Some(trust) = &self.trust {
+            command.args(trust.arguments()?);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         // Each agent that comes and goes would be a line.
         let log = std::env::var("MEMTAPE_LOG").unwrap_or("error".to_string());
@@ -63,8 +79,13 @@ impl Binary {
                 bail!("the coordinator did not start");
             }
         };
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
-        Ok(Coordinator { child, url, started_in: begin.elapsed(), http })
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(120));
+        let http = match &self.trust {
+            Some(trust) => http.tls_backend_preconfigured(trust.admin()?),
+            None => http,
+        };
+        let trust = self.trust.clone();
+        Ok(Coordinator { child, url, started_in: begin.elapsed(), trust, http: http.build()? })
     }
 }
 
@@ -129,6 +150,17 @@ impl Coordinator {
         Ok(answer["id"].as_str().context("the answer names no capture")?.to_string())
     }
 
+    /// All series of a metric that are not 0, by their labels.
+    pub(crate) async fn metrics(&self, name: &str) -> anyhow::Result<serde_json::Value> {
+        let text = self.http.get(format!("{}/metrics", self.url)).send().await?.text().await?;
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        let values = lines.filter_map(|(labels, value)| {
+            let value: f64 = value.parse().ok().filter(|value| *value != 0.0)?;
+            Some((labels.to_string(), value.into()))
+        });
+        Ok(serde_json::Value::Object(values.collect()))
+    }
+
     /// Value of a metric without labels, or of the one series with this text among its labels.
     pub(crate) async fn metric(&self, name: &str, label: &str) -> anyhow::Result<Option<f64>> {
         let text = self.http.get(format!("{}/metrics", self.url)).send().await?.text().await?;
@@ -136,6 +168,13 @@ impl Coordinator {
             .lines()
             .find(|line| line.starts_with(name) && line.contains(label) && !line.starts_with('#'));
         Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()))
+    }
+}
+
+impl Target {
+    /// Where this coordinator is.
+    pub(crate) fn of(coordinator: &Coordinator) -> Self {
+        Self { url: coordinator.url.clone(), trust: coordinator.trust.clone() }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::agent::{self, Phase, Progress, Uploads};
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Target};
 use crate::job::Node;
 
 /// Agents that connect at the same time.
@@ -39,8 +39,9 @@ impl Fleet {
         let (ready, mut readies) = mpsc::unbounded_channel();
         for some in nodes.chunks(CONNECTING_MAX) {
             for node in some {
-                let (url, uploads) = (coordinator.url.clone(), uploads.cloned());
-                agents.spawn(agent::run(node.clone(), url, phases.clone(), ready.clone(), uploads));
+                let (target, uploads) = (Target::of(coordinator), uploads.cloned());
+                let phases = phases.clone();
+                agents.spawn(agent::run(node.clone(), target, phases, ready.clone(), uploads));
             }
             for _ in some {
                 tokio::select! {

@@ -65,6 +65,7 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     let mut figures = json!({
         "ranks": ranks,
         "jobs": load.jobs,
+        "tls": binary.trust.is_some(),
         "agents": nodes.len(),
         "seconds": held.as_secs_f64(),
         "records_per_s": (steps_after - steps_before) / held.as_secs_f64(),
@@ -88,7 +89,7 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
 /// Whether it was held.
 fn judge(figures: &mut Value, progress: &[(Node, Progress)]) {
     let mut micros: Vec<u32> =
-        progress.iter().flat_map(|(_, progress)| progress.latencies_us.iter().copied()).collect();
+        progress.iter().flat_map(|(_, progress)| &progress.acks).map(|ack| ack.micros).collect();
     let reports: u64 = progress.iter().map(|(_, progress)| progress.sent_step).sum();
     let late: u64 = progress.iter().map(|(_, progress)| progress.late).sum();
     let unacked: u64 =

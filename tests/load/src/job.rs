@@ -65,6 +65,12 @@ impl Node {
         format!("6f1c22ab-74a5-4f0e-9d3c-{node:012x}-{}-{:010}", 4000 + rank, 1_000_000 + rank)
     }
 
+    /// The user who runs its job.
+    pub(crate) fn owner(&self) -> v1::Owner {
+        let number = self.job.rsplit('-').next().and_then(|number| number.parse::<u32>().ok());
+        v1::Owner { uid: 1000 + number.unwrap_or(0), ..v1::Owner::default() }
+    }
+
     /// A rank's announcement.
     pub(crate) fn rank_up(&self, rank: u32, start_wall_ns: i64) -> v1::RankUp {
         v1::RankUp {

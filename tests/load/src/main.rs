@@ -2,9 +2,10 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found; `memtape-load capture` does it with real agents and ranks. `memtape-load snapshot` and
-//! `memtape-load census` read tapes and start no coordinator. `cargo xtask bench cluster`, `bench
-//! capture` and `bench census` build and run them, and put the figures into words.
+//! found; `memtape-load siege` attacks it meanwhile; `memtape-load capture` does it with real agents
+//! and ranks. `memtape-load snapshot` and `memtape-load census` read tapes and start no coordinator.
+//! `cargo xtask bench cluster`, `bench siege`, `bench capture` and `bench census` build and run
+//! them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! their own use is reported beside it.
@@ -20,20 +21,25 @@ mod fleet;
 mod hold;
 mod job;
 mod readback;
+mod siege;
 mod snapshot;
 mod storm;
+mod trust;
 mod upload;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 const USAGE: &str = "\
-usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
+usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N] [--tls 0|1]
        memtape-load storm --memtape FILE --ranks N [--snapshot-bytes N]
+       memtape-load siege --memtape FILE --ranks N [--seconds S] [--idle N] [--uploads N]
+                          [--readers N] [--snapshot-bytes N]
        memtape-load capture --memtape FILE --ranks N [--captures N]
        memtape-load snapshot --tape FILE
        memtape-load census
@@ -68,7 +74,12 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
     // For reqwest; it fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     raise_file_limit();
-    let binary = coordinator::Binary { path: options.path("--memtape")?, arguments: Vec::new() };
+    let has_tls = options.number("--tls", Some(0))? != 0;
+    let binary = coordinator::Binary {
+        path: options.path("--memtape")?,
+        arguments: Vec::new(),
+        trust: has_tls.then(|| trust::Trust::new(&[]).map(Arc::new)).transpose()?,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match mode {
@@ -86,6 +97,17 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
                     snapshot_bytes: options.number("--snapshot-bytes", Some(1 << 20))? as usize,
                 };
                 storm::storm(&binary, storm).await
+            }
+            "siege" => {
+                let siege = siege::Siege {
+                    ranks: options.number("--ranks", None)?,
+                    phase: Duration::from_secs(options.number("--seconds", Some(30))?.into()),
+                    idle: options.number("--idle", Some(16_384))?,
+                    uploads: options.number("--uploads", Some(2_000))?,
+                    readers: options.number("--readers", Some(1_000))?,
+                    snapshot_bytes: options.number("--snapshot-bytes", Some(4 << 20))? as usize,
+                };
+                siege::siege(&binary, siege).await
             }
             "capture" => {
                 let wish = capture::Wish {

@@ -71,7 +71,7 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
         progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
     let broken = progress.iter().filter(|(_, progress)| progress.broke.is_some()).count();
     let mut acks: Vec<u32> =
-        progress.iter().flat_map(|(_, progress)| progress.latencies_us.clone()).collect();
+        progress.iter().flat_map(|(_, progress)| &progress.acks).map(|ack| ack.micros).collect();
     drop(coordinator);
 
     let restarted = Arc::new(binary.start(folder.path())?);
@@ -103,7 +103,7 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
 }
 
 /// The capture's manifest, when it is closed.
-async fn closed(coordinator: &Coordinator, capture: &str) -> anyhow::Result<Value> {
+pub(crate) async fn closed(coordinator: &Coordinator, capture: &str) -> anyhow::Result<Value> {
     let begin = Instant::now();
     loop {
         let manifest: Value = coordinator.get(&format!("/captures/{capture}")).await?;

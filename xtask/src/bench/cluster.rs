@@ -19,14 +19,17 @@ const STORM_RANKS: u64 = 16_384;
 
 const PACKAGES: [&str; 2] = ["memtape", "memtape-load"];
 
-/// Holds each size, or this one.
-pub(super) fn bench(steps: &mut Steps, ranks: Option<u64>) -> Result<Found> {
+/// Holds each size, or this one; with certificates, too, where that is asked for.
+pub(super) fn bench(steps: &mut Steps, ranks: Option<u64>, tls: bool) -> Result<Found> {
     steps.build(&PACKAGES)?;
     let mut held: Vec<Value> = Vec::new();
     let mut failure = None;
-    for ranks in ranks.map_or(RANKS.to_vec(), |ranks| vec![ranks]) {
-        say(&format!("{ranks} ranks …\n"));
-        match generate(&["hold", "--ranks", &ranks.to_string()]) {
+    let sizes = ranks.map_or(RANKS.to_vec(), |ranks| vec![ranks]).into_iter();
+    let runs = sizes.flat_map(|ranks| [(ranks, "0"), (ranks, "1")]);
+    for (ranks, has_tls) in runs.filter(|(_, has_tls)| tls || *has_tls == "0") {
+        let with = if has_tls == "1" { ", with certificates" } else { "" };
+        say(&format!("{ranks} ranks{with} …\n"));
+        match generate(&["hold", "--ranks", &ranks.to_string(), "--tls", has_tls]) {
             Ok(figures) => held.push(figures),
             Err(why) => {
                 failure = Some(why);
@@ -36,7 +39,11 @@ pub(super) fn bench(steps: &mut Steps, ranks: Option<u64>) -> Result<Found> {
     }
     // The largest one stands for all; the others are beside it.
     let mut figures = held.last().cloned().unwrap_or_else(|| json!({}));
-    let columns: Vec<_> = held.iter().map(|size| (size["ranks"].to_string(), size)).collect();
+    let title = |size: &Value| match size["tls"] == true {
+        true => format!("{} TLS", size["ranks"]),
+        false => size["ranks"].to_string(),
+    };
+    let columns: Vec<_> = held.iter().map(|size| (title(size), size)).collect();
     let mut text = table(&columns);
     if held.len() > 1 {
         figures["sizes"] = json!(held);
@@ -49,6 +56,20 @@ pub(super) fn bench(steps: &mut Steps, ranks: Option<u64>) -> Result<Found> {
 /// Nothing lost, and held; a size that was not held is a finding about this machine, and said.
 fn is_sound(figures: &Value) -> bool {
     figures["lost"] == 0 && figures["streams_broken"] == 0
+}
+
+/// Agents report while others hold connections, uploads and answers open.
+pub(super) fn siege(steps: &mut Steps, ranks: u64, seconds: u64) -> Result<Found> {
+    steps.build(&PACKAGES)?;
+    say(&format!("a siege of {ranks} ranks …\n"));
+    let (ranks, seconds) = (ranks.to_string(), seconds.to_string());
+    let figures = generate(&["siege", "--ranks", &ranks, "--seconds", &seconds])?;
+    // One rank of each agent has a snapshot.
+    let is_whole = ["before", "during", "after"]
+        .iter()
+        .all(|phase| figures[phase]["capture_aligned"] == figures["agents"]);
+    let is_good = is_whole && figures["all_attackers_there"] == true && is_sound(&figures);
+    Ok(Found::figures(is_good, &figures))
 }
 
 /// Every agent uploads at the same moment.

@@ -33,8 +33,21 @@ pub(crate) enum Bench {
         #[arg(long, value_parser = crate::count())]
         ranks: Option<u64>,
         /// Every agent uploads 1 MiB of one capture at the same moment.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "tls")]
         storm: bool,
+        /// Each size twice: without certificates, and with mutual TLS, roles and owners of jobs.
+        #[arg(long)]
+        tls: bool,
+    },
+    /// Agents and captures while others hold 16,384 connections, 2,000 uploads and 1,000 answers
+    /// open: acknowledgements before, during and after, and the memory that it takes.
+    Siege {
+        /// Ranks whose agents report.
+        #[arg(long, default_value_t = 1_024, value_parser = crate::count())]
+        ranks: u64,
+        /// Seconds of each part.
+        #[arg(long, default_value_t = 40, value_parser = crate::count())]
+        seconds: u64,
     },
     /// How long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own.
     Capture,
@@ -60,11 +73,14 @@ impl Bench {
     pub(crate) fn run(&self, steps: &mut Steps) -> (&'static str, Result<Found>) {
         match *self {
             Self::Recorder => ("bench recorder", recorder::bench(steps)),
-            Self::Cluster { ranks, storm: true } => {
+            Self::Cluster { ranks, storm: true, .. } => {
                 ("bench cluster --storm", cluster::storm(steps, ranks))
             }
-            Self::Cluster { ranks, storm: false } => {
-                ("bench cluster", cluster::bench(steps, ranks))
+            Self::Cluster { ranks, tls, .. } => {
+                ("bench cluster", cluster::bench(steps, ranks, tls))
+            }
+            Self::Siege { ranks, seconds } => {
+                ("bench siege", cluster::siege(steps, ranks, seconds))
             }
             Self::Capture => ("bench capture", capture::bench(steps)),
             Self::Census => ("bench census", census::bench(steps)),

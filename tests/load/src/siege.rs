@@ -1,0 +1,146 @@
+//! A siege: agents report while others hold connections, uploads and answers open.
+//!
+//! Three phases of equal length: before, during, after. During the siege there are connections that
+//! say nothing, uploads that never begin on connections of agents whose certificates are right, and
+//! users who do not read the snapshots they ask for. In each phase the acknowledgements of the
+//! agents' reports are timed, and a capture is taken. Then the coordinator is killed and started
+//! again, and everything that was acknowledged is read back.
+
+mod attackers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tokio::sync::{Barrier, mpsc};
+use tokio::time::{Instant, sleep};
+
+use crate::agent::{Progress, RAMP_UP_STEPS, Uploads};
+use crate::coordinator::{Binary, Coordinator, Target};
+use crate::figures::latencies;
+use crate::fleet::Fleet;
+use crate::job::{Node, nodes};
+use crate::readback;
+use crate::siege::attackers::Attackers;
+use crate::storm::closed;
+use crate::trust::Trust;
+use crate::upload::Template;
+
+/// What besieges it, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Siege {
+    pub(crate) ranks: u32,
+    pub(crate) phase: Duration,
+    /// Connections that say nothing.
+    pub(crate) idle: u32,
+    /// Uploads that never begin.
+    pub(crate) uploads: u32,
+    /// Users who do not read.
+    pub(crate) readers: u32,
+    /// Snapshot of each agent.
+    pub(crate) snapshot_bytes: usize,
+}
+
+/// A part of the siege.
+struct Phase {
+    name: &'static str,
+    from: Instant,
+    figures: Value,
+}
+
+/// Besieges a coordinator, and tells what it found.
+pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value> {
+    let folder = tempfile::tempdir()?;
+    let trust = Arc::new(Trust::new(&attackers::users())?);
+    let mut binary = binary.clone();
+    binary.trust = Some(trust.clone());
+    // As many captures as there are phases, one after the other.
+    binary.arguments.extend(["--capture-interval", "1s"].map(String::from));
+    let coordinator = Arc::new(binary.start(folder.path())?);
+    let nodes = nodes(siege.ranks, 1);
+    // Nobody reads when which upload was over: the manifest tells.
+    let (sent, _all_sent) = mpsc::unbounded_channel();
+    let uploads = Uploads {
+        template: Arc::new(Template::new(siege.snapshot_bytes)),
+        all_ready: Arc::new(Barrier::new(nodes.len())),
+        sent,
+    };
+    let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
+    fleet.report()?;
+    sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
+    let job = &nodes.first().context("there is no node")?.job;
+
+    let (before, capture) = phase("before", &coordinator, job, siege.phase).await?;
+    let attackers = Attackers::start(Target::of(&coordinator), &trust, &siege, &capture)?;
+    // Until all of them are there.
+    let attacked = attackers.all_are_there().await;
+    let (during, _) = phase("during", &coordinator, job, siege.phase).await?;
+    let held = attackers.stop().await;
+    let (after, _) = phase("after", &coordinator, job, siege.phase).await?;
+    let usage = coordinator.usage()?;
+    let losses = coordinator.metrics("memtape_losses_total").await?;
+    let progress = fleet.stop().await?;
+
+    let acked: Vec<(Node, u64)> =
+        progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
+    drop(coordinator);
+    let restarted = Arc::new(binary.start(folder.path())?);
+    let records = readback::records(&restarted, &acked).await?;
+    let unacked: u64 =
+        progress.iter().map(|(_, progress)| progress.sent_step - progress.acked_step).sum();
+    let broken = progress.iter().filter(|(_, progress)| progress.broke.is_some()).count();
+    let mut figures = json!({
+        "ranks": nodes.len() as u32 * crate::job::RANKS_PER_AGENT,
+        "agents": nodes.len(),
+        "rss_bytes": usage.rss_bytes_max,
+        "all_attackers_there": attacked,
+        "attackers": held,
+        "losses": losses,
+        "records": records.whole,
+        "lost": records.lost,
+        "steps_unacknowledged": unacked,
+        "streams_broken": broken,
+    });
+    let ends = [during.from, after.from, Instant::now()];
+    for (phase, end) in [before, during, after].into_iter().zip(ends) {
+        let mut of_phase = phase.figures;
+        of_phase["ack"] = acks(&progress, phase.from, end);
+        figures[phase.name] = of_phase;
+    }
+    Ok(figures)
+}
+
+/// Lets the agents report for a while, and takes a capture meanwhile.
+async fn phase(
+    name: &'static str,
+    coordinator: &Coordinator,
+    job: &str,
+    time: Duration,
+) -> anyhow::Result<(Phase, String)> {
+    let from = Instant::now();
+    let usage = coordinator.usage()?;
+    let capture = coordinator.capture(job).await?;
+    let manifest = closed(coordinator, &capture).await?;
+    let captured_in = from.elapsed();
+    sleep(time.saturating_sub(from.elapsed())).await;
+    let now = coordinator.usage()?;
+    let figures = json!({
+        "seconds": from.elapsed().as_secs_f64(),
+        "capture_s": captured_in.as_secs_f64(),
+        "capture": manifest["state"],
+        "capture_aligned": manifest["aligned"],
+        "cpu_share": now.cpu_share_since(&usage),
+        "rss_bytes": now.rss_bytes,
+    });
+    Ok((Phase { name, from, figures }, capture))
+}
+
+fn acks(progress: &[(Node, Progress)], from: Instant, to: Instant) -> Value {
+    let all = progress.iter().flat_map(|(_, progress)| &progress.acks);
+    let mut micros: Vec<u32> =
+        all.filter(|ack| ack.sent >= from && ack.sent < to).map(|ack| ack.micros).collect();
+    let mut figures = latencies(&mut micros);
+    figures["reports"] = json!(micros.len());
+    figures
+}
