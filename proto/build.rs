@@ -1,22 +1,92 @@
 //! Compiles the `.proto` files, in Rust, so that a fresh machine needs no `protoc`.
+//!
+//! Beside the types and the service of gRPC it writes `shapes.rs`, which says what decoding each
+//! message allocates (`src/decoding/`), and a service whose messages are decoded by its handlers.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::path::PathBuf;
+
+use protox::prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
+use tonic_prost_build::manual;
+
+/// Fields of a message are numbered below it: `src/decoding/measure.rs` has a bit for each.
+const NUMBERS_MAX: u32 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=frozen");
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let descriptors = protox::compile(["memtape/v1/memtape.proto"], ["proto"])?;
+    let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
+    fs::write(out.join("shapes.rs"), pool.all_messages().map(|of| shape(&of)).collect::<String>())?;
+    manual::Builder::new().build_client(false).compile(&[encoded_service()]);
     tonic_prost_build::configure()
         .bytes(".memtape.v1.UploadChunk.data")
         .compile_fds(descriptors)?;
     if std::env::var_os("CARGO_FEATURE_FROZEN").is_some() {
         let descriptors = protox::compile(["memtape-1.0.proto"], ["frozen"])?;
-        let folder = PathBuf::from(std::env::var("OUT_DIR")?).join("frozen-1.0");
-        std::fs::create_dir_all(&folder)?;
+        let folder = out.join("frozen-1.0");
+        fs::create_dir_all(&folder)?;
         tonic_prost_build::configure()
             .bytes(".memtape.v1.UploadChunk.data")
             .out_dir(folder)
             .compile_fds(descriptors)?;
     }
     Ok(())
+}
+
+/// The service as a server has it that decides when a message is decoded.
+fn encoded_service() -> manual::Service {
+    let method = |name: &str, route: &str, input: &str, output: &str| {
+        manual::Method::builder()
+            .name(name)
+            .route_name(route)
+            .input_type(format!("crate::decoding::Encoded<crate::v1::{input}>"))
+            .output_type(format!("crate::v1::{output}"))
+            .codec_path("crate::decoding::EncodedCodec")
+            .client_streaming()
+    };
+    let attach = method("attach", "Attach", "AgentMessage", "CoordinatorMessage");
+    let upload = method("upload", "Upload", "UploadChunk", "UploadReceipt");
+    manual::Service::builder()
+        .name("Coordinator")
+        .package("memtape.v1")
+        .method(attach.server_streaming().build())
+        .method(upload.build())
+        .build()
+}
+
+/// The `Shaped` of a message.
+fn shape(of: &MessageDescriptor) -> String {
+    let count = of.fields().map(|field| field.number() + 1).max().unwrap_or(0);
+    assert!(count <= NUMBERS_MAX, "{} has a field with a higher number", of.name());
+    let field = |number| of.get_field(number).map_or("Flat".to_string(), |field| kind(&field));
+    let mut fields = String::new();
+    for number in 0..count {
+        let _ = write!(fields, "Field::{}, ", field(number));
+    }
+    let name = of.name();
+    format!(
+        "impl Shaped for v1::{name} {{\n    const SHAPE: &'static Shape =\n        \
+         &Shape {{ bytes: size_of::<v1::{name}>(), fields: &[{fields}] }};\n}}\n"
+    )
+}
+
+/// The `Field` of a field.
+fn kind(of: &FieldDescriptor) -> String {
+    match (of.kind(), of.is_list()) {
+        (Kind::Message(of), true) => format!("Messages(<v1::{} as Shaped>::SHAPE)", of.name()),
+        (Kind::Message(of), false) => format!("Message(<v1::{} as Shaped>::SHAPE)", of.name()),
+        (Kind::String | Kind::Bytes, true) => "Texts".to_string(),
+        (Kind::String | Kind::Bytes, false) => "Text".to_string(),
+        (_, false) => "Flat".to_string(),
+        (Kind::Fixed64 | Kind::Sfixed64 | Kind::Double, true) => "Numbers(8, 8)".to_string(),
+        (Kind::Fixed32 | Kind::Sfixed32 | Kind::Float, true) => "Numbers(4, 4)".to_string(),
+        (Kind::Uint64 | Kind::Int64 | Kind::Sint64, true) => "Numbers(8, 1)".to_string(),
+        (Kind::Uint32 | Kind::Int32 | Kind::Sint32 | Kind::Enum(_), true) => {
+            "Numbers(4, 1)".to_string()
+        }
+        (Kind::Bool, true) => panic!("{}: lists of bytes grow otherwise", of.name()),
+    }
 }

@@ -133,6 +133,15 @@ limits! {
         "A rank's snapshot, before and after compression",
         "the agent answers `NO_TAPE`; the coordinator refuses the upload",
         "the detail of the rank's part; `memtape_losses_total{reason=\"bad_snapshot\"}`";
+    SNAPSHOT_DECODED_BYTES_MAX: u64 = 384 << 20, Bytes, "agent, coordinator, CLI",
+        "Memory that decoding a rank's snapshot may take, as it is known before it is decoded: about \
+         2.8 million live blocks",
+        "the agent answers `NO_TAPE`; the reader refuses the snapshot",
+        "the detail of the rank's part; `memtape_losses_total{reason=\"bad_snapshot\"}`";
+    MESSAGE_DECODED_BYTES_MAX: u64 = 32 << 20, Bytes, "coordinator",
+        "Memory that decoding one message of an agent may take, as it is known before it is decoded",
+        "the stream of the agent is closed",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
     TRACE_EVENTS_MAX: usize = 65_536, Count, "agent, coordinator, CLI",
         "Events of one device in a snapshot",
         "the oldest events are left out",
@@ -236,8 +245,18 @@ limits! {
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
         "of the owner who has most ranks, the job that ended longest ago is forgotten; a further \
-         rank is refused",
-        "`memtape_losses_total{reason=\"no_room\"}`";
+         rank is refused. They are fewer where `--memory-max`, the cgroup or the machine has less \
+         memory",
+        "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
+    RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
+        "Memory that is reckoned for each rank; 33 KiB were measured",
+        "so many ranks are remembered as the memory has room for: `RANKS_MAX`",
+        "`memtape_ranks_max`, the log at the start";
+    BESIDE_RANKS_BYTES_MAX: u64 = 2 << 30, Bytes, "coordinator",
+        "Memory that is kept for everything but ranks: messages, uploads, comparisons and answers; \
+         half of the memory where it has less than twice as much",
+        "each of these waits or is refused at a bound of its own",
+        "`memtape_ranks_max`, the log at the start";
     TAPES_PER_RANK_MAX: usize = 4, Count, "coordinator",
         "Tapes of one rank that are remembered within an attempt",
         "the oldest is forgotten",
@@ -281,7 +300,8 @@ limits! {
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
     REPORTS_WAITING_BYTES_MAX: u64 = 128 << 20, Bytes, "coordinator",
-        "Reports in memory that are not stored yet",
+        "Memory for messages of agents that are decoded or not stored yet, reserved before they are \
+         decoded",
         "the streams of agents wait",
         "`memtape_waits_total{of=\"report\"}`, `memtape_report_bytes`";
     CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
@@ -324,6 +344,14 @@ limits! {
         "Snapshots that are turned into PyTorch's pickles at the same time, for downloads",
         "further downloads wait",
         "none";
+    PICKLE_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
+        "Time in which a client has to read such a pickle",
+        "the answer ends as an error",
+        "`memtape_losses_total{reason=\"slow_download\"}`";
+    COMPARED_BYTES_MAX: u64 = 1 << 30, Bytes, "coordinator",
+        "Memory of the snapshots that a diagnosis compares, as it is known before they are decoded",
+        "no further peer is compared",
+        "what the diagnosis doubts";
     PEERS_COMPARED_MAX: usize = 15, Count, "coordinator",
         "Peers whose snapshots a diagnosis compares",
         "further peers are not compared",
@@ -364,6 +392,15 @@ limits! {
         "Entries of the audit that are kept",
         "the oldest is deleted",
         "the number of the first entry in `memtape audit`";
+    ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",
+        "Memory that large answers of the HTTP API take together, as it is reckoned before they are \
+         made",
+        "further requests wait; a larger answer is made alone",
+        "`memtape_answer_bytes`";
+    LARGE_ANSWERS_PER_CALLER_MAX: usize = 8, Count, "coordinator",
+        "Large answers of one caller at the same time: snapshots, pickles, lists",
+        "further requests of that caller wait",
+        "none";
     REQUEST_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
         "The body of a request to the HTTP API",
         "the request is refused with status 413",

@@ -7,6 +7,7 @@
 
 pub mod api;
 mod census;
+pub mod decoding;
 pub mod snapshot;
 
 /// Version 1 of the protocol, as generated from `memtape.proto`.

@@ -8,10 +8,9 @@
 //! There are two bounds. *Uploads* reserve the size of their snapshot, all of it at once, because
 //! half-reserved snapshots would wait for each other forever. Before that an upload waits for its
 //! turn to say what it brings; a connection has few turns, so that silent uploads of one node do not
-//! hold up those of others. *Reports* and announcements hold
-//! their bytes until they are stored, so that a slow disk stops the streams and not the
-//! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
-//! them.
+//! hold up those of others. *Messages* reserve what decoding them takes. Reports and announcements
+//! hold it until they are stored, so that a slow disk stops the streams and not the coordinator;
+//! ends, answers and agent-initiated captures, which are few, until the loop has taken them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -96,7 +95,7 @@ impl Default for Admission {
 }
 
 impl Door {
-    fn new(bytes_max: u64) -> Self {
+    pub(crate) fn new(bytes_max: u64) -> Self {
         let kib = Arc::new(Semaphore::new(kib(bytes_max) as usize));
         Self { kib, bytes_max, waits: AtomicU64::new(0) }
     }
@@ -147,6 +146,7 @@ impl Admission {
                 + UPLOADS_WAITING_MAX as u64 * window_bytes,
             report_bytes: self.reports.bytes(),
             report_bytes_max: self.reports.bytes_max,
+            answer_bytes: 0,
             waits: [
                 ("upload", self.uploads.waits.load(Relaxed)),
                 ("upload_deferred", self.deferred.load(Relaxed)),

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use memtape_core::limits::{CHUNK_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
+use memtape_core::limits::{
+    CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX,
+};
+use memtape_proto::decoding::{Encoded, coordinator_server};
 use memtape_proto::snapshot::{self, DecodeError};
 use memtape_proto::v1;
 use opentelemetry::KeyValue;
@@ -27,17 +30,15 @@ use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
+use crate::state::effects::Share;
 use crate::state::messages::Incoming;
 
-/// Largest message of an agent. Decoded it takes more memory, but not many times as much.
+/// Largest message of an agent, as it comes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
 
 /// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
 /// keep to half of it on their own.
 const REPORTS_MAX: usize = 64;
-
-/// Memory that any message but a report takes, its record on the way to the store included.
-const SMALL_MESSAGE_BYTES: u64 = 8 << 10;
 
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,8 +71,8 @@ impl Service {
     }
 
     /// The service for the router.
-    pub(crate) fn server(self) -> v1::coordinator_server::CoordinatorServer<Self> {
-        v1::coordinator_server::CoordinatorServer::new(self)
+    pub(crate) fn server(self) -> coordinator_server::CoordinatorServer<Self> {
+        coordinator_server::CoordinatorServer::new(self)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 }
@@ -101,12 +102,12 @@ impl Stream for Messages {
 }
 
 #[tonic::async_trait]
-impl v1::coordinator_server::Coordinator for Service {
+impl coordinator_server::Coordinator for Service {
     type AttachStream = Messages;
 
     async fn attach(
         &self,
-        request: Request<Streaming<v1::AgentMessage>>,
+        request: Request<Streaming<Encoded<v1::AgentMessage>>>,
     ) -> Result<Response<Messages>, Status> {
         let call = call(&request)?;
         let connection = call.connection().clone();
@@ -118,6 +119,9 @@ impl v1::coordinator_server::Coordinator for Service {
         let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
+        let first = first
+            .decode(MESSAGE_DECODED_BYTES_MAX)
+            .map_err(|why| self.bad(&BadMessage::NotDecoded(why)))?;
         let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
         if !self.door.is_agent(connection.peer(), &hello.node) {
             return Err(self.no_agent(&connection, Some(&hello.node)));
@@ -147,7 +151,7 @@ impl v1::coordinator_server::Coordinator for Service {
 
     async fn upload(
         &self,
-        request: Request<Streaming<v1::UploadChunk>>,
+        request: Request<Streaming<Encoded<v1::UploadChunk>>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
         // The places of uploads are for agents: a client without a stream gets none.
         let call = call(&request)?;
@@ -182,32 +186,42 @@ impl Service {
     async fn listen(
         &self,
         stream: u64,
-        mut incoming: Streaming<v1::AgentMessage>,
+        mut incoming: Streaming<Encoded<v1::AgentMessage>>,
         reports: Arc<Semaphore>,
     ) {
         // An error here is a broken connection; the agent will be back.
         while let Ok(Some(raw)) = incoming.message().await {
-            let message = match wire::incoming(raw) {
-                Ok(Some(message)) => message,
+            // Given back for what turns out to be no report. First of all: who does not read
+            // acknowledgements shall not keep a share of the memory.
+            let Ok(permit) = reports.acquire().await else { return };
+            let admitted = self.admit(raw).await;
+            let (message, share) = match admitted {
+                Ok(Some(admitted)) => admitted,
                 Ok(None) => continue,
                 Err(why) => {
                     let _ = self.bad(&why);
                     return;
                 }
             };
-            let mut bytes = SMALL_MESSAGE_BYTES;
-            if let Incoming::Report(report) = &message {
-                match reports.acquire().await {
-                    Ok(permit) => permit.forget(),
-                    Err(_) => return,
-                }
-                bytes = report.bytes();
+            if matches!(message, Incoming::Report(_)) {
+                permit.forget();
             }
-            let share = self.admission.reports.enter(bytes).await;
             if self.tell(Event::Said { stream, message, share }).await.is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits for room for a message, and decodes it then.
+    async fn admit(
+        &self,
+        raw: Encoded<v1::AgentMessage>,
+    ) -> Result<Option<(Incoming, Share)>, BadMessage> {
+        let cost = raw.cost(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
+        let share = self.admission.reports.enter(cost).await;
+        let raw = raw.decode(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
+        let message = wire::incoming(raw)?;
+        Ok(message.map(|message| (message, share)))
     }
 
     async fn tell(&self, event: Event) -> Result<(), Status> {
@@ -310,7 +324,7 @@ impl Service {
     async fn collect(
         &self,
         first: v1::UploadChunk,
-        mut chunks: Streaming<v1::UploadChunk>,
+        mut chunks: Streaming<Encoded<v1::UploadChunk>>,
         bytes_max: u64,
     ) -> Result<Bytes, Status> {
         // Not by doubling, which would take twice the share. Memory is taken as it is written to.
@@ -377,7 +391,7 @@ struct Sent {
     nodes: Vec<String>,
     turn: Turn,
     first: v1::UploadChunk,
-    chunks: Streaming<v1::UploadChunk>,
+    chunks: Streaming<Encoded<v1::UploadChunk>>,
 }
 
 fn call<T>(request: &Request<T>) -> Result<Arc<Call>, Status> {
@@ -386,11 +400,14 @@ fn call<T>(request: &Request<T>) -> Result<Arc<Call>, Status> {
 }
 
 async fn next_chunk(
-    chunks: &mut Streaming<v1::UploadChunk>,
+    chunks: &mut Streaming<Encoded<v1::UploadChunk>>,
     patience: Duration,
 ) -> Result<Option<v1::UploadChunk>, Status> {
     let chunk = timeout(patience, chunks.message()).await;
-    chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))?
+    let chunk =
+        chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))??;
+    let decoded = chunk.map(|chunk| chunk.decode(MESSAGE_DECODED_BYTES_MAX)).transpose();
+    decoded.map_err(|why| refused(BadMessage::NotDecoded(why)))
 }
 
 fn refused(why: BadMessage) -> Status {

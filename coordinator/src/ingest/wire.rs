@@ -16,6 +16,7 @@ use memtape_core::limits::{
 };
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host};
+use memtape_proto::decoding::NotDecoded;
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
 use crate::records::{End, StepRow, Totals};
@@ -71,6 +72,8 @@ pub(crate) enum BadMessage {
     Number(u64),
     #[error("{what} must have 1 to {bytes_max} printable bytes")]
     Name { what: &'static str, bytes_max: usize },
+    #[error("a message cannot be decoded: {0}")]
+    NotDecoded(NotDecoded),
     #[error("an agent-initiated capture has no answer")]
     NoAnswer,
     #[error("{0:?} is no name of an agent-initiated capture")]

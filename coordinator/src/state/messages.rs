@@ -4,7 +4,6 @@
 use memtape_core::capture::Answer;
 use memtape_core::census;
 use memtape_core::identity::owner::{Owner, Workload};
-use memtape_core::snapshot::{Frame, Held};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
@@ -128,31 +127,4 @@ pub(crate) struct RankReport {
     pub(crate) outside: Vec<Outside>,
     /// Which lines hold its live memory, as far as that changed.
     pub(crate) censuses: Vec<census::changes::Changes>,
-}
-
-impl Report {
-    /// About how much memory it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let of_rank = |rank: &RankReport| {
-            size_of_val(rank)
-                + rank.tape_id.len()
-                + size_of_val(rank.totals.as_slice())
-                + size_of_val(rank.steps.as_slice())
-                + size_of_val(rank.outside.as_slice())
-                + rank.censuses.iter().map(census_bytes).sum::<usize>()
-                + rank.host.as_ref().map_or(0, |host| host.missing.len())
-        };
-        let ranks: usize = self.ranks.iter().map(of_rank).sum();
-        (size_of_val(self) + ranks + size_of_val(self.gpus.as_slice())) as u64
-    }
-}
-
-fn census_bytes(changes: &census::changes::Changes) -> usize {
-    let frame = |frame: &Frame| size_of_val(frame) + frame.file.len() + frame.function.len();
-    let line = |line: &census::LineCensus| {
-        size_of_val(line)
-            + line.frames.iter().map(frame).sum::<usize>()
-            + line.cohorts.len() * size_of::<(u64, Held)>()
-    };
-    size_of_val(changes) + changes.lines.values().map(line).sum::<usize>()
 }

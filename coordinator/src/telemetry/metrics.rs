@@ -34,6 +34,8 @@ pub(crate) struct MetricsView {
     /// Labels and seconds to the OOM of each open incident.
     incidents: Vec<(Labels, Option<u64>)>,
     agents: u64,
+    /// Ranks that are remembered, and how many may be.
+    ranks_known: (usize, usize),
     jobs: u64,
     machine_drops: u64,
     triggers_suppressed: u64,
@@ -71,6 +73,7 @@ pub(crate) struct AdmissionFigures {
     pub(crate) upload_bytes_max: u64,
     pub(crate) report_bytes: u64,
     pub(crate) report_bytes_max: u64,
+    pub(crate) answer_bytes: u64,
     /// How often a request waited, by what it waited for.
     pub(crate) waits: [(&'static str, u64); 3],
 }
@@ -102,6 +105,7 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
             .collect(),
         agents: view.agents as u64,
         jobs: jobs.names().len() as u64,
+        ranks_known: jobs.ranks(),
         machine_drops: jobs.attempts().map(|known| known.captures.dropped()).sum(),
         triggers_suppressed: jobs.attempts().map(|known| known.triggers.suppressed()).sum(),
         samples_refused: running().map(|known| known.detectors.samples_refused()).sum(),
@@ -245,6 +249,12 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         gauge("memtape_build_info", "Version of the coordinator", version),
         gauge("memtape_agents_connected", "Agents with a stream", one(view.agents as f64)),
         gauge("memtape_jobs", "Jobs remembered", one(view.jobs as f64)),
+        gauge("memtape_ranks", "Ranks remembered", one(view.ranks_known.0 as f64)),
+        gauge(
+            "memtape_ranks_max",
+            "Ranks that may be remembered, as the memory has room",
+            one(view.ranks_known.1 as f64),
+        ),
         gauge("memtape_incident_active", "1 for each open incident", active.collect()),
         gauge(
             "memtape_time_to_oom_seconds",
@@ -283,6 +293,11 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
             "memtape_report_bytes_max",
             "Memory that reports may take",
             one(admission.report_bytes_max as f64),
+        ),
+        gauge(
+            "memtape_answer_bytes",
+            "Memory reckoned for large answers on their way",
+            one(admission.answer_bytes as f64),
         ),
         counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
     ]

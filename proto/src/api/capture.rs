@@ -58,7 +58,7 @@ pub struct Capture {
     pub ranks: u32,
     /// Ranks whose snapshot is of exactly this step.
     pub aligned: u32,
-    /// Of a closed capture, the ranks that are not aligned.
+    /// Of a closed capture, the ranks that are not aligned; empty where the parts were left out.
     pub missing: Vec<Missing>,
     /// One for each rank; empty in a list that has too many of them.
     pub parts: Vec<Part>,

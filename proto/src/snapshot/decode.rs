@@ -1,7 +1,8 @@
 //! The reader of snapshots: from compressed bytes to `core`'s types, or a [`DecodeError`].
 //!
 //! A zstd frame of ours begins with the size of what it holds, so the size is checked before
-//! anything is unpacked. Lengths, indexes and sums are checked while the message is translated.
+//! anything is unpacked, and the memory of the decoded message is known before it is decoded
+//! (`../decoding/`). Lengths, indexes and sums are checked while the message is translated.
 //! Kinds of events that this version does not know are left out: a newer agent may send them.
 
 use std::io::Read;
@@ -9,7 +10,8 @@ use std::io::Read;
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
     COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, MARKS_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX,
-    PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
+    PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, SNAPSHOT_DECODED_BYTES_MAX,
+    TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
@@ -22,10 +24,11 @@ use memtape_core::snapshot::{
 };
 use memtape_core::tape::collective::dump::TEXT_BYTES_MAX;
 use memtape_core::tape::interned::STRING_BYTES_MAX;
-use prost::Message as _;
+use prost::decode_length_delimiter;
 use zstd::zstd_safe::get_frame_content_size;
 
 use super::error::DecodeError;
+use crate::decoding::{Encoded, NotDecoded};
 use crate::v1;
 
 /// Rows of memory outside the allocator: as many as a tape can make.
@@ -36,6 +39,9 @@ const COLLECTIVES_KEY: u8 = 10 << 3 | 2;
 
 /// Bytes that [`collectives`] unpacks at most: 64 groups take 8 KiB.
 const COLLECTIVES_BYTES_MAX: u64 = 64 << 10;
+
+/// Memory that they may take decoded: eight times what 64 groups take.
+const COLLECTIVES_DECODED_BYTES_MAX: u64 = 256 << 10;
 
 /// How far back [`collectives`] lets a frame refer, as a power of two. It bounds the memory; zstd's
 /// levels up to 19 need no more.
@@ -78,11 +84,20 @@ pub fn unpacked_bytes(encoded: &[u8], bytes_max: usize) -> Result<usize, DecodeE
 /// # Errors
 /// The snapshot is larger than the bounds, damaged, or contradicts itself.
 pub fn decode(encoded: &[u8], bounds: Bounds) -> Result<RankSnapshot, DecodeError> {
+    decode_counted(encoded, bounds).map(|(snapshot, _)| snapshot)
+}
+
+/// The same, with the most bytes of memory that the snapshot takes.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_counted(encoded: &[u8], bounds: Bounds) -> Result<(RankSnapshot, u64), DecodeError> {
     let bytes = unpacked_bytes(encoded, bounds.bytes_max)?;
     let message = zstd::bulk::decompress(encoded, bytes).map_err(DecodeError::Decompress)?;
-    let raw = v1::RankSnapshot::decode(message.as_slice())?;
-    drop(message);
-    snapshot(raw, bounds.trace_events_max)
+    let message = Encoded::<v1::RankSnapshot>::new(message.into());
+    let cost = message.cost(SNAPSHOT_DECODED_BYTES_MAX)?;
+    let raw = message.decode(SNAPSHOT_DECODED_BYTES_MAX)?;
+    Ok((snapshot(raw, bounds.trace_events_max)?, cost))
 }
 
 /// The collectives of a snapshot, unpacking only its beginning; `None` when the agent did not
@@ -98,8 +113,11 @@ pub fn collectives(encoded: &[u8]) -> Result<Option<Collectives>, DecodeError> {
     read.map_err(DecodeError::Decompress)?;
     match front.split_first() {
         Some((&COLLECTIVES_KEY, rest)) => {
-            let found = v1::Collectives::decode_length_delimited(rest)?;
-            collectives_of(found).map(Some)
+            let mut found = rest;
+            let length = decode_length_delimiter(&mut found).map_err(NotDecoded::from)?;
+            let found = found.get(..length).ok_or(NotDecoded::Malformed)?;
+            let found = Encoded::<v1::Collectives>::new(found.to_vec().into());
+            collectives_of(found.decode(COLLECTIVES_DECODED_BYTES_MAX)?).map(Some)
         }
         _ => Ok(None),
     }

@@ -4,6 +4,7 @@
 //! numbers of streams and pools, which a damaged tape can get wrong without harm to the rest.
 
 use memtape_core::identity::Identity;
+use memtape_core::limits::SNAPSHOT_DECODED_BYTES_MAX;
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
@@ -14,6 +15,7 @@ use memtape_core::snapshot::{
 use prost::Message as _;
 
 use super::error::EncodeError;
+use crate::decoding::{Shaped, measure};
 use crate::v1;
 
 /// zstd's own default level; higher ones cost more time than they save on the network.
@@ -22,7 +24,8 @@ const ZSTD_LEVEL: i32 = 3;
 /// The snapshot as it travels and is stored.
 ///
 /// # Errors
-/// The snapshot has more than `bytes_max` bytes before compression, or zstd fails.
+/// The snapshot has more than `bytes_max` bytes before compression, would take too much memory to
+/// decode, or zstd fails.
 pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, EncodeError> {
     let pools = snapshot.stream_pools.len();
     let rest = v1::RankSnapshot {
@@ -61,6 +64,7 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
     front.encode(&mut encoded)?;
     rest.encode(&mut encoded)?;
     drop(rest);
+    measure::bytes(&encoded, v1::RankSnapshot::SHAPE, SNAPSHOT_DECODED_BYTES_MAX)?;
     zstd::bulk::compress(&encoded, ZSTD_LEVEL).map_err(EncodeError::Compress)
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::decoding::NotDecoded;
+
 /// Why a snapshot cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
@@ -16,6 +18,9 @@ pub enum EncodeError {
     /// A message cannot be written.
     #[error("the snapshot cannot be encoded")]
     Message(#[from] prost::EncodeError),
+    /// No reader would decode it.
+    #[error("the snapshot is too large: {0}")]
+    NotDecoded(#[from] NotDecoded),
     /// zstd failed.
     #[error("the snapshot cannot be compressed")]
     Compress(#[source] io::Error),
@@ -38,9 +43,9 @@ pub enum DecodeError {
     /// zstd failed.
     #[error("the snapshot cannot be decompressed: {0}")]
     Decompress(#[source] io::Error),
-    /// The message is damaged.
-    #[error("the snapshot is damaged: {0}")]
-    Message(#[from] prost::DecodeError),
+    /// The message is damaged, or would take too much memory.
+    #[error("the snapshot cannot be decoded: {0}")]
+    NotDecoded(#[from] NotDecoded),
     /// Columns of one table differ in length.
     #[error("the columns of the snapshot's {0} differ in length")]
     UnevenColumns(&'static str),

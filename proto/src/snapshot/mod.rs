@@ -9,6 +9,6 @@ mod decode;
 mod encode;
 mod error;
 
-pub use decode::{Bounds, collectives, decode, unpacked_bytes};
+pub use decode::{Bounds, collectives, decode, decode_counted, unpacked_bytes};
 pub use encode::encode;
 pub use error::{DecodeError, EncodeError};
