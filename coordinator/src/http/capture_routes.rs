@@ -4,7 +4,7 @@
 use aide::OperationOutput;
 use aide::generate::GenContext;
 use aide::openapi::{MediaType, Operation, Response as Described};
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
@@ -31,6 +31,16 @@ use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::visible::Visible;
+use crate::work::parts::{Parts, parts};
+
+/// Memory of an answer that is sent in parts, with what the connection keeps unsent.
+const DOWNLOAD_BYTES: u64 = 1 << 20;
+
+/// Memory of a list of captures: `PARTS_LISTED_MAX` parts, as values and as JSON.
+const LIST_BYTES: u64 = 16 << 20;
+
+/// Memory of one capture with the parts of a large job.
+const CAPTURE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -48,6 +58,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let Query(query) = query?;
+    asking.room(LIST_BYTES).await?;
     let captures = asking.ask(move |view| {
         let newest = view.captures().rev();
         let mut parts = 0;
@@ -75,10 +86,12 @@ async fn of_capture<T: Send + 'static>(
 }
 
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
+    asking.room(CAPTURE_BYTES).await?;
     of_capture(&asking, path, |known| capture(known, true)).await.map(Json)
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
+    asking.room(CAPTURE_BYTES).await?;
     let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
     Ok(Json(collectives::of(&asking.api.store, parts).await))
 }
@@ -95,13 +108,14 @@ struct PartPath {
 /// The file of one rank's snapshot: protobuf, compressed with zstd.
 struct Snapshot {
     name: String,
-    bytes: Bytes,
+    bytes: u64,
+    parts: Parts,
 }
 
 /// The same as a file of PyTorch.
 struct Pickle {
     name: String,
-    bytes: Bytes,
+    parts: Parts,
 }
 
 async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
@@ -109,8 +123,23 @@ async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Pr
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read snapshot", capture).await?;
-    let bytes = asking.api.store.blobs().get(hash).await.map_err(Problem::broken)?;
-    Ok(Snapshot { name: format!("rank{rank}.snapshot.zst"), bytes })
+    asking.room(DOWNLOAD_BYTES).await?;
+    let mut reading = asking.api.store.blobs().read(hash).await.map_err(Problem::broken)?;
+    let bytes = reading.bytes();
+    let (sender, parts) = parts();
+    tokio::spawn(async move {
+        loop {
+            match reading.next().await {
+                Ok(Some(part)) => match sender.send(part).await {
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
+                Ok(None) => return sender.finish(),
+                Err(why) => return tracing::error!("a snapshot cannot be sent to its end: {why}"),
+            }
+        }
+    });
+    Ok(Snapshot { name: format!("rank{rank}.snapshot.zst"), bytes, parts })
 }
 
 async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Problem> {
@@ -122,8 +151,9 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read pickle", capture).await?;
-    let made = asking.api.pickling.pickle(asking.api.store.blobs(), hash).await;
-    Ok(Pickle { name, bytes: made.map_err(Problem::broken)? })
+    asking.room(DOWNLOAD_BYTES).await?;
+    let parts = asking.api.pickling.pickle(hash).await.map_err(Problem::broken)?;
+    Ok(Pickle { name, parts })
 }
 
 fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
@@ -137,12 +167,12 @@ fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Prob
 }
 
 /// A file that the browser saves under this name.
-fn attachment(name: &str, content_type: &'static str, bytes: Bytes) -> Response {
+fn attachment(name: &str, content_type: &'static str, parts: Parts) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type.to_string()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
-    (headers, bytes).into_response()
+    (headers, Body::from_stream(parts)).into_response()
 }
 
 /// A file in the OpenAPI document.
@@ -154,7 +184,10 @@ fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Describ
 
 impl IntoResponse for Snapshot {
     fn into_response(self) -> Response {
-        attachment(&self.name, "application/zstd", self.bytes)
+        let mut answer = attachment(&self.name, "application/zstd", self.parts);
+        // A client knows then that an answer which ends early is not whole.
+        answer.headers_mut().insert(header::CONTENT_LENGTH, self.bytes.into());
+        answer
     }
 }
 
@@ -169,7 +202,7 @@ impl OperationOutput for Snapshot {
 
 impl IntoResponse for Pickle {
     fn into_response(self) -> Response {
-        attachment(&self.name, "application/octet-stream", self.bytes)
+        attachment(&self.name, "application/octet-stream", self.parts)
     }
 }
 
@@ -218,7 +251,7 @@ async fn request(
 fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
     let record = &known.record;
     let is_closed = record.is_closed();
-    let missing = known.parts.iter().filter(|part| is_closed && !part.is_aligned());
+    let missing = known.parts.iter().filter(|part| is_closed && with_parts && !part.is_aligned());
     let parts = known.parts.iter().filter(|_| with_parts);
     Capture {
         id: record.id.clone(),

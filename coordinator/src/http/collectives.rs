@@ -1,7 +1,7 @@
 //! How the ranks of a capture stand in their collectives, from their stored snapshots.
 //!
-//! Read when it is asked for: the collectives stand in front of a snapshot, so little of it is
-//! unpacked. One snapshot is in memory at a time.
+//! Read when it is asked for: the collectives stand in front of a snapshot, so little of it is kept
+//! and unpacked. One snapshot is read at a time, and none any more when the client has left.
 
 use memtape_core::capture::Outcome;
 use memtape_core::capture::collective::{self, Behind, GroupState, RankState};
@@ -47,6 +47,10 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
     }
 }
 
+/// Bytes at the beginning of a stored snapshot with which its collectives can be unpacked: more than
+/// a block of zstd.
+const FRONT_BYTES: usize = 256 << 10;
+
 /// Why nothing is known of a rank's collectives.
 #[derive(Debug, thiserror::Error)]
 enum NotRead {
@@ -65,8 +69,14 @@ enum NotRead {
 }
 
 async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, NotRead> {
-    let snapshot = store.blobs().get(hash).await?;
-    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&snapshot)).await??;
+    let mut reading = store.blobs().read(hash).await?;
+    let mut front = Vec::new();
+    // To the end, for its hash.
+    while let Some(part) = reading.next().await? {
+        let room = FRONT_BYTES.saturating_sub(front.len()).min(part.len());
+        front.extend_from_slice(&part[..room]);
+    }
+    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&front)).await??;
     found.ok_or(NotRead::NotSaid)
 }
 

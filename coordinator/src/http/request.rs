@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access::Door;
 use crate::coordinator::Shared;
+use crate::http::answers::Answers;
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{Event, Question};
 use crate::state::counters::Counters;
@@ -27,6 +28,7 @@ use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
 use crate::state::visible::Visible;
 use crate::store::Store;
+use crate::work::decoding::Snapshots;
 use crate::work::pickling::Pickling;
 
 /// Which job a list is about.
@@ -58,6 +60,7 @@ pub(crate) struct Api {
     pub(crate) store: Store,
     pub(crate) admission: Arc<Admission>,
     pub(crate) pickling: Pickling,
+    pub(crate) answers: Arc<Answers>,
 }
 
 /// An error as the client sees it: `{"error":"one line"}`.
@@ -81,9 +84,15 @@ pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
     /// What handlers share of a coordinator.
-    pub(crate) fn new(shared: Shared, door: Arc<Door>, admission: Arc<Admission>) -> Self {
+    pub(crate) fn new(
+        shared: Shared,
+        door: Arc<Door>,
+        admission: Arc<Admission>,
+        snapshots: Snapshots,
+    ) -> Self {
         let Shared { store, counters, events, .. } = shared;
-        Self { door, counters, events, store, admission, pickling: Pickling::new() }
+        let pickling = Pickling::new(snapshots, counters.clone());
+        Self { door, counters, events, store, admission, pickling, answers: Arc::default() }
     }
 
     /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].

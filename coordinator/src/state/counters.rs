@@ -55,6 +55,8 @@ pub(crate) enum Loss {
     CallerRefused,
     /// A request beyond those that a caller may send in a time.
     RequestsTooMany,
+    /// A download that was ended because its client read too slowly.
+    SlowDownload,
     /// An entry of the audit that could not be written.
     AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.

@@ -31,6 +31,7 @@ use crate::store::Store;
 use crate::telemetry::export::Telemetry;
 use crate::testing::seen::{self, Capture, Held, Incident, RankSeen, Step};
 use crate::testing::simulated_disk::Disk;
+use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
@@ -237,7 +238,7 @@ impl SimulatedCoordinator {
         set_clock(now);
         let Ok(work) = self.works.try_recv() else { return false };
         let done = match work {
-            Work::Compare(task) => at_once(diagnosing::compare(*task, self.store.blobs())),
+            Work::Compare(task) => at_once(diagnosing::compare(*task, &self.snapshots())),
             Work::Restart { order, .. } => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());
@@ -308,6 +309,10 @@ impl SimulatedCoordinator {
     pub fn snapshot(&self, hash: [u8; 32]) -> anyhow::Result<RankSnapshot> {
         let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)))?;
         Ok(snapshot::decode(&bytes, Bounds::default())?)
+    }
+
+    fn snapshots(&self) -> Snapshots {
+        Snapshots::new(self.store.blobs().clone(), Arc::default())
     }
 
     /// What it holds in memory.

@@ -2,28 +2,23 @@
 //! and handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
 //! thousands of ranks needs no more of them to tell what is usual.
 
-use std::fmt::Display;
-
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
+use memtape_core::limits::COMPARED_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::snapshot::{self, Bounds};
+use memtape_proto::snapshot::Bounds;
 
 use crate::state::comparison::{ComparedSnapshots, Comparison, SnapshotRef};
 use crate::state::effects::WorkDone;
-use crate::store::Blobs;
+use crate::work::decoding::Snapshots;
 use crate::work::tasks;
 
-/// No further peer is decoded when the blocks of those there are as many, all together: about
-/// half a gigabyte.
-const BLOCKS_MAX: usize = 12 << 20;
-
 /// Compares the snapshots of a capture.
-pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
+pub(crate) async fn compare(comparison: Comparison, stored: &Snapshots) -> WorkDone {
     let Comparison { incident, capture, growth, context, snapshots } = comparison;
     let result = match snapshots {
-        Ok(snapshots) => compare_snapshots(growth, &context, snapshots, blobs).await,
+        Ok(snapshots) => compare_snapshots(growth, &context, snapshots, stored).await,
         Err(why) => Err(why),
     };
     // That a rank died is known without its snapshot.
@@ -44,24 +39,23 @@ async fn compare_snapshots(
     growth: Growth,
     context: &Context,
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
-    blobs: &Blobs,
+    stored: &Snapshots,
 ) -> Result<Box<Diagnosis>, NotCompared> {
-    let suspect = load(blobs, suspect, Bounds::default()).await?;
-    let mut blocks = count(&suspect);
+    let (suspect, mut bytes) = load(stored, suspect, Bounds::default()).await?;
     let mut snapshots = Vec::new();
     let mut left_out = Vec::new();
     // A failure is compared with the ends of the peers, not with their memory.
     let peers = if growth.layer == Layer::Process { Vec::new() } else { peers };
     for peer in peers {
-        if blocks > BLOCKS_MAX {
+        if bytes > COMPARED_BYTES_MAX {
             left_out.push("its peers' states are too large to compare all of them".to_string());
             break;
         }
         // A peer that cannot be read is no reason not to look at the others.
         // Only the suspect's events are compared.
-        match load(blobs, peer, Bounds::without_trace()).await {
-            Ok(peer) => {
-                blocks += count(&peer);
+        match load(stored, peer, Bounds::without_trace()).await {
+            Ok((peer, more)) => {
+                bytes += more;
                 snapshots.push(peer);
             }
             Err(why) => left_out.push(why.to_string()),
@@ -81,24 +75,15 @@ async fn compare_snapshots(
 }
 
 async fn load(
-    blobs: &Blobs,
+    stored: &Snapshots,
     snapshot: SnapshotRef,
     bounds: Bounds,
-) -> Result<RankSnapshot, NotCompared> {
+) -> Result<(RankSnapshot, u64), NotCompared> {
     let SnapshotRef { rank, hash } = snapshot;
     let hash = hash.ok_or_else(|| NotCompared::Unreadable {
         rank,
         why: "its snapshot is not stored".into(),
     })?;
-    let bytes = blobs.get(hash).await.map_err(|why| unreadable(rank, &why))?;
-    let decoded = tasks::blocking(move || snapshot::decode(&bytes, bounds)).await;
-    decoded.map_err(|why| unreadable(rank, &why))?.map_err(|why| unreadable(rank, &why))
-}
-
-fn unreadable(rank: u32, why: &impl Display) -> NotCompared {
-    NotCompared::Unreadable { rank, why: why.to_string() }
-}
-
-fn count(snapshot: &RankSnapshot) -> usize {
-    snapshot.devices.iter().map(|device| device.blocks.len()).sum()
+    let read = stored.read(hash, bounds).await;
+    read.map_err(|why| NotCompared::Unreadable { rank, why: why.to_string() })
 }

@@ -1,63 +1,65 @@
 //! Turns a stored snapshot into PyTorch's pickle, for a download.
 //!
 //! The conversion is core's, as in `memtape export`. It runs on a thread that may block, a bounded
-//! number at a time: a snapshot unpacks to many times its stored size. The pickle is not stored.
+//! number at a time: a snapshot unpacks to many times its stored size. The pickle is sent in parts
+//! as it is written, and never whole in memory. When the client leaves, also while it waits for its
+//! turn, no more is written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use memtape_core::limits::PICKLES_MADE_MAX;
-use memtape_core::pickle::torch_snapshot;
-use memtape_proto::snapshot::{self, Bounds, DecodeError};
+use memtape_core::limits::{PICKLE_SECONDS_MAX, PICKLES_MADE_MAX};
+use memtape_core::pickle::torch_snapshot_in_parts;
+use memtape_proto::snapshot::Bounds;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::JoinError;
+use tokio::time::{Instant, timeout_at};
 
-use crate::store::{Blobs, error};
-use crate::work::tasks;
+use crate::state::counters::{Counters, Loss};
+use crate::work::decoding::{NotRead, Snapshots};
+use crate::work::parts::{Parts, parts};
 
 /// Makes pickles, in turn.
 #[derive(Clone)]
 pub(crate) struct Pickling {
+    snapshots: Snapshots,
+    counters: Arc<Counters>,
     turns: Arc<Semaphore>,
-}
-
-/// Why there is no pickle of a snapshot.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotPickled {
-    #[error(transparent)]
-    Store(#[from] error::Error),
-    #[error("the stored snapshot cannot be read: {0}")]
-    Undecodable(#[from] DecodeError),
-    #[error("the conversion failed: {0}")]
-    Failed(#[from] JoinError),
 }
 
 impl Pickling {
     /// Nothing is being made yet.
-    pub(crate) fn new() -> Self {
-        Self { turns: Arc::new(Semaphore::new(PICKLES_MADE_MAX)) }
+    pub(crate) fn new(snapshots: Snapshots, counters: Arc<Counters>) -> Self {
+        Self { snapshots, counters, turns: Arc::new(Semaphore::new(PICKLES_MADE_MAX)) }
     }
 
-    /// The pickle of the snapshot with this hash.
+    /// Begins the pickle of the snapshot with this hash.
     ///
     /// # Errors
     /// The snapshot is not in the store, or cannot be read.
-    pub(crate) async fn pickle(
-        &self,
-        blobs: &Blobs,
-        hash: blake3::Hash,
-    ) -> Result<Bytes, NotPickled> {
+    pub(crate) async fn pickle(&self, hash: blake3::Hash) -> Result<Parts, NotRead> {
         // Never closed, so that this cannot fail.
         let turn = self.turns.clone().acquire_owned().await;
-        let stored = blobs.get(hash).await?;
-        let made = tasks::blocking(move || {
-            let snapshot = snapshot::decode(&stored, Bounds::default())?;
-            drop(stored);
-            let pickle = torch_snapshot(&snapshot);
-            // Held until here also when the client has gone meanwhile.
+        let (snapshot, _) = self.snapshots.read(hash, Bounds::default()).await?;
+        let (sender, parts) = parts();
+        let (runtime, counters) = (Handle::current(), self.counters.clone());
+        let ends = Instant::now() + Duration::from_secs(PICKLE_SECONDS_MAX);
+        tokio::task::spawn_blocking(move || {
+            let is_whole = torch_snapshot_in_parts(&snapshot, &mut |part| {
+                // A client that reads too slowly shall not keep the turn.
+                match runtime.block_on(timeout_at(ends, sender.send(part.into()))) {
+                    Ok(sent) => sent.is_ok(),
+                    Err(_) => {
+                        counters.lose(Loss::SlowDownload, 1);
+                        false
+                    }
+                }
+            });
+            if is_whole {
+                sender.finish();
+            }
             drop(turn);
-            Ok::<_, DecodeError>(pickle)
         });
-        Ok(Bytes::from(made.await??))
+        Ok(parts)
     }
 }

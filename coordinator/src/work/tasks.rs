@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 
 use crate::ingest::event::Event;
 use crate::state::effects::{Work, WorkDone};
-use crate::store::Blobs;
+use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
 
 /// Does what blocks where that is allowed: on a thread for it, or here where there is no runtime,
@@ -33,18 +33,18 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// Does work until every sender is gone.
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
-    blobs: Blobs,
+    snapshots: Snapshots,
     events: mpsc::Sender<Event>,
 ) {
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
     while let Some(work) = works.recv().await {
-        let (blobs, events, turns) = (blobs.clone(), events.clone(), turns.clone());
+        let (snapshots, events, turns) = (snapshots.clone(), events.clone(), turns.clone());
         tokio::spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
                     // Never closed, so that this cannot fail.
                     let _turn = turns.acquire().await;
-                    diagnosing::compare(*task, &blobs).await
+                    diagnosing::compare(*task, &snapshots).await
                 }
                 Work::Restart { target, order } => {
                     let outcome = match target.run(&order).await {

@@ -4,4 +4,4 @@ pub mod read;
 pub mod write;
 
 pub use read::{assemble, fault, opcodes, reader, torch, value};
-pub use write::torch_snapshot;
+pub use write::{torch_snapshot, torch_snapshot_in_parts};

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::store::blobs::reading::{Reading, Source};
 use crate::store::blobs::remote::Remote;
 use crate::store::disk::files::{Disk, folder_of, read_all, write_synced};
 use crate::store::error::{Error, Result};
@@ -193,6 +194,26 @@ impl Blobs {
         Ok(snapshot)
     }
 
+    /// Begins to read a snapshot in parts.
+    pub(crate) async fn read(&self, hash: blake3::Hash) -> Result<Reading> {
+        if let Some(remote) = self.remote.get()
+            && let Some((objects, bytes)) = remote.read(hash).await?
+        {
+            return Ok(Reading::new(Source::Remote(objects), bytes, hash));
+        }
+        let (disk, path) = (self.disk.clone(), name(hash));
+        let opened = self.blocking(move || {
+            let file = disk.open(&path)?;
+            let bytes = file.len_bytes()?;
+            Ok((file, bytes))
+        });
+        match opened.await {
+            Ok((file, bytes)) => Ok(Reading::new(Source::Disk { file, offset: 0 }, bytes, hash)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::BlobGone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Removes every snapshot that is not in use. Only while no snapshot is being stored.
     pub(crate) async fn sweep(&self) -> Swept {
         let blobs = self.clone();
@@ -306,6 +327,7 @@ fn put(disk: &dyn Disk, hash: blake3::Hash, snapshot: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::blobs::reading::PART_BYTES;
     use crate::store::disk::real::RealDisk;
 
     fn open(folder: &std::path::Path) -> Blobs {
@@ -339,6 +361,43 @@ mod tests {
         // Sent again it is mended.
         blobs.put(hash_one, one.clone()).await.unwrap();
         assert_eq!(blobs.get(hash_one).await.unwrap(), one);
+    }
+
+    /// The parts of a snapshot until the end or an error.
+    async fn parts(blobs: &Blobs, hash: blake3::Hash) -> (Vec<Bytes>, Result<()>) {
+        let mut reading = blobs.read(hash).await.unwrap();
+        let mut parts = Vec::new();
+        loop {
+            match reading.next().await {
+                Ok(Some(part)) => parts.push(part),
+                Ok(None) => return (parts, Ok(())),
+                Err(why) => return (parts, Err(why)),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_snapshot_is_never_read_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(dir.path());
+        for bytes in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
+            let content: Vec<u8> = (0..bytes).map(|index| index as u8).collect();
+            let hash = blake3::hash(&content);
+            blobs.put(hash, content.clone().into()).await.unwrap();
+            assert_eq!(blobs.read(hash).await.unwrap().bytes(), bytes as u64);
+            let (read, ended) = parts(&blobs, hash).await;
+            assert!(read.iter().all(|part| part.len() <= PART_BYTES));
+            assert_eq!((read.concat(), ended.is_ok()), (content.clone(), true));
+            for at in [0, bytes / 2, bytes.saturating_sub(1)].into_iter().filter(|_| bytes > 0) {
+                let mut damaged = content.clone();
+                damaged[at] ^= 1;
+                std::fs::write(dir.path().join(name(hash)), &damaged).unwrap();
+                let (read, ended) = parts(&blobs, hash).await;
+                assert!(matches!(ended, Err(Error::BlobDamaged(_))), "{bytes} {at}");
+                assert!(read.concat().len() < bytes, "{bytes} {at}: all of it was given out");
+            }
+        }
+        assert!(matches!(blobs.read(blake3::hash(b"none")).await, Err(Error::BlobGone)));
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use object_store::{
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 
+use crate::store::blobs::reading::Objects;
 use crate::store::error::{During, Error, Result};
 
 /// Says whose prefix it is.
@@ -123,6 +124,18 @@ impl Remote {
         };
         match got {
             Ok(snapshot) => Ok(Some(snapshot)),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins to read a snapshot: its parts, not yet checked, and its size; none when it is not there.
+    pub(super) async fn read(&self, hash: blake3::Hash) -> Result<Option<(Objects, u64)>> {
+        match self.objects.get(&self.path(hash)).await {
+            Ok(got) => {
+                let bytes = got.meta.size;
+                Ok(Some((got.into_stream(), bytes)))
+            }
             Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -36,10 +36,24 @@ const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
 
 /// The rank's state as a pickle of PyTorch's memory snapshot.
 pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
+    let mut pickle = Vec::new();
+    torch_snapshot_in_parts(snapshot, &mut |part| {
+        pickle.extend_from_slice(&part);
+        true
+    });
+    pickle
+}
+
+/// The same in parts of about 64 KiB, each given to `parts` when it is made; true when `parts`
+/// wanted all of them. Nothing more is written when it does not.
+pub fn torch_snapshot_in_parts(
+    snapshot: &RankSnapshot,
+    parts: &mut dyn FnMut(Vec<u8>) -> bool,
+) -> bool {
     let layouts: Vec<Layout> = snapshot.devices.iter().map(layout::lay_out).collect();
     let mut export = Export {
         snapshot,
-        writer: Writer::default(),
+        writer: Writer::new(parts),
         frames: alloc::vec![None; snapshot.frames.len()],
         stacks: alloc::vec![None; snapshot.stacks.len()],
         clock_offset_ns: clock_offset_ns(snapshot),
@@ -71,7 +85,7 @@ fn total(sizes: impl Iterator<Item = u64>) -> u64 {
 /// The snapshot, the pickle, and what of the one is in the other already.
 struct Export<'a> {
     snapshot: &'a RankSnapshot,
-    writer: Writer,
+    writer: Writer<'a>,
     frames: Vec<Option<MemoId>>,
     stacks: Vec<Option<MemoId>>,
     clock_offset_ns: i64,
@@ -100,6 +114,9 @@ impl<'a> Export<'a> {
         self.writer.list_start();
         for (device, layout) in self.snapshot.devices.iter().zip(layouts) {
             for segment in &layout.segments {
+                if self.writer.is_over() {
+                    break;
+                }
                 self.writer.item();
                 self.segment(device.device, segment);
             }
@@ -133,6 +150,9 @@ impl<'a> Export<'a> {
         self.writer.key("blocks");
         self.writer.list_start();
         for piece in &segment.pieces {
+            if self.writer.is_over() {
+                break;
+            }
             self.writer.item();
             self.block(piece);
         }
@@ -178,6 +198,9 @@ impl<'a> Export<'a> {
     fn trace(&mut self, device: &DeviceSnapshot, trace: &[TraceEvent]) -> StepEnds {
         let (mut ends, mut entries) = (StepEnds::default(), 0);
         for event in trace {
+            if self.writer.is_over() {
+                break;
+            }
             ends.add(event, entries);
             entries += self.event(device, event);
         }

@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 
 use crate::identity::Identity;
-use crate::pickle::write::export::torch_snapshot;
+use crate::pickle::write::export::{torch_snapshot, torch_snapshot_in_parts};
 use crate::pickle::write::layout::{self, Piece};
-use crate::pickle::write::writer::{BATCH_ITEMS, Writer, opcode};
+use crate::pickle::write::writer::{BATCH_ITEMS, PART_BYTES, Writer, opcode};
 use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, Segment, TraceEvent, TraceKind};
 
 /// What a pickle can hold.
@@ -153,12 +153,57 @@ fn python(program: &str, pickle: &[u8]) -> Option<String> {
     Some(String::from_utf8(output.stdout).expect("UTF-8"))
 }
 
+/// The pickle of what `write` writes.
+fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut pickle = Vec::new();
+    let mut parts = |part: Vec<u8>| {
+        pickle.extend(part);
+        true
+    };
+    let mut writer = Writer::new(&mut parts);
+    write(&mut writer);
+    assert!(writer.finish());
+    pickle
+}
+
+/// A snapshot whose pickle has many parts.
+fn large() -> RankSnapshot {
+    let mut snapshot = sample();
+    let device = &mut snapshot.devices[0];
+    let block = |index: u64| Block { address: BASE + index * 512, size: 512, ..Block::default() };
+    device.blocks = (0..20_000).map(block).collect();
+    device.segments.clear();
+    snapshot
+}
+
+#[test]
+fn the_parts_of_a_pickle_are_small_and_make_the_whole() {
+    let snapshot = large();
+    let mut parts = Vec::new();
+    let all = torch_snapshot_in_parts(&snapshot, &mut |part| {
+        parts.push(part);
+        true
+    });
+    assert!(all && parts.len() > 5, "{} parts", parts.len());
+    let largest = parts.iter().map(Vec::len).max();
+    assert!(largest < Some(PART_BYTES + 4096), "{largest:?}");
+    assert_eq!(parts.concat(), torch_snapshot(&snapshot));
+}
+
+#[test]
+fn a_pickle_that_nobody_wants_is_not_written_on() {
+    let mut parts = 0;
+    let all = torch_snapshot_in_parts(&large(), &mut |_| {
+        parts += 1;
+        parts < 3
+    });
+    assert_eq!((all, parts), (false, 3));
+}
+
 #[test]
 fn integers_take_their_shortest_form() {
     let check = |value: i64, bytes: &[u8]| {
-        let mut writer = Writer::default();
-        writer.signed(value);
-        let pickle = writer.finish();
+        let pickle = written(|writer| writer.signed(value));
         assert_eq!(&pickle[2..pickle.len() - 1], bytes, "{value}");
         assert_eq!(read(&pickle), Value::Number(i128::from(value)));
     };
@@ -175,24 +220,24 @@ fn integers_take_their_shortest_form() {
 
 #[test]
 fn python_reads_what_was_written() {
-    let mut writer = Writer::default();
-    writer.list_start();
-    let numbers = [0, 255, 256, u64::from(u32::MAX), 1 << 47, 1 << 63, u64::MAX];
-    for number in numbers {
-        writer.item();
-        writer.unsigned(number);
-    }
-    for text in ["", "naïve ‹λ›", "again", "again"] {
-        writer.item();
-        writer.text(text);
-    }
-    // More texts than one byte can number, and more items than one batch holds.
-    for index in 0..u64::from(BATCH_ITEMS) + 5 {
-        writer.item();
-        writer.text(&format!("text {}", index % 400));
-    }
-    writer.list_end();
-    let pickle = writer.finish();
+    let pickle = written(|writer| {
+        writer.list_start();
+        let numbers = [0, 255, 256, u64::from(u32::MAX), 1 << 47, 1 << 63, u64::MAX];
+        for number in numbers {
+            writer.item();
+            writer.unsigned(number);
+        }
+        for text in ["", "naïve ‹λ›", "again", "again"] {
+            writer.item();
+            writer.text(text);
+        }
+        // More texts than one byte can number, and more items than one batch holds.
+        for index in 0..u64::from(BATCH_ITEMS) + 5 {
+            writer.item();
+            writer.text(&format!("text {}", index % 400));
+        }
+        writer.list_end();
+    });
     let items = read(&pickle);
     assert_eq!(items.items().len(), 11 + BATCH_ITEMS as usize + 5);
     assert_eq!(items.items()[6].number(), i128::from(u64::MAX));
@@ -393,14 +438,15 @@ fn events_must_fit_the_segments() {
 proptest! {
     #[test]
     fn integers_survive(value in any::<i64>(), unsigned in any::<u64>()) {
-        let mut writer = Writer::default();
-        writer.list_start();
-        writer.item();
-        writer.signed(value);
-        writer.item();
-        writer.unsigned(unsigned);
-        writer.list_end();
-        let found = read(&writer.finish());
+        let pickle = written(|writer| {
+            writer.list_start();
+            writer.item();
+            writer.signed(value);
+            writer.item();
+            writer.unsigned(unsigned);
+            writer.list_end();
+        });
+        let found = read(&pickle);
         prop_assert_eq!(found.items()[0].number(), i128::from(value));
         prop_assert_eq!(found.items()[1].number(), i128::from(unsigned));
     }

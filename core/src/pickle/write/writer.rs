@@ -26,10 +26,18 @@ pub(crate) const BATCH_ITEMS: u32 = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoId(u32);
 
+/// Takes the parts of a pickle; false when no further part is wanted.
+pub(crate) type Parts<'a> = &'a mut dyn FnMut(Vec<u8>) -> bool;
+
+/// Bytes after which a part is handed over.
+pub(crate) const PART_BYTES: usize = 64 << 10;
+
 /// A pickle in the making.
-#[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct Writer<'a> {
+    /// What is not handed over yet.
     bytes: Vec<u8>,
+    parts: Parts<'a>,
+    is_over: bool,
     /// Number of the next value in the memo.
     memo_next: u32,
     /// Texts that were written before.
@@ -38,18 +46,29 @@ pub(crate) struct Writer {
     open: Vec<u32>,
 }
 
-impl Default for Writer {
-    fn default() -> Self {
+impl<'a> Writer<'a> {
+    /// A pickle whose parts are handed over as they are made.
+    pub(crate) fn new(parts: Parts<'a>) -> Self {
         let bytes = alloc::vec![opcode::PROTO, PROTOCOL];
-        Self { bytes, memo_next: 0, texts: BTreeMap::new(), open: Vec::new() }
+        let (texts, open) = (BTreeMap::new(), Vec::new());
+        Self { bytes, parts, is_over: false, memo_next: 0, texts, open }
     }
-}
 
-impl Writer {
-    /// Ends the pickle and hands it over.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    /// Ends the pickle and hands the rest over; whether all of it was wanted.
+    pub(crate) fn finish(mut self) -> bool {
         self.bytes.push(opcode::STOP);
-        self.bytes
+        self.hand_over();
+        !self.is_over
+    }
+
+    /// No further part is wanted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn hand_over(&mut self) {
+        let part = core::mem::take(&mut self.bytes);
+        self.is_over = self.is_over || !(self.parts)(part);
     }
 
     /// Opens a list; each item follows an [`Self::item`], then comes [`Self::list_end`].
@@ -60,6 +79,9 @@ impl Writer {
 
     /// Announces the next item of the innermost open list.
     pub(crate) fn item(&mut self) {
+        if self.bytes.len() >= PART_BYTES {
+            self.hand_over();
+        }
         self.next_in_batch(opcode::APPENDS);
     }
 

@@ -1,0 +1,66 @@
+//! Reads and decodes stored snapshots, one at a time for all who want one.
+//!
+//! A snapshot comes from a training process. What decoding it takes is bounded
+//! (`SNAPSHOT_DECODED_BYTES_MAX`), and because of the turn taken once. A snapshot that is refused
+//! is counted.
+
+use std::sync::Arc;
+
+use memtape_core::snapshot::RankSnapshot;
+use memtape_proto::snapshot::{self, Bounds, DecodeError};
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
+
+use crate::state::counters::{Counters, Loss};
+use crate::store::{Blobs, error};
+use crate::work::tasks;
+
+/// The stored snapshots, decoded.
+#[derive(Clone)]
+pub(crate) struct Snapshots {
+    blobs: Blobs,
+    counters: Arc<Counters>,
+    turn: Arc<Semaphore>,
+}
+
+/// Why a stored snapshot cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotRead {
+    #[error(transparent)]
+    Store(#[from] error::Error),
+    #[error("the stored snapshot cannot be read: {0}")]
+    Undecodable(#[from] DecodeError),
+    #[error("the decoder failed: {0}")]
+    Failed(#[from] JoinError),
+}
+
+impl Snapshots {
+    pub(crate) fn new(blobs: Blobs, counters: Arc<Counters>) -> Self {
+        Self { blobs, counters, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The snapshot with this hash, and the most bytes of memory that it takes.
+    ///
+    /// # Errors
+    /// It is not in the store, or is refused.
+    pub(crate) async fn read(
+        &self,
+        hash: blake3::Hash,
+        bounds: Bounds,
+    ) -> Result<(RankSnapshot, u64), NotRead> {
+        // Never closed, so that this cannot fail.
+        let turn = self.turn.clone().acquire_owned().await;
+        let stored = self.blobs.get(hash).await?;
+        let decoding = tasks::blocking(move || {
+            let decoded = snapshot::decode_counted(&stored, bounds);
+            // Held until here also when nobody waits for it any more.
+            drop(turn);
+            decoded
+        });
+        let decoded = decoding.await?;
+        if decoded.is_err() {
+            self.counters.lose(Loss::BadSnapshot, 1);
+        }
+        Ok(decoded?)
+    }
+}
