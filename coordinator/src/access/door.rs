@@ -99,7 +99,7 @@ impl Door {
     }
 
     /// Those who have proven who they are have a bucket of their own.
-    fn bucket(&self, peer: &Peer, caller: Option<&Caller>) -> String {
+    pub(crate) fn bucket(&self, peer: &Peer, caller: Option<&Caller>) -> String {
         match caller {
             Some(caller) if self.policy().rules.is_some() => caller.name.clone(),
             _ => peer.network().to_string(),

@@ -44,6 +44,17 @@ impl Asking {
         self.api.ask(move |view| question(&Visible::new(view, &caller))).await
     }
 
+    /// Waits for room for an answer of about so many bytes, and keeps it until the answer is sent.
+    ///
+    /// # Errors
+    /// When the coordinator is stopping.
+    pub(crate) async fn room(&self, bytes: u64) -> Result<(), Problem> {
+        let caller = self.api.door.bucket(self.call.connection().peer(), Some(&self.caller));
+        let room = self.api.answers.enter(caller, bytes).await.ok_or_else(Problem::stopping)?;
+        self.call.keep(Box::new(room));
+        Ok(())
+    }
+
     /// Lets only those go on who administer.
     ///
     /// # Errors

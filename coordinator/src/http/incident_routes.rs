@@ -19,6 +19,9 @@ use crate::http::route_list::Routes;
 use crate::records;
 use crate::state::visible::Visible;
 
+/// Memory of a list of incidents, as values and as JSON.
+const LIST_BYTES: u64 = 16 << 20;
+
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .get("/incidents", "The newest incidents.", list)
@@ -28,6 +31,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     let Query(query) = query?;
+    asking.room(LIST_BYTES).await?;
     let incidents = asking.ask(move |view| {
         let newest = view.incidents().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job));

@@ -9,10 +9,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::http::asking::Asking;
-use crate::http::rank_routes::JobPath;
+use crate::http::rank_routes::{JobPath, ranks_of};
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Rank;
+
+/// Memory of the censuses of one rank, while they are compared.
+const CENSUSES_BYTES: u64 = 32 << 10;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/lines", "The lines that hold the live memory of a job.", lines)
@@ -29,6 +32,7 @@ struct LinesQuery {
 
 async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>) -> Answer<Lines> {
     let (Path(JobPath { job }), Query(LinesQuery { attempt, rank })) = (path?, query?);
+    asking.room(ranks_of(&asking, &job, attempt).await? * CENSUSES_BYTES).await?;
     let found = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let of_rank = |of: &Rank| -> Vec<(u32, Census)> {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::http::asking::Asking;
-use crate::http::request::{Answer, PathOf, QueryOf, attempt_of};
+use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::records::Totals;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
@@ -20,6 +20,9 @@ use crate::state::visible::Visible;
 /// Agents of protocol 1.1 do not report what ranks take of their hosts, and no agent does before
 /// its first look.
 const OLD_AGENT: &str = "its agent does not say: it has not looked yet, or is an older one";
+
+/// Memory of one rank in an answer, as a value and as JSON.
+const RANK_BYTES: u64 = 4 << 10;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/ranks", "The ranks of an attempt of a job.", ranks)
@@ -39,12 +42,28 @@ struct AttemptQuery {
     attempt: Option<u32>,
 }
 
+/// How many ranks an attempt has.
+///
+/// # Errors
+/// When there is no such job or attempt.
+pub(crate) async fn ranks_of(
+    asking: &Asking,
+    job: &str,
+    attempt: Option<u32>,
+) -> Result<u64, Problem> {
+    let job = job.to_string();
+    let found = asking
+        .ask(move |view| attempt_of(view, &job, attempt).map(|found| found.ranks.len() as u64));
+    found.await?
+}
+
 async fn ranks(
     asking: Asking,
     path: PathOf<JobPath>,
     query: QueryOf<AttemptQuery>,
 ) -> Answer<Ranks> {
     let (Path(JobPath { job }), Query(AttemptQuery { attempt })) = (path?, query?);
+    asking.room(ranks_of(&asking, &job, attempt).await? * RANK_BYTES).await?;
     let ranks = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let watch = view.watch(attempt);

@@ -29,10 +29,13 @@ use crate::http::{
     rank_routes, series,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, AdmissionFigures};
 
 /// Time for the loop to answer before the coordinator counts as not ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Memory of the metrics of one rank, as values and as text.
+const RANK_METRICS_BYTES: u64 = 8 << 10;
 
 /// Where the document is.
 const DOCUMENT: &str = "/api/v1/openapi.json";
@@ -120,10 +123,15 @@ async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
 
 async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     asking.sees_all()?;
+    let ranks = asking.api.ask(|view| view.jobs.ranks().0 as u64).await?;
+    asking.room(ranks * RANK_METRICS_BYTES).await?;
     let api = asking.api;
     let view = api.ask(metrics::view).await?;
     let store = api.store.clone();
-    let figures = api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let figures = AdmissionFigures {
+        answer_bytes: api.answers.bytes.bytes(),
+        ..api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into())
+    };
     let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;
     let text = text.map_err(Problem::broken)?.map_err(Problem::broken)?;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -16,6 +16,9 @@ use crate::state::visible::Visible;
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
 
+/// Memory of the records of a series: some 300,000 steps.
+const SERIES_BYTES: u64 = 32 << 20;
+
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/series", "The steps of one device of one rank.", series)
 }
@@ -26,6 +29,7 @@ async fn series(
     query: QueryOf<SeriesQuery>,
 ) -> Answer<Series> {
     let (Path(JobPath { job }), Query(query)) = (path?, query?);
+    asking.room(SERIES_BYTES).await?;
     let wanted = query.clone();
     let key = asking.ask(move |view| key(view, &job, &wanted)).await??;
     let store = asking.api.store.clone();
