@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
-    CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
+    CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
-use memtape_core::{capture, detector, policy};
+use memtape_core::{capacity, capture, detector, policy};
 
 use crate::restart::RestartConfig;
 use crate::restart::webhook::is_http_url;
@@ -40,6 +40,9 @@ pub struct Config {
     /// Folder of the store; made when it is not there. One coordinator at a time can have it.
     /// Default: `memtape-data`.
     pub data_dir: PathBuf,
+    /// Bytes of memory that the coordinator may take: how many ranks it remembers follows from it.
+    /// At least 64 MiB. Default: the limit of its cgroup, or the machine's memory.
+    pub memory_bytes_max: Option<u64>,
     /// How often agents shall report. Shorter finds growth and deaths sooner and costs more
     /// messages. Between 50 ms and 60 s. Default: 1 s.
     pub report_interval: Duration,
@@ -83,6 +86,9 @@ pub struct Config {
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
 
+/// Smallest accepted [`Config::memory_bytes_max`].
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
 /// Longest accepted deadline of a capture: agents keep snapshots in memory until then.
 const DEADLINE_NS_MAX: u64 = CAPTURE_DEADLINE_SECONDS_MAX * 1_000_000_000;
 
@@ -96,6 +102,7 @@ impl Default for Config {
             is_insecure: false,
             hosts: Vec::new(),
             data_dir: PathBuf::from("memtape-data"),
+            memory_bytes_max: None,
             report_interval: Duration::from_secs(1),
             detector: detector::Limits::default(),
             page_within: Duration::from_secs(PAGE_WITHIN_SECONDS),
@@ -116,6 +123,11 @@ impl Config {
     /// How often agents report, in nanoseconds.
     pub(crate) fn interval_ns(&self) -> u64 {
         u64::try_from(self.report_interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Ranks of all jobs that are remembered.
+    pub(crate) fn ranks_max(&self) -> usize {
+        self.memory_bytes_max.map_or(RANKS_MAX, capacity::ranks_within)
     }
 
     /// The limits of captures, within what messages can name.
@@ -144,6 +156,10 @@ impl Config {
                 "TLS without roles lets everybody in: name a file of roles with --access-file",
             ),
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
+            (
+                self.memory_bytes_max.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN),
+                "memory_bytes_max must be at least 64 MiB",
+            ),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),
             (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
@@ -184,6 +200,7 @@ mod tests {
         check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
         check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
+        check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
         check(|config| config.restart.policy.mode = policy::Mode::Act, &["no target"]);
         check(
             |config| {

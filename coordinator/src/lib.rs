@@ -17,6 +17,7 @@ mod connections;
 mod coordinator;
 mod http;
 mod ingest;
+mod memory;
 mod records;
 mod restart;
 mod run;

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::mem::take;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,11 +25,13 @@ use crate::http::server::{self, Bounds};
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
+use crate::memory;
 use crate::records::{AuditRecord, TokenRecord};
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
+use crate::work::decoding::Snapshots;
 use crate::work::tasks;
 
 /// Time between two looks at deadlines.
@@ -62,7 +65,13 @@ pub async fn run(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
-    let config = Arc::new(config);
+    let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
+    let config = Arc::new(Config { memory_bytes_max, ..config });
+    tracing::info!(
+        memory_bytes_max,
+        ranks_max = config.ranks_max(),
+        "as many ranks are remembered as the memory has room for"
+    );
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
     let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
@@ -83,7 +92,8 @@ pub async fn run(
     let hosts = config.hosts.clone();
     let service = Service::new(shared.clone(), admission.clone(), door.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    let api = Api::new(shared.clone(), door.clone(), admission);
+    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
+    let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
         let serving = serve_health(listen, api.clone(), counters.clone()).await?;
@@ -106,7 +116,7 @@ pub async fn run(
     ));
 
     let (works, to_do) = mpsc::unbounded_channel();
-    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events));
+    tokio::spawn(tasks::carry_out(to_do, snapshots, events));
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);

@@ -22,6 +22,7 @@
 extern crate alloc;
 
 pub mod access;
+pub mod capacity;
 pub mod capture;
 pub mod census;
 pub mod detector;

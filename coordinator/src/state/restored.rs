@@ -32,6 +32,7 @@ impl Restored {
             detector: config.detector.clone(),
             capture: config.capture_limits(),
             triggers: config.triggers.clone(),
+            ranks_max: config.ranks_max(),
         };
         let retention = Retention {
             bytes_max: config.snapshots_bytes_max,

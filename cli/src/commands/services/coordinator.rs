@@ -43,6 +43,10 @@ pub(crate) struct CoordinatorArgs {
     /// Folder of the store.
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub(crate) data_dir: PathBuf,
+    /// Most memory that the coordinator may take [default: the limit of its cgroup, or the machine's
+    /// memory]. It remembers as many ranks as have room in it.
+    #[arg(long, value_name = "BYTES", env = "MEMTAPE_MEMORY_MAX", value_parser = byte_count)]
+    pub(crate) memory_max: Option<u64>,
     /// Time between two reports of an agent [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) report_interval: Option<Duration>,
@@ -164,6 +168,7 @@ fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
         is_insecure: args.insecure,
         hosts: args.hosts,
         data_dir: args.data_dir,
+        memory_bytes_max: args.memory_max,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,
         page_within: args.page_within.unwrap_or(default.page_within),

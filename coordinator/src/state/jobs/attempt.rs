@@ -99,6 +99,8 @@ pub(crate) struct Limits {
     pub(crate) detector: detector::Limits,
     pub(crate) capture: capture::Limits,
     pub(crate) triggers: TriggerLimits,
+    /// Ranks of all attempts that are remembered.
+    pub(crate) ranks_max: usize,
 }
 
 impl Attempt {

@@ -99,6 +99,7 @@ mod tests {
             detector: Default::default(),
             capture: Default::default(),
             triggers: Default::default(),
+            ranks_max: 4,
         };
         let mut jobs = Jobs::new(limits);
         for rank in 0..4 {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
 use memtape_core::identity::owner::Workload;
-use memtape_core::limits::{JOBS_MAX, RANKS_MAX};
+use memtape_core::limits::JOBS_MAX;
 
 use crate::clock::Now;
 use crate::records::{AttemptRecord, End, RankRecord};
@@ -196,6 +196,11 @@ impl Jobs {
         later.filter_map(|other| self.attempts.get(other)).any(|other| other.ranks_here() > 0)
     }
 
+    /// Ranks that are remembered, and how many may be.
+    pub(crate) fn ranks(&self) -> (usize, usize) {
+        (self.tapes.len(), self.limits.ranks_max)
+    }
+
     /// The attempt and the rank that a tape belongs to.
     pub(crate) fn rank_of(&self, tape_id: &str) -> Option<(&Attempt, &Rank)> {
         let (serial, rank) = self.tapes.get(tape_id).or_else(|| self.old_names.get(tape_id))?;
@@ -212,7 +217,7 @@ impl Jobs {
             return self.announce_again(now, node, serial, rank, up);
         }
         up.job = self.name_for(&up).ok_or(Loss::NotOwner)?;
-        if self.tapes.len() >= RANKS_MAX {
+        if self.tapes.len() >= self.limits.ranks_max {
             return Err(Loss::NoRoom);
         }
         let (serial, is_new_attempt) = match self.attempt_for(&up) {
@@ -452,6 +457,7 @@ mod tests {
             detector: detector::Limits::default(),
             capture: capture::Limits::default(),
             triggers: TriggerLimits::default(),
+            ranks_max: memtape_core::limits::RANKS_MAX,
         }
     }
 

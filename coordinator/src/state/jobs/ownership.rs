@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::identity::owner::{Owner, may_be_named, own_tape_id, shared_name};
-use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX, RANKS_MAX};
+use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX};
 
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
@@ -63,14 +63,14 @@ impl Jobs {
             return serials.first().copied();
         }
         // Before it is full: the next job or rank shall find a place.
-        if self.jobs.len() < JOBS_MAX && self.tapes.len() < RANKS_MAX {
+        if self.jobs.len() < JOBS_MAX && self.tapes.len() < self.limits.ranks_max {
             return None;
         }
         let mut of_owners = BTreeMap::<Option<&Owner>, Vec<&Attempt>>::new();
         for attempt in self.attempts.values() {
             of_owners.entry(attempt.record.owner.as_ref()).or_default().push(attempt);
         }
-        let size = |of: &[&Attempt]| match self.tapes.len() >= RANKS_MAX {
+        let size = |of: &[&Attempt]| match self.tapes.len() >= self.limits.ranks_max {
             true => of.iter().map(|attempt| attempt.ranks.len()).sum(),
             false => of.iter().map(|of| &of.record.job).collect::<BTreeSet<_>>().len(),
         };
@@ -97,6 +97,8 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::records::End;
+    use crate::state::counters::Loss;
+    use crate::state::jobs::attempt::Limits;
     use crate::state::jobs::tests::{killed, limits};
     use crate::state::messages::RankEnd;
 
@@ -104,6 +106,22 @@ mod tests {
         let owner = Some(Owner { uid, ..Owner::default() });
         let (tape_id, job) = (format!("{tape}-{uid}"), job.to_string());
         RankUp { tape_id, job, rank, owner, ..RankUp::default() }
+    }
+
+    #[test]
+    fn ranks_beyond_the_memory_are_refused() {
+        let mut jobs = Jobs::new(Limits { ranks_max: 3, ..limits() });
+        let mut announce = |rank: u32| {
+            let announced =
+                jobs.announce(Now::default(), "a", owned(&format!("t{rank}"), "llm", rank, 1));
+            (announced.map(|_| ()), jobs.ranks())
+        };
+        for rank in 0..3 {
+            assert_eq!(announce(rank), (Ok(()), (rank as usize + 1, 3)));
+        }
+        assert_eq!(announce(3), (Err(Loss::NoRoom), (3, 3)));
+        // One that is known goes on.
+        assert_eq!(announce(1).0, Ok(()));
     }
 
     #[test]

@@ -165,6 +165,7 @@ mod tests {
             detector: Default::default(),
             capture: Default::default(),
             triggers: Default::default(),
+            ranks_max: 4,
         };
         let mut jobs = Jobs::new(limits);
         let now = Now { mono_ns: 100 * SECOND, wall_ns: 0 };

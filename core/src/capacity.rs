@@ -1,0 +1,30 @@
+//! How many ranks a coordinator remembers, of the memory that it may take.
+//!
+//! What it takes beside ranks has bounds of its own: messages, uploads, comparisons, answers. The
+//! rest is for ranks, at a cost a rank that was measured with room to spare.
+
+use crate::limits::{BESIDE_RANKS_BYTES_MAX, RANK_BYTES_MAX, RANKS_MAX};
+
+/// Ranks that are remembered within this memory; at least one.
+pub fn ranks_within(memory_bytes: u64) -> usize {
+    // A small coordinator shares its memory equally.
+    let beside = BESIDE_RANKS_BYTES_MAX.min(memory_bytes / 2);
+    let ranks = (memory_bytes - beside) / RANK_BYTES_MAX;
+    usize::try_from(ranks).unwrap_or(RANKS_MAX).clamp(1, RANKS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_follow_from_the_memory() {
+        let check = |memory_bytes, ranks| assert_eq!(ranks_within(memory_bytes), ranks);
+        check(0, 1);
+        check(1 << 30, 10_922);
+        // The chart's limit.
+        check(4 << 30, 43_690);
+        check(14 << 30, RANKS_MAX);
+        check(u64::MAX, RANKS_MAX);
+    }
+}
