@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use memtape_core::census::Census;
 use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::redaction::Redaction;
 use memtape_core::roles;
 
 use crate::capture::agent_initiated::AgentInitiated;
@@ -102,8 +103,9 @@ impl Agent {
         for capture in spool.iter().flat_map(Spool::captures) {
             alone.note_taken(now.mono_ns, capture.tape_id(), capture.reason());
         }
+        let redaction = Redaction::with_names(config.redacted_names.iter().map(String::as_str));
         Self {
-            tapes: Tapes::new(source),
+            tapes: Tapes::new(source, redaction),
             captures: Captures::new(&config),
             deliveries: Deliveries::default(),
             censuses: Censuses::default(),

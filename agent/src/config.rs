@@ -56,6 +56,9 @@ pub struct Config {
     /// of their memory. The program runs with the agent's rights. Default: none, and nothing is
     /// sampled.
     pub py_spy: Option<PathBuf>,
+    /// Options, variables and fields whose values are taken out of command lines before they leave
+    /// the node, beside those that are known. Default: none.
+    pub redacted_names: Vec<String>,
 }
 
 /// Smallest accepted [`Config::spool_bytes_max`].
@@ -92,6 +95,7 @@ impl Default for Config {
             spool_dir: spool_dir(),
             spool_bytes_max: 1 << 30,
             py_spy: None,
+            redacted_names: Vec::new(),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
+//! | [`redaction`] | secrets in command lines |
 //! | [`pickle`] | PyTorch's own snapshots: written and read |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ pub mod limits;
 pub mod pickle;
 pub mod policy;
 pub mod python;
+pub mod redaction;
 pub mod roles;
 pub mod snapshot;
 pub mod tape;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::identity::owner::{Owner, Workload, owned_tape_id};
+use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
@@ -89,6 +90,8 @@ pub(crate) struct KnownTape {
 #[derive(Debug)]
 pub(crate) struct Tapes {
     source: Box<dyn TapeSource>,
+    /// What is taken out of command lines: nothing that the agent sends comes from elsewhere.
+    redaction: Redaction,
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
@@ -134,11 +137,17 @@ struct Budget {
 
 impl KnownTape {
     /// Opens a file as a tape.
-    fn open(source: &dyn TapeSource, path: &Path, node: &dyn Node) -> Result<Self, NotATape> {
+    fn open(
+        source: &dyn TapeSource,
+        redaction: &Redaction,
+        path: &Path,
+        node: &dyn Node,
+    ) -> Result<Self, NotATape> {
         let file = source.open(path)?;
         let len_bytes = file.state().ok_or(NotATape::Unreadable)?.len_bytes;
         let source = TapeWords::new(Arc::clone(&file), len_bytes);
-        let tape = Tape::open(source)?;
+        let mut tape = Tape::open(source)?;
+        tape.redact(redaction);
         let (of_tape, of_node) = (tape.boot_id(), node.boot_id());
         if of_tape != of_node && of_tape != [0, 0] && of_node != [0, 0] {
             return Err(NotATape::OtherBoot);
@@ -274,9 +283,10 @@ impl KnownTape {
 
 impl Tapes {
     /// Knows nothing yet; [`Self::look`] does.
-    pub(crate) fn new(source: Box<dyn TapeSource>) -> Self {
+    pub(crate) fn new(source: Box<dyn TapeSource>, redaction: Redaction) -> Self {
         Self {
             source,
+            redaction,
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
             keys_given: 0,
@@ -411,7 +421,7 @@ impl Tapes {
         if !budget.may_open(entry.uid, self.rejected.contains_key(&entry.id)) {
             return None;
         }
-        let opened = KnownTape::open(self.source.as_ref(), &entry.path, node);
+        let opened = KnownTape::open(self.source.as_ref(), &self.redaction, &entry.path, node);
         let placed = opened.and_then(|known| {
             let copy = self.refuse_copies(&known, budget)?;
             let displaced = if copy.is_some() { copy } else { self.room_for(&known)? };

@@ -31,6 +31,9 @@ pub(crate) const SMALL: Sizes = Sizes {
     interned_words: 4096,
 };
 
+/// Its command line, as a recorder of an older version wrote it.
+pub(crate) const COMMAND: &str = "python train.py --wandb-key=hush0hush --my-licence mute0mute";
+
 /// A rank.
 pub(crate) struct Rank {
     pub(crate) path: PathBuf,
@@ -77,7 +80,7 @@ impl Rank {
             rank,
             world_size: 2,
             host: "node-1".to_string(),
-            command: "python train.py".to_string(),
+            command: COMMAND.to_string(),
             role: "pp0".to_string(),
             ..Identity::default()
         };

@@ -33,6 +33,11 @@ pub(crate) struct RunArgs {
     /// for each block.
     #[arg(long)]
     pub(crate) detail: bool,
+    /// Further options, variables and fields whose values are recorded as [redacted] in the command
+    /// line, such as licence for --my-licence=…; passwords, tokens and keys are known [default:
+    /// none].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_REDACT")]
+    pub(crate) redact: Vec<String>,
     /// The command and its arguments. Options before the command belong to `memtape run`, unless
     /// they come after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
@@ -64,6 +69,9 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         .env("MEMTAPE_RUN", &run_name);
     if let Some(job) = &args.job {
         command.env("MEMTAPE_JOB", job);
+    }
+    if !args.redact.is_empty() {
+        command.env("MEMTAPE_REDACT", args.redact.join(","));
     }
     if args.detail {
         command.env("MEMTAPE_DETAIL", "1");

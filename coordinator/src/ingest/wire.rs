@@ -14,6 +14,7 @@ use memtape_core::limits::{
     LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
     STEPS_PER_REPORT_MAX,
 };
+use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::decoding::NotDecoded;
@@ -156,7 +157,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         local_rank: up.local_rank,
         pid: up.pid,
         start_wall_ns: up.start_wall_ns,
-        command: cut(&up.command, COMMAND_BYTES_MAX).to_string(),
+        // Agents before this version sent it as it was.
+        command: cut(&Redaction::default().line(&up.command), COMMAND_BYTES_MAX).to_string(),
         device_uuids: uuids.map(|uuid| short(uuid)).collect(),
         limitations: limitations.map(|line| short(line)).collect(),
         role: host::role(&up.role),

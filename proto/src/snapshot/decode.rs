@@ -13,6 +13,7 @@ use memtape_core::limits::{
     PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, SNAPSHOT_DECODED_BYTES_MAX,
     TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
+use memtape_core::redaction::Redaction;
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
@@ -266,7 +267,8 @@ fn identity(rank: v1::RankUp) -> Identity {
         local_rank: rank.local_rank,
         host: String::new(),
         pid: rank.pid,
-        command: text(rank.command, COMMAND_BYTES_MAX),
+        // Agents before this version sent it as it was.
+        command: text(Redaction::default().line(&rank.command), COMMAND_BYTES_MAX),
     }
 }
 

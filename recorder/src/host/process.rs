@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8};
 
 use memtape_core::identity::{Identity, boot_id_words, cut};
 use memtape_core::limits::COMMAND_BYTES_MAX;
+use memtape_core::redaction::{Redaction, listed};
 
 use crate::host::libraries::{base_of, global_symbol};
 
@@ -86,9 +87,17 @@ impl LoadedAs {
 pub(crate) fn identity() -> Identity {
     let mut identity = Identity::from_environment(|name| std::env::var(name).ok());
     identity.host = read_text("/proc/sys/kernel/hostname").trim().to_string();
-    let command = read_text("/proc/self/cmdline").replace('\0', " ");
-    identity.command = cut(command.trim(), COMMAND_BYTES_MAX).to_string();
+    let names = std::env::var("MEMTAPE_REDACT").unwrap_or_default();
+    let command = command(&read_text("/proc/self/cmdline"), &names);
+    identity.command = cut(&command, COMMAND_BYTES_MAX).to_string();
     identity
+}
+
+/// A command line, as `/proc` has it, without the secrets in it: their values end where their
+/// arguments do, which a reader of the tape cannot see any more.
+fn command(cmdline: &str, names: &str) -> String {
+    let arguments = cmdline.trim_end_matches('\0').split('\0');
+    Redaction::with_names(listed(names)).arguments(arguments).trim().to_string()
 }
 
 /// Inode of this process's pid namespace; 0 when it is not known.
@@ -106,4 +115,17 @@ fn read_text(path: &str) -> String {
     std::fs::read(path)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_never_reaches_the_tape() {
+        let cmdline = "python\0train.py\0--password\0two words\0--licence=of two words\0-v\0";
+        let expected = "python train.py --password [redacted] --licence=[redacted] -v";
+        assert_eq!(command(cmdline, "licence, other"), expected);
+        assert_eq!(command("", ""), "");
+    }
 }

@@ -49,6 +49,11 @@ pub(crate) struct AgentArgs {
     /// grows, to name the line that they run most often [default: none].
     #[arg(long, env = "MEMTAPE_PY_SPY", value_name = "PROGRAM")]
     pub(crate) py_spy: Option<PathBuf>,
+    /// Further options, variables and fields whose values are shown as [redacted] in the command
+    /// lines of ranks, such as licence for --my-licence=…; passwords, tokens and keys are known
+    /// [default: none].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_REDACT")]
+    pub(crate) redact: Vec<String>,
 }
 
 /// Runs the agent until Ctrl-C or SIGTERM.
@@ -78,6 +83,7 @@ fn config(args: AgentArgs, coordinator: &str) -> Config {
         spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
         spool_bytes_max,
         py_spy: args.py_spy,
+        redacted_names: args.redact,
         health_listen: args.health_listen,
         node: args.node.unwrap_or(default.node),
         coordinator: coordinator.to_string(),

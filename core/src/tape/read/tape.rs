@@ -14,6 +14,7 @@ use crate::limits::{
     COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, RANKS_PER_JOB_MAX, ROLE_BYTES_MAX,
     TAPE_BYTES_MAX, TAPE_ITEMS_MAX,
 };
+use crate::redaction::Redaction;
 use crate::snapshot::StreamPool;
 use crate::tape::event::Event;
 use crate::tape::interned::stacks::Interned;
@@ -167,6 +168,11 @@ impl<S: Source> Tape<S> {
     /// Boot id of the kernel under which it was made; zeros when it is not known.
     pub fn boot_id(&self) -> [u64; 2] {
         self.boot_id
+    }
+
+    /// Takes more secrets out of the command line of its identity.
+    pub fn redact(&mut self, redaction: &Redaction) {
+        self.identity.command = redacted(redaction, &self.identity.command);
     }
 
     /// Inode of the pid namespace that the identity's pid belongs to; 0 is unknown.
@@ -386,8 +392,13 @@ fn read_identity<S: Source>(
         local_rank: number("local_rank"),
         host: name("host"),
         pid: word(header::PID) as u32,
-        command: cut(field("command"), COMMAND_BYTES_MAX).to_string(),
+        // Whatever recorder wrote it: no reader of a tape meets the secrets that are known.
+        command: redacted(&Redaction::default(), field("command")),
     })
+}
+
+fn redacted(redaction: &Redaction, command: &str) -> String {
+    cut(&redaction.line(cut(command, COMMAND_BYTES_MAX)), COMMAND_BYTES_MAX).to_string()
 }
 
 /// The `key=value` lines for a tape's identity region.

@@ -1,0 +1,202 @@
+//! Takes secrets out of command lines, before they leave the node.
+//!
+//! The value of an option, of a variable or of a field whose name says that it is a secret
+//! (`--wandb-key=…`, `--api-key …`, `HF_TOKEN=…`, `"password": "…"`), the user and the password of
+//! a URL, what follows `Bearer`, and words with the shape of well-known tokens become [`MARK`].
+//! Operators add names. [`names`] decides which names are secret, [`shapes`] which words.
+//!
+//! The line is read as words, not as a shell reads it. Where this is in doubt, more is taken out
+//! rather than less. A secret that nothing announces (`login 0123abcd`) stays.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+pub mod names;
+pub mod shapes;
+
+use names::Names;
+
+/// Stands where a secret was.
+pub const MARK: &str = "[redacted]";
+
+/// What ends a value behind its closing quote.
+const AFTER_QUOTE: &[char] = &[',', '}', ']', ')', '&', ';', '|'];
+
+/// What is taken out of command lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Redaction {
+    names: Names,
+}
+
+impl Redaction {
+    /// Takes out, beside the built-in names, the values of what these are called. Case, `-`, `_`
+    /// and `.` make no difference; `licence` means `--my-licence`, too.
+    pub fn with_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { names: Names::with(names) }
+    }
+
+    /// A command line of which only the words are known, such as one on a tape.
+    pub fn line(&self, line: &str) -> String {
+        let mut reader = Reader::new(self);
+        reader.text(line);
+        reader.out
+    }
+
+    /// A command line whose arguments are known; joined with spaces. A value may have spaces.
+    pub fn arguments<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
+        let mut reader = Reader::new(self);
+        for argument in arguments {
+            if !reader.out.is_empty() {
+                reader.out.push(' ');
+            }
+            reader.argument(argument);
+        }
+        reader.out
+    }
+}
+
+/// Reads a command line word by word.
+struct Reader<'a> {
+    names: &'a Names,
+    out: String,
+    /// The next word is a value to be taken out.
+    is_value_next: bool,
+    /// Inside of a value that ends with this quote.
+    open_quote: Option<char>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(redaction: &'a Redaction) -> Self {
+        let names = &redaction.names;
+        Self { names, out: String::new(), is_value_next: false, open_quote: None }
+    }
+
+    /// One argument: a value that begins in it ends with it.
+    fn argument(&mut self, argument: &str) {
+        let is_value = self.is_value_next && !argument.starts_with("--");
+        let first = argument.split(char::is_whitespace).next().unwrap_or_default();
+        let assigned = first.find('=').filter(|_| argument.len() > first.len());
+        if is_value && argument.contains(char::is_whitespace) {
+            self.out.push_str(MARK);
+            self.is_value_next = false;
+        } else if let Some(at) = assigned
+            && self.names.is_secret(&first[..at])
+        {
+            self.out.push_str(&argument[..=at]);
+            self.out.push_str(MARK);
+        } else {
+            self.text(argument);
+        }
+        self.open_quote = None;
+    }
+
+    /// Words and what is between them.
+    fn text(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let is_space = first.is_whitespace();
+            let length = rest.find(|next: char| next.is_whitespace() != is_space);
+            let (part, after) = rest.split_at(length.unwrap_or(rest.len()));
+            match is_space {
+                true if self.open_quote.is_some() => {}
+                true => self.out.push_str(part),
+                false => self.word(part),
+            }
+            rest = after;
+        }
+    }
+
+    fn word(&mut self, word: &str) {
+        let announces = self.announces(word);
+        if let Some(quote) = self.open_quote {
+            // The mark stands where the value began.
+            if let Some(end) = word.find(quote) {
+                self.open_quote = None;
+                self.behind(&word[end + quote.len_utf8()..]);
+            }
+        } else if self.is_value_next && !word.starts_with("--") {
+            self.value(word);
+        } else {
+            self.pieces(word);
+        }
+        self.is_value_next = announces;
+    }
+
+    /// Is the next word a secret? After an option, a field with its colon, or a scheme of
+    /// authorization.
+    fn announces(&self, word: &str) -> bool {
+        let bare = word.trim_matches(|mark: char| {
+            mark.is_ascii_punctuation() && !matches!(mark, '-' | ':' | '_')
+        });
+        let end = bare.rsplit(['=', '"', '\'']).next().unwrap_or_default();
+        let name = bare.strip_suffix(':').or(end.starts_with('-').then_some(end));
+        is_scheme(end.rsplit(':').next().unwrap_or_default())
+            || name.is_some_and(|name| self.names.is_secret(last_name(name)))
+    }
+
+    /// A value from the beginning of a word on.
+    fn value(&mut self, word: &str) {
+        if names::is_plain(word) {
+            return self.out.push_str(word);
+        }
+        self.out.push_str(MARK);
+        if let Some(rest) = word.strip_prefix(MARK) {
+            return self.behind(rest);
+        }
+        let quote = word.chars().next().filter(|first| matches!(first, '"' | '\''));
+        let Some(quote) = quote else { return };
+        let inner = &word[quote.len_utf8()..];
+        match inner.find(quote) {
+            Some(end) => {
+                self.behind(&inner[end + quote.len_utf8()..]);
+            }
+            None => self.open_quote = Some(quote),
+        }
+    }
+
+    /// The rest of a word behind a value: what touches the value belongs to it.
+    fn behind(&mut self, rest: &str) {
+        let end = rest.find(AFTER_QUOTE).unwrap_or(rest.len());
+        self.pieces(&rest[end..]);
+    }
+
+    /// A word, or the rest of one, that may hold names with their values.
+    fn pieces(&mut self, word: &str) {
+        let is_separator = |(_, mark): &(usize, char)| matches!(mark, '=' | ':');
+        for (at, _) in word.char_indices().filter(is_separator) {
+            let (name, value) = (last_name(&word[..at]), &word[at + 1..]);
+            let is_path = value.starts_with("//");
+            if value.is_empty() || is_path || !self.names.is_secret(name) {
+                continue;
+            }
+            // The secret of `Authorization:Bearer` is the next word.
+            if is_scheme(value) {
+                continue;
+            }
+            self.out.push_str(&shapes::without_secrets(&word[..=at]));
+            return self.value(value);
+        }
+        self.out.push_str(&shapes::without_secrets(word));
+    }
+}
+
+/// Is it a scheme of HTTP's authorization, behind which the secret follows?
+fn is_scheme(word: &str) -> bool {
+    ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+}
+
+/// The name at the end of a text, without the quotes around it.
+fn last_name(text: &str) -> &str {
+    let text = text.trim_end_matches(['"', '\'', '\\']);
+    let is_part = |mark: char| mark.is_alphanumeric() || matches!(mark, '_' | '-' | '.');
+    let start = text.char_indices().rev().take_while(|(_, mark)| is_part(*mark)).last();
+    start.map_or("", |(at, _)| &text[at..])
+}
+
+/// Names as they are given in an option or a variable: separated by commas.
+pub fn listed(names: &str) -> Vec<&str> {
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests;

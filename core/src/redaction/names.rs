@@ -1,0 +1,195 @@
+//! Which names of options, variables and fields mean a secret.
+//!
+//! A name is cut into words (`--wandb-api-key`, `wandbApiKey` and `WANDB_API_KEY` have the same
+//! three), and its last ones decide. Training commands have many tokens and keys that are none:
+//! `--pad-token`, `--max-tokens`, `--sort-key`.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A name that ends with one of these, spelled together or not, means a secret.
+const ENDINGS: [&str; 18] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "apikey",
+    "accesskey",
+    "secretkey",
+    "privatekey",
+    "authtoken",
+    "accesstoken",
+    "apitoken",
+    "hftoken",
+    "connectionstring",
+    "clientsecret",
+];
+
+/// A name that is, or ends with, one of these words.
+const LAST: [&str; 8] =
+    ["auth", "authorization", "jwt", "cookie", "signature", "sig", "sas", "passkey"];
+
+/// A `key` after one of these is a secret.
+const KEYS: [&str; 34] = [
+    "api",
+    "access",
+    "secret",
+    "private",
+    "account",
+    "auth",
+    "client",
+    "encryption",
+    "license",
+    "licence",
+    "master",
+    "service",
+    "shared",
+    "signing",
+    "ssh",
+    "storage",
+    "subscription",
+    "admin",
+    "hf",
+    "wandb",
+    "comet",
+    "neptune",
+    "clearml",
+    "openai",
+    "anthropic",
+    "aws",
+    "gcp",
+    "azure",
+    "mlflow",
+    "swanlab",
+    "cohere",
+    "webhook",
+    "deploy",
+    "project",
+];
+
+/// A `token` after one of these is none.
+const NO_TOKENS: [&str; 52] = [
+    "pad",
+    "padding",
+    "eos",
+    "bos",
+    "unk",
+    "mask",
+    "sep",
+    "cls",
+    "image",
+    "video",
+    "audio",
+    "special",
+    "stop",
+    "start",
+    "end",
+    "trigger",
+    "placeholder",
+    "initializer",
+    "max",
+    "min",
+    "num",
+    "per",
+    "next",
+    "drop",
+    "first",
+    "last",
+    "prefix",
+    "suffix",
+    "begin",
+    "new",
+    "added",
+    "extra",
+    "input",
+    "output",
+    "target",
+    "source",
+    "language",
+    "text",
+    "prompt",
+    "response",
+    "class",
+    "concept",
+    "modifier",
+    "fim",
+    "newline",
+    "boi",
+    "eoi",
+    "think",
+    "tool",
+    "speech",
+    "speaker",
+    "answer",
+];
+
+/// Names that operators added, each as its words spelled together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    added: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn with<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let added = names.into_iter().map(|name| words(name).concat());
+        Self { added: added.filter(|name| !name.is_empty()).collect() }
+    }
+
+    /// Does this name mean a secret?
+    pub(super) fn is_secret(&self, name: &str) -> bool {
+        let words = words(name);
+        let Some((last, before)) = words.split_last() else { return false };
+        let together = words.concat();
+        let ends = |ending: &str| together.ends_with(ending);
+        let previous = before.last().map(String::as_str);
+        if ENDINGS.iter().any(|ending| ends(ending))
+            || self.added.iter().any(|name| ends_with_words(&words, name))
+        {
+            return true;
+        }
+        // A variable: only programs that want a secret have these.
+        let is_variable = !name.chars().any(char::is_lowercase);
+        match last.as_str() {
+            "token" => previous.is_none_or(|word| !NO_TOKENS.contains(&word)),
+            "key" => previous.is_some_and(|word| is_variable || KEYS.contains(&word)),
+            "pwd" => previous.is_some(),
+            last => LAST.contains(&last),
+        }
+    }
+}
+
+/// Is it no secret, whatever announces it?
+pub(super) fn is_plain(value: &str) -> bool {
+    let plain = ["", "true", "false", "yes", "no", "none", "null", "0", "1"];
+    let bare = value.trim_matches(['"', '\'', ',', '}', ']', ')', ';']);
+    plain.iter().any(|plain| bare.eq_ignore_ascii_case(plain))
+}
+
+/// Are the last words of a name, spelled together, these?
+fn ends_with_words(words: &[String], ending: &str) -> bool {
+    (0..words.len()).any(|first| words[first..].concat() == ending)
+}
+
+/// The words of a name, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), String::new());
+    let mut was_lower = false;
+    for mark in name.chars() {
+        let begins = mark.is_uppercase() && was_lower;
+        if (begins || !mark.is_alphanumeric()) && !word.is_empty() {
+            words.push(core::mem::take(&mut word));
+        }
+        if mark.is_alphanumeric() {
+            word.extend(mark.to_lowercase());
+        }
+        was_lower = mark.is_lowercase();
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
