@@ -351,6 +351,7 @@ impl Coordinator {
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);
                 }
+                Effect::Audit { action, subject } => self.audit(action, subject),
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(context, &incident, incidents, jobs, captures);
                 }
@@ -412,9 +413,6 @@ impl Coordinator {
             }
             After::Start(work) => {
                 let works = self.works.clone();
-                if let Work::Restart { order, .. } = &work {
-                    self.audit("restart", format!("{} {}", order.job, order.action));
-                }
                 // The worker is gone when the coordinator stops.
                 when_written(move || drop(works.send(work)))
             }
@@ -430,8 +428,7 @@ impl Coordinator {
 
     /// Writes into the audit what the coordinator does without being asked.
     fn audit(&self, action: &'static str, subject: String) {
-        let (who, wall_ns) = ("coordinator".to_string(), self.context.now.wall_ns);
-        self.shared.audit.note(Entry { who, action, subject, wall_ns, ..Entry::default() });
+        self.shared.audit.note(Entry::own(self.context.now, action, subject));
     }
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.

@@ -9,6 +9,7 @@ use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::policy;
+use memtape_core::policy::budgets::Progress;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{ActionKind, Named, RankHost};
@@ -203,6 +204,8 @@ pub(crate) struct ActionRecord {
     pub(crate) id: String,
     pub(crate) incident_id: String,
     pub(crate) job: String,
+    /// Whose the job was; none where that is not known, and in records of version 1.6 and before.
+    pub(crate) owner: Option<Owner>,
     pub(crate) attempt: u32,
     pub(crate) kind: Named<ActionKind>,
     /// `restart`, `would restart` or `nothing`.
@@ -211,6 +214,13 @@ pub(crate) struct ActionRecord {
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
     pub(crate) outcome: policy::Outcome,
+}
+
+impl ActionRecord {
+    /// True when the budgets of restarts count it.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.outcome.progress() != Progress::Dropped
+    }
 }
 
 /// A token of a program or a user; the token itself is not kept.

@@ -103,6 +103,8 @@ pub async fn run(
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     beside.spawn(door.clone().follow());
+    let (works, to_do) = mpsc::unbounded_channel();
+    tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), events));
     let serving = tokio::spawn(server::serve(
         listener,
         router,
@@ -115,8 +117,6 @@ pub async fn run(
         },
     ));
 
-    let (works, to_do) = mpsc::unbounded_channel();
-    tokio::spawn(tasks::carry_out(to_do, snapshots, events));
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);

@@ -489,6 +489,13 @@ async fn a_restart_is_asked_for_once() {
     }
     agent.train(&JOB, step + 1..=step + 160).await;
     assert_eq!(std::fs::read_to_string(&note).unwrap(), "train 2 leak\n");
+    let (_, audit) = running.get("/api/v1/audit").await;
+    let entries = audit["entries"].as_array().unwrap();
+    for action in ["capture", "restart", "restart done"] {
+        let is_entry = |entry: &&Value| entry["action"] == action;
+        assert!(entries.iter().any(|entry| is_entry(&entry)), "no {action} in {audit}");
+    }
+    assert!(!audit.to_string().contains("hush"), "{audit}");
     running.stop().await;
 }
 

@@ -332,6 +332,11 @@ limits! {
         "Open incidents of all jobs",
         "further growth opens no incident",
         "`memtape_losses_total{reason=\"forgotten\"}`";
+    RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
+        "Restarts, also those of dry runs and those that were refused, within the longest window \
+         of a budget",
+        "nothing is restarted until the oldest leaves the window",
+        "the reason in the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Restart decisions that are remembered",
         "the oldest is forgotten",

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memtape_core::limits::AUDIT_ENTRIES_MAX;
 use tokio::sync::oneshot;
 
+use crate::clock::Now;
 use crate::records::AuditRecord;
 use crate::state::counters::{Counters, Loss};
 use crate::store::writer::shared::Done;
@@ -53,6 +54,14 @@ pub(crate) struct Entry {
     pub(crate) action: &'static str,
     pub(crate) subject: String,
     pub(crate) wall_ns: i64,
+}
+
+impl Entry {
+    /// What the coordinator does without being asked.
+    pub(crate) fn own(now: Now, action: &'static str, subject: String) -> Self {
+        let who = "coordinator".to_string();
+        Self { who, action, subject, wall_ns: now.wall_ns, ..Self::default() }
+    }
 }
 
 /// An entry could not be written.

@@ -12,7 +12,7 @@ use memtape_tls::folder::LOOK_EVERY;
 use memtape_tls::server::ServerTls;
 use tokio::sync::watch;
 
-use crate::access::audit::{Audit, Entry};
+use crate::access::audit::{Audit, Entry, NotWritten};
 use crate::access::file::{FileError, Policy};
 use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
@@ -96,6 +96,32 @@ impl Door {
     pub(crate) fn admit_audited(&self, peer: &Peer, caller: &Caller) -> Result<(), Refused> {
         let bucket = self.bucket(peer, Some(caller));
         self.audited.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)
+    }
+
+    /// Writes into the audit what the coordinator is about to do without being asked.
+    ///
+    /// # Errors
+    /// It cannot be written, and the file of roles requires it.
+    pub(crate) async fn audit_own(
+        &self,
+        action: &'static str,
+        subject: String,
+    ) -> Result<(), NotWritten> {
+        let entry = Entry::own(clock::now(), action, subject);
+        self.audited(self.audit.write(entry).await)
+    }
+
+    /// Does the work go on, whose entry was written or not?
+    ///
+    /// # Errors
+    /// It was not, and the file of roles requires it.
+    pub(crate) fn audited(&self, written: Result<(), NotWritten>) -> Result<(), NotWritten> {
+        let Err(why) = written else { return Ok(()) };
+        if self.policy().is_audit_required {
+            return Err(why);
+        }
+        tracing::error!("an entry of the audit is lost: {why}");
+        Ok(())
     }
 
     /// Those who have proven who they are have a bucket of their own.
@@ -208,13 +234,7 @@ impl Door {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.changed.send_modify(|changed| *changed += 1);
         let subject = self.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-        let entry = Entry {
-            who: "coordinator".to_string(),
-            action: "replace roles",
-            subject,
-            wall_ns: clock::now().wall_ns,
-            ..Entry::default()
-        };
+        let entry = Entry::own(clock::now(), "replace roles", subject);
         if let Err(error) = self.audit.write(entry).await {
             tracing::error!("{error}");
         }

@@ -125,16 +125,8 @@ impl Asking {
     }
 
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
-        match written {
-            Err(why) if self.api.door.policy().is_audit_required => {
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()))
-            }
-            Err(why) => {
-                tracing::error!("an entry of the audit is lost: {why}");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
+        let audited = self.api.door.audited(written);
+        audited.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()))
     }
 }
 

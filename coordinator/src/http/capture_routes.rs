@@ -91,8 +91,11 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
+    let Path(IdPath { id }) = path?;
+    let path = Ok(Path(IdPath { id: id.clone() }));
     asking.room(CAPTURE_BYTES).await?;
     let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
+    asking.audit_read("read collectives", id).await?;
     Ok(Json(collectives::of(&asking.api.store, parts).await))
 }
 

@@ -1,11 +1,14 @@
 //! A command on this machine. It gets the facts in its environment, and of this process's own
 //! variables only those that are named: the others may be secrets. It is the first of a process
 //! group, which is killed whole when the command takes too long. No shell is started here: the
-//! command line passes `sh -c` and the operator's text.
+//! command line passes `sh -c` and the operator's text. A command that ends with another status
+//! than 0 has restarted nothing; one that is killed may have.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use memtape_core::policy::Outcome;
+use memtape_core::redaction::Redaction;
 use memtape_proto::api::ActionKind;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
@@ -82,7 +85,26 @@ impl Target for Command {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { Ok(run(self, order).await?) })
+        Box::pin(async {
+            match run(self, order).await {
+                Ok(said) => Outcome::Finished { said },
+                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
+                Err(error) => Outcome::Failed { why: error.to_string() },
+            }
+        })
+    }
+}
+
+impl CommandError {
+    /// Is it sure that nothing was restarted?
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::NotStarted { .. } => true,
+            Self::Failed { status, .. } | Self::FailedSaying { status, .. } => {
+                status.code().is_some()
+            }
+            Self::TooLong { .. } | Self::Lost { .. } => false,
+        }
     }
 }
 
@@ -139,7 +161,9 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
         (true, _) => Ok("done".to_string()),
         (false, "") => Err(CommandError::Failed { program, status }),
         (false, line) => {
-            Err(CommandError::FailedSaying { program, status, line: line.to_string() })
+            // Viewers of the job read it.
+            let line = Redaction::default().line(line);
+            Err(CommandError::FailedSaying { program, status, line })
         }
     }
 }
@@ -148,28 +172,45 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
 mod tests {
     use super::*;
 
-    async fn check(command: &[&str], seconds: u64, expected: Result<&str, &str>) {
+    async fn ran(command: &[&str], seconds: u64) -> Outcome {
         let words: Vec<String> = command.iter().map(ToString::to_string).collect();
         let passed = ["CARGO_PKG_NAME".to_string()];
         let command = Command::new(&words, &passed, Duration::from_secs(seconds)).unwrap();
         let order = Order { job: "j'$(x)".to_string(), rank: 3, ..Order::default() };
-        let result = command.run(&order).await.map_err(|why| why.to_string());
-        let result = result.as_deref().map_err(String::as_str);
-        match (result, expected) {
-            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),
-            _ => assert_eq!(result, expected),
-        }
+        command.run(&order).await
+    }
+
+    async fn check(command: &[&str], seconds: u64, expected: Outcome) {
+        let (ran, expected_text) = (ran(command, seconds).await, expected.to_string());
+        assert_eq!(std::mem::discriminant(&ran), std::mem::discriminant(&expected), "{ran:?}");
+        assert!(ran.to_string().contains(&expected_text), "{ran:?} has no {expected_text:?}");
+    }
+
+    fn done() -> Outcome {
+        Outcome::Finished { said: "done".to_string() }
+    }
+
+    fn refused(why: &str) -> Outcome {
+        Outcome::Refused { why: why.to_string() }
+    }
+
+    fn failed(why: &str) -> Outcome {
+        Outcome::Failed { why: why.to_string() }
     }
 
     #[tokio::test]
     async fn commands_are_run_with_the_facts_and_a_limit() {
-        check(&["true"], 5, Ok("done")).await;
+        check(&["true"], 5, done()).await;
         let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3";
-        check(&["sh", "-c", facts], 5, Ok("done")).await;
-        check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, Err("no quota")).await;
-        check(&["false"], 5, Err("exit status: 1")).await;
-        check(&["sleep", "60"], 0, Err("took longer")).await;
-        check(&["/nowhere/restart"], 5, Err("cannot be started")).await;
+        check(&["sh", "-c", facts], 5, done()).await;
+        check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, refused("no quota")).await;
+        let says_secret = "echo cannot log in with --token=hush >&2; exit 3";
+        check(&["sh", "-c", says_secret], 5, refused("log in with --token=[redacted]")).await;
+        check(&["false"], 5, refused("exit status: 1")).await;
+        check(&["/nowhere/restart"], 5, refused("cannot be started")).await;
+        // These may have restarted the job before.
+        check(&["sleep", "60"], 0, failed("took longer")).await;
+        check(&["sh", "-c", "kill -9 $$"], 5, failed("signal: 9")).await;
     }
 
     #[tokio::test]
@@ -177,7 +218,7 @@ mod tests {
         // cargo sets all three for its tests.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
         let seen = "test -n \"$PATH\" -a -n \"$CARGO_PKG_NAME\" -a -z \"$CARGO_MANIFEST_DIR\"";
-        check(&["sh", "-c", seen], 5, Ok("done")).await;
+        check(&["sh", "-c", seen], 5, done()).await;
     }
 
     #[tokio::test]
@@ -185,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let alive = dir.path().join("alive");
         let script = format!("(sleep 2; touch {}) & sleep 60", alive.display());
-        check(&["sh", "-c", &script], 1, Err("took longer")).await;
+        check(&["sh", "-c", &script], 1, failed("took longer")).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!alive.exists(), "a process of its group lived on");
     }

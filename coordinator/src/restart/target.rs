@@ -1,9 +1,10 @@
 //! What a restart target is, and what it is given.
 
-use std::error::Error;
 use std::fmt::Debug;
 use std::pin::Pin;
 
+use memtape_core::identity::owner::Owner;
+use memtape_core::policy::Outcome;
 use memtape_proto::api::ActionKind;
 use serde::Serialize;
 
@@ -17,13 +18,13 @@ pub(crate) trait Target: Debug + Send + Sync {
         None
     }
 
-    /// Asks for a restart; returns the target's reply.
+    /// Asks for a restart; returns what came of it, in one line for the record of the action. It is
+    /// [`Outcome::Refused`] only where it is sure that nothing was restarted.
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
 }
 
-/// A target at work. Its error is one line for the record of the action.
-pub(crate) type Running<'a> =
-    Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
+/// A target at work.
+pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
 /// The input of a target.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -47,4 +48,11 @@ pub(crate) struct Order {
     pub(crate) sentence: String,
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
+}
+
+impl Order {
+    /// The job's owner; none where it is not known.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        Some(Owner { uid: self.owner_uid?, namespace: self.namespace.clone() })
+    }
 }

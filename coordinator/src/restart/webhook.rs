@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use memtape_core::policy::Outcome;
 use memtape_proto::api::ActionKind;
 use ring::hmac;
 use tokio::time::sleep;
@@ -20,10 +21,20 @@ const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::
 enum WebhookError {
     #[error("the webhook cannot be called: {0}")]
     NoClient(#[source] reqwest::Error),
-    #[error("refused with {0}")]
-    Refused(u16),
+    #[error("refused with {status}")]
+    Refused { status: u16, is_sure: bool },
     #[error("not delivered in {tries} tries: {why}")]
-    NotDelivered { tries: usize, why: String },
+    NotDelivered { tries: usize, why: String, is_sure: bool },
+}
+
+impl WebhookError {
+    /// Is it sure that no try was taken?
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::NoClient(_) => true,
+            Self::Refused { is_sure, .. } | Self::NotDelivered { is_sure, .. } => *is_sure,
+        }
+    }
 }
 
 /// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
@@ -40,7 +51,7 @@ pub struct Webhook {
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let secret = self.secret.as_ref().map(|_| "…");
-        formatter.debug_struct("Webhook").field("url", &self.url).field("secret", &secret).finish()
+        formatter.debug_struct("Webhook").field("url", &"…").field("secret", &secret).finish()
     }
 }
 
@@ -62,7 +73,13 @@ impl Target for Caller {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { Ok(run(self, order).await?) })
+        Box::pin(async {
+            match run(self, order).await {
+                Ok(said) => Outcome::Finished { said },
+                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
+                Err(error) => Outcome::Failed { why: error.to_string() },
+            }
+        })
     }
 }
 
@@ -78,7 +95,9 @@ async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<Stri
         .build()
         .map_err(WebhookError::NoClient)?;
     let body = event(order).to_string();
-    let mut why = String::new();
+    // A receiver that broke down may have restarted the job before; one that was not reached, or
+    // sends elsewhere, has not.
+    let (mut why, mut is_sure) = (String::new(), true);
     for wait in TRIES {
         sleep(wait).await;
         let seconds = clock::now().wall_ns / 1_000_000_000;
@@ -96,14 +115,20 @@ async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<Stri
                 return Ok(format!("answered {}", answer.status().as_u16()));
             }
             Ok(answer) if answer.status().is_client_error() => {
-                return Err(WebhookError::Refused(answer.status().as_u16()));
+                return Err(WebhookError::Refused { status: answer.status().as_u16(), is_sure });
             }
-            Ok(answer) => why = format!("answered {}", answer.status().as_u16()),
-            // Without the URL, which may hold a secret of its own.
-            Err(error) => why = error.without_url().to_string(),
+            Ok(answer) => {
+                is_sure &= answer.status().is_redirection();
+                why = format!("answered {}", answer.status().as_u16());
+            }
+            Err(error) => {
+                is_sure &= error.is_connect();
+                // Without the URL, which may hold a secret of its own.
+                why = error.without_url().to_string();
+            }
         }
     }
-    Err(WebhookError::NotDelivered { tries: TRIES.len(), why })
+    Err(WebhookError::NotDelivered { tries: TRIES.len(), why, is_sure })
 }
 
 /// The request as a CloudEvent.
@@ -136,6 +161,8 @@ fn rfc3339(wall_ns: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
@@ -166,7 +193,65 @@ mod tests {
 
     #[test]
     fn secrets_are_not_printed() {
-        let webhook = Webhook { url: "http://x".to_string(), secret: Some("hush".to_string()) };
+        let (url, secret) = ("http://x/?token=hush".to_string(), Some("hush".to_string()));
+        let webhook = Webhook { url, secret };
         assert!(!format!("{webhook:?}").contains("hush"));
+    }
+
+    /// Reads one request to its end: a connection that is closed before breaks the answer off.
+    async fn take_request(stream: &mut tokio::net::TcpStream) {
+        let (mut request, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            let length = stream.read(&mut part).await.unwrap();
+            request.extend_from_slice(&part[..length]);
+            let text = String::from_utf8_lossy(&request).to_lowercase();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let mut lines = head.lines();
+            let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.unwrap().parse().unwrap() {
+                return;
+            }
+        }
+    }
+
+    /// Answers each connection with the next of these, and nothing to one without an answer.
+    async fn called(answers: Vec<Option<&'static str>>) -> Outcome {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/?token=hush", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                take_request(&mut stream).await;
+                if let Some(status) = answer {
+                    let end = "content-length: 0\r\nconnection: close\r\n\r\n";
+                    let answer = format!("HTTP/1.1 {status}\r\n{end}");
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            }
+        });
+        let webhook = Webhook { url, secret: None };
+        let outcome =
+            Caller { webhook, timeout: Duration::from_secs(5) }.run(&Order::default()).await;
+        serving.abort();
+        assert!(!outcome.to_string().contains("hush"), "{outcome}");
+        outcome
+    }
+
+    #[tokio::test]
+    async fn only_what_was_surely_not_taken_is_refused() {
+        // As the coordinator does at its start.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let finished = called(vec![Some("204 No Content")]).await;
+        assert!(matches!(finished, Outcome::Finished { .. }), "{finished:?}");
+        let refused = called(vec![Some("403 Forbidden")]).await;
+        assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
+        // The server is gone after the first answer.
+        let moved = called(vec![Some("302 Found")]).await;
+        assert!(matches!(moved, Outcome::Refused { .. }), "{moved:?}");
+        // The first try may have been taken.
+        let broken = called(vec![Some("500 Oops"), Some("409 Conflict")]).await;
+        assert!(matches!(broken, Outcome::Failed { .. }), "{broken:?}");
+        let silent = called(vec![None, Some("409 Conflict")]).await;
+        assert!(matches!(silent, Outcome::Failed { .. }), "{silent:?}");
     }
 }

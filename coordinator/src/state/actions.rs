@@ -4,7 +4,7 @@
 //! written down twice in a row. Dry run is the default: what would be done is shown. The
 //! targets themselves are in `restart/`.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
@@ -12,7 +12,8 @@ use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
-use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};
+use memtape_core::policy::budgets::{Progress, Restart};
+use memtape_core::policy::{Decision, Facts, Mode, Objection, Outcome, Policy, Settings};
 use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
@@ -31,6 +32,9 @@ const URGENT_NS: u64 = 300_000_000_000;
 /// A capture of this age still shows what a restart would take away.
 const FRESH_NS: i64 = 60_000_000_000;
 
+/// Time for which a budget that is spent is one entry of the audit.
+const SPENT_AUDITED_NS: u64 = 600_000_000_000;
+
 /// All actions, oldest first, and the policy that decides on them.
 #[derive(Debug)]
 pub(crate) struct Actions {
@@ -39,6 +43,8 @@ pub(crate) struct Actions {
     targets: Vec<Arc<dyn Target>>,
     actions: VecDeque<ActionRecord>,
     held: Vec<HeldRestart>,
+    /// When it was audited last that the budget of a scope is spent.
+    spent_audited_ns: BTreeMap<&'static str, u64>,
 }
 
 /// A restart that waits for a capture. Bounded by the policy: each is a restart it allowed.
@@ -62,23 +68,29 @@ impl Actions {
         let mut ids = Ids::default();
         for action in &mut records {
             ids.seen(&action.id);
-            if matches!(action.outcome, Outcome::Waiting { .. }) {
-                // The order is gone; the policy decides again.
-                action.outcome = Outcome::Lost;
+            if let Some(outcome) = after_a_kill(&action.outcome) {
+                action.outcome = outcome;
                 store.write(Changes::of(action), Box::new(|_| {}));
             }
         }
         let mut policy = Policy::new(settings);
-        // A decision has an action for each target, but is one restart.
-        let mut known = BTreeSet::new();
-        for action in records.iter().filter(|action| action.outcome.counts()) {
-            if known.insert((&action.incident_id, action.wall_ns)) {
-                // The monotonic clock starts at the wall clock's reading.
-                let acted_ns = u64::try_from(action.wall_ns).unwrap_or(0);
-                policy.restore(now.mono_ns, &action.job, action.attempt, acted_ns);
+        for (action, progress) in restarts(&records) {
+            // What was only shown spends nothing of what is really done.
+            if action.dry_run && policy.settings().mode == Mode::Act {
+                continue;
             }
+            let restart = Restart {
+                job: &action.job,
+                owner: action.owner.as_ref(),
+                attempt: action.attempt,
+                is_dry_run: action.dry_run,
+            };
+            // The monotonic clock starts at the wall clock's reading.
+            let at_ns = u64::try_from(action.wall_ns).unwrap_or(0);
+            policy.restore(now.mono_ns, at_ns, &restart, progress);
         }
-        Self { ids, policy, targets, actions: records.into(), held: Vec::new() }
+        let (actions, held) = (records.into(), Vec::new());
+        Self { ids, policy, targets, actions, held, spent_audited_ns: BTreeMap::new() }
     }
 
     /// All actions, oldest first.
@@ -123,8 +135,10 @@ impl Actions {
         let rank = attempt.and_then(|attempt| attempt.ranks.get(&number));
         let diagnosis = incident.diagnosis.as_ref();
         let failed_ns = rank.and_then(|rank| rank.failed_ns);
+        let owner = attempt.and_then(|attempt| attempt.record.owner.clone());
         let facts = Facts {
             job: &incident.job,
+            owner: owner.as_ref(),
             attempt: incident.attempt,
             incident: &incident.id,
             class: incident.class(),
@@ -134,7 +148,6 @@ impl Actions {
             ended: jobs.is_over(incident.serial),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
-        let owner = attempt.and_then(|attempt| attempt.record.owner.clone());
         let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
         let order = Order {
             action: String::new(),
@@ -198,6 +211,7 @@ impl Actions {
                 id: order.action.clone(),
                 incident_id: order.incident.clone(),
                 job: order.job.clone(),
+                owner: order.owner(),
                 attempt: order.attempt,
                 kind: target.as_ref().map_or(ActionKind::None, |target| target.kind()).into(),
                 decision: decision.as_str().to_string(),
@@ -220,6 +234,34 @@ impl Actions {
             };
             context.write_then(changes, after);
         }
+        self.audit(context, decision, order);
+        // A restart without a target is over already.
+        if matches!(decision, Decision::Restart(_)) {
+            self.settle(&order.incident, context.now.wall_ns);
+        }
+    }
+
+    /// Has a decision audited: what a dry run shows, and that a budget is spent. A restart is
+    /// audited where its target is asked. Users can make the policy decline often, so that a spent
+    /// budget is one entry in ten minutes.
+    fn audit(&mut self, context: &mut Context, decision: &Decision, order: &Order) {
+        let action = match decision {
+            Decision::WouldRestart(_) => "restart (dry run)",
+            Decision::Nothing(
+                Objection::BudgetSpent { scope, .. } | Objection::TriesSpent { scope, .. },
+            ) => {
+                let now_ns = context.now.mono_ns;
+                let audited_ns = self.spent_audited_ns.get(scope.as_str()).copied();
+                if audited_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < SPENT_AUDITED_NS) {
+                    return;
+                }
+                self.spent_audited_ns.insert(scope.as_str(), now_ns);
+                "no restart: budget spent"
+            }
+            Decision::Restart(_) | Decision::Nothing(_) => return,
+        };
+        let subject = format!("{} {}: {}", order.job, order.incident, decision);
+        context.push(Effect::Audit { action, subject });
     }
 
     /// The capture that restarts waited for is closed, or deleted.
@@ -246,7 +288,7 @@ impl Actions {
 
     /// A target came to its end.
     pub(crate) fn restarted(&mut self, context: &mut Context, action: &str, outcome: Outcome) {
-        if matches!(outcome, Outcome::Failed { .. }) {
+        if matches!(outcome, Outcome::Failed { .. } | Outcome::Refused { .. }) {
             context.count(Count::ActionsFailed);
             tracing::error!(action, "the restart target failed: {outcome}");
         } else {
@@ -259,20 +301,82 @@ impl Actions {
     /// Notes what became of an action; the change to be written.
     fn note(&mut self, action: &str, outcome: Outcome) -> Changes {
         let known = self.actions.iter_mut().rev().find(|record| record.id == action);
-        known.map_or_else(Changes::default, |record| {
-            record.outcome = outcome;
-            Changes::of(record)
-        })
+        let Some(record) = known else { return Changes::default() };
+        record.outcome = outcome;
+        let changes = Changes::of(record);
+        let (incident, wall_ns) = (record.incident_id.clone(), record.wall_ns);
+        self.settle(&incident, wall_ns);
+        changes
     }
 
-    /// Deletes the oldest actions when there are too many.
+    /// Reports to the policy what has become of the restart that an incident was given at this
+    /// time, when all its targets are done.
+    fn settle(&mut self, incident: &str, wall_ns: i64) {
+        let of_restart = self
+            .actions
+            .iter()
+            .rev()
+            .filter(|record| record.incident_id == incident && record.wall_ns == wall_ns);
+        let ended = of_restart.max_by_key(|record| record.outcome.progress());
+        let ended = ended.map(|record| (&record.job, record.outcome.progress()));
+        if let Some((job, progress)) = ended.filter(|(_, it)| *it != Progress::UnderWay) {
+            self.policy.settle(job, progress);
+        }
+    }
+
+    /// Deletes the oldest actions when there are too many, and of these none that budgets count.
     pub(crate) fn make_room(&mut self, context: &mut Context) {
         let mut changes = Changes::default();
+        let remembered_ns = i64::try_from(self.policy.remembered_ns()).unwrap_or(i64::MAX);
+        let since_ns = context.now.wall_ns.saturating_sub(remembered_ns);
+        let is_counted = |record: &ActionRecord| record.is_counted() && record.wall_ns >= since_ns;
         while self.actions.len() > ACTIONS_MAX {
-            if let Some(oldest) = self.actions.pop_front() {
+            let oldest = self.actions.iter().position(|record| !is_counted(record)).unwrap_or(0);
+            if let Some(oldest) = self.actions.remove(oldest) {
                 changes.delete(&oldest);
             }
         }
         context.write(changes);
     }
 }
+
+/// What is said of an action whose coordinator was killed before it came to its end.
+fn after_a_kill(outcome: &Outcome) -> Option<Outcome> {
+    match outcome {
+        // The order is gone; the policy decides again.
+        Outcome::Waiting { .. } => Some(Outcome::Lost),
+        Outcome::Running => Some(Outcome::Failed {
+            why: "the coordinator was restarted meanwhile: the job may have been restarted"
+                .to_string(),
+        }),
+        Outcome::Nothing
+        | Outcome::DryRun
+        | Outcome::NoTarget
+        | Outcome::Lost
+        | Outcome::Overtaken
+        | Outcome::Finished { .. }
+        | Outcome::Refused { .. }
+        | Outcome::Failed { .. } => None,
+    }
+}
+
+/// The restarts among actions, oldest first, each by the first of its targets, and what became of
+/// it.
+fn restarts(records: &[ActionRecord]) -> Vec<(&ActionRecord, Progress)> {
+    // A decision has an action for each target, but is one restart.
+    let mut found: Vec<(&ActionRecord, Progress)> = Vec::new();
+    let mut known = BTreeMap::new();
+    for record in records.iter().filter(|record| record.is_counted()) {
+        let index = *known.entry((&record.incident_id, record.wall_ns)).or_insert(found.len());
+        let progress = record.outcome.progress();
+        match found.get_mut(index) {
+            Some((_, greatest)) => *greatest = progress.max(*greatest),
+            None => found.push((record, progress)),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "actions_tests.rs"]
+mod tests;

@@ -67,6 +67,8 @@ pub(crate) enum Effect {
     AttemptEnded { serial: u32 },
     /// An attempt that had ended goes on.
     AttemptResumed { serial: u32 },
+    /// Write into the audit what the coordinator does without being asked.
+    Audit { action: &'static str, subject: String },
     /// An incident was diagnosed: a restart may help.
     ConsiderRestart { incident: String },
 }

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use memtape_core::limits::COMPARISONS_MAX;
 use memtape_core::policy::Outcome;
+use memtape_proto::api::Name as _;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinError;
 
+use crate::access::Door;
 use crate::ingest::event::Event;
+use crate::restart::target::{Order, Target};
 use crate::state::effects::{Work, WorkDone};
 use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
@@ -34,11 +37,13 @@ pub(crate) async fn blocking<T: Send + 'static>(
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     snapshots: Snapshots,
+    door: Arc<Door>,
     events: mpsc::Sender<Event>,
 ) {
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
     while let Some(work) = works.recv().await {
         let (snapshots, events, turns) = (snapshots.clone(), events.clone(), turns.clone());
+        let door = door.clone();
         tokio::spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
@@ -46,16 +51,100 @@ pub(crate) async fn carry_out(
                     let _turn = turns.acquire().await;
                     diagnosing::compare(*task, &snapshots).await
                 }
-                Work::Restart { target, order } => {
-                    let outcome = match target.run(&order).await {
-                        Ok(said) => Outcome::Finished { said },
-                        Err(why) => Outcome::Failed { why: why.to_string() },
-                    };
-                    WorkDone::Restarted { action: order.action, outcome }
-                }
+                Work::Restart { target, order } => restart(target, *order, &door).await,
             };
             // The loop is gone: the coordinator stops.
             let _ = events.send(Event::Worked(done)).await;
         });
+    }
+}
+
+/// Asks a target for a restart, when that is written into the audit; then also what came of it.
+async fn restart(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
+    let subject = format!("{} {} {}", order.job, order.action, target.kind().as_str());
+    let outcome = match door.audit_own("restart", subject.clone()).await {
+        Ok(()) => target.run(&order).await,
+        Err(why) => Outcome::Refused { why: why.to_string() },
+    };
+    let ended = match &outcome {
+        Outcome::Finished { .. } => "restart done",
+        Outcome::Refused { .. } => "restart refused",
+        _ => "restart failed",
+    };
+    // It is done: whether this can be written changes nothing. A loss is counted and logged.
+    let _ = door.audit_own(ended, subject).await;
+    WorkDone::Restarted { action: order.action, outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use memtape_proto::api::ActionKind;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::access::audit::Audit;
+    use crate::access::tokens::Tokens;
+    use crate::restart::target::Running;
+    use crate::state::counters::Counters;
+    use crate::store::Store;
+    use crate::store::testing::simulated::disk::SimulatedDisk;
+
+    #[derive(Debug, Default)]
+    struct Asked(AtomicBool);
+
+    impl Target for Asked {
+        fn kind(&self) -> ActionKind {
+            ActionKind::Command
+        }
+
+        fn run<'a>(&'a self, _: &'a Order) -> Running<'a> {
+            self.0.store(true, Ordering::Relaxed);
+            Box::pin(async { Outcome::Finished { said: "done".to_string() } })
+        }
+    }
+
+    /// Whether the target is asked, and the actions that are in the audit then.
+    async fn check(roles: &str, is_disk_full: bool, is_asked: bool, audited: &[&str]) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("access.toml");
+        std::fs::write(&file, roles).unwrap();
+        let disk = SimulatedDisk::new(1);
+        let store = Store::open_simulated(&disk).unwrap().0;
+        let audit = Audit::new(store.clone(), Arc::new(Counters::default()), Vec::new());
+        let tokens = Tokens::new(store.clone(), Vec::new());
+        let door = Door::new(Some(file), None, tokens, audit.clone()).unwrap();
+        if is_disk_full {
+            disk.fail_writes(1 << 20);
+        }
+        let target = Arc::new(Asked::default());
+        let order =
+            Order { job: "train".to_string(), action: "act-1".to_string(), ..Order::default() };
+        let writing = async {
+            loop {
+                store.turn();
+                yield_now().await;
+            }
+        };
+        let done = tokio::select! {
+            done = restart(target.clone(), order, &door) => done,
+            () = writing => unreachable!("it never ends"),
+        };
+        assert_eq!(target.0.load(Ordering::Relaxed), is_asked, "{roles}");
+        let WorkDone::Restarted { outcome, .. } = done else { panic!("{done:?}") };
+        assert_eq!(matches!(outcome, Outcome::Finished { .. }), is_asked, "{outcome:?}");
+        assert_eq!(matches!(outcome, Outcome::Refused { .. }), !is_asked, "{outcome:?}");
+        let (entries, _) = audit.read(0, 10);
+        let entries: Vec<_> = entries.iter().map(|entry| entry.action.as_str()).collect();
+        assert_eq!(entries, audited);
+    }
+
+    #[tokio::test]
+    async fn a_restart_that_cannot_be_audited_is_refused() {
+        let both = ["restart", "restart done"];
+        check("audit = \"required\"\n", false, true, &both).await;
+        check("audit = \"required\"\n", true, false, &["restart", "restart refused"]).await;
+        check("audit = \"best-effort\"\n", true, true, &both).await;
     }
 }

@@ -4,6 +4,7 @@ use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
+use super::budgets::Scope;
 use crate::diagnosis::{Class, RestartAnswer};
 
 /// What to do, and why.
@@ -56,10 +57,30 @@ pub enum Objection {
         /// That restart was a dry run.
         is_dry_run: bool,
     },
-    /// The job was restarted too often.
+    /// A restart of the job is under way.
+    UnderWay,
+    /// The restart target refused the last restart of the job; it is tried again.
+    Retried {
+        /// Tries that were refused.
+        tries: u32,
+        /// Time until the next try, in nanoseconds.
+        left_ns: u64,
+    },
+    /// There were too many restarts.
     BudgetSpent {
+        /// Of what.
+        scope: Scope,
         /// Restarts within the window.
         restarts: usize,
+        /// Length of the window, in nanoseconds.
+        window_ns: u64,
+    },
+    /// The restart target refused too many restarts.
+    TriesSpent {
+        /// Of what.
+        scope: Scope,
+        /// Tries within the window that no restart came of.
+        tries: usize,
         /// Length of the window, in nanoseconds.
         window_ns: u64,
     },
@@ -90,6 +111,14 @@ impl Decision {
         let (Self::Nothing(new), Self::Nothing(old)) = (self, earlier) else { return false };
         match (new, old) {
             (Objection::NoHelp { .. }, Objection::NoHelp { .. }) => new == old,
+            (
+                Objection::BudgetSpent { scope: new, .. },
+                Objection::BudgetSpent { scope: old, .. },
+            )
+            | (
+                Objection::TriesSpent { scope: new, .. },
+                Objection::TriesSpent { scope: old, .. },
+            ) => new == old,
             _ => discriminant(new) == discriminant(old),
         }
     }
@@ -135,9 +164,22 @@ impl Display for Objection {
                 }
                 write!(formatter, ": {} of cool-down left", Duration(left_ns))
             }
-            Self::BudgetSpent { restarts, window_ns } => write!(
+            Self::UnderWay => formatter.write_str("a restart of the job is under way"),
+            Self::Retried { tries, left_ns } => write!(
                 formatter,
-                "the budget is spent: {restarts} restarts within {}, a person must look",
+                "the restart target refused ({tries} tries): the next try is in {}",
+                Duration(left_ns)
+            ),
+            Self::BudgetSpent { scope, restarts, window_ns } => write!(
+                formatter,
+                "the budget of the {} is spent: {restarts} restarts within {}, a person must look",
+                scope.as_str(),
+                Duration(window_ns)
+            ),
+            Self::TriesSpent { scope, tries, window_ns } => write!(
+                formatter,
+                "the restart target refuses: {tries} tries of the {} within {}, a person must look",
+                scope.as_str(),
                 Duration(window_ns)
             ),
             Self::BeyondHorizon { oom_in_ns, horizon_ns } => write!(

@@ -2,17 +2,20 @@
 //!
 //! Detecting is not acting: the policy is off by default here, and the coordinator starts with a
 //! dry run. Every decision, also the one to do nothing, is a value with its reason ([`decision`]).
-//! Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not here. The policy
-//! runs no command and calls no one; what came of a decision is an [`Outcome`].
+//! Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not here. How many
+//! there may be is decided by [`budgets`]. The policy runs no command and calls no one; what came
+//! of a decision is an [`Outcome`].
 
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 
 use crate::diagnosis::{Class, RestartAnswer};
+use crate::identity::owner::Owner;
 
+pub mod budgets;
 mod decision;
 mod outcome;
 
+use budgets::{Budget, Budgets, Limits, Progress, Restart};
 pub use decision::{Decision, Grounds, Objection};
 pub use outcome::Outcome;
 
@@ -41,34 +44,30 @@ impl Mode {
 pub struct Settings {
     /// How far it may go.
     pub mode: Mode,
-    /// Least time between two restarts of one job, in nanoseconds. Too short restarts a job that
-    /// is still loading its checkpoint.
-    pub cooldown_ns: u64,
-    /// At most this many restarts of one job within [`Self::window_ns`]: a leak that comes back
-    /// needs a person, not another restart.
-    pub budget: u32,
-    /// Length of the budget's window, in nanoseconds.
-    pub window_ns: u64,
+    /// How many restarts there may be.
+    pub budgets: Limits,
     /// Act only when the device is full within this time, in nanoseconds. A restart costs the
     /// steps since the last checkpoint, so it should come late, but before the job dies.
     pub horizon_ns: u64,
     /// Act without regard to the horizon.
     pub always: bool,
-    /// Jobs remembered at most. When a job more comes, the one that acted longest ago is
-    /// forgotten, and with it its cool-down.
-    pub jobs_max: usize,
 }
+
+const HOUR_NS: u64 = 3_600 * 1_000_000_000;
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             mode: Mode::Off,
-            cooldown_ns: 30 * 60 * 1_000_000_000,
-            budget: 3,
-            window_ns: 24 * 3_600 * 1_000_000_000,
-            horizon_ns: 30 * 60 * 1_000_000_000,
+            budgets: Limits {
+                job: Budget { restarts_max: 3, window_ns: 24 * HOUR_NS },
+                owner: Budget { restarts_max: 5, window_ns: HOUR_NS },
+                cluster: Budget { restarts_max: 10, window_ns: HOUR_NS },
+                cooldown_ns: HOUR_NS / 2,
+                retry_ns: HOUR_NS / 12,
+            },
+            horizon_ns: HOUR_NS / 2,
             always: false,
-            jobs_max: 10_000,
         }
     }
 }
@@ -78,6 +77,8 @@ impl Default for Settings {
 pub struct Facts<'a> {
     /// Name of the job.
     pub job: &'a str,
+    /// Whose the job is; none where that is not known.
+    pub owner: Option<&'a Owner>,
     /// Number of the attempt at the job.
     pub attempt: u32,
     /// Name of the incident.
@@ -94,27 +95,19 @@ pub struct Facts<'a> {
     pub ended: bool,
 }
 
-/// The policy and what it remembers of each job.
+/// The policy, and what is spent of its budgets. A dry run counts like a real restart, so that a
+/// trial shows what the real thing would do.
 #[derive(Debug)]
 pub struct Policy {
     settings: Settings,
-    jobs: BTreeMap<String, History>,
-}
-
-/// The restarts of one job. A dry run is remembered like a real one, so that a trial shows what
-/// the real thing would do.
-#[derive(Debug, Default)]
-struct History {
-    /// Times of the restarts within the window, oldest first; at most `budget` of them.
-    acted_ns: VecDeque<u64>,
-    /// The attempt that was last asked to restart.
-    attempt: Option<u32>,
+    budgets: Budgets,
 }
 
 impl Policy {
     /// A policy that remembers nothing.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, jobs: BTreeMap::new() }
+        let budgets = Budgets::new(settings.budgets.clone());
+        Self { settings, budgets }
     }
 
     /// The settings.
@@ -122,31 +115,43 @@ impl Policy {
         &self.settings
     }
 
-    /// Remembers a restart that was made before this process started, from the audit; oldest
-    /// first. `acted_ns` is on the clock of `now_ns`.
-    pub fn restore(&mut self, now_ns: u64, job: &str, attempt: u32, acted_ns: u64) {
-        self.remember(now_ns, job, attempt, acted_ns.min(now_ns));
+    /// Time for which restarts are remembered, in nanoseconds.
+    pub fn remembered_ns(&self) -> u64 {
+        self.budgets.remembered_ns()
     }
 
-    /// Decides. A decision to restart, also in a dry run, counts against the budget at once.
+    /// Remembers a restart of an earlier process, oldest first. `at_ns` is on the clock of
+    /// `now_ns`. One that is under way is settled as any other.
+    pub fn restore(&mut self, now_ns: u64, at_ns: u64, restart: &Restart<'_>, progress: Progress) {
+        self.budgets.add(now_ns, at_ns, restart, progress);
+    }
+
+    /// Says what has become of the restart of a job that is under way.
+    pub fn settle(&mut self, job: &str, progress: Progress) {
+        self.budgets.settle(job, progress);
+    }
+
+    /// Decides. A decision to restart, also in a dry run, counts against the budgets at once.
     pub fn decide(&mut self, now_ns: u64, facts: &Facts<'_>) -> Decision {
         if let Some(objection) = self.objection(now_ns, facts) {
             return Decision::Nothing(objection);
         }
-        self.remember(now_ns, facts.job, facts.attempt, now_ns);
         let grounds = Grounds {
             class: facts.class,
             incident: facts.incident.to_string(),
             oom_in_ns: facts.oom_in_ns,
             urgent: facts.urgent,
         };
-        match self.settings.mode {
-            Mode::Act => Decision::Restart(grounds),
-            Mode::DryRun | Mode::Off => Decision::WouldRestart(grounds),
-        }
+        let (decision, progress) = match self.settings.mode {
+            Mode::Act => (Decision::Restart(grounds), Progress::UnderWay),
+            Mode::DryRun | Mode::Off => (Decision::WouldRestart(grounds), Progress::Made),
+        };
+        self.budgets.add(now_ns, now_ns, &self.restart(facts), progress);
+        decision
     }
 
-    /// The first objection to a restart; none when there is none.
+    /// The first objection to a restart; none when there is none. That a budget is spent is said
+    /// only of restarts that nothing else speaks against.
     fn objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<Objection> {
         if self.settings.mode == Mode::Off {
             return Some(Objection::Off);
@@ -157,9 +162,15 @@ impl Policy {
         if facts.restart.helps() != Some(true) {
             return Some(Objection::NoHelp { class: facts.class, answer: facts.restart });
         }
-        if let Some(objection) = self.history_objection(now_ns, facts) {
-            return Some(objection);
-        }
+        self.too_early(facts).or_else(|| self.budgets.objection(now_ns, &self.restart(facts)))
+    }
+
+    fn restart<'a>(&self, facts: &Facts<'a>) -> Restart<'a> {
+        let Facts { job, owner, attempt, .. } = *facts;
+        Restart { job, owner, attempt, is_dry_run: self.settings.mode != Mode::Act }
+    }
+
+    fn too_early(&self, facts: &Facts<'_>) -> Option<Objection> {
         if self.settings.always || facts.urgent {
             return None;
         }
@@ -170,52 +181,13 @@ impl Policy {
             None => Some(Objection::NoForecast),
         }
     }
-
-    /// The objection that follows from earlier restarts of the job.
-    fn history_objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<Objection> {
-        let history = self.jobs.get(facts.job)?;
-        let since_ns = history.acted_ns.back().map(|&last_ns| now_ns.saturating_sub(last_ns));
-        if let Some(since_ns) = since_ns
-            && since_ns < self.settings.cooldown_ns
-        {
-            let left_ns = self.settings.cooldown_ns - since_ns;
-            // Only a better sentence: some orchestrators give every attempt the same number, so
-            // the number must not decide.
-            let same_attempt = (history.attempt == Some(facts.attempt)).then_some(facts.attempt);
-            let is_dry_run = self.settings.mode != Mode::Act;
-            return Some(Objection::CoolDown { left_ns, same_attempt, is_dry_run });
-        }
-        let restarts = within(&history.acted_ns, now_ns, self.settings.window_ns);
-        let window_ns = self.settings.window_ns;
-        (restarts >= self.settings.budget as usize)
-            .then_some(Objection::BudgetSpent { restarts, window_ns })
-    }
-
-    fn remember(&mut self, now_ns: u64, job: &str, attempt: u32, acted_ns: u64) {
-        if !self.jobs.contains_key(job) && self.jobs.len() >= self.settings.jobs_max {
-            let quietest = self.jobs.iter().min_by_key(|(_, history)| history.acted_ns.back());
-            if let Some(quietest) = quietest.map(|(job, _)| job.clone()) {
-                self.jobs.remove(&quietest);
-            }
-        }
-        let history = self.jobs.entry(job.to_string()).or_default();
-        history.attempt = Some(attempt);
-        history.acted_ns.push_back(acted_ns);
-        let kept = within(&history.acted_ns, now_ns, self.settings.window_ns)
-            .min(self.settings.budget as usize)
-            .max(1);
-        while history.acted_ns.len() > kept {
-            history.acted_ns.pop_front();
-        }
-    }
-}
-
-fn within(times_ns: &VecDeque<u64>, now_ns: u64, window_ns: u64) -> usize {
-    times_ns.iter().filter(|&&at_ns| now_ns.saturating_sub(at_ns) < window_ns).count()
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
     use super::*;
 
     const MINUTE: u64 = 60 * 1_000_000_000;
@@ -223,6 +195,7 @@ mod tests {
     fn leak() -> Facts<'static> {
         Facts {
             job: "job",
+            owner: None,
             attempt: 0,
             incident: "inc-1",
             class: Class::Leak,
@@ -301,6 +274,7 @@ mod tests {
             let decision = policy.decide(minute * MINUTE, &Facts { attempt, ..leak() });
             assert_eq!(decision.to_string(), expected, "minute {minute}");
             assert_eq!(matches!(decision, Decision::Restart(_)), expected.starts_with("restart"));
+            policy.settle("job", Progress::Made);
         };
         let restart = "restart: leak (inc-1), out of memory in 10 min";
         check(0, 0, restart);
@@ -312,7 +286,8 @@ mod tests {
         check(10, 1, "did nothing: the last restart is too recent: 20 min of cool-down left");
         check(31, 1, restart);
         check(90, 2, restart);
-        let spent = "did nothing: the budget is spent: 3 restarts within 24 h, a person must look";
+        let spent = "did nothing: the budget of the job is spent: 3 restarts within 24 h, a person \
+                     must look";
         check(180, 3, spent);
         // A day after the first one there is room for another.
         check(24 * 60, 3, restart);
@@ -320,17 +295,76 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_restored_and_bounded() {
-        let limits = Settings { jobs_max: 2, ..settings(Mode::Act) };
-        let mut policy = Policy::new(limits);
-        policy.restore(20 * MINUTE, "job", 0, 5 * MINUTE);
+    fn the_past_is_restored() {
+        let mut policy = Policy::new(settings(Mode::Act));
+        let past = Restart { job: "job", owner: None, attempt: 0, is_dry_run: false };
+        policy.restore(20 * MINUTE, 5 * MINUTE, &past, Progress::Made);
         let decision = policy.decide(20 * MINUTE, &Facts { attempt: 1, ..leak() });
         let why = "did nothing: the last restart is too recent: 15 min of cool-down left";
         assert_eq!(decision.to_string(), why);
-        policy.restore(21 * MINUTE, "second", 0, 21 * MINUTE);
-        policy.restore(22 * MINUTE, "third", 0, 22 * MINUTE);
-        assert_eq!(policy.jobs.len(), 2);
-        let decision = policy.decide(23 * MINUTE, &Facts { attempt: 1, ..leak() });
-        assert!(matches!(decision, Decision::Restart(_)));
+    }
+
+    /// Settles what was decided, and gives the reasons.
+    fn decided(policy: &mut Policy, minute: u64, job: &str, owner: u32, came: Progress) -> String {
+        let owner = Owner { uid: owner, ..Owner::default() };
+        let facts = Facts { job, owner: Some(&owner), ..leak() };
+        let decision = policy.decide(minute * MINUTE, &facts);
+        policy.settle(job, came);
+        decision.to_string()
+    }
+
+    #[test]
+    fn a_restart_that_was_refused_is_tried_again_and_costs_no_cool_down() {
+        let mut policy = Policy::new(settings(Mode::Act));
+        let mut check = |minute, came, expected: &str| {
+            let why = decided(&mut policy, minute, "job", 0, came);
+            assert_eq!(why.strip_prefix("did nothing: ").unwrap_or(&why), expected, "{minute}");
+        };
+        let restart = "restart: leak (inc-1), out of memory in 10 min";
+        let (refused, made) = (Progress::Refused, Progress::Made);
+        check(0, refused, restart);
+        check(1, refused, "the restart target refused (1 tries): the next try is in 4 min");
+        check(5, refused, restart);
+        check(9, refused, "the restart target refused (2 tries): the next try is in 6 min");
+        // One that may have restarted the job counts as one that has.
+        check(15, made, restart);
+        check(40, made, "attempt 0 was already asked to restart: 5 min of cool-down left");
+        check(46, refused, restart);
+        let spent =
+            "the restart target refuses: 3 tries of the job within 24 h, a person must look";
+        check(24 * 60 - 1, made, spent);
+        check(24 * 60, made, restart);
+    }
+
+    #[test]
+    fn an_alarm_about_all_jobs_restarts_few_of_them() {
+        let mut policy = Policy::new(settings(Mode::Act));
+        let mut whys = Vec::new();
+        for job in 0..1000_u32 {
+            whys.push(decided(&mut policy, 0, &job.to_string(), job % 3, Progress::Made));
+        }
+        let count = |start: &str| whys.iter().filter(|why| why.starts_with(start)).count();
+        assert_eq!(count("restart: "), 10);
+        let owners = "did nothing: the budget of the owner is spent: 5 restarts within 60 min, a \
+                      person must look";
+        let all = "did nothing: the budget of the cluster is spent: 10 restarts within 60 min, a \
+                   person must look";
+        assert_eq!(count(owners) + count(all), 990);
+        let whys: Vec<String> = (0..7)
+            .map(|job| decided(&mut policy, 61, &job.to_string(), 7, Progress::Made))
+            .collect();
+        assert_eq!(whys[5], owners);
+    }
+
+    #[test]
+    fn a_target_that_refuses_everything_is_not_asked_for_every_job() {
+        let mut policy = Policy::new(settings(Mode::Act));
+        let whys: Vec<String> = (0..1000_u32)
+            .map(|job| decided(&mut policy, 0, &job.to_string(), job, Progress::Refused))
+            .collect();
+        assert_eq!(whys.iter().filter(|why| why.starts_with("restart: ")).count(), 10);
+        let why = "did nothing: the restart target refuses: 10 tries of the cluster within 60 min, \
+                   a person must look";
+        assert_eq!(whys[999], why);
     }
 }

@@ -3,6 +3,8 @@
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 
+use super::budgets::Progress;
+
 /// What came of a decision; [`Display`] puts it into words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -31,7 +33,12 @@ pub enum Outcome {
         /// What it said.
         said: String,
     },
-    /// The target failed.
+    /// The target refused, or could not be asked: it surely restarted nothing.
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// The target failed; it may have restarted the job before.
     Failed {
         /// Why.
         why: String,
@@ -39,17 +46,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// True when the restart was given to its target, or will be: it counts against the budget.
-    pub fn counts(&self) -> bool {
+    /// What budgets count it as.
+    pub fn progress(&self) -> Progress {
         match self {
-            Self::Nothing | Self::Lost => false,
-            Self::DryRun
-            | Self::NoTarget
-            | Self::Waiting { .. }
-            | Self::Overtaken
-            | Self::Running
-            | Self::Finished { .. }
-            | Self::Failed { .. } => true,
+            Self::Nothing | Self::Lost | Self::Overtaken => Progress::Dropped,
+            Self::Refused { .. } => Progress::Refused,
+            // A dry run shows what a restart would have been.
+            Self::DryRun | Self::NoTarget | Self::Finished { .. } | Self::Failed { .. } => {
+                Progress::Made
+            }
+            Self::Waiting { .. } | Self::Running => Progress::UnderWay,
         }
     }
 }
@@ -66,7 +72,7 @@ impl Display for Outcome {
             Self::Overtaken => formatter.write_str("not run: its reason is gone"),
             Self::Running => formatter.write_str("running"),
             Self::Finished { said } => formatter.write_str(said),
-            Self::Failed { why } => formatter.write_str(why),
+            Self::Refused { why } | Self::Failed { why } => formatter.write_str(why),
         }
     }
 }

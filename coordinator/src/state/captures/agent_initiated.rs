@@ -13,7 +13,7 @@ use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
-use crate::state::effects::Context;
+use crate::state::effects::{Context, Effect};
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
 
@@ -78,6 +78,8 @@ impl Captures {
             capture = %record.id, job = ?job, rank = number, step, reason,
             "an agent took a capture alone"
         );
+        let subject = format!("{} by the agent of {node}", record.id);
+        context.push(Effect::Audit { action: "capture", subject });
         self.insert(context, CaptureState::new(record, vec![part]));
     }
 }

@@ -1,0 +1,93 @@
+//! What a restarted coordinator knows of the restarts before it.
+
+use memtape_core::diagnosis::Class;
+use memtape_core::identity::owner::Owner;
+
+use super::*;
+use crate::store::testing::simulated::disk::SimulatedDisk;
+
+const SECOND_NS: i64 = 1_000_000_000;
+const NOW: Now = Now { mono_ns: 100_000 * 1_000_000_000, wall_ns: 100_000 * SECOND_NS };
+
+fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> ActionRecord {
+    ActionRecord {
+        id: format!("act-{id:07}"),
+        incident_id: format!("inc-{job}"),
+        job: job.to_string(),
+        owner: Some(Owner { uid: 1000, ..Owner::default() }),
+        dry_run: outcome == Outcome::DryRun,
+        wall_ns: wall_s * SECOND_NS,
+        outcome,
+        ..ActionRecord::default()
+    }
+}
+
+fn restored(records: Vec<ActionRecord>) -> Actions {
+    let store = Store::open_simulated(&SimulatedDisk::new(1)).unwrap().0;
+    let settings = Settings { mode: Mode::Act, ..Settings::default() };
+    Actions::restore(NOW, settings, Vec::new(), records, &store)
+}
+
+/// What the policy says of a job of this user now.
+fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
+    let owner = Owner { uid, ..Owner::default() };
+    let facts = Facts {
+        job,
+        owner: Some(&owner),
+        attempt: 7,
+        incident: "inc-1",
+        class: Class::Leak,
+        restart: RestartAnswer::GivesBack,
+        oom_in_ns: None,
+        urgent: true,
+        ended: false,
+    };
+    actions.policy.decide(NOW.mono_ns, &facts).to_string()
+}
+
+fn refused() -> Outcome {
+    Outcome::Refused { why: "no quota".to_string() }
+}
+
+#[test]
+fn budgets_outlive_the_coordinator() {
+    let made = || Outcome::Finished { said: "done".to_string() };
+    let mut actions = restored(vec![
+        record(1, "refused", 99_990, refused()),
+        record(2, "dry", 99_990, Outcome::DryRun),
+        record(3, "lost", 99_990, Outcome::Waiting { capture: "cap-1".to_string() }),
+        record(4, "unknown", 99_990, Outcome::Running),
+        // Two targets are one restart; one of them made it.
+        record(5, "two", 99_990, refused()),
+        record(6, "two", 99_990, made()),
+        record(7, "a", 99_990, made()),
+        record(8, "b", 99_990, made()),
+    ]);
+    let outcomes: Vec<String> = actions.iter().map(|known| known.outcome.to_string()).collect();
+    assert_eq!(outcomes[2], Outcome::Lost.to_string());
+    assert!(outcomes[3].contains("may have been restarted"), "{}", outcomes[3]);
+    let mut check = |job: &str, uid, expected: &str| {
+        let why = decided(&mut actions, job, uid);
+        assert!(why.starts_with(expected), "{job}: {why}");
+    };
+    check("refused", 1000, "did nothing: the restart target refused (1 tries)");
+    check("unknown", 1000, "did nothing: the last restart is too recent");
+    check("two", 1000, "did nothing: the last restart is too recent");
+    // Four restarts were made; a dry run and one that was lost spend nothing.
+    check("dry", 1000, "restart");
+    check("lost", 1000, "did nothing: the budget of the owner is spent: 5 restarts");
+    check("lost", 1001, "restart");
+}
+
+#[test]
+fn a_flood_of_decisions_forgets_no_restart() {
+    let made = Outcome::Finished { said: "done".to_string() };
+    let mut records = vec![record(0, "long ago", 1, made.clone()), record(1, "job", 99_000, made)];
+    let nothing = |id| record(id, &format!("noise-{id}"), 99_500, Outcome::Nothing);
+    records.extend((2..2 + ACTIONS_MAX).map(nothing));
+    let mut actions = restored(records);
+    let mut context = Context::new(NOW);
+    actions.make_room(&mut context);
+    let kept: Vec<&str> = actions.iter().take(2).map(|known| known.job.as_str()).collect();
+    assert_eq!((actions.iter().count(), kept), (ACTIONS_MAX, vec!["job", "noise-3"]));
+}

@@ -1,0 +1,237 @@
+//! Budgets of restarts: how many a job, the jobs of one owner, and all jobs together may have
+//! within a window, and how soon after one another.
+//!
+//! A restart counts from the moment of its decision. One that was surely not made is given back:
+//! when its target refused it, it is tried again after a wait that doubles, and in each window as
+//! many tries may be refused as restarts may be made. So neither a false alarm about all jobs nor a
+//! target that always fails restarts, or tries, more than the budgets. This file does not know why
+//! a restart is asked for.
+
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+
+use super::decision::Objection;
+use crate::identity::owner::Owner;
+use crate::limits::RESTARTS_REMEMBERED_MAX;
+
+/// How many restarts there may be within a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Restarts at most; 0 allows none.
+    pub restarts_max: u32,
+    /// Length of the window, in nanoseconds.
+    pub window_ns: u64,
+}
+
+/// The budgets, and the times between two restarts of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Restarts of one job: a leak that comes back needs a person, not another restart.
+    pub job: Budget,
+    /// Restarts of all jobs of one owner; jobs whose owner is not known have one owner.
+    pub owner: Budget,
+    /// Restarts of all jobs: an alarm about all of them is a false one, or no restart helps.
+    pub cluster: Budget,
+    /// Least time between two restarts of one job, in nanoseconds. Too short restarts a job that
+    /// is still loading its checkpoint.
+    pub cooldown_ns: u64,
+    /// Time from a restart that its target refused to the next try, in nanoseconds. It doubles
+    /// with each try.
+    pub retry_ns: u64,
+}
+
+/// Whose budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Scope {
+    /// One job's.
+    Job,
+    /// That of all jobs of an owner.
+    Owner,
+    /// That of all jobs.
+    Cluster,
+}
+
+impl Scope {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// What has become of a restart, as budgets count it. Of a restart with several targets the
+/// greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// It was given up before a target was asked.
+    Dropped,
+    /// The target refused it, or could not be asked: it was surely not made.
+    Refused,
+    /// It was made, or may have been.
+    Made,
+    /// It is under way.
+    UnderWay,
+}
+
+/// A restart, for the budgets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restart<'a> {
+    /// Name of the job.
+    pub job: &'a str,
+    /// Whose the job is; none where that is not known.
+    pub owner: Option<&'a Owner>,
+    /// Number of the attempt at the job.
+    pub attempt: u32,
+    /// It is only shown.
+    pub is_dry_run: bool,
+}
+
+/// The restarts within the windows; at most [`RESTARTS_REMEMBERED_MAX`].
+#[derive(Debug)]
+pub struct Budgets {
+    limits: Limits,
+    known: VecDeque<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    at_ns: u64,
+    job: String,
+    owner: Option<Owner>,
+    attempt: u32,
+    is_dry_run: bool,
+    progress: Progress,
+}
+
+impl Budgets {
+    /// Budgets of which nothing is spent.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, known: VecDeque::new() }
+    }
+
+    /// Time for which a restart is remembered, in nanoseconds.
+    pub fn remembered_ns(&self) -> u64 {
+        let Limits { job, owner, cluster, cooldown_ns, retry_ns: _ } = &self.limits;
+        job.window_ns.max(owner.window_ns).max(cluster.window_ns).max(*cooldown_ns)
+    }
+
+    /// The first objection to a restart now; none when there is none.
+    pub fn objection(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
+        self.too_soon(now_ns, restart).or_else(|| self.spent(now_ns, restart))
+    }
+
+    /// Counts a restart. One that is dropped is not remembered.
+    pub fn add(&mut self, now_ns: u64, at_ns: u64, restart: &Restart<'_>, progress: Progress) {
+        let remembered_ns = self.remembered_ns();
+        self.known.retain(|known| is_within(known.at_ns, now_ns, remembered_ns));
+        if progress == Progress::Dropped {
+            return;
+        }
+        // Only restarts of an earlier process can be too many; the newest matter.
+        if self.known.len() >= RESTARTS_REMEMBERED_MAX {
+            self.known.pop_front();
+        }
+        self.known.push_back(Known {
+            at_ns: at_ns.min(now_ns),
+            job: restart.job.to_string(),
+            owner: restart.owner.cloned(),
+            attempt: restart.attempt,
+            is_dry_run: restart.is_dry_run,
+            progress,
+        });
+    }
+
+    /// Says what has become of the restart of a job that is under way. There is one at most.
+    pub fn settle(&mut self, job: &str, progress: Progress) {
+        let is_meant = |known: &Known| known.job == job && known.progress == Progress::UnderWay;
+        let Some(index) = self.known.iter().position(is_meant) else { return };
+        match progress {
+            Progress::Dropped => drop(self.known.remove(index)),
+            Progress::Refused | Progress::Made | Progress::UnderWay => {
+                if let Some(known) = self.known.get_mut(index) {
+                    known.progress = progress;
+                }
+            }
+        }
+    }
+
+    /// The objection that follows from the job's last restart.
+    fn too_soon(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
+        let of_job = || self.known.iter().filter(|known| known.job == restart.job);
+        let Limits { cooldown_ns, retry_ns, job, .. } = &self.limits;
+        let made = of_job().filter(|known| known.progress != Progress::Refused);
+        if let Some(last) = made.max_by_key(|known| known.at_ns) {
+            let since_ns = now_ns.saturating_sub(last.at_ns);
+            if since_ns < *cooldown_ns {
+                let left_ns = cooldown_ns - since_ns;
+                // Only a better sentence: some orchestrators give every attempt the same number,
+                // so the number must not decide.
+                let same_attempt = (last.attempt == restart.attempt).then_some(restart.attempt);
+                let is_dry_run = last.is_dry_run;
+                return Some(Objection::CoolDown { left_ns, same_attempt, is_dry_run });
+            }
+        }
+        if of_job().any(|known| known.progress == Progress::UnderWay) {
+            return Some(Objection::UnderWay);
+        }
+        let refused = of_job().filter(|known| {
+            known.progress == Progress::Refused && is_within(known.at_ns, now_ns, job.window_ns)
+        });
+        let (tries, last_ns) =
+            refused.fold((0_u32, 0), |(tries, last), known| (tries + 1, known.at_ns.max(last)));
+        let doublings = tries.checked_sub(1)?;
+        let wait_ns = retry_ns.saturating_mul(2_u64.saturating_pow(doublings));
+        let left_ns = wait_ns.saturating_sub(now_ns.saturating_sub(last_ns));
+        (left_ns > 0).then_some(Objection::Retried { tries, left_ns })
+    }
+
+    /// The objection of the first budget that is spent.
+    fn spent(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
+        let Limits { job, owner, cluster, .. } = self.limits;
+        let scopes = [(Scope::Job, job), (Scope::Owner, owner), (Scope::Cluster, cluster)];
+        let of_scopes =
+            scopes.into_iter().find_map(|(scope, Budget { restarts_max, window_ns })| {
+                let (mut made, mut refused) = (0, 0);
+                for known in self.known.iter().filter(|known| {
+                    is_within(known.at_ns, now_ns, window_ns)
+                        && match scope {
+                            Scope::Job => known.job == restart.job,
+                            Scope::Owner => known.owner.as_ref() == restart.owner,
+                            Scope::Cluster => true,
+                        }
+                }) {
+                    // One that is under way may come to be either.
+                    made += usize::from(known.progress != Progress::Refused);
+                    refused += usize::from(known.progress != Progress::Made);
+                }
+                let max = restarts_max as usize;
+                if made >= max {
+                    return Some(Objection::BudgetSpent { scope, restarts: made, window_ns });
+                }
+                (refused >= max).then_some(Objection::TriesSpent {
+                    scope,
+                    tries: refused,
+                    window_ns,
+                })
+            });
+        let window_ns = self.remembered_ns();
+        let is_remembered = |known: &&Known| is_within(known.at_ns, now_ns, window_ns);
+        of_scopes.or_else(|| {
+            let restarts = self.known.iter().filter(is_remembered).count();
+            let scope = Scope::Cluster;
+            (restarts >= RESTARTS_REMEMBERED_MAX).then_some(Objection::BudgetSpent {
+                scope,
+                restarts,
+                window_ns,
+            })
+        })
+    }
+}
+
+fn is_within(at_ns: u64, now_ns: u64, window_ns: u64) -> bool {
+    now_ns.saturating_sub(at_ns) < window_ns
+}
+
+#[cfg(test)]
+#[path = "budgets_tests.rs"]
+mod tests;
