@@ -157,6 +157,24 @@ fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
+/// An option's value that may hold a secret: it is not printed, not even by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Hidden(pub(crate) String);
+
+impl std::str::FromStr for Hidden {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_string()))
+    }
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("…")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,6 +23,7 @@ mod reference;
 mod render;
 mod report;
 mod runtime;
+mod secret_file;
 mod terminal;
 mod top;
 mod watch;

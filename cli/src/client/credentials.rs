@@ -1,7 +1,6 @@
 //! How a program shows the coordinator who it is: by a certificate, by a token, or not at all.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use anyhow::Context;
 use memtape_tls::client::ClientTls;
@@ -9,6 +8,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use crate::args::Mistakes;
 use crate::globals::Globals;
+use crate::secret_file;
 
 /// The variable that holds a token.
 const TOKEN: &str = "MEMTAPE_TOKEN";
@@ -25,7 +25,10 @@ impl Credentials {
     /// Fails when a file cannot be read.
     pub(crate) fn read(globals: &Globals) -> anyhow::Result<Self> {
         let tls = globals.tls_dir.as_deref().map(ClientTls::open).transpose()?;
-        let of_file = globals.token_file.as_deref().map(token).transpose()?;
+        let of_file = globals.token_file.as_deref().map(secret_file::read).transpose()?;
+        if let Some(warning) = globals.token_file.as_deref().and_then(secret_file::warning) {
+            eprintln!("memtape: warning: {warning}");
+        }
         let of_variable = || std::env::var(TOKEN).ok().map(|text| text.trim().to_string());
         let token = of_file.or_else(of_variable).filter(|token| !token.is_empty());
         Ok(Self { tls, token })
@@ -55,12 +58,6 @@ impl Credentials {
         value.set_sensitive(true);
         Ok(builder.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)])))
     }
-}
-
-fn token(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("the token in {} cannot be read", path.display()))?;
-    Ok(text.trim().to_string())
 }
 
 /// Is the server of this URL on this machine?

@@ -4,19 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::builder::FalseyValueParser;
 use memtape_coordinator::{Config, RestartConfig, Webhook};
 use memtape_core::capture;
+use memtape_core::policy::budgets::{Budget, Limits};
 use memtape_core::policy::{Mode, Settings};
 use serde_json::json;
 
-use crate::args::Mistakes;
-use crate::args::{byte_count, duration};
+use crate::args::{Hidden, Mistakes, byte_count, duration};
 use crate::globals::Globals;
 use crate::output;
-
 use crate::runtime;
+use crate::secret_file;
 
 /// `memtape coordinator`.
 #[derive(Debug, clap::Args)]
@@ -83,7 +82,8 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, value_enum, env = "MEMTAPE_RESTART", default_value_t = RestartMode::DryRun)]
     pub(crate) restart: RestartMode,
     /// Command that restarts a job, run by sh -c with MEMTAPE_JOB, MEMTAPE_RANK and more set
-    /// [default: none].
+    /// [default: none]. When it ends with another status than 0, nothing was restarted, and it is
+    /// run again later.
     #[arg(long, value_name = "CMD", env = "MEMTAPE_RESTART_COMMAND")]
     pub(crate) restart_command: Option<String>,
     /// Environment variables that the restart command gets beside PATH, HOME, USER, LANG, LC_ALL
@@ -93,7 +93,7 @@ pub(crate) struct CoordinatorArgs {
     /// URL that gets a POST to restart a job [default: none]. The request is signed if there is a
     /// secret. Put a URL with a token in a file: every user can read command lines.
     #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK", hide_env_values = true)]
-    pub(crate) restart_webhook: Option<String>,
+    pub(crate) restart_webhook: Option<Hidden>,
     /// File with that URL.
     #[arg(long, value_name = "FILE", conflicts_with = "restart_webhook")]
     pub(crate) restart_webhook_file: Option<PathBuf>,
@@ -102,13 +102,19 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) restart_webhook_secret_file: Option<PathBuf>,
     /// Secret of the webhook's signature. Not an option: every user can read command lines.
     #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
-    pub(crate) restart_webhook_secret: Option<String>,
+    pub(crate) restart_webhook_secret: Option<Hidden>,
     /// Least time between two restarts of one job [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_cooldown: Option<Duration>,
     /// Most restarts of one job a day [default: 3].
     #[arg(long, value_name = "COUNT")]
     pub(crate) restart_budget: Option<u32>,
+    /// Most restarts of all jobs of one owner an hour [default: 5].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) restart_budget_owner: Option<u32>,
+    /// Most restarts of all jobs an hour [default: 10].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) restart_budget_cluster: Option<u32>,
     /// Restart only if the device will be full within this time [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_horizon: Option<Duration>,
@@ -132,6 +138,7 @@ pub(crate) enum RestartMode {
 /// address as soon as it listens.
 /// Fails when settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
+    let warnings = warnings(&args, std::env::args());
     let config = Config { tls_dir: globals.tls_dir.clone(), ..config(args)? };
     let json = globals.json;
     let mistakes = config.mistakes();
@@ -139,6 +146,9 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
         return Err(Mistakes(mistakes).into());
     }
     runtime::log(json)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     let scheme = if config.tls_dir.is_some() { "https" } else { "http" };
     let on_bound = move |address: SocketAddr| {
         let url = format!("{scheme}://{address}");
@@ -191,16 +201,17 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
             RestartMode::DryRun => Mode::DryRun,
             RestartMode::Act => Mode::Act,
         },
-        cooldown_ns: args.restart_cooldown.map_or(default.policy.cooldown_ns, nanoseconds),
-        budget: args.restart_budget.unwrap_or(default.policy.budget),
+        budgets: budgets(args, default.policy.budgets),
         horizon_ns: args.restart_horizon.map_or(default.policy.horizon_ns, nanoseconds),
         ..default.policy
     };
     let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
-    let secret = in_file(args.restart_webhook_secret_file.as_ref())?;
-    let secret = secret.or_else(|| args.restart_webhook_secret.clone());
-    let url = in_file(args.restart_webhook_file.as_ref())?;
-    let url = url.or_else(|| args.restart_webhook.clone());
+    let in_file = |file: &Option<PathBuf>| file.as_deref().map(secret_file::read).transpose();
+    let of_option = |option: &Option<Hidden>| option.clone().map(|Hidden(text)| text);
+    let secret = in_file(&args.restart_webhook_secret_file)?;
+    let secret = secret.or_else(|| of_option(&args.restart_webhook_secret));
+    let url = in_file(&args.restart_webhook_file)?;
+    let url = url.or_else(|| of_option(&args.restart_webhook));
     Ok(RestartConfig {
         policy,
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
@@ -210,16 +221,35 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
     })
 }
 
-/// The only line of a file that holds a secret; none without a file.
-/// Fails when it cannot be read, or does not hold one line.
-fn in_file(file: Option<&PathBuf>) -> anyhow::Result<Option<String>> {
-    let Some(file) = file else { return Ok(None) };
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("{} cannot be read", file.display()))?;
-    let secret = text.trim();
-    let is_line = !secret.is_empty() && !secret.contains('\n');
-    anyhow::ensure!(is_line, "{} must hold one line, not more and not less", file.display());
-    Ok(Some(secret.to_string()))
+fn budgets(args: &CoordinatorArgs, default: Limits) -> Limits {
+    let budget = |option: Option<u32>, default: Budget| Budget {
+        restarts_max: option.unwrap_or(default.restarts_max),
+        ..default
+    };
+    Limits {
+        job: budget(args.restart_budget, default.job),
+        owner: budget(args.restart_budget_owner, default.owner),
+        cluster: budget(args.restart_budget_cluster, default.cluster),
+        cooldown_ns: args.restart_cooldown.map_or(default.cooldown_ns, nanoseconds),
+        retry_ns: default.retry_ns,
+    }
+}
+
+/// What is said at the start about secrets that other users can read: in files, and in a URL on the
+/// command line.
+fn warnings(args: &CoordinatorArgs, mut words: impl Iterator<Item = String>) -> Vec<String> {
+    let files = [&args.restart_webhook_file, &args.restart_webhook_secret_file];
+    let files = files.into_iter().flatten().filter_map(|file| secret_file::warning(file));
+    let url = args.restart_webhook.as_ref().map(|Hidden(url)| url).filter(|url| {
+        let may_hold_secret = url.contains(['?', '@']);
+        may_hold_secret && words.any(|word| word.contains(url.as_str()))
+    });
+    let url = url.map(|_| {
+        "every user can read the URL of --restart-webhook in the list of processes: put it into \
+         a file, and name that with --restart-webhook-file"
+            .to_string()
+    });
+    files.chain(url).collect()
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -228,6 +258,8 @@ fn nanoseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use clap::Parser;
 
     use super::*;
@@ -245,16 +277,44 @@ mod tests {
     }
 
     #[test]
+    fn secrets_that_others_can_read_are_reported_and_not_printed() {
+        let check = |line: &str, is_on_line: bool, expected: usize| {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            let Command::Coordinator(args) = cli.command else { panic!("another: {line}") };
+            let words = line.split(' ').map(String::from).filter(|_| is_on_line);
+            let found = warnings(&args, words);
+            assert_eq!(found.len(), expected, "{found:?}");
+            assert!(!format!("{found:?}{args:?}").contains("hush"), "{args:?}");
+        };
+        check("memtape coordinator --restart-webhook http://x/?token=hush", true, 1);
+        check("memtape coordinator --restart-webhook=http://me:hush@x/", true, 1);
+        // The variable of the option is not on the command line.
+        check("memtape coordinator --restart-webhook http://x/?token=hush", false, 0);
+        check("memtape coordinator --restart-webhook http://x/restart", true, 0);
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("url");
+        std::fs::write(&file, "http://x/?token=hush").expect("written");
+        let line = format!("memtape coordinator --restart-webhook-file {}", file.display());
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).expect("set");
+        check(&line, true, 1);
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("set");
+        check(&line, true, 0);
+    }
+
+    #[test]
     fn options_reach_the_settings() {
         let config = parsed(
             "memtape coordinator --listen 127.0.0.1:0 --data-dir d --capture-deadline 5s \
              --capture-before 64 --restart act --restart-command scontrol --restart-cooldown 1m \
-             --restart-webhook http://x",
+             --restart-budget-owner 7 --restart-budget-cluster 9 --restart-webhook http://x",
         );
         assert_eq!(config.capture.deadline_ns, 5_000_000_000);
         assert_eq!(config.capture.before_steps, 64);
         assert_eq!(config.restart.policy.mode, Mode::Act);
-        assert_eq!(config.restart.policy.cooldown_ns, 60_000_000_000);
+        let budgets = config.restart.policy.budgets;
+        assert_eq!(budgets.cooldown_ns, 60_000_000_000);
+        assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));
+        assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command, ["sh", "-c", "scontrol"]);
         assert_eq!(config.mistakes(), Vec::<String>::new());
         let without_hook = parsed("memtape coordinator --restart act").mistakes();
