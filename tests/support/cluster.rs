@@ -21,6 +21,8 @@ pub struct Cluster {
     coordinator: Option<Process>,
     agents: Vec<Process>,
     agents_see: Vec<(String, String)>,
+    coordinator_sees: Vec<(String, String)>,
+    has_tls: bool,
 }
 
 impl Cluster {
@@ -31,17 +33,42 @@ impl Cluster {
 
     /// As [`Self::start`], with agents that have this in their environment.
     pub fn start_with(nodes: &[&str], agents_see: &[(String, String)]) -> Self {
-        let scratch = tempfile::tempdir().expect("a temporary folder");
-        let mut cluster = Self {
-            scratch,
-            port: free_port(),
-            coordinator: None,
-            agents: Vec::new(),
-            agents_see: agents_see.to_vec(),
-        };
+        let mut cluster = Self { agents_see: agents_see.to_vec(), ..Self::new() };
         cluster.start_coordinator();
         cluster.start_agents(nodes);
         cluster
+    }
+
+    /// As [`Self::start`], with mutual TLS: `pki` in its folder has the certificates, valid for 60
+    /// days, and the command line shows that of the admin. The coordinator has this in its
+    /// environment.
+    ///
+    /// # Panics
+    /// When certificates cannot be made.
+    pub fn start_trusted(nodes: &[&str], coordinator_sees: &[(String, String)]) -> Self {
+        let coordinator_sees = coordinator_sees.to_vec();
+        let mut cluster = Self { coordinator_sees, has_tls: true, ..Self::new() };
+        let init = ["tls", "init", "pki", "--host", "127.0.0.1", "--days", "60"];
+        let issue = ["tls", "issue", "pki", "--agent", &nodes.join(","), "--days", "60"];
+        for command in [&init[..], &issue[..]] {
+            let made = cluster.run(command);
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        }
+        cluster.start_coordinator();
+        cluster.start_agents(nodes);
+        cluster
+    }
+
+    fn new() -> Self {
+        Self {
+            scratch: tempfile::tempdir().expect("a temporary folder"),
+            port: free_port(),
+            coordinator: None,
+            agents: Vec::new(),
+            agents_see: Vec::new(),
+            coordinator_sees: Vec::new(),
+            has_tls: false,
+        }
     }
 
     fn start_agents(&mut self, nodes: &[&str]) {
@@ -53,6 +80,9 @@ impl Cluster {
             command.args(["--coordinator", &self.url()]);
             command.arg("--tape-dir").arg(self.tapes(node));
             command.arg("--spool-dir").arg(self.scratch.path().join(format!("spool-{node}")));
+            if self.has_tls {
+                command.arg("--tls-dir").arg(self.pki(&format!("agent-{node}")));
+            }
             self.agents.push(Process::start(&mut command));
         }
     }
@@ -69,7 +99,11 @@ impl Cluster {
     pub fn start_coordinator(&mut self) {
         let mut command = Command::new(memtape());
         command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", self.port)]);
-        command.arg("--data-dir").arg(self.data());
+        command.arg("--data-dir").arg(self.data()).envs(self.coordinator_sees.iter().cloned());
+        if self.has_tls {
+            command.arg("--tls-dir").arg(self.pki("coordinator"));
+            command.arg("--access-file").arg(self.pki("access.toml"));
+        }
         self.coordinator = Some(Process::start(&mut command));
         wait_for("the coordinator answers", PATIENCE, || {
             self.memtape(&["jobs", "--json"]).status.success().then_some(())
@@ -107,13 +141,31 @@ impl Cluster {
 
     /// Where the coordinator answers.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let scheme = if self.has_tls { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    fn pki(&self, name: &str) -> PathBuf {
+        self.scratch.path().join("pki").join(name)
+    }
+
+    /// Runs the command line in the folder for the test's own files, against no coordinator.
+    ///
+    /// # Panics
+    /// When the binary cannot be run.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(memtape());
+        command.args(arguments).current_dir(self.scratch.path());
+        command.output().expect("memtape runs")
     }
 
     /// Runs the command line against this cluster.
     pub fn memtape(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(memtape());
         command.args(arguments).env("MEMTAPE_COORDINATOR", self.url());
+        if self.has_tls && !arguments.contains(&"--tls-dir") {
+            command.arg("--tls-dir").arg(self.pki("user-admin"));
+        }
         command.output().expect("memtape runs")
     }
 

@@ -17,3 +17,6 @@ mod real_programs;
 
 // A coordinator's folder can be checked, and its index made again.
 mod stored;
+
+// Certificates and clocks change under a running job.
+mod trust;
