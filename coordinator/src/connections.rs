@@ -12,6 +12,7 @@
 
 mod waiting;
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -122,6 +123,8 @@ enum Kind {
 pub(crate) struct Call {
     connection: Arc<Connection>,
     is_admitted: AtomicBool,
+    /// Dropped with it.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// An agent's stream in progress; it ends when this is dropped.
@@ -209,7 +212,8 @@ impl Connection {
 
     /// A call begins. Where too many are not admitted another connection gives way.
     pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
-        let call = Call { connection: self.clone(), is_admitted: AtomicBool::new(false) };
+        let (is_admitted, kept) = (AtomicBool::new(false), Mutex::default());
+        let call = Call { connection: self.clone(), is_admitted, kept };
         self.change(|calls| calls.in_progress += 1, 1);
         self.all.give_up_unknown();
         Arc::new(call)
@@ -335,6 +339,11 @@ impl Call {
     /// Its connection.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    /// Keeps what the answer occupies until it is sent.
+    pub(crate) fn keep(&self, occupied: Box<dyn Any + Send>) {
+        lock(&self.kept).push(occupied);
     }
 
     /// Its client is known, and may make it.
