@@ -149,6 +149,12 @@ impl Agent {
         }
     }
 
+    /// Bytes of memory that captures take, or have room for.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.captures.memory_bytes()
+    }
+
     /// Bytes of snapshots that are being uploaded.
     #[cfg(feature = "simulation")]
     pub(crate) fn held_bytes(&self) -> u64 {
@@ -430,6 +436,7 @@ impl Agent {
             step,
             before,
             trace_events_max: self.config.trace_events_max,
+            bytes_max: 0,
             sampling: None,
         }
     }

@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memtape_core::limits::{REPORT_INTERVAL_SECONDS_MAX, TRACE_EVENTS_MAX};
+use memtape_core::limits::{
+    CENSUS_BYTES_MAX, REPORT_INTERVAL_SECONDS_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX,
+};
 
 /// Settings of one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +40,12 @@ pub struct Config {
     /// Tapes rewound at the same time for a capture, at least 1. Each takes a core and memory for
     /// a copy of its live table. Default: 2.
     pub rewinds_max: usize,
-    /// Snapshots of captures held for uploading, together, in bytes; when they are more, further
-    /// rewinds wait. Default: 512 MiB.
+    /// Memory that all work on tapes may take together, in bytes, at least 512 MiB: censuses,
+    /// rewinds, encoding, and snapshots until they are uploaded. A rewind waits for its part of
+    /// it; a rank whose state takes more than all of it has no part in a capture. Default: 1 GiB.
+    pub memory_bytes_max: u64,
+    /// Snapshots of captures held for uploading, together, in bytes, of that memory; when they are
+    /// more, further rewinds wait. Default: 512 MiB.
     pub upload_bytes_max: u64,
     /// Newest events that a capture carries for each device. Default: 65,536.
     pub trace_events_max: usize,
@@ -61,6 +67,9 @@ pub struct Config {
     pub redacted_names: Vec<String>,
 }
 
+/// Smallest accepted [`Config::memory_bytes_max`].
+const MEMORY_BYTES_MIN: u64 = 512 << 20;
+
 /// Smallest accepted [`Config::spool_bytes_max`].
 const SPOOL_BYTES_MIN: u64 = 1 << 20;
 
@@ -76,6 +85,15 @@ pub(crate) const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTE
 /// Where tapes lie unless `MEMTAPE_DIR` says otherwise.
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 
+impl Config {
+    /// Memory for rewinds and for snapshots that wait: what the one census at a time and the one
+    /// snapshot that is read from the spool leave.
+    pub(crate) fn capture_bytes_max(&self) -> u64 {
+        let others = CENSUS_BYTES_MAX.saturating_add(SNAPSHOT_BYTES_MAX as u64);
+        self.memory_bytes_max.saturating_sub(others)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let tape_dir = std::env::var_os("MEMTAPE_DIR").filter(|value| !value.is_empty());
@@ -90,6 +108,7 @@ impl Default for Config {
             dead_tape_bytes_max: 8 << 30,
             dead_tape_age_max: Duration::from_secs(24 * 60 * 60),
             rewinds_max: 2,
+            memory_bytes_max: 1 << 30,
             upload_bytes_max: 512 << 20,
             trace_events_max: TRACE_EVENTS_MAX,
             spool_dir: spool_dir(),
@@ -134,6 +153,7 @@ impl Config {
             ),
             (self.rewinds_max == 0, "rewinds_max must be at least 1"),
             (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),
+            (self.memory_bytes_max < MEMORY_BYTES_MIN, "memory_bytes_max must be at least 512 MiB"),
             (
                 self.spool_dir.is_some() && self.spool_bytes_max < SPOOL_BYTES_MIN,
                 "spool_bytes_max must be at least 1 MiB",
@@ -199,8 +219,9 @@ mod tests {
                 config.tape_dirs.clear();
                 config.rewinds_max = 0;
                 config.upload_bytes_max = 0;
+                config.memory_bytes_max = 1 << 20;
             },
-            &["tape_dirs", "rewinds_max", "upload_bytes_max"],
+            &["tape_dirs", "rewinds_max", "upload_bytes_max", "memory_bytes_max"],
         );
     }
 }

@@ -16,6 +16,7 @@ use prost::Message;
 
 mod agent_captures;
 mod censuses;
+mod memory;
 mod quotas;
 mod turns;
 

@@ -172,6 +172,10 @@ limits! {
         "Lines of code that a census of one device of one rank has",
         "the lines that keep least are added up",
         "`other_bytes` and `other_blocks` of the census";
+    CENSUS_BYTES_MAX: u64 = 128 << 20, Bytes, "agent",
+        "Memory that counting one tape may take",
+        "blocks beyond 65,536 pairs of stack and birth cohort count as memory without a stack",
+        "the line without a stack";
     CENSUS_COHORTS_MAX: usize = 512, Count, "coordinator",
         "Birth cohorts of one line in a census: more than a job of any length has",
         "the coordinator closes the stream of an agent that sends more",

@@ -150,6 +150,9 @@ proptest! {
         for (index, (expected, cursor)) in run.at_step.iter().enumerate() {
             let step = index as u64 + 1;
             let covered = run.events - cursor <= ring as u64;
+            let bytes_max = tape.snapshot_bytes(16);
+            let within = tape.snapshot_within(PointInTime::EndOf(step), None, 16, bytes_max);
+            prop_assert_eq!(&within, &tape.snapshot(PointInTime::EndOf(step), None, 16));
             match tape.snapshot(PointInTime::EndOf(step), None, 16) {
                 Ok(snapshot) => {
                     prop_assert!(covered, "step {step} came back though it is overwritten");

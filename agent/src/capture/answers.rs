@@ -4,7 +4,9 @@
 //! to be done ([`Work`]). A few tapes are rewound at a time; a snapshot waits compressed in memory,
 //! up to a bound, until the coordinator has stored it or the capture's deadline has passed. A
 //! rewind keeps its turn until its snapshot has found room within that bound, so that no more
-//! snapshots than there are turns can be beyond it. Nothing here pauses a rank. Each work is
+//! snapshots than there are turns can be beyond it. All of it together has a budget of memory: a
+//! rewind begins when there is room for what its tape says that it takes, and takes no more; one
+//! that is larger than the budget takes all of it, alone. Nothing here pauses a rank. Each work is
 //! answered with one result, whatever has become of its capture meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,8 +58,8 @@ pub(crate) struct Captures {
     own: BTreeSet<WorkId>,
     /// Rewinds that wait for their turn.
     waiting: VecDeque<(WorkId, JobKey, Rewind)>,
-    /// Rewinds that are being made.
-    rewinding: BTreeMap<WorkId, JobKey>,
+    /// Rewinds that are being made, each with the memory that it may take, in bytes.
+    rewinding: BTreeMap<WorkId, (JobKey, u64)>,
     /// Rewinds that are made, and wait for room for their snapshots.
     rewound: VecDeque<(WorkId, JobKey, Rewound)>,
     uploads: BTreeMap<WorkId, Upload>,
@@ -65,6 +67,7 @@ pub(crate) struct Captures {
     works_named: u64,
     rewinds_max: usize,
     upload_bytes_max: u64,
+    memory_bytes_max: u64,
 }
 
 #[derive(Debug)]
@@ -105,6 +108,7 @@ impl Captures {
             works_named: 0,
             rewinds_max: config.rewinds_max,
             upload_bytes_max: config.upload_bytes_max,
+            memory_bytes_max: config.capture_bytes_max(),
         }
     }
 
@@ -161,7 +165,7 @@ impl Captures {
         id: WorkId,
         rewound: Rewound,
     ) -> Option<(JobKey, Rewound)> {
-        let key = self.rewinding.remove(&id)?;
+        let (key, _) = self.rewinding.remove(&id)?;
         let own = if self.own.remove(&id) {
             Some((key, rewound))
         } else {
@@ -271,6 +275,14 @@ impl Captures {
         self.uploads.values().fold(0, |sum, each| sum.saturating_add(self.share(&each.snapshot)))
     }
 
+    /// Memory that rewinds may take and that snapshots take until they are uploaded, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let rewound = self.rewound.iter().filter_map(|(.., rewound)| rewound.snapshot.as_ref());
+        let snapshots = rewound.chain(self.uploads.values().map(|upload| &upload.snapshot));
+        let rewinding = self.rewinding.values().map(|(_, bytes_max)| *bytes_max);
+        rewinding.chain(snapshots.map(|snapshot| snapshot.bytes.len() as u64)).sum()
+    }
+
     /// A snapshot's share of the bound: one that is larger than all of it takes all of it.
     fn share(&self, snapshot: &EncodedSnapshot) -> u64 {
         (snapshot.bytes.len() as u64).min(self.upload_bytes_max)
@@ -289,12 +301,17 @@ impl Captures {
 
     fn begin_rewinds(&mut self) {
         while self.rewinding.len() + self.rewound.len() < self.rewinds_max {
-            let Some((id, key, rewind)) = self.waiting.pop_front() else { return };
+            let Some((id, key, mut rewind)) = self.waiting.pop_front() else { return };
             let is_wanted = self.jobs.get(&key).is_some_and(|job| job.work == id);
             if !is_wanted && !self.own.contains(&id) {
                 continue;
             }
-            self.rewinding.insert(id, key);
+            rewind.bytes_max = rewind.bytes().min(self.memory_bytes_max);
+            if self.memory_bytes().saturating_add(rewind.bytes_max) > self.memory_bytes_max {
+                self.waiting.push_front((id, key, rewind));
+                return;
+            }
+            self.rewinding.insert(id, (key, rewind.bytes_max));
             self.work.push_back(Work::Rewind(id, rewind));
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Rewind {
     pub(crate) before: Option<u64>,
     /// Events per device.
     pub(crate) trace_events_max: usize,
+    /// Memory that it may take, in bytes; set when it begins.
+    pub(crate) bytes_max: u64,
     /// The rank's worker processes, if they are to be sampled.
     pub(crate) sampling: Option<Sampling>,
 }
@@ -59,6 +61,11 @@ impl Rewound {
 }
 
 impl Rewind {
+    /// Memory that it will take, in bytes, by what the tape says of itself.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tape.snapshot_bytes(self.trace_events_max)
+    }
+
     /// The answer for the tape and its snapshot. Blocks; takes milliseconds to seconds. `clock` is
     /// asked once, while the tape is read.
     pub(crate) fn make(&self, clock: impl FnOnce() -> Now) -> Rewound {
@@ -77,6 +84,10 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
     let sampling = rewind.sampling.as_ref().map(Sampling::start);
     let (outcome, mut snapshot, mut details) = match take(rewind, dead) {
         Ok(taken) => taken,
+        Err(error @ RewindError::TooLarge { .. }) => {
+            let why = format!("{error}: give the agent more with --memory-bytes-max");
+            return (Answer { dead, ..no_tape(&why) }, None);
+        }
         Err(error) => return (Answer { dead, ..no_tape(&error.to_string()) }, None),
     };
     if let Some((samples, stacks)) = sampling.map(Running::finish) {
@@ -114,7 +125,8 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
 /// The state asked for, or else the newest, with what became of the request.
 fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<String>), RewindError> {
     let moment = rewind.step.map_or(PointInTime::Present, PointInTime::EndOf);
-    let snapshot = |moment| rewind.tape.snapshot(moment, rewind.before, rewind.trace_events_max);
+    let Rewind { tape, before, trace_events_max, bytes_max, .. } = rewind;
+    let snapshot = |at| tape.snapshot_within(at, *before, *trace_events_max, *bytes_max);
     let outcome = |rewound| Outcome::of(rewind.step, rewound, dead);
     match snapshot(moment) {
         Ok(snapshot) => Ok((outcome(Ok(snapshot.step)), snapshot, Vec::new())),

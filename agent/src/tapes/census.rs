@@ -21,6 +21,14 @@ use crate::tapes::source::TapeWords;
 /// without steps; in nanoseconds.
 const INTERVAL_MAX_NS: u64 = 60_000_000_000;
 
+/// Memory for what is remembered of the tapes between two counts of them, in bytes; a tape whose
+/// part is beyond it is counted without.
+const READERS_BYTES_MAX: usize = 32 << 20;
+
+/// Memory for the censuses of all tapes, in bytes. Beyond it those of the user who has most are
+/// dropped, the largest first.
+const CENSUSES_BYTES_MAX: usize = 48 << 20;
+
 /// The censuses of all tapes.
 #[derive(Debug, Default)]
 pub(crate) struct Censuses {
@@ -48,6 +56,10 @@ struct Counted {
     /// one.
     reader: CensusReader,
     censuses: Vec<Census>,
+    /// Memory that they take, in bytes.
+    censuses_bytes: usize,
+    /// The user who owns the tape.
+    uid: u32,
     /// Steps finished at the last count.
     step: u64,
     counted_ns: Option<u64>,
@@ -100,6 +112,7 @@ impl Censuses {
         self.counting = Some(key);
         let counted = self.tapes.entry(key).or_default();
         (counted.step, counted.counted_ns) = (known.status.step, Some(now_ns));
+        counted.uid = known.owner.uid;
         let reader = std::mem::take(&mut counted.reader);
         let is_final = known.life.death().is_some();
         Some((key, Count { tape: Arc::clone(&known.tape), reader, is_final }))
@@ -125,8 +138,35 @@ impl Censuses {
         // Forgotten meanwhile.
         let Some(counted) = self.tapes.get_mut(&key) else { return };
         counted.reader = if result.is_final { CensusReader::default() } else { result.reader };
+        counted.censuses_bytes = result.censuses.iter().map(Census::bytes).sum();
         counted.censuses = result.censuses;
         counted.is_final = result.is_final;
+        let readers_bytes: usize = self.tapes.values().map(|tape| tape.reader.bytes()).sum();
+        if readers_bytes > READERS_BYTES_MAX
+            && let Some(counted) = self.tapes.get_mut(&key)
+        {
+            counted.reader = CensusReader::default();
+        }
+        self.drop_beyond(CENSUSES_BYTES_MAX);
+    }
+
+    /// Drops censuses of the users who have most, until all are within a bound.
+    fn drop_beyond(&mut self, bytes_max: usize) {
+        let mut of_users = BTreeMap::<u32, usize>::new();
+        for tape in self.tapes.values() {
+            *of_users.entry(tape.uid).or_default() += tape.censuses_bytes;
+        }
+        while of_users.values().sum::<usize>() > bytes_max {
+            let most = of_users.iter_mut().max_by_key(|(_, bytes)| **bytes);
+            let Some((&uid, of_user)) = most else { return };
+            let of_uid = self.tapes.iter_mut().filter(|(_, tape)| tape.uid == uid);
+            let largest = of_uid.max_by_key(|(_, tape)| tape.censuses_bytes);
+            let Some((&key, tape)) = largest else { return };
+            *of_user -= std::mem::take(&mut tape.censuses_bytes);
+            tape.censuses.clear();
+            self.sent.retain(|(of, _), _| *of != key);
+            tracing::warn!("censuses of user {uid} take too much memory: one tape has none now");
+        }
     }
 
     /// Forgets what was sent: a new stream starts with whole censuses.

@@ -44,6 +44,7 @@ pub struct MemoryTapes(Arc<Mutex<Files>>);
 struct Files {
     by_path: BTreeMap<PathBuf, MemoryTape>,
     made: u64,
+    words_read: u64,
 }
 
 /// A tape. Clones are the same tape.
@@ -74,6 +75,11 @@ impl MemoryTapes {
     /// Takes all tapes away, as a reboot does.
     pub fn clear(&self) {
         self.files().by_path.clear();
+    }
+
+    /// Words of all tapes that were read so far.
+    pub fn words_read(&self) -> u64 {
+        self.files().words_read
     }
 
     /// Number of tapes.
@@ -140,6 +146,7 @@ impl TapeFile for MemoryTape {
     }
 
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
+        self.0.source.files().words_read += out.len() as u64;
         memtape_core::tape::read::Source::read(&&*self.0.words, first_word, out)
     }
 
@@ -226,6 +233,16 @@ impl MemoryRank {
     /// As the agent names it.
     pub fn tape_id(&self) -> &str {
         &self.tape_id
+    }
+
+    /// Says something of the lane in its head, true or not.
+    pub fn set_head(&self, word: usize, value: u64) {
+        self.tape.words().set(self.lane.head + word, value);
+    }
+
+    /// Says how many steps are finished, true or not.
+    pub fn set_step(&self, step: u64) {
+        self.tape.words().set(header::STEP, step);
     }
 
     /// Finished steps.

@@ -207,6 +207,12 @@ impl SimulatedAgent {
         self.agent.next_ns()
     }
 
+    /// Bytes of memory that captures take, or have room for; their bound is part of
+    /// `config.memory_bytes_max`.
+    pub fn memory_bytes(&self) -> u64 {
+        self.agent.memory_bytes()
+    }
+
     /// Bytes of snapshots in the agent's memory that are being uploaded; its bound is
     /// `config.upload_bytes_max`.
     pub fn held_bytes(&self) -> u64 {

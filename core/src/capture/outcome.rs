@@ -51,7 +51,9 @@ impl Outcome {
             Err(RewindError::NotCovered { .. }) => Self::Late,
             Err(RewindError::NotReached { .. }) if dead => Self::Dead,
             Err(RewindError::NotReached { .. }) => Self::Behind,
-            Err(RewindError::NoOom | RewindError::Damaged) => Self::NoTape,
+            Err(RewindError::NoOom | RewindError::Damaged | RewindError::TooLarge { .. }) => {
+                Self::NoTape
+            }
         }
     }
 

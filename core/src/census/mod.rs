@@ -88,6 +88,18 @@ impl Census {
     }
 }
 
+impl Census {
+    /// About the memory that it takes, in bytes.
+    pub fn bytes(&self) -> usize {
+        let text = |frame: &Frame| size_of::<Frame>() + frame.file.len() + frame.function.len();
+        let line = |line: &LineCensus| {
+            let cohorts = line.cohorts.len().next_multiple_of(8) * size_of::<(u64, Held)>();
+            size_of::<LineCensus>() + line.frames.iter().map(text).sum::<usize>() + cohorts
+        };
+        size_of::<Self>() + self.lines.values().map(line).sum::<usize>()
+    }
+}
+
 impl LineCensus {
     /// All that the line holds.
     pub fn held(&self) -> Held {

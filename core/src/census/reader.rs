@@ -2,7 +2,8 @@
 //!
 //! The table is read in pieces while its process goes on writing. A block that is allocated or
 //! freed meanwhile is counted or not, which changes the youngest cohorts only. Each stack is
-//! resolved to its line once, because stacks never change on a tape.
+//! resolved to its line once, because stacks never change on a tape. Memory is bounded whatever lies
+//! on the tape: what is beyond a bound counts as memory without a stack.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -12,11 +13,21 @@ use crate::census::{Census, cohort};
 use crate::snapshot::{Frame, Held};
 use crate::tape::read::{Source, Tape};
 
+/// Pairs of stack and cohort that are told apart in one count.
+const COUNTED_MAX: usize = 1 << 16;
+
+/// Stacks whose lines are remembered.
+const STACKS_MAX: usize = 1 << 16;
+
+/// Bytes of the frames that are remembered.
+const FRAMES_BYTES_MAX: usize = 8 << 20;
+
 /// Counts one tape again and again, and remembers the lines of its stacks.
 #[derive(Debug, Default)]
 pub struct CensusReader {
     lines: BTreeMap<u32, LineId>,
     frames: BTreeMap<LineId, Vec<Frame>>,
+    frames_bytes: usize,
 }
 
 impl CensusReader {
@@ -30,8 +41,9 @@ impl CensusReader {
         tape.for_each_live_block(device, |block| {
             if !block.is_pending {
                 let cohort = cohort::start(step, block.birth_step);
-                let of =
-                    counted.entry((block.stack, cohort)).or_insert((u64::MAX, Held::default()));
+                let is_known = counted.contains_key(&(block.stack, cohort));
+                let stack = if is_known || counted.len() < COUNTED_MAX { block.stack } else { 0 };
+                let of = counted.entry((stack, cohort)).or_insert((u64::MAX, Held::default()));
                 of.0 = of.0.min(block.birth_step);
                 of.1.add(block.bytes);
             }
@@ -44,20 +56,39 @@ impl CensusReader {
         Some(Census::of(device, step, counted, |id| self.frames.get(&id).cloned()))
     }
 
+    /// About the memory that is taken between two counts, in bytes.
+    pub fn bytes(&self) -> usize {
+        const STACK_BYTES: usize = 32;
+        self.lines.len() * STACK_BYTES + self.frames_bytes
+    }
+
     /// Learns the lines of stacks that were not seen before.
     fn resolve<S: Source>(&mut self, tape: &Tape<S>, stacks: impl Iterator<Item = u32>) {
         let mut unknown: Vec<u32> =
             stacks.filter(|stack| !self.lines.contains_key(stack)).collect();
         unknown.dedup();
+        unknown.truncate(STACKS_MAX.saturating_sub(self.lines.len()));
         if unknown.is_empty() {
             return;
         }
         let interned = tape.interned();
         for stack in unknown {
             let frames: Vec<Frame> = interned.frames_of(stack);
-            let (id, frames) = line_of(&frames.iter().collect::<Vec<_>>());
+            let (mut id, frames) = line_of(&frames.iter().collect::<Vec<_>>());
+            if !self.frames.contains_key(&id) {
+                let bytes = size_of::<LineId>() + frames.iter().map(bytes_of).sum::<usize>();
+                if self.frames_bytes + bytes <= FRAMES_BYTES_MAX {
+                    self.frames_bytes += bytes;
+                    self.frames.insert(id, frames);
+                } else {
+                    id = LineId::default();
+                }
+            }
             self.lines.insert(stack, id);
-            self.frames.entry(id).or_insert(frames);
         }
     }
+}
+
+fn bytes_of(frame: &Frame) -> usize {
+    size_of::<Frame>() + frame.file.len() + frame.function.len()
 }

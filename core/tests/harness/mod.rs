@@ -18,7 +18,7 @@ use memtape_core::tape::interned::StreamPoolWriter;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Tracker, head, header};
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::PointInTime;
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 
@@ -214,7 +214,13 @@ pub(crate) fn read_all(source: impl Source) {
         .into_iter()
         .chain(steps.map(PointInTime::EndOf));
     for moment in moments {
-        let Ok(snapshot) = tape.snapshot(moment, Some(status.step / 2), 16) else { continue };
+        let before = Some(status.step / 2);
+        let whole = tape.snapshot(moment, before, 16);
+        match tape.snapshot_within(moment, before, 16, 16 << 10) {
+            Err(RewindError::TooLarge { .. }) => {}
+            within => assert_eq!(within, whole, "{moment:?}"),
+        }
+        let Ok(snapshot) = whole else { continue };
         for device in &snapshot.devices {
             assert!(device.blocks.is_sorted_by_key(|block| block.address), "{moment:?}");
             assert!(device.segments.is_sorted_by_key(|segment| segment.address), "{moment:?}");

@@ -37,6 +37,15 @@ pub(crate) struct AgentArgs {
     /// Time after which tapes of dead processes are deleted [default: 24h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) dead_tape_age_max: Option<Duration>,
+    /// Most bytes of memory that all work on tapes may take together, at least 512MiB: rewinds wait
+    /// for their part, and a rank whose state takes more is left out of captures [default: 1GiB].
+    #[arg(
+        long,
+        env = "MEMTAPE_MEMORY_BYTES_MAX",
+        value_name = "BYTES",
+        value_parser = byte_count
+    )]
+    pub(crate) memory_bytes_max: Option<u64>,
     /// Folder on a disk for data that waits until the coordinator answers [default:
     /// $STATE_DIRECTORY/spool, or /var/lib/memtape-agent/spool for root, or
     /// ~/.local/state/memtape/agent/spool].
@@ -82,6 +91,7 @@ fn config(args: AgentArgs, coordinator: &str) -> Config {
     Config {
         spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
         spool_bytes_max,
+        memory_bytes_max: args.memory_bytes_max.unwrap_or(default.memory_bytes_max),
         py_spy: args.py_spy,
         redacted_names: args.redact,
         health_listen: args.health_listen,

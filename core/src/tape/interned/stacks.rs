@@ -108,6 +108,11 @@ impl Interned {
         Self { words }
     }
 
+    /// Words that are copied.
+    pub(crate) fn words(&self) -> usize {
+        self.words.len()
+    }
+
     /// The string with this id, with bytes that are no UTF-8 replaced.
     pub fn string(&self, id: u32) -> Option<String> {
         let (length, body) = self.entry(id, STRING)?;

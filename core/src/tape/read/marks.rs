@@ -37,13 +37,14 @@ pub(crate) fn newest(
     interned: &Interned,
     count: usize,
 ) -> Vec<Mark> {
-    let marks = events.filter(|event| event.kind == Kind::Mark).map(|event| Mark {
+    let mut marks: Vec<Event> = events.filter(|event| event.kind == Kind::Mark).collect();
+    let newest = marks.split_off(marks.len().saturating_sub(count));
+    let mark = |event: Event| Mark {
         mono_ns: event.mono_ns,
         step: u64::from(event.step),
         text: text(interned, event.detail),
-    });
-    let mut marks: Vec<_> = marks.collect();
-    marks.split_off(marks.len().saturating_sub(count))
+    };
+    newest.into_iter().map(mark).collect()
 }
 
 /// The text with this id; empty for id 0 and for a damaged entry.

@@ -16,6 +16,9 @@ use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable, device_word};
 use crate::tape::write::lane::{known_steps, pending_step};
 
+/// Records that are read at once: 8 KiB.
+const RECORDS_PER_READ: usize = 64;
+
 /// What one device did during one or more steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepRecord {
@@ -65,7 +68,7 @@ impl<S: Source> Tape<S> {
     pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
         let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
         let mut records: Vec<StepRecord> = self
-            .step_records(&lane)
+            .step_records_until(&lane, |record| record.last_step <= after_step)
             .into_iter()
             .filter(|record| record.last_step > after_step)
             .map(|record| StepRecord {
@@ -86,13 +89,11 @@ impl<S: Source> Tape<S> {
         let oldest = |index: usize| {
             let lane = self.lane(index)?;
             let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
-            let covered = |r: &&StepRecord| r.cursor >= held;
-            let records = self.step_records(&lane);
             // A lane that never wrapped can also be rewound to before its first record.
             if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
                 return Some(1);
             }
-            Some(records.iter().find(covered).map_or(u64::MAX, |record| record.first_step))
+            Some(self.first_covered(&lane, held).map_or(u64::MAX, |record| record.first_step))
         };
         let newest = self.word(header::STEP);
         let devices = (0..HOST_LANE).filter_map(oldest).max();
@@ -102,26 +103,73 @@ impl<S: Source> Tape<S> {
 
     /// All records of a lane by the present clock, oldest first, with the one its head stands for.
     pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
-        let mut words = vec![0; lane.step_records * STEP_WORDS];
+        self.step_records_until(lane, |_| false)
+    }
+
+    /// The newest records of a lane by the present clock, oldest first, with the one its head stands
+    /// for: as far back as the last that `is_enough` accepts. They are read from the newest on, in
+    /// pieces, so that a reader who has the older ones reads few.
+    fn step_records_until(
+        &self,
+        lane: &LaneLayout,
+        is_enough: impl Fn(&StepRecord) -> bool,
+    ) -> Vec<StepRecord> {
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
-        if !self.source.read(lane.steps, &mut words) {
-            return Vec::new();
-        }
-        let slots = words.as_chunks::<STEP_WORDS>().0;
-        let count = written.min(slots.len() as u64);
+        let oldest = written.saturating_sub(lane.step_records as u64);
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
-        // The oldest slot may be changing right now; its check tells.
-        let mut records: Vec<StepRecord> = (written.saturating_sub(count)..written)
-            .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
-            .filter_map(decode_step)
-            .filter(|record| record.end_mono_ns >= steps_since_ns)
-            .collect();
+        let mut newest_first = Vec::new();
+        let mut end = written;
+        while end > oldest {
+            // A piece does not reach over the end of the ring.
+            let slot = (end - 1) as usize & (lane.step_records - 1);
+            let count = RECORDS_PER_READ.min(slot + 1).min((end - oldest) as usize);
+            let mut words = vec![0; count * STEP_WORDS];
+            let first = lane.steps + (slot + 1 - count) * STEP_WORDS;
+            if !self.source.read(first, &mut words) {
+                return Vec::new();
+            }
+            // The oldest slot may be changing right now; its check tells.
+            let records = words.as_chunks::<STEP_WORDS>().0.iter().rev().filter_map(decode_step);
+            let known = newest_first.len();
+            newest_first.extend(records.filter(|record| record.end_mono_ns >= steps_since_ns));
+            let new = newest_first.get(known..).unwrap_or_default();
+            // Where no record is whole, none was written.
+            if new.is_empty() || new.iter().any(&is_enough) {
+                break;
+            }
+            end -= count as u64;
+        }
+        newest_first.reverse();
+        let mut records = newest_first;
         if let Some(record) = self.pending_record(lane)
             && records.last().is_none_or(|last| last.last_step < record.last_step)
         {
             records.push(record);
         }
         records
+    }
+
+    /// The oldest record of a lane whose end its events still cover, where they cover all from
+    /// position `held` on. Records are in the order of their cursors, so that few are read.
+    fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<StepRecord> {
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
+        let covered = |number: u64| {
+            let slot = number as usize & (lane.step_records - 1);
+            let record = decode_step(&self.words(lane.steps + slot * STEP_WORDS)?)?;
+            let is_covered = record.cursor >= held && record.end_mono_ns >= steps_since_ns;
+            is_covered.then_some(record)
+        };
+        let (mut first, mut end) = (written.saturating_sub(lane.step_records as u64), written);
+        let mut found = None;
+        while first < end {
+            let middle = first + (end - first) / 2;
+            match covered(middle) {
+                Some(record) => (found, end) = (Some(record), middle),
+                None => first = middle + 1,
+            }
+        }
+        found.or_else(|| self.pending_record(lane).filter(|record| record.cursor >= held))
     }
 
     /// Steps finished when a lane was made; 0 where turns were counted then.

@@ -264,6 +264,11 @@ impl<S: Source> Tape<S> {
         (self.word(state) == 1).then_some(lane)
     }
 
+    /// Words for interned entries.
+    pub(crate) fn interned_words(&self) -> usize {
+        self.interned_words
+    }
+
     /// The interned entries that are complete now.
     pub(crate) fn interned(&self) -> Interned {
         let used = usize::try_from(self.word(header::INTERNED_USED)).unwrap_or(0);

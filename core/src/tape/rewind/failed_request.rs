@@ -12,6 +12,7 @@ use crate::snapshot::failed_request::FailedRequest;
 use crate::tape::event::Event;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
+use crate::tape::rewind::allowance::Allowance;
 use crate::tape::rewind::point_in_time::PointInTime;
 use crate::tape::rewind::stack_index::StackIndex;
 
@@ -28,14 +29,14 @@ pub(crate) struct Failed {
 
 impl<S: Source> Tape<S> {
     /// The last failed request, if the rank has not gone on since. Without the blocks where the
-    /// events since are overwritten.
-    pub(crate) fn failed(&self) -> Option<Failed> {
+    /// events since are overwritten, or the allowance is not enough.
+    pub(crate) fn failed(&self, mut allowance: Allowance) -> Option<Failed> {
         let (lane_index, event) = self.last_oom()?;
         let steps_since = self.status().step.saturating_sub(u64::from(event.step));
         let device = u8::try_from(lane_index).ok().filter(|_| steps_since <= STEPS_SINCE_MAX)?;
         let lane = self.lane(lane_index)?;
         let cut = self.cut_at(lane_index, &lane, PointInTime::LastOom).ok();
-        let state = cut.and_then(|cut| self.lane_state(&lane, cut, None, 0).ok());
+        let state = cut.and_then(|cut| self.lane_state(&lane, cut, None, 0, &mut allowance).ok());
         let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for block in state.iter().flat_map(|state| state.live.iter()) {
             let (bytes, blocks) = sums.entry(block.stack).or_default();

@@ -8,6 +8,9 @@ use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::CURSOR_MAX;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
+use crate::tape::rewind::allowance::{
+    Allowance, BLOCK_BYTES, EVENT_BYTES, PAST_BYTES, TOUCHED_BYTES, TRACED_BYTES,
+};
 use crate::tape::rewind::undo::{Before, Live, Segments};
 
 use crate::tape::rewind::point_in_time::RewindError;
@@ -61,14 +64,19 @@ impl<S: Source> Tape<S> {
         cut: Cut,
         early: Option<Early>,
         trace_events_max: usize,
+        allowance: &mut Allowance,
     ) -> Result<LaneState, RewindError> {
         const TRIES_MAX: usize = 8;
         for _ in 0..TRIES_MAX {
             let before = self.words::<2>(lane.head);
-            match self.try_lane_state(lane, cut, early, trace_events_max) {
+            let mut left = *allowance;
+            match self.try_lane_state(lane, cut, early, trace_events_max, &mut left) {
                 // Where no event was written, another copy shows the same.
                 Err(RewindError::Damaged) if before != self.words::<2>(lane.head) => {}
-                other => return other,
+                other => {
+                    *allowance = left;
+                    return other;
+                }
             }
         }
         Err(RewindError::Damaged)
@@ -80,10 +88,11 @@ impl<S: Source> Tape<S> {
         cut: Cut,
         early: Option<Early>,
         trace_events_max: usize,
+        allowance: &mut Allowance,
     ) -> Result<LaneState, RewindError> {
         let [_, done] = self.words::<2>(lane.head).ok_or(RewindError::Damaged)?;
-        let mut live = self.copy_table(lane).ok_or(RewindError::Damaged)?;
-        let mut segments = self.copy_segments(lane).ok_or(RewindError::Damaged)?;
+        let mut live = self.copy_table(lane, allowance)?;
+        let mut segments = self.copy_segments(lane, allowance)?;
         let head_words = self.words::<{ head::WORDS }>(lane.head).ok_or(RewindError::Damaged)?;
         let reserved = head_words[head::RESERVED];
         if reserved > CURSOR_MAX || done > reserved {
@@ -99,6 +108,8 @@ impl<S: Source> Tape<S> {
         }
         let early = early.filter(|early| (oldest_held..=first).contains(&early.cursor));
         let from = early.map_or(first, |early| early.cursor);
+        let count = (reserved - from) as usize;
+        allowance.take(count, EVENT_BYTES)?;
         let mut events = self.events(lane, from, reserved);
         let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
         if events.last().is_some_and(Option::is_none) && reserved > held {
@@ -113,25 +124,25 @@ impl<S: Source> Tape<S> {
         let position = |cursor: u64| (cursor.saturating_sub(from) as usize).min(events.len());
         let at = cut.cursor.map_or(events.len(), position);
 
+        let mut taken = live.len() + segments.len();
         for event in events.get(position(first)..).unwrap_or_default().iter().rev() {
             live.undo(event);
             segments.undo(event);
+            allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
         }
         for event in events.get(position(first)..at).unwrap_or_default() {
             live.redo(event);
             segments.redo(event);
+            allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
         }
-        let before = early.map(|early| {
-            let (mut past, mut past_segments) = (live.clone(), segments.clone());
-            let since = events.get(..at).unwrap_or_default();
-            for event in since.iter().rev() {
-                past.undo(event);
-                past_segments.undo(event);
-            }
-            Before::of(past, &past_segments, since, early.in_pieces)
-        });
+        let since = events.get(..at).unwrap_or_default();
+        let early = early.map(|early| past(early, (&live, &segments), since, allowance));
+        let before = early.transpose()?;
         let end = from + at as u64;
         let trace_first = end.saturating_sub(trace_events_max as u64).max(oldest_held);
+        drop(events);
+        allowance.give_back(count, EVENT_BYTES);
+        allowance.take(end.saturating_sub(trace_first) as usize, TRACED_BYTES)?;
         let trace = self.events(lane, trace_first, end).into_iter().flatten().collect();
         let (allocated, reserved) = match cut.totals {
             Totals::Known(allocated, reserved) => (allocated, reserved),
@@ -144,4 +155,23 @@ impl<S: Source> Tape<S> {
         let (allocated, reserved) = (believable(allocated), believable(reserved));
         Ok(LaneState { live, segments, before, trace, trace_first, allocated, reserved })
     }
+}
+
+/// What there was at an earlier cut: the state with the events since undone.
+fn past(
+    early: Early,
+    (live, segments): (&Live, &Segments),
+    since: &[Event],
+    allowance: &mut Allowance,
+) -> Result<Before, RewindError> {
+    let mut taken = 0;
+    allowance.take_growth(&mut taken, live.len() + segments.len(), PAST_BYTES)?;
+    let (mut live, mut segments) = (live.clone(), segments.clone());
+    for event in since.iter().rev() {
+        live.undo(event);
+        segments.undo(event);
+        allowance.take_growth(&mut taken, live.len() + segments.len(), PAST_BYTES)?;
+    }
+    allowance.take(live.len() + since.len(), TOUCHED_BYTES)?;
+    Ok(Before::of(live, &segments, since, early.in_pieces))
 }

@@ -1,5 +1,6 @@
 //! The state of a rank at an earlier step, from the present and the events since.
 
+pub(crate) mod allowance;
 mod failed_request;
 pub(crate) mod lane_state;
 pub(crate) mod outside_stacks;

@@ -21,6 +21,7 @@ use crate::tape::layout::sizes::{HOST_LANE, LANES};
 use crate::tape::read::source::Source;
 use crate::tape::read::step_index::StepRecord;
 use crate::tape::read::tape::Tape;
+use crate::tape::rewind::allowance::Allowance;
 use crate::tape::rewind::lane_state::{Cut, Early, Totals};
 
 /// Which moment of a rank's life.
@@ -59,6 +60,14 @@ pub enum RewindError {
     /// Events in the middle are missing or torn, again and again.
     #[error("the tape is damaged: an event between the step and the present is not whole")]
     Damaged,
+    /// The reader gives the tape less memory than its state takes.
+    #[error(
+        "the state of the rank takes more than the {bytes_max} bytes of memory that are left for it"
+    )]
+    TooLarge {
+        /// Memory that the rewind was given, in bytes.
+        bytes_max: u64,
+    },
 }
 
 impl<S: Source> Tape<S> {
@@ -78,6 +87,22 @@ impl<S: Source> Tape<S> {
         before: Option<u64>,
         trace_events_max: usize,
     ) -> Result<RankSnapshot, RewindError> {
+        self.snapshot_within(at, before, trace_events_max, u64::MAX)
+    }
+
+    /// As [`Self::snapshot`], for a tape whose owner is not trusted: takes at most about `bytes_max`
+    /// bytes of memory, those for encoding the snapshot included.
+    ///
+    /// # Errors
+    /// [`RewindError::TooLarge`] when the state takes more, and those of [`Self::snapshot`].
+    pub fn snapshot_within(
+        &self,
+        at: PointInTime,
+        before: Option<u64>,
+        trace_events_max: usize,
+        bytes_max: u64,
+    ) -> Result<RankSnapshot, RewindError> {
+        let mut allowance = Allowance::new(bytes_max);
         let status = self.status();
         let (step, mono_ns) = match at {
             PointInTime::Present => (status.step, None),
@@ -102,7 +127,8 @@ impl<S: Source> Tape<S> {
                 let cursor = self.cut_at(index, &lane, PointInTime::EndOf(early)).ok()?.cursor?;
                 Some(Early { cursor, in_pieces: index >= HOST_LANE })
             });
-            let state = match self.lane_state(&lane, cut, early, trace_events_max) {
+            let state = self.lane_state(&lane, cut, early, trace_events_max, &mut allowance);
+            let state = match state {
                 Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
                 Err(RewindError::NotCovered { oldest, .. }) => {
                     return Err(RewindError::NotCovered { step, oldest });
@@ -115,7 +141,7 @@ impl<S: Source> Tape<S> {
             states.push((index, state));
         }
         let wall_ns = self.wall_ns(mono_ns.unwrap_or(status.step_mono_ns));
-        Ok(self.assemble(step, wall_ns, before, states))
+        self.assemble(step, wall_ns, before, states, allowance)
     }
 
     /// When a step ended, from any lane that knows.

@@ -16,8 +16,10 @@ use crate::tape::layout::{head, header};
 use crate::tape::read::marks;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
+use crate::tape::rewind::allowance::Allowance;
 use crate::tape::rewind::lane_state::LaneState;
 use crate::tape::rewind::outside_stacks::{self, KnownSegments};
+use crate::tape::rewind::point_in_time::RewindError;
 use crate::tape::rewind::stack_index::StackIndex;
 use crate::tape::rewind::undo::Live;
 use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry};
@@ -31,8 +33,12 @@ impl<S: Source> Tape<S> {
         wall_ns: i64,
         before: Option<u64>,
         states: Vec<(usize, LaneState)>,
-    ) -> RankSnapshot {
-        let mut stacks = StackIndex::new(self.interned());
+        mut allowance: Allowance,
+    ) -> Result<RankSnapshot, RewindError> {
+        let interned = self.interned();
+        allowance.take(interned.words(), size_of::<u64>() as u64)?;
+        let failed = self.failed(allowance);
+        let mut stacks = StackIndex::new(interned, allowance);
         let (of_devices, of_host): (Vec<_>, Vec<_>) =
             states.into_iter().partition(|(index, _)| *index < HOST_LANE);
         let find = |lane: usize| of_host.iter().find(|(index, _)| *index == lane);
@@ -44,15 +50,16 @@ impl<S: Source> Tape<S> {
         let (outside_stacks, outside_stacks_left_out) =
             outside_stacks::by_stack(&lanes, before, segments_of, &mut stacks);
         let events = host.map(|host| host.trace.as_slice()).unwrap_or_default();
-        let marks = marks::newest(events.iter().copied(), &self.interned(), MARKS_MAX);
+        let marks = marks::newest(events.iter().copied(), &stacks.interned, MARKS_MAX);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
             .into_iter()
             .map(|(index, state)| self.device(index, state, host, &mut stacks))
             .collect();
-        let failed_request = self.failed().map(|failed| self.failed_request(failed, &mut stacks));
-        RankSnapshot {
+        let failed_request = failed.map(|failed| self.failed_request(failed, &mut stacks));
+        stacks.check()?;
+        Ok(RankSnapshot {
             identity: self.identity().clone(),
             step,
             wall_ns,
@@ -69,7 +76,7 @@ impl<S: Source> Tape<S> {
             marks,
             worker_samples: None,
             failed_request,
-        }
+        })
     }
 
     /// Does the allocator itself tell of a device's segments?

@@ -13,9 +13,14 @@ use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::{ENTRY_WORDS, SEGMENT_WORDS};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
+use crate::tape::rewind::allowance::{Allowance, BLOCK_BYTES};
+use crate::tape::rewind::point_in_time::RewindError;
 use crate::tape::write::lane::BIRTH_UNKNOWN;
 use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry, granule};
 use crate::tape::write::table::Entry;
+
+/// Entries of a table that are read at once: at most 512 KiB.
+pub(crate) const ENTRIES_PER_READ: usize = 8_192;
 
 /// The live blocks, by address.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +58,11 @@ impl Live {
             pending,
         };
         self.0.insert(event.address, entry);
+    }
+
+    /// Number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Blocks by address, those included that only other streams still use.
@@ -226,6 +236,11 @@ impl Segments {
         self.mapped.map(address, size, Range { stack, stream_pool, small });
     }
 
+    /// Number of segments and of mapped ranges.
+    pub(crate) fn len(&self) -> usize {
+        self.whole.len() + self.mapped.0.len()
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         let whole = self.whole.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
@@ -269,26 +284,58 @@ impl Segments {
 }
 
 impl<S: Source> Tape<S> {
-    pub(crate) fn copy_table(&self, lane: &LaneLayout) -> Option<Live> {
-        let mut words = vec![0; lane.table_entries * ENTRY_WORDS];
-        if !self.source.read(lane.table, &mut words) {
-            return None;
-        }
+    pub(crate) fn copy_table(
+        &self,
+        lane: &LaneLayout,
+        allowance: &mut Allowance,
+    ) -> Result<Live, RewindError> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
-        let entries = words.as_chunks::<ENTRY_WORDS>().0.iter().filter_map(Entry::decode);
-        let entries = entries.map(|entry| entry.in_steps(steps_since_ns));
-        Some(Live(entries.map(|entry| (entry.address, entry)).collect()))
+        let mut entries = Vec::new();
+        self.for_each_piece(lane.table, lane.table_entries, |words: &[u64; ENTRY_WORDS]| {
+            let Some(entry) = Entry::decode(words) else { return Ok(()) };
+            allowance.take(1, BLOCK_BYTES)?;
+            entries.push((entry.address, entry.in_steps(steps_since_ns)));
+            Ok(())
+        })?;
+        Ok(Live(entries.into_iter().collect()))
     }
 
-    pub(crate) fn copy_segments(&self, lane: &LaneLayout) -> Option<Segments> {
-        let mut words = vec![0; lane.segment_entries * SEGMENT_WORDS];
-        if !self.source.read(lane.segments, &mut words) {
-            return None;
-        }
+    pub(crate) fn copy_segments(
+        &self,
+        lane: &LaneLayout,
+        allowance: &mut Allowance,
+    ) -> Result<Segments, RewindError> {
         let mut segments = Segments::default();
-        for entry in words.as_chunks::<SEGMENT_WORDS>().0.iter().filter_map(SegmentEntry::decode) {
-            segments.add(entry);
+        self.for_each_piece(
+            lane.segments,
+            lane.segment_entries,
+            |words: &[u64; SEGMENT_WORDS]| {
+                let Some(entry) = SegmentEntry::decode(words) else { return Ok(()) };
+                // A mapped range divides at most one other.
+                allowance.take(2, BLOCK_BYTES)?;
+                segments.add(entry);
+                Ok(())
+            },
+        )?;
+        Ok(segments)
+    }
+
+    /// Calls `each` for all entries of a table, which is read in pieces.
+    fn for_each_piece<const N: usize>(
+        &self,
+        table: usize,
+        entries: usize,
+        mut each: impl FnMut(&[u64; N]) -> Result<(), RewindError>,
+    ) -> Result<(), RewindError> {
+        let mut words = vec![0; ENTRIES_PER_READ.min(entries) * N];
+        for first in (0..entries).step_by(ENTRIES_PER_READ) {
+            let count = ENTRIES_PER_READ.min(entries - first);
+            let words = words.get_mut(..count * N).unwrap_or_default();
+            if !self.source.read(table + first * N, words) {
+                return Err(RewindError::Damaged);
+            }
+            words.as_chunks::<N>().0.iter().try_for_each(&mut each)?;
         }
-        Some(segments)
+        Ok(())
     }
 }
