@@ -16,11 +16,11 @@ use memtape_core::tape::{Birth, Words};
 use memtape_proto::snapshot;
 
 /// The buffers that a tape is read through, and what is smaller than a kilobyte.
-const UNCOUNTED_BYTES: u64 = 2 << 20;
+const UNCOUNTED_BYTES: u64 = 1 << 20;
 
 const SIZES: Sizes = Sizes {
-    events: 1 << 15,
-    table_entries: 1 << 16,
+    events: 1 << 13,
+    table_entries: 1 << 14,
     step_records: 64,
     segment_entries: 1 << 10,
     interned_words: 1 << 16,
@@ -135,8 +135,8 @@ fn a_rewind_takes_no_more_memory_than_it_is_given() {
         let (taken, is_enough) = check(&memory, at, claimed);
         println!("{at:?}: {taken} bytes of the {claimed} that the tape says");
         assert!(is_enough, "what a sound tape says of itself is enough");
-        assert!(claimed < 8 * taken, "{claimed} is far from {taken}");
-        let enough = (10..40).map(|power| check(&memory, at, 1 << power).1);
+        assert!(claimed < 16 * taken, "{claimed} is far from {taken}");
+        let enough = (16..28).map(|power| check(&memory, at, 1 << power).1);
         assert!(enough.collect::<Vec<_>>().is_sorted(), "more memory never does less");
     }
     // All of the table is in use, which no writer does, and the head does not say so.
@@ -146,7 +146,7 @@ fn a_rewind_takes_no_more_memory_than_it_is_given() {
         memory[lane.table + entry + 3].store(number % (1 << 16), Ordering::Relaxed);
     }
     memory[lane.head + head::LIVE_BLOCKS].store(0, Ordering::Relaxed);
-    for power in 10..30 {
+    for power in 16..26 {
         check(&memory, PointInTime::Present, 1 << power);
     }
     // Stacks that are no stacks, each its own.

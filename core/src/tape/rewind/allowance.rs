@@ -11,10 +11,10 @@ use crate::tape::rewind::point_in_time::RewindError;
 
 /// A live block or a segment: in a map that is half empty, in the snapshot, in the message, encoded
 /// and compressed.
-pub(crate) const BLOCK_BYTES: u64 = 384;
+pub(crate) const BLOCK_BYTES: u64 = 288;
 
 /// A block or a segment at the earlier moment, with its share of what its stack held.
-pub(crate) const PAST_BYTES: u64 = 192;
+pub(crate) const PAST_BYTES: u64 = 160;
 
 /// An event that is undone.
 pub(crate) const EVENT_BYTES: u64 = 64;
@@ -23,7 +23,7 @@ pub(crate) const EVENT_BYTES: u64 = 64;
 pub(crate) const TOUCHED_BYTES: u64 = 16;
 
 /// An event of the trace: read, sorted, in the message, encoded and compressed.
-pub(crate) const TRACED_BYTES: u64 = 384;
+pub(crate) const TRACED_BYTES: u64 = 256;
 
 /// A stack, without its frames.
 pub(crate) const STACK_BYTES: u64 = 128;
