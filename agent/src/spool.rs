@@ -29,6 +29,8 @@ mod tests;
 
 use delivery::{Cursor, open_captures};
 pub(crate) use disk::{Disk, Folder};
+#[cfg(feature = "simulation")]
+pub(crate) use log::encode as encode_entry;
 use log::{Entry, Log};
 
 /// Most bytes in one segment of step records or facts; less where the bound is small.

@@ -30,10 +30,12 @@ mod work;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod testing {
+    mod fuzzed_router;
     mod seen;
     mod simulated_coordinator;
     mod simulated_disk;
 
+    pub use fuzzed_router::{Answered, Asked, FuzzedRouter, mistake_in_roles};
     pub use seen::{Capture, Held, Incident, Part, RankSeen, Step};
     pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};
     pub use simulated_disk::Disk;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::spool::Disk;
+use crate::spool::{Disk, encode_entry};
 
 /// A disk. Clones are the same disk; it outlives the agents that use it.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +75,19 @@ impl MemoryDisk {
     /// True while it has no power.
     pub fn is_off(&self) -> bool {
         self.state().is_off
+    }
+
+    /// Adds bytes to a file, as an earlier process may have left them.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let mut state = self.state();
+        let file = state.files.entry(name.to_string()).or_default();
+        file.bytes.extend_from_slice(bytes);
+        (file.synced_bytes, file.is_named) = (file.bytes.len(), true);
+    }
+
+    /// Adds a whole entry of the spool to a file.
+    pub fn put_entry(&self, name: &str, number: u64, items: u32, payload: &[u8]) {
+        self.put(name, &encode_entry(number, items, payload));
     }
 
     /// Bytes on it.

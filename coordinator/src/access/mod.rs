@@ -6,7 +6,7 @@
 
 pub(crate) mod audit;
 mod door;
-mod file;
+pub(crate) mod file;
 mod oidc;
 mod peer;
 mod rates;

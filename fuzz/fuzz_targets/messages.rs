@@ -1,0 +1,11 @@
+//! The messages of an agent to a coordinator.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+// The bytes' meaning is shared with the test that runs the corpus.
+#[path = "../harness/messages.rs"]
+#[allow(dead_code)] // other targets use the rest
+mod harness;
+
+fuzz_target!(|data: &[u8]| harness::say(data));
