@@ -1,29 +1,54 @@
-//! `cargo xtask fuzz [SECONDS]`: the fuzz targets of `fuzz/`, one after the other.
+//! `cargo xtask fuzz [SECONDS] [--only NAME…]`: the fuzz targets of `fuzz/`, one after the other.
 //!
-//! Needs a nightly compiler and cargo-fuzz (`cargo install cargo-fuzz`), looked for in
-//! `target/tools/bin` too. What is found is left in `fuzz/artifacts`; a new corpus is kept in
-//! `target/fuzz/corpus`, so that the small one in the repository stays as it is.
+//! cargo-fuzz is installed into `target/tools` once. The targets are built with the compiler of the
+//! repository: `RUSTC_BOOTSTRAP` lets it take the flags that libFuzzer needs. What is found is left
+//! in `fuzz/artifacts`; a new corpus is kept in `target/fuzz/corpus`, so that the small one in the
+//! repository stays as it is.
 
 use std::process::Command;
 use std::time::Instant;
 
-use crate::process::{Steps, command, root, run};
+use crate::process::{Steps, call, cargo, command, output, root, run};
 use crate::report::Found;
 
-/// Memory that reading one tape or pickle may take.
+/// Memory that one input may take.
 const RSS_MIB_MAX: u32 = 3_000;
 
-/// Seconds that reading one tape or pickle may take, with all the fuzzer's checks.
+/// Seconds that one input may take, with all the fuzzer's checks.
 const INPUT_SECONDS_MAX: u32 = 20;
 
-/// Runs all targets, each for this many seconds.
-pub(crate) fn run_all(steps: &mut Steps, seconds: u64) -> Found {
+/// The tool; another version may have other options.
+const TOOL: &str = "cargo-fuzz@0.13.2";
+
+/// Where it is installed.
+const TOOLS: &str = "target/tools";
+
+/// Each target with the longest input that it gets, in bytes.
+const TARGETS: [(&str, u32); 9] = [
+    ("bytes", 12_304),
+    ("lies", 512),
+    ("pickle", 4_096),
+    ("messages", 4_096),
+    ("snapshot", 4_096),
+    ("requests", 2_048),
+    ("roles", 2_048),
+    ("certificates", 4_096),
+    ("spool", 4_096),
+];
+
+/// Runs all targets, or those whose name contains one of these, each for this many seconds.
+pub(crate) fn run_all(steps: &mut Steps, seconds: u64, only: &[String]) -> Found {
     let started = Instant::now();
-    steps.0.extend([
-        run("fuzz any bytes", target("bytes", 12_304, seconds)),
-        run("fuzz lies", target("lies", 512, seconds)),
-        run("fuzz pickles", target("pickle", 4_096, seconds)),
-    ]);
+    let tool = root().join(TOOLS).join("bin/cargo-fuzz");
+    let answer = output(&mut call(&tool, &["--version"]));
+    if !answer.is_ok_and(|answer| is_tool(&answer)) {
+        let install = ["install", "--locked", "--root", TOOLS, TOOL];
+        steps.0.push(run("fuzz tool", cargo(&install)));
+    }
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|of| name.contains(of));
+    for (name, bytes_max) in TARGETS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        steps.0.push(run(name, target(name, bytes_max, seconds)));
+    }
     Found::tests(steps, started.elapsed())
 }
 
@@ -31,13 +56,10 @@ fn target(name: &str, bytes_max: u32, seconds: u64) -> Command {
     let corpus = root().join("target/fuzz/corpus").join(name);
     // A folder that cannot be made is reported by the fuzzer itself.
     let _ = std::fs::create_dir_all(&corpus);
-    let mut fuzz = command("cargo");
-    let tools = root().join("target/tools/bin");
-    let path = std::env::var("PATH").unwrap_or_default();
-    fuzz.env("PATH", format!("{path}:{}", tools.display()))
-        .env("CARGO_TARGET_DIR", root().join("target/fuzz"))
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .args(["+nightly", "fuzz", "run", name])
+    let mut fuzz = command(root().join(TOOLS).join("bin/cargo-fuzz"));
+    fuzz.env("CARGO_TARGET_DIR", root().join("target/fuzz"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .args(["run", name])
         .arg(corpus)
         .arg(root().join("fuzz/corpus").join(name))
         .arg("--")
@@ -46,4 +68,32 @@ fn target(name: &str, bytes_max: u32, seconds: u64) -> Command {
         .arg(format!("-rss_limit_mb={RSS_MIB_MAX}"))
         .arg(format!("-timeout={INPUT_SECONDS_MAX}"));
     fuzz
+}
+
+/// Is this the answer of the tool to `--version`, in the version that is wanted?
+fn is_tool(answer: &str) -> bool {
+    answer.split_whitespace().eq(TOOL.split('@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target that is not in the list is never run, and one without a corpus begins with nothing.
+    #[test]
+    fn every_target_is_run_and_has_a_corpus() {
+        let names = |folder: &str, ending: &str| {
+            let entries = std::fs::read_dir(root().join("fuzz").join(folder)).expect("a folder");
+            let names = entries.map(|entry| entry.expect("an entry").file_name());
+            let mut names: Vec<String> = names
+                .map(|name| name.to_string_lossy().trim_end_matches(ending).to_string())
+                .collect();
+            names.sort();
+            names
+        };
+        let mut listed: Vec<String> = TARGETS.iter().map(|(name, _)| name.to_string()).collect();
+        listed.sort();
+        assert_eq!(names("fuzz_targets", ".rs"), listed);
+        assert_eq!(names("corpus", ""), listed);
+    }
 }

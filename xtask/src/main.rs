@@ -4,6 +4,7 @@
 //! text, or with `--json` one object with the command's `figures`. The exit code is 0 when all is
 //! well, 1 when something failed, 64 for a command line that makes no sense.
 
+mod api;
 mod bench;
 mod compat;
 mod docs;
@@ -15,6 +16,7 @@ mod python;
 mod release;
 mod report;
 mod sim;
+mod supply_chain;
 mod test;
 mod wheel;
 
@@ -68,11 +70,21 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// The readers of tapes and pickles against any bytes; needs nightly and cargo-fuzz.
+    /// Everything that others write against any bytes: tapes, messages, requests, files.
     Fuzz {
         /// For each target.
         #[arg(default_value_t = 60)]
         seconds: u64,
+        /// Targets whose name contains one of these.
+        #[arg(long, num_args = 1.., value_name = "NAME")]
+        only: Vec<String>,
+    },
+    /// Requests that the API's document allows and forbids, to a real coordinator with the demo's
+    /// content.
+    Api {
+        /// Requests of each operation.
+        #[arg(long, default_value_t = 100, value_parser = count())]
+        examples: u64,
     },
     /// The hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions.
     Compat { versions: Vec<String> },
@@ -104,7 +116,8 @@ fn main() -> ExitCode {
         Command::Release => ("release", release::make(&mut steps)),
         Command::Bench(bench) => bench.run(&mut steps),
         Command::Sim(choice) => choice.run(&mut steps),
-        Command::Fuzz { seconds } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds))),
+        Command::Fuzz { seconds, only } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds, &only))),
+        Command::Api { examples } => ("api", api::ask(&mut steps, examples)),
         Command::Compat { versions } => ("compat", compat::try_all(&mut steps, &versions)),
         Command::Programs { only } => ("programs", programs::run_all(&mut steps, &only)),
         Command::Docs(choice) => choice.run(&mut steps),
@@ -149,6 +162,8 @@ mod tests {
             "eval --families apart --small --json",
             "eval --json --cost",
             "fuzz 5",
+            "fuzz 5 --only requests roles",
+            "api --examples 20",
             "compat 2.0.1 2.11.0",
             "programs --only ema leak --json",
             "docs --json",
@@ -169,6 +184,7 @@ mod tests {
             "test --only ema",
             "wheel release",
             "fuzz long",
+            "api --examples 0",
             "docs --all --reference",
         ] {
             check(bad, false);

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::process::{Steps, call, cargo, command, root, run};
 use crate::python;
 use crate::report::Found;
+use crate::supply_chain;
 
 const LINTS: [&str; 8] =
     ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -54,6 +55,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         }
         steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
     });
+    steps.0.extend(supply_chain::check());
     steps.0.extend([
         run("types", types()),
         run("tests", tests()),
