@@ -147,7 +147,7 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
     }
     runtime::log(json)?;
     for warning in warnings {
-        tracing::warn!("{warning}");
+        eprintln!("memtape: warning: {warning}");
     }
     let scheme = if config.tls_dir.is_some() { "https" } else { "http" };
     let on_bound = move |address: SocketAddr| {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(config.capture.deadline_ns, 5_000_000_000);
         assert_eq!(config.capture.before_steps, 64);
         assert_eq!(config.restart.policy.mode, Mode::Act);
-        let budgets = config.restart.policy.budgets;
+        let budgets = &config.restart.policy.budgets;
         assert_eq!(budgets.cooldown_ns, 60_000_000_000);
         assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));
         assert_eq!(budgets.cluster.restarts_max, 9);
