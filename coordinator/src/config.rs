@@ -43,6 +43,8 @@ pub struct Config {
     /// Bytes of memory that the coordinator may take: how many ranks it remembers follows from it.
     /// At least 64 MiB. Default: the limit of its cgroup, or the machine's memory.
     pub memory_bytes_max: Option<u64>,
+    /// Refuse a folder without a store: one that should be there is lost. Default: false.
+    pub expects_store: bool,
     /// How often agents shall report. Shorter finds growth and deaths sooner and costs more
     /// messages. Between 50 ms and 60 s. Default: 1 s.
     pub report_interval: Duration,
@@ -103,6 +105,7 @@ impl Default for Config {
             hosts: Vec::new(),
             data_dir: PathBuf::from("memtape-data"),
             memory_bytes_max: None,
+            expects_store: false,
             report_interval: Duration::from_secs(1),
             detector: detector::Limits::default(),
             page_within: Duration::from_secs(PAGE_WITHIN_SECONDS),

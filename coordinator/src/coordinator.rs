@@ -206,7 +206,8 @@ impl Coordinator {
         }
         self.jobs.attach(now, hello);
         let stream = self.streams.open(&node, outgoing);
-        self.send(&node, wire::first_answer(self.config.report_interval));
+        let first = wire::first_answer(self.config.report_interval, self.shared.store.id());
+        self.send(&node, first);
         Ok(stream)
     }
 

@@ -141,6 +141,9 @@ struct Opened {
 async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
     let snapshots_url = config.snapshots_url.clone();
     let opening = tokio::task::spawn_blocking(move || {
+        if config.expects_store {
+            Store::expect(&config.data_dir)?;
+        }
         let (store, mut loaded, _) = Store::open(&config.data_dir)?;
         let (tokens, audit) = (take(&mut loaded.tokens), take(&mut loaded.audit));
         store.set_steps_bytes_max(config.steps_bytes_max);
@@ -155,6 +158,7 @@ async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
     let swept = store.blobs().sweep().await;
     let (jobs, incidents) = (restored.jobs.names().len(), restored.incidents.count());
     let (captures, snapshots) = (restored.captures.count(), swept.kept);
+    opened.store.snapshots_lost(swept.lost);
     if jobs > 0 {
         tracing::info!(jobs, incidents, captures, snapshots, "taking up the work");
     }

@@ -438,6 +438,10 @@ limits! {
         "Changes in memory that wait for a disk that cannot be written",
         "further changes are given up",
         "`memtape_store_waiting`, `memtape_store_given_up_total`";
+    BACKUP_BYTES_PER_SECOND_MAX: u64 = 128 << 20, Bytes, "coordinator",
+        "Bytes that a backup of a running coordinator reads in a second",
+        "the backup takes longer",
+        "its duration";
     FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
         "Files, tapes and ranks of captures that `memtape analyze`, `diff` or `report` compares",
         "the command refuses them",

@@ -17,3 +17,4 @@ pub(crate) mod routes;
 mod series;
 pub(crate) mod server;
 mod site;
+mod store_routes;

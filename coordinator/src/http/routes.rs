@@ -26,7 +26,7 @@ use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::site::Site;
 use crate::http::{
     access_routes, capture_routes, incident_routes, job_routes, line_routes, node_routes, page,
-    rank_routes, series,
+    rank_routes, series, store_routes,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics::{self, AdmissionFigures};
@@ -65,6 +65,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         incident_routes::add,
         node_routes::add,
         access_routes::add,
+        store_routes::add,
     ];
     let routes = routes.into_iter().fold(Routes::new(), |routes, add| add(routes));
     // The document describes itself, too: it is complete when all routes have been added.
@@ -110,14 +111,19 @@ async fn no_path() -> Problem {
 }
 
 /// Can it write and answer? `/healthz` says only that the process is there.
-async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
+/// What is lost for good is said, too, and is no reason to send nothing more.
+async fn ready(State(api): State<Api>) -> Result<String, Problem> {
     let answered = timeout(READY_TIME_MAX, api.ask(|_| ())).await;
     let late = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer");
     answered.map_err(|_| late())??;
-    let checked = tokio::task::spawn_blocking(move || api.store.unready());
+    let checked = tokio::task::spawn_blocking(move || (api.store.unready(), api.store.losses()));
     match checked.await.map_err(Problem::broken)? {
-        Some(why) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())),
-        None => Ok("ready"),
+        (Some(why), _) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())),
+        (None, losses) if losses.is_empty() => Ok("ready".to_string()),
+        (None, losses) => {
+            let parts: Vec<String> = losses.iter().map(|loss| loss.part.to_string()).collect();
+            Ok(format!("ready; lost: {}", parts.join(", ")))
+        }
     }
 }
 

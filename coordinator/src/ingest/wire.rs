@@ -327,12 +327,13 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
 }
 
 /// The first answer on every stream.
-pub(crate) fn first_answer(report_interval: Duration) -> Outgoing {
+pub(crate) fn first_answer(report_interval: Duration, store: &str) -> Outgoing {
     message(v1::coordinator_message::Body::Welcome(v1::Welcome {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_string(),
         report_interval_ms: millis(report_interval),
         protocol_minor: PROTOCOL_MINOR,
+        store: store.to_string(),
     }))
 }
 

@@ -38,8 +38,10 @@ impl Restored {
             bytes_max: config.snapshots_bytes_max,
             age_ns_max: i64::try_from(config.captures_age_max.as_nanos()).unwrap_or(i64::MAX),
         };
-        let Loaded { attempts, ranks, captures, parts, incidents, actions, .. } = loaded;
+        let Loaded { attempts, ranks, captures, parts, incidents, actions, changes_lost, .. } =
+            loaded;
         let (mut jobs, findings) = Jobs::restore(now, limits, attempts, ranks, store);
+        jobs.skip_serials(changes_lost);
         let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
         let incidents = Incidents::restore(now, config.page_within, incidents, &jobs, &captures);
         let restart = &config.restart;

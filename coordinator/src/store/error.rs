@@ -69,6 +69,66 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
+    /// There is no store where one was expected.
+    #[error(
+        "there is no store in {}, and --expect-store expects one: look where the folder went, \
+         restore a backup, or start once without the option", folder.display()
+    )]
+    Expected {
+        /// The data folder.
+        folder: PathBuf,
+    },
+    /// The journal is gone, and the index does not have what it held.
+    #[error(
+        "the journal in {} is gone with {changes} acknowledged changes of records: put it back \
+         from a copy, or restore a backup into an empty folder; `memtape store rebuild` goes on \
+         without them", folder.display()
+    )]
+    JournalLost {
+        /// The data folder.
+        folder: PathBuf,
+        /// Changes that were durable.
+        changes: u64,
+    },
+    /// A backup is damaged, or its end is missing.
+    #[error("the backup is damaged at byte {at}: {why}; nothing was changed, take another one")]
+    BackupDamaged {
+        /// How many of its bytes are right.
+        at: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A newer program made the backup.
+    #[error("the backup has format {version}, and this memtape knows {known}: update memtape")]
+    BackupTooNew {
+        /// Its format.
+        version: u32,
+        /// The newest format that this program reads.
+        known: u32,
+    },
+    /// A backup is being made.
+    #[error("another backup is being made: wait for it")]
+    BackupUnderWay,
+    /// Who asked for a backup does not take it any more.
+    #[error("the backup was not taken to its end")]
+    BackupNotTaken,
+    /// A store is restored into an empty folder.
+    #[error("the folder {} holds {name:?}: name an empty folder", folder.display())]
+    NotEmpty {
+        /// The folder.
+        folder: PathBuf,
+        /// What is in it.
+        name: String,
+    },
+    /// A restore did not end.
+    #[error(
+        "a restore into {} did not end: remove what is in the folder, and restore again",
+        folder.display()
+    )]
+    HalfRestored {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A newer program wrote the store.
     #[error(
         "the data folder {} has format {version}, and this memtape knows {known}: update memtape, \

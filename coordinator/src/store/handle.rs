@@ -7,15 +7,18 @@ use std::sync::{Arc, mpsc};
 
 use crate::clock;
 use crate::records::{SeriesKey, StepRow};
+use crate::store::backup::make::{self, Sink, WithSnapshots};
 use crate::store::blobs::{local::Blobs, remote::Remote};
 use crate::store::clock::{ClockWatch, StoreClock};
 use crate::store::disk::{files::Disk, real::RealDisk};
-use crate::store::error::{During, Result};
+use crate::store::error::{During, Error, Result};
+use crate::store::inventory::Loss;
 use crate::store::records::encoding::{Changes, Loaded, load};
-use crate::store::recovery::{format, opening, opening::Recovery};
+use crate::store::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::store::steps::{index, packer, packer::Reader, segments};
 #[cfg(any(test, feature = "simulation", feature = "bench"))]
 use crate::store::testing::turns::Turns;
+use crate::store::writer::point::{Pin, Point, Taken};
 use crate::store::writer::shared::{Closed, Done, Health, Shared};
 use crate::store::writer::thread::{self, Job, Writer};
 
@@ -34,11 +37,24 @@ pub(crate) struct Store {
 pub(crate) enum Unready {
     #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
     FolderGone,
+    #[error("the journal is gone, and cannot be written again: is the disk full?")]
+    JournalGone,
     #[error("{0} changes wait because the journal cannot be written: is the disk full?")]
     Waiting(u64),
 }
 
 impl Store {
+    /// Looks whether there is a store in a folder.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn expect(folder: &Path) -> Result<()> {
+        match format::whose(&RealDisk::new(folder)) {
+            Ok(Whose::Ours) => Ok(()),
+            _ => Err(Error::Expected { folder: folder.to_path_buf() }),
+        }
+    }
+
     /// Opens or makes a store and reads its records. Blocks.
     pub(crate) fn open(folder: &Path) -> Result<(Self, Loaded, Recovery)> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
@@ -112,7 +128,30 @@ impl Store {
         if !self.shared.lock.is_present() {
             return Some(Unready::FolderGone);
         }
+        if self.shared.health.journal_gone.load(Ordering::Relaxed) > 0 {
+            return Some(Unready::JournalGone);
+        }
         (waiting > 0).then_some(Unready::Waiting(waiting))
+    }
+
+    /// Tells this store from others.
+    pub(crate) fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    /// What was found to be lost, until a rebuild.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.shared.inventory.expected().losses
+    }
+
+    /// Says how many snapshots that captures refer to are gone.
+    pub(crate) fn snapshots_lost(&self, count: u64) {
+        self.shared.health.snapshots_lost.store(count, Ordering::Relaxed);
+        if count > 0 {
+            tracing::error!(
+                "{count} snapshots of captures are gone; memtape store check names them"
+            );
+        }
     }
 
     /// Bytes of the packed steps on disk.
@@ -154,6 +193,22 @@ impl Store {
     /// Packs and syncs everything; `done` is called when that is so.
     pub(crate) fn flush(&self, done: Done) {
         self.send(Job::Flush { done });
+    }
+
+    /// Takes a point for a backup: everything that was acknowledged until now is in it. `taken` is
+    /// called from another thread. No file of steps and no snapshot is deleted while it is kept.
+    ///
+    /// # Errors
+    /// While another one is kept.
+    pub(crate) fn point(&self, taken: Taken) -> Result<()> {
+        let pin = Pin::new(&self.shared).ok_or(Error::BackupUnderWay)?;
+        self.send(Job::Point { pin, taken });
+        Ok(())
+    }
+
+    /// Makes a backup of a point. Blocks, also for as long as `sink` waits.
+    pub(crate) fn back_up(&self, point: &Point, with: WithSnapshots, sink: Sink<'_>) -> Result<()> {
+        make::write(&*self.shared.reader.disk, point, with, sink)
     }
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
@@ -201,7 +256,8 @@ pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recove
         .catalogue
         .records()
         .during(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
-    let loaded = load(&records);
+    let mut loaded = load(&records);
+    loaded.changes_lost = parts.inventory.expected().changes_lost;
     if loaded.unreadable > 0 {
         tracing::error!(records = loaded.unreadable, "records of the store make no sense");
     }
@@ -224,6 +280,9 @@ pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recove
         blobs: parts.blobs,
         clock,
         health,
+        id: format::read(&**disk).map(|format| format.id).unwrap_or_default(),
+        inventory: parts.inventory,
+        backups: AtomicU64::new(0),
         lock: parts.lock,
         closed: Closed::default(),
     });

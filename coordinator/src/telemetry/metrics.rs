@@ -155,6 +155,7 @@ pub(crate) fn text(
     families.extend(service_families(&view));
     families.extend(admission_families(admission));
     families.extend(store_families(store));
+    families.extend(store_damage_families(store));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Families(families)));
     let mut out = String::new();
@@ -303,12 +304,50 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     ]
 }
 
+fn lost(store: &Store) -> Vec<(Labels, f64)> {
+    let losses = store.losses();
+    let kinds = ["journal", "rows", "steps", "inventory"];
+    let of_kind = |kind: &&str| losses.iter().filter(|loss| loss.part.kind() == *kind).count();
+    let mut counts: Vec<(&str, f64)> =
+        kinds.iter().map(|kind| (*kind, of_kind(kind) as f64)).collect();
+    counts.push(("snapshots", store.health().snapshots_lost.load(Relaxed) as f64));
+    counts.into_iter().map(|(kind, count)| (vec![("part", kind.to_string())], count)).collect()
+}
+
+/// What was damaged, gone or behind.
+fn store_damage_families(store: &Store) -> Vec<Family> {
+    let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
+    let (damaged_blocks, without_index) = store.damaged_reads();
+    let put_back = store.health().put_back.load(Relaxed) as f64;
+    vec![
+        counter(
+            "memtape_store_damaged_reads",
+            "Reads of steps that met a damaged block, or an index that could not be read",
+            vec![by("part", "block", damaged_blocks), by("part", "index", without_index)],
+        ),
+        gauge(
+            "memtape_store_lost",
+            "Files, or ends of files, that were gone: memtape store check names them",
+            lost(store),
+        ),
+        counter(
+            "memtape_store_put_back",
+            "Files that vanished while they were in use, and were written again from memory",
+            vec![(Labels::new(), put_back)],
+        ),
+        gauge(
+            "memtape_store_index_behind",
+            "1 when the index could not be written; a restart mends it",
+            vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
+        ),
+    ]
+}
+
 fn store_families(store: &Store) -> Vec<Family> {
     let health = store.health();
     let count = |counter: &AtomicU64| vec![(Labels::new(), counter.load(Relaxed) as f64)];
     let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
     let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
-    let (damaged_blocks, without_index) = store.damaged_reads();
     vec![
         counter("memtape_store_commits", "Groups of writes made durable", count(&health.commits)),
         counter(
@@ -340,16 +379,6 @@ fn store_families(store: &Store) -> Vec<Family> {
             "memtape_store_expired_bytes",
             "Bytes of those",
             count(&health.steps_expired_bytes),
-        ),
-        counter(
-            "memtape_store_damaged_reads",
-            "Reads of steps that met a damaged block, or an index that could not be read",
-            vec![by("part", "block", damaged_blocks), by("part", "index", without_index)],
-        ),
-        gauge(
-            "memtape_store_index_behind",
-            "1 when the index could not be written; a restart mends it",
-            vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
         ),
         counter(
             "memtape_store_clock_jumps",

@@ -46,6 +46,9 @@ pub(crate) struct CoordinatorArgs {
     /// memory]. It remembers as many ranks as have room in it.
     #[arg(long, value_name = "BYTES", env = "MEMTAPE_MEMORY_MAX", value_parser = byte_count)]
     pub(crate) memory_max: Option<u64>,
+    /// Refuse to start without a store in that folder: one that should be there is lost.
+    #[arg(long, env = "MEMTAPE_EXPECT_STORE", value_parser = FalseyValueParser::new())]
+    pub(crate) expect_store: bool,
     /// Time between two reports of an agent [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) report_interval: Option<Duration>,
@@ -179,6 +182,7 @@ fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
         hosts: args.hosts,
         data_dir: args.data_dir,
         memory_bytes_max: args.memory_max,
+        expects_store: args.expect_store,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,
         page_within: args.page_within.unwrap_or(default.page_within),

@@ -349,6 +349,13 @@ impl Jobs {
         self.attempts.insert(serial, attempt);
     }
 
+    /// Up to `count` attempts may have been lost with their records: their numbers are not given
+    /// again, because steps of them may be there.
+    pub(crate) fn skip_serials(&mut self, count: u64) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.next_serial = self.next_serial.saturating_add(count);
+    }
+
     /// Deletes an attempt with its records and steps; false when there is none.
     pub(crate) fn forget(&mut self, context: &mut Context, serial: u32) -> bool {
         let Some(attempt) = self.remove(serial) else { return false };

@@ -60,6 +60,8 @@ pub(crate) struct Swept {
     pub(crate) kept: u64,
     /// Snapshots that nothing referred to.
     pub(crate) removed: u64,
+    /// Snapshots that are referred to, and are gone.
+    pub(crate) lost: u64,
 }
 
 impl Blobs {
@@ -217,39 +219,49 @@ impl Blobs {
     /// Removes every snapshot that is not in use. Only while no snapshot is being stored.
     pub(crate) async fn sweep(&self) -> Swept {
         let blobs = self.clone();
-        let here = self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default();
-        let there = self.sweep_remote().await;
-        Swept { kept: here.kept + there.kept, removed: here.removed + there.removed }
+        let mut lost: BTreeSet<[u8; 32]> = self.lock().of.keys().copied().collect();
+        let here = self.blocking(move || Ok(blobs.sweep_folder())).await;
+        let (mut swept, found) = here.unwrap_or_default();
+        let is_all_seen = self.sweep_remote(&mut swept, &mut lost).await;
+        lost.retain(|hash| !found.contains(hash));
+        swept.lost = if is_all_seen { lost.len() as u64 } else { 0 };
+        swept
     }
 
-    async fn sweep_remote(&self) -> Swept {
-        let mut swept = Swept::default();
-        let Some(remote) = self.remote.get() else { return swept };
-        let found = remote.list().await.unwrap_or_else(|why| {
-            tracing::warn!("the store of snapshots cannot be listed, and is not swept: {why}");
-            Vec::new()
-        });
+    /// Takes from `lost` what is there; false when that cannot be seen.
+    async fn sweep_remote(&self, swept: &mut Swept, lost: &mut BTreeSet<[u8; 32]>) -> bool {
+        let Some(remote) = self.remote.get() else { return true };
+        let found = match remote.list().await {
+            Ok(found) => found,
+            Err(why) => {
+                tracing::warn!("the store of snapshots cannot be listed, and is not swept: {why}");
+                return false;
+            }
+        };
         for hash in found {
             if self.lock().of.contains_key(hash.as_bytes()) {
+                lost.remove(hash.as_bytes());
                 swept.kept += 1;
             } else {
                 swept.removed += 1;
                 remote.remove(hash, || {});
             }
         }
-        swept
+        true
     }
 
-    fn sweep_folder(&self) -> Swept {
-        let mut swept = Swept::default();
+    /// And all that are kept.
+    fn sweep_folder(&self) -> (Swept, BTreeSet<[u8; 32]>) {
+        let (mut swept, mut found) = (Swept::default(), BTreeSet::new());
         for (name, hash, _) in list(&*self.disk) {
-            if hash.is_some_and(|hash| self.lock().of.contains_key(hash.as_bytes())) {
+            if let Some(hash) = hash.filter(|hash| self.lock().of.contains_key(hash.as_bytes())) {
                 swept.kept += 1;
+                found.insert(*hash.as_bytes());
             } else if self.disk.remove(&name).is_ok() {
                 swept.removed += 1;
             }
         }
-        swept
+        (swept, found)
     }
 
     /// Does what blocks where that is allowed: on a thread for it, or here, where there is no
@@ -351,7 +363,7 @@ mod tests {
         // The next process knows the first one only.
         let blobs = open(dir.path());
         assert!(blobs.retain(hash_one, 3));
-        assert_eq!(blobs.sweep().await, Swept { kept: 1, removed: 2 });
+        assert_eq!(blobs.sweep().await, Swept { kept: 1, removed: 2, lost: 0 });
         assert_eq!(
             blobs.get(hash_two).await.unwrap_err().to_string(),
             "the stored snapshot is gone"

@@ -114,3 +114,35 @@ pub(crate) fn write_synced(disk: &dyn Disk, name: &str, content: &[u8]) -> io::R
 pub(crate) fn folder_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
+
+/// The beginning of a file, read only.
+#[derive(Clone, Debug)]
+pub(crate) struct Prefix {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) bytes: u64,
+}
+
+impl DiskFile for Prefix {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.bytes.min(self.file.len_bytes()?))
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        match offset.saturating_add(out.len() as u64) <= self.bytes {
+            true => self.file.read_exact_at(out, offset),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -44,6 +44,12 @@ pub(crate) struct Frames {
 
 /// Shows every whole record of a file to `visit`, where it lies and what it says, in order, and
 /// changes nothing.
+pub(crate) fn read_file(file: &dyn DiskFile, visit: impl FnMut(u64, &[u8])) -> io::Result<Damage> {
+    let (_, damage) = scan(file, 0, visit)?;
+    Ok(damage)
+}
+
+/// The same for a file of this name.
 pub(crate) fn read(
     disk: &dyn Disk,
     name: &str,
@@ -67,6 +73,46 @@ pub(crate) fn read_at(
     let payload = record.split_off(HEADER_BYTES);
     let header = header(length, crc32c::crc32c(&payload));
     Ok((record == header).then_some(payload))
+}
+
+/// A whole record with this payload.
+pub(crate) fn encode(payload: &[u8]) -> Vec<u8> {
+    [header(payload.len(), crc32c::crc32c(payload)).as_slice(), payload].concat()
+}
+
+/// The payload of the record that these bytes begin with, and the bytes behind it; none when there
+/// is not all of it yet.
+///
+/// # Errors
+/// No record begins so.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, NoRecord> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return if MAGIC.starts_with(&bytes[..bytes.len().min(4)]) {
+            Ok(None)
+        } else {
+            Err(NoRecord)
+        };
+    };
+    let (length, checksum) = sizes(header);
+    if header[..4] != MAGIC || length > PAYLOAD_BYTES_MAX {
+        return Err(NoRecord);
+    }
+    let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+    match crc32c::crc32c(payload) == checksum {
+        true => Ok(Some((payload, rest))),
+        false => Err(NoRecord),
+    }
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct NoRecord;
+
+fn sizes(header: &[u8; HEADER_BYTES]) -> (usize, u32) {
+    let number = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    (number(4) as usize, number(8))
 }
 
 /// Length of a record with this payload.
@@ -154,6 +200,11 @@ impl Frames {
         Ok(())
     }
 
+    /// Shows every whole record to `visit`, in order: also when the file has lost its name.
+    pub(crate) fn read(&self, visit: impl FnMut(u64, &[u8])) -> io::Result<Damage> {
+        read_file(&*self.file, visit)
+    }
+
     /// Makes everything durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync()
@@ -194,10 +245,7 @@ fn read_record(file: &dyn DiskFile, offset: u64, payload: &mut Vec<u8>) -> io::R
     if !read_fully(file, offset, &mut header)? || header[..4] != MAGIC {
         return Ok(None);
     }
-    let number = |at: usize| {
-        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-    };
-    let (length, checksum) = (number(4) as usize, number(8));
+    let (length, checksum) = sizes(&header);
     if length > PAYLOAD_BYTES_MAX {
         return Ok(None);
     }

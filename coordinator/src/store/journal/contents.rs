@@ -77,6 +77,12 @@ impl Contents {
         self.lost.iter().rev().copied().find(|lost| *lost <= arrived).unwrap_or(0)
     }
 
+    /// True when changes are lost of which a catalogue has not heard, where this change was the last
+    /// to arrive there.
+    pub(crate) fn is_lost_behind(&self, arrived: u64) -> bool {
+        self.lost.last().is_some_and(|lost| *lost > arrived)
+    }
+
     /// True when the last change of a key, as far as it can be read, came before this change.
     pub(crate) fn is_before(&self, key: &[u8], number: u64) -> bool {
         self.numbers.get(key).copied().unwrap_or(0) < number

@@ -78,10 +78,27 @@ impl Journal {
         self.frames.len_bytes() > COMPACT_BYTES_MIN.max(self.compact_bytes.saturating_mul(3))
     }
 
-    /// Writes the live content again, and drops the rest.
+    /// Writes the live content again, and drops the rest. The file may have lost its name.
+    ///
+    /// # Errors
+    /// Also when the file does not have the last change: then it was cut.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
-        let (_, contents) = Self::open(&self.disk, &self.name)?;
+        let mut contents = Contents::default();
+        self.frames.read(|at, payload| contents.take(at, payload))?;
+        if contents.sequence != self.sequence {
+            let (found, last) = (contents.sequence, self.sequence);
+            return Err(io::Error::other(format!("it ends at change {found} of {last}")));
+        }
         self.rewrite(self.sequence, contents.live.into_iter())
+    }
+
+    /// Is the file where it should be, and as long as it should be?
+    pub(crate) fn is_there(&self) -> io::Result<bool> {
+        match self.disk.open(&self.name).and_then(|file| file.len_bytes()) {
+            Ok(bytes) => Ok(bytes >= self.frames.len_bytes()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Replaces its contents. Numbers go on behind `sequence`.
@@ -97,6 +114,12 @@ impl Journal {
         for (key, value) in live {
             number += 1;
             let payload = encode((&Change { key, value: Some(value) }, number));
+            frames.append([payload.as_slice()])?;
+        }
+        if number == sequence {
+            // Nothing is left: the end of a record that never was tells the number of the last change.
+            number += 1;
+            let payload = encode((&Change { key: Vec::new(), value: None }, number));
             frames.append([payload.as_slice()])?;
         }
         frames.sync()?;

@@ -34,6 +34,8 @@ pub(crate) struct Loaded {
     pub(crate) clock: Option<ClockRecord>,
     /// Records that could not be read.
     pub(crate) unreadable: u64,
+    /// Changes that were lost, ever: each may have been an attempt whose number is taken.
+    pub(crate) changes_lost: u64,
 }
 
 /// Changes that belong together.

@@ -14,10 +14,12 @@ use crate::store::disk::frames::Damage;
 use crate::store::disk::{files, frames};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Error, Result};
+use crate::store::inventory::{self, Expected, Loss};
 use crate::store::journal::contents::{self, Contents};
 use crate::store::journal::merge::Merge;
 use crate::store::records::encoding::load;
 use crate::store::recovery::format::{self, Found, Whose};
+use crate::store::recovery::losses;
 use crate::store::recovery::opening;
 use crate::store::steps::block::unpack;
 use crate::store::steps::segments::{Entry, Location, Segment};
@@ -31,6 +33,19 @@ const REBUILD: &str = "run memtape store rebuild, or start the coordinator";
 
 /// What to do about a catalogue that has what a damaged journal lost.
 const MEND: &str = "start the coordinator: it mends the journal from the catalogue";
+
+/// What to do about a file, or its end, that is gone.
+const GONE: &str = "put the file back from a copy, or restore a backup; without one it is lost for \
+                    good: the coordinator goes on without it, and memtape store rebuild forgets \
+                    this finding";
+
+/// What to do about a journal that is gone for good.
+const JOURNAL_GONE: &str = "put the journal back from a copy, or restore a backup into an empty \
+                            folder; memtape store rebuild goes on without what is lost";
+
+/// What to do about a damaged place that held what was acknowledged.
+const LOST: &str = "put the file back from a copy; without one what was in the damaged place is \
+                    lost, and the rest is not";
 
 /// What to do about snapshots that are not what they should be.
 const SNAPSHOT: &str = "put the file back from a copy; without one this state is lost, and the \
@@ -87,6 +102,9 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
         _ => return Err(Error::Missing { part: "store", folder: folder.to_path_buf() }),
     }
     let _lock = disk.lock_to_read(opening::LOCK)?;
+    if disk.open(format::RESTORING).is_ok() {
+        return Err(Error::HalfRestored { folder: folder.to_path_buf() });
+    }
     match format::find(&disk).during(|| format!("the store in {shown} cannot be read"))? {
         Found::Version(newer) if newer.version > format::VERSION => {
             return Err(format::too_new(&disk, newer.version));
@@ -149,9 +167,14 @@ fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static st
 fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck> {
     let mut checked = StoreCheck::default();
     look_at_format(disk, &mut checked)?;
-    let contents = look_at_journal(disk, &mut checked)?;
-    let blocks = look_at_steps(disk, &mut checked)?;
-    look_at_log(disk, &mut checked)?;
+    let known = inventory::read(disk)?;
+    let arrived = catalogue.as_ref().ok().and_then(|catalogue| catalogue.sequence().ok());
+    let arrived = arrived.unwrap_or(0);
+    look_at_files(disk, known.as_ref(), &mut checked)?;
+    let known = known.unwrap_or_default();
+    let contents = look_at_journal(disk, (&known, arrived), &mut checked)?;
+    let blocks = look_at_steps(disk, &known, &mut checked)?;
+    look_at_log(disk, &known, &mut checked)?;
     look_at_snapshots(disk, &contents, &mut checked)?;
     match catalogue {
         Ok(catalogue) => look_at_index(&catalogue, &contents, &blocks, &mut checked),
@@ -177,17 +200,59 @@ fn look_at_format(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
     Ok(())
 }
 
-fn look_at_journal(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Contents> {
-    let contents = match contents::read(disk, "journal") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            checked.findings.push(finding("journal", "is missing", START));
-            return Ok(Contents::default());
+/// Which files are gone, or shorter than they were.
+fn look_at_files(
+    disk: &dyn Disk,
+    known: Option<&Expected>,
+    checked: &mut StoreCheck,
+) -> io::Result<()> {
+    let Some(known) = known else {
+        // A store of an earlier version gets one at the next start.
+        if format::read(disk).is_ok_and(|format| format.has_inventory) {
+            let what = Loss::of_inventory().what();
+            checked.findings.push(finding(inventory::NAME, what, GONE));
         }
-        contents => contents?,
+        return Ok(());
     };
+    for loss in losses::find(disk, known)? {
+        checked.findings.push(finding(loss.part.to_string(), loss.what(), GONE));
+    }
+    for loss in &known.losses {
+        if losses::is_lost_still(disk, loss)? {
+            let what = format!("(found by a coordinator) {}", loss.what());
+            checked.findings.push(finding(loss.part.to_string(), what, GONE));
+        }
+    }
+    Ok(())
+}
+
+/// `arrived` is the number of the last change that the catalogue has.
+fn look_at_journal(
+    disk: &dyn Disk,
+    (known, arrived): (&Expected, u64),
+    checked: &mut StoreCheck,
+) -> io::Result<Contents> {
+    let (contents, is_there) = match contents::read(disk, "journal") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (Contents::default(), false),
+        contents => (contents?, true),
+    };
+    if let Some(loss) = losses::journal(known, contents.sequence, arrived) {
+        checked.findings.push(finding("journal", loss.what(), JOURNAL_GONE));
+    } else if !is_there {
+        let remedy = if arrived > 0 { MEND } else { START };
+        checked.findings.push(finding("journal", "is missing", remedy));
+    } else if contents.sequence < known.sequence {
+        let (left, durable) = (contents.sequence, known.sequence);
+        let what = format!("ends at change {left} of {durable}; the catalogue has the others");
+        checked.findings.push(finding("journal", what, MEND));
+    }
+    if !is_there {
+        return Ok(contents);
+    }
     checked.bytes += disk.open("journal")?.len_bytes()?;
     checked.records = contents.live.len() as u64;
-    damaged("journal", contents.damage, START, checked);
+    let is_lost = contents.is_lost_behind(arrived);
+    damaged("journal", contents.damage, if is_lost { LOST } else { START }, checked);
     if contents.strange > 0 {
         let what = format!("{} records make no sense", contents.strange);
         checked.findings.push(finding("journal", what, START));
@@ -228,8 +293,7 @@ fn add(sums: &mut Sums, location: &Location) {
     }
 }
 
-fn look_at_steps(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Sums> {
-    const LOST: &str = "put it back from a copy; the steps in the damaged place are lost";
+fn look_at_steps(disk: &dyn Disk, known: &Expected, checked: &mut StoreCheck) -> io::Result<Sums> {
     let mut of_serials: BTreeMap<u32, Sums> = BTreeMap::new();
     let files = segments::list(disk).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(BTreeMap::new()),
@@ -239,24 +303,31 @@ fn look_at_steps(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Sums> 
     for (segment, bytes) in files {
         checked.bytes += bytes;
         let (mut strange, mut rows) = (0, 0);
-        let damage = segments::scan(disk, segment, 0, |offset, length, entry| match entry {
-            Some(Entry::Block { stretch, series, block }) => {
-                let location = Location { stretch, series, segment, offset, length };
-                add(of_serials.entry(series.serial).or_default(), &location);
-                match unpack(block) {
-                    Some(block) => rows += block.len() as u64,
-                    None => strange += 1,
+        let durable = known.steps.get(&segment).map_or(0, |extent| extent.bytes);
+        let mut whole = 0;
+        let damage = segments::scan(disk, segment, 0, |offset, length, entry| {
+            whole += within(offset, length as usize, durable);
+            match entry {
+                Some(Entry::Block { stretch, series, block }) => {
+                    let location = Location { stretch, series, segment, offset, length };
+                    add(of_serials.entry(series.serial).or_default(), &location);
+                    match unpack(block) {
+                        Some(block) => rows += block.len() as u64,
+                        None => strange += 1,
+                    }
                 }
+                Some(Entry::Forgotten { serial }) => {
+                    of_serials.remove(&serial);
+                }
+                None => strange += 1,
             }
-            Some(Entry::Forgotten { serial }) => {
-                of_serials.remove(&serial);
-            }
-            None => strange += 1,
         })?;
         checked.rows += rows;
         let name = segments::name(segment);
-        // Only the newest can have been written to when something happened.
-        damaged(&name, damage, if last == Some(segment) { START } else { LOST }, checked);
+        // Only the newest can have been written to when something happened, and there only what is
+        // not durable.
+        let is_lost = last != Some(segment) || whole < durable;
+        damaged(&name, damage, if is_lost { LOST } else { START }, checked);
         if strange > 0 {
             let what = format!("{strange} records make no sense");
             checked.findings.push(finding(name, what, LOST));
@@ -271,17 +342,25 @@ fn look_at_steps(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Sums> 
     Ok(sums)
 }
 
-fn look_at_log(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
+/// Bytes of a record, if it lies in the durable part of its file.
+fn within(offset: u64, length: usize, durable: u64) -> u64 {
+    if offset < durable { frames::frame_bytes(length) } else { 0 }
+}
+
+fn look_at_log(disk: &dyn Disk, known: &Expected, checked: &mut StoreCheck) -> io::Result<()> {
     let Ok(numbers) = log::list(disk) else { return Ok(()) };
-    for number in numbers {
+    for number in numbers.into_keys() {
         let name = log::name(number);
         let (mut found, mut strange) = (log::Rows::new(), 0_u64);
-        let damage = frames::read(disk, &name, 0, |_, payload| {
+        let durable = known.logs.get(&number).map_or(0, |extent| extent.bytes);
+        let mut whole = 0;
+        let damage = frames::read(disk, &name, 0, |offset, payload| {
+            whole += within(offset, payload.len(), durable);
             strange += u64::from(log::take(payload, &mut found).is_none());
         })?;
         checked.bytes += disk.open(&name)?.len_bytes()?;
         checked.rows += found.values().map(|rows| rows.len() as u64).sum::<u64>();
-        damaged(&name, damage, START, checked);
+        damaged(&name, damage, if whole < durable { LOST } else { START }, checked);
         if strange > 0 {
             checked.findings.push(finding(name, format!("{strange} records make no sense"), START));
         }

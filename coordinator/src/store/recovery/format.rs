@@ -14,6 +14,7 @@ use crate::clock;
 use crate::store::blobs::local::FOLDER as BLOBS;
 use crate::store::disk::files::{Disk, Entry, read_all, write_synced};
 use crate::store::error::{During, Error, Result};
+use crate::store::inventory;
 use crate::store::records::migration;
 use crate::store::steps::{log, segments};
 
@@ -26,10 +27,16 @@ const VERSION_MIN: u32 = 2;
 /// Where the version stands.
 pub(crate) const NAME: &str = "FORMAT";
 
+/// Lies in a folder while a store is restored into it.
+pub(crate) const RESTORING: &str = "RESTORING";
+
 /// What lies in a store's folder, of any version; and what is put aside in it.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 12] = [
     NAME,
+    RESTORING,
     "FORMAT.new",
+    inventory::NAME,
+    inventory::NAME_ASIDE,
     "lock",
     JOURNAL,
     "journal.new",
@@ -60,6 +67,12 @@ pub(crate) struct Format {
     /// Where snapshots go, if not to this folder.
     #[serde(default, rename = "bodies_url")]
     pub(crate) snapshots_url: Option<String>,
+    /// An inventory was made: one that is not there is lost.
+    #[serde(default)]
+    pub(crate) has_inventory: bool,
+    /// Id of the store that a backup was made of, when this one was restored from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored_from: Option<String>,
 }
 
 impl Format {
@@ -134,6 +147,9 @@ pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
     let found = find(&**disk).during(|| format!("the format of {shown} cannot be read"))?;
     let names = disk.list("").during(|| format!("the data folder {shown} cannot be read"))?;
     let has = |name: &str| names.iter().any(|entry| entry.name == name);
+    if has(RESTORING) {
+        return Err(Error::HalfRestored { folder: disk.folder().to_path_buf() });
+    }
     let mut migrated = None;
     match found {
         Found::Version(Format { version: VERSION, .. }) => {}
@@ -181,7 +197,41 @@ fn new(disk: &dyn Disk) -> Format {
     }
     let made_wall_ns = clock::now().wall_ns;
     let hash = blake3::hash(&[id.as_slice(), &made_wall_ns.to_le_bytes()].concat()).to_hex();
-    Format { version: VERSION, made_wall_ns, id: hash[..32].to_string(), snapshots_url: None }
+    let id = hash[..32].to_string();
+    let (snapshots_url, restored_from) = (None, None);
+    Format {
+        version: VERSION,
+        made_wall_ns,
+        id,
+        snapshots_url,
+        has_inventory: false,
+        restored_from,
+    }
+}
+
+/// Makes a folder into which files were restored a store of its own.
+pub(crate) fn restored(
+    disk: &dyn Disk,
+    from: &str,
+    snapshots_url: Option<String>,
+) -> io::Result<()> {
+    let restored_from = Some(from.to_string());
+    write(disk, &Format { restored_from, snapshots_url, ..new(disk) })
+}
+
+/// What is in a folder that should be empty; what file systems and shells leave does not count.
+pub(crate) fn first_in(disk: &dyn Disk) -> io::Result<Option<String>> {
+    let mut names = disk.list("")?.into_iter().map(|entry| entry.name);
+    Ok(names.find(|name| name != LOST_AND_FOUND && !name.starts_with('.')))
+}
+
+/// Writes down that there is an inventory.
+pub(crate) fn set_has_inventory(disk: &dyn Disk) -> io::Result<()> {
+    let format = read(disk)?;
+    match format.has_inventory {
+        true => Ok(()),
+        false => write(disk, &Format { has_inventory: true, ..format }),
+    }
 }
 
 /// Writes down where snapshots go.

@@ -2,5 +2,6 @@
 
 pub(crate) mod check;
 pub(crate) mod format;
+pub(crate) mod losses;
 pub(crate) mod opening;
 pub(crate) mod rebuild;

@@ -15,9 +15,11 @@ use crate::store::catalogue::{Catalogue, Opened};
 use crate::store::disk::files::{Disk, Held};
 use crate::store::disk::tree::Change;
 use crate::store::error::{During, Error, Result};
+use crate::store::inventory::{self, Expected, Extent, Inventory, Loss, Part};
 use crate::store::journal::merge::Merge;
 use crate::store::journal::{contents::Contents, file::Journal};
 use crate::store::recovery::format::{self, Whose};
+use crate::store::recovery::losses;
 use crate::store::steps::index;
 use crate::store::steps::log::RowLog;
 use crate::store::steps::packer::{OpenSteps, Steps};
@@ -35,6 +37,16 @@ pub(crate) struct Parts {
     pub(crate) open: OpenSteps,
     pub(crate) steps: Steps,
     pub(crate) blobs: Blobs,
+    pub(crate) inventory: Inventory,
+}
+
+/// What to do about a journal that is gone for good.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum WithoutJournal {
+    /// A person has to decide.
+    Refuse,
+    /// A person has decided.
+    GoOn,
 }
 
 /// What was found and repaired.
@@ -65,6 +77,8 @@ pub(crate) struct Recovery {
     pub(crate) caught_up: u64,
     /// Why the index of the steps was built again.
     pub(crate) reindexed: Option<String>,
+    /// Files that are gone or cut, with what was durable in them.
+    pub(crate) losses: Vec<Loss>,
 }
 
 /// Opens all parts.
@@ -80,16 +94,24 @@ pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     let opened = (|| {
         disk.make_folder(BLOBS).during(|| format!("the data folder {shown} cannot be made"))?;
         let lock = disk.lock(LOCK)?;
-        open_locked(disk, lock)
+        open_locked(disk, lock, WithoutJournal::Refuse)
     })();
     opened.map_err(|error| error.at_start(disk.folder()))
 }
 
 /// Opens all parts of a folder that is locked.
-pub(crate) fn open_locked(disk: &Arc<dyn Disk>, lock: Box<dyn Held>) -> Result<(Parts, Recovery)> {
+pub(crate) fn open_locked(
+    disk: &Arc<dyn Disk>,
+    lock: Box<dyn Held>,
+    without_journal: WithoutJournal,
+) -> Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
     let migrated = format::settle(disk)?;
     let mut recovery = Recovery { migrated, ..Recovery::default() };
+    // Before anything is repaired.
+    let (expected, losses) =
+        look_at_files(&**disk).during(|| format!("the files in {shown} cannot be listed"))?;
+    recovery.losses = losses;
     let (mut journal, contents) = Journal::open(disk, "journal")
         .during(|| format!("the journal in {shown} cannot be opened"))?;
     recovery.journal_cut_bytes = contents.damage.cut_bytes;
@@ -109,21 +131,89 @@ pub(crate) fn open_locked(disk: &Arc<dyn Disk>, lock: Box<dyn Held>) -> Result<(
     }
     reconcile(&mut journal, contents, &catalogue, &mut recovery)
         .during(|| format!("the store in {shown} cannot be repaired"))?;
-    let (files, damage) =
-        Segments::open(disk).during(|| format!("the steps in {shown} cannot be opened"))?;
+    if let Some(loss) = losses::journal(&expected, journal.sequence(), 0) {
+        if journal.sequence() == 0 && without_journal == WithoutJournal::Refuse {
+            let (folder, changes) = (disk.folder().to_path_buf(), loss.changes());
+            return Err(Error::JournalLost { folder, changes });
+        }
+        recovery.losses.push(loss);
+    }
+    let first = expected.steps.last_key_value().map_or(0, |(last, _)| last + 1);
+    let (mut files, damage) =
+        Segments::open(disk, first).during(|| format!("the steps in {shown} cannot be opened"))?;
     (recovery.steps_cut_bytes, recovery.steps_gaps) = (damage.cut_bytes, damage.gaps);
+    if let Some((number, _)) = files.current()
+        && recovery.losses.iter().any(|loss| loss.part == Part::Steps(number))
+    {
+        // Its length goes on telling that it was cut.
+        files.give_up_current().during(|| format!("the steps in {shown} cannot be written"))?;
+    }
     let mended = index::mend(&catalogue, &files)
         .during(|| format!("the index of the steps in {shown} cannot be repaired"))?;
     (recovery.caught_up, recovery.reindexed) =
         (mended.caught_up, mended.rebuilt.map(|why| why.to_string()));
-    let (log, rows, damage) =
-        RowLog::open(disk).during(|| format!("the step log in {shown} cannot be opened"))?;
-    (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
-    let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
+    let first = expected.logs.last_key_value().map_or(0, |(last, _)| last + 1);
+    let (log, opened) =
+        RowLog::open(disk, first).during(|| format!("the step log in {shown} cannot be opened"))?;
+    (recovery.log_cut_bytes, recovery.log_gaps) = (opened.damage.cut_bytes, opened.damage.gaps);
+    let expected = Expected { sequence: journal.sequence(), logs: opened.extents, ..expected };
+    let inventory = begin_inventory(disk, expected, &files, &mut recovery.losses)
+        .during(|| format!("the inventory in {shown} cannot be written"))?;
+    let (open, steps) = (OpenSteps::new(opened.rows), Steps::new(log, files, inventory.clone()));
     let blobs = Blobs::new(disk);
     disk.sync_folder("").during(|| format!("the data folder {shown} cannot be synced"))?;
     recovery.log();
-    Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
+    Ok((Parts { lock, journal, catalogue, open, steps, blobs, inventory }, recovery))
+}
+
+/// From now on what is there is expected, and what is lost is known.
+fn begin_inventory(
+    disk: &Arc<dyn Disk>,
+    mut expected: Expected,
+    files: &Segments,
+    losses: &mut [Loss],
+) -> io::Result<Inventory> {
+    let (sequence, logs) = (expected.sequence, expected.logs.clone());
+    for loss in losses {
+        loss.found_wall_ns = clock::now().wall_ns;
+        expected.settle(loss.clone());
+    }
+    let steps = durable_steps(files, &expected);
+    let inventory = Inventory::begin(disk, Expected { sequence, logs, steps, ..expected })?;
+    format::set_has_inventory(&**disk)?;
+    Ok(inventory)
+}
+
+/// What the inventory expects, without the losses whose files are back; and which files are gone.
+fn look_at_files(disk: &dyn Disk) -> io::Result<(Expected, Vec<Loss>)> {
+    let known = inventory::read(disk)?;
+    let is_gone = known.is_none() && format::read(disk).is_ok_and(|format| format.has_inventory);
+    let mut expected = known.unwrap_or_default();
+    let mut losses = losses::find(disk, &expected)?;
+    losses.extend(is_gone.then(Loss::of_inventory));
+    let lost = std::mem::take(&mut expected.losses);
+    for loss in lost {
+        if losses::is_lost_still(disk, &loss)? {
+            expected.losses.push(loss);
+        }
+    }
+    Ok((expected, losses))
+}
+
+/// How much of the files of steps is durable. Of an older file a tail may not be, if a sync of it
+/// failed and it could not be cut.
+fn durable_steps(files: &Segments, expected: &Expected) -> BTreeMap<u32, Extent> {
+    let newest = files.current().map(|(number, _)| number);
+    let table = files.table().lock();
+    let durable = table.iter().map(|(number, known)| {
+        let extent = expected.steps.get(number).copied().unwrap_or_default();
+        let bytes = match newest == Some(*number) {
+            true => known.bytes,
+            false => extent.bytes.min(known.bytes),
+        };
+        (*number, Extent { bytes, ..extent })
+    });
+    durable.collect()
 }
 
 impl Recovery {
@@ -143,6 +233,10 @@ impl Recovery {
             if count > 0 {
                 tracing::warn!("{count} {what}");
             }
+        }
+        for loss in &self.losses {
+            let what = loss.what();
+            tracing::error!("{} {what}; memtape store check says what to do", loss.part);
         }
         if let Some(why) = &self.rebuilt {
             tracing::error!("the catalogue was damaged and is built again: {why}");

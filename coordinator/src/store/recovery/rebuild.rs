@@ -2,6 +2,7 @@
 //! beside it. What a damaged journal lost, and the old
 //! index still has, goes into the journal first, as at a start of the coordinator.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,11 +10,12 @@ use crate::clock;
 use crate::store::catalogue::Catalogue;
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Error, Result};
+use crate::store::inventory;
 use crate::store::journal::contents;
 use crate::store::journal::file::Journal;
 use crate::store::journal::merge::Merge;
 use crate::store::recovery::format;
-use crate::store::recovery::opening::{self, Recovery};
+use crate::store::recovery::opening::{self, Recovery, WithoutJournal};
 
 /// What was done.
 #[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
@@ -28,11 +30,13 @@ pub struct StoreRebuild {
     pub journal_gaps: u64,
     /// Records whose last change the journal had lost, and the old index had, with kind and id.
     pub journal_mended: Vec<String>,
+    /// What is lost for good: from now on it is expected no more.
+    pub lost: Vec<String>,
 }
 
 /// Rebuilds the index of the store in a folder.
 pub fn rebuild(folder: &Path) -> Result<StoreRebuild> {
-    if !folder.join("journal").is_file() {
+    if !folder.join("journal").is_file() && !folder.join(inventory::NAME).is_file() {
         return Err(Error::Missing { part: "journal", folder: folder.to_path_buf() });
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
@@ -43,7 +47,10 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
     let (folder, shown) = (disk.folder(), disk.folder().display());
     let lock = disk.lock(opening::LOCK)?;
     format::settle(disk)?;
-    let gaps = contents::read(&**disk, "journal")?.damage.gaps;
+    let gaps = match contents::read(&**disk, "journal") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        contents => contents?.damage.gaps,
+    };
     let mut rebuilt = StoreRebuild { journal_gaps: gaps, ..StoreRebuild::default() };
     if folder.join("catalogue").is_dir() {
         rebuilt.journal_mended =
@@ -53,7 +60,10 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
             .during(|| format!("the index in {shown} cannot be put aside"))?;
         rebuilt.aside = Some(folder.join(aside));
     }
-    let (parts, recovery) = opening::open_locked(disk, lock)?;
+    let (parts, recovery) = opening::open_locked(disk, lock, WithoutJournal::GoOn)?;
+    let lost = parts.inventory.forget_losses();
+    let lost = lost.during(|| "the inventory cannot be written".to_string())?;
+    rebuilt.lost = lost.iter().map(|loss| format!("{} {}", loss.part, loss.what())).collect();
     parts.catalogue.flush().during(|| "the index cannot be synced".to_string())?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
@@ -69,7 +79,10 @@ fn mend(disk: &Arc<dyn Disk>) -> Result<Vec<String>> {
         // What a damaged index says is not certain.
         Err(_) => return Ok(Vec::new()),
     };
-    let contents = contents::read(&**disk, "journal")?;
+    let contents = match contents::read(&**disk, "journal") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => contents::Contents::default(),
+        contents => contents?,
+    };
     let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok(Vec::new()) };
     if !merge.is_mending || !merge.has_more() {
         return Ok(Vec::new());

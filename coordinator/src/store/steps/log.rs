@@ -8,8 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::records::{SeriesKey, StepRow};
-use crate::store::disk::files::Disk;
+use crate::store::disk::files::{Disk, remove_if_there};
 use crate::store::disk::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
+use crate::store::inventory::Extent;
 use crate::store::steps::block::{put_rows, take_rows};
 use crate::store::steps::segments::{SERIES_BYTES, series_bytes, series_of};
 
@@ -28,12 +29,23 @@ const FORGOTTEN: u8 = b'F';
 /// Rows by series.
 pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRow>>;
 
+/// What the files of a log held when it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct OpenedLog {
+    pub(crate) rows: Rows,
+    pub(crate) damage: Damage,
+    /// All files, the new one included.
+    pub(crate) extents: BTreeMap<u64, Extent>,
+}
+
 /// The open log.
 #[derive(Debug)]
 pub(crate) struct RowLog {
     disk: Arc<dyn Disk>,
     frames: Frames,
     number: u64,
+    /// Steps in the newest file.
+    rows: u64,
 }
 
 /// A file's name.
@@ -41,11 +53,11 @@ pub(crate) fn name(number: u64) -> String {
     format!("{FOLDER}/{number:012}.log")
 }
 
-/// The numbers of all files, in order.
-pub(crate) fn list(disk: &dyn Disk) -> io::Result<Vec<u64>> {
+/// The numbers of all files, in order, with their lengths.
+pub(crate) fn list(disk: &dyn Disk) -> io::Result<BTreeMap<u64, u64>> {
     let entries = disk.list(FOLDER)?.into_iter();
     let number = |name: &str| name.strip_suffix(".log")?.parse().ok();
-    Ok(entries.filter_map(|entry| number(&entry.name)).collect())
+    Ok(entries.filter_map(|entry| Some((number(&entry.name)?, entry.bytes))).collect())
 }
 
 /// Shows a record to the rows before it; none when it makes no sense.
@@ -70,21 +82,33 @@ pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
 }
 
 impl RowLog {
-    /// Reads all files, cuts off what is half written, and begins a new one.
-    pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<(Self, Rows, Damage)> {
-        let (mut rows, mut damage) = (Rows::new(), Damage::default());
+    /// Reads all files, cuts off what is half written, and begins a new one, with this number or a
+    /// greater one. The files are durable then.
+    pub(crate) fn open(disk: &Arc<dyn Disk>, number_min: u64) -> io::Result<(Self, OpenedLog)> {
+        let mut opened = OpenedLog::default();
         let numbers = list(&**disk)?;
-        for number in &numbers {
-            let (_, seen) = Frames::open(&**disk, &name(*number), |_, payload| {
+        for number in numbers.keys() {
+            let count = |rows: &Rows| rows.values().map(|rows| rows.len() as u64).sum::<u64>();
+            let before = count(&opened.rows);
+            let rows = &mut opened.rows;
+            let (frames, seen) = Frames::open(&**disk, &name(*number), |_, payload| {
                 // A record whose checksum is right and that makes no sense is a newer version's.
-                let _ = take(payload, &mut rows);
+                let _ = take(payload, rows);
             })?;
-            damage.cut_bytes += seen.cut_bytes;
-            damage.gaps += seen.gaps;
+            let rows = count(&opened.rows).saturating_sub(before);
+            opened.extents.insert(*number, Extent { bytes: frames.len_bytes(), rows });
+            opened.damage.cut_bytes += seen.cut_bytes;
+            opened.damage.gaps += seen.gaps;
         }
-        let number = numbers.last().map_or(0, |last| last + 1);
-        let log = Self { frames: begin(&**disk, number)?, disk: disk.clone(), number };
-        Ok((log, rows, damage))
+        let number = numbers.last_key_value().map_or(0, |(last, _)| last + 1).max(number_min);
+        opened.extents.insert(number, Extent::default());
+        let log = Self { frames: begin(&**disk, number)?, disk: disk.clone(), number, rows: 0 };
+        Ok((log, opened))
+    }
+
+    /// The newest file, and how much of it there is.
+    pub(crate) fn newest(&self) -> (u64, Extent) {
+        (self.number, Extent { bytes: self.frames.len_bytes(), rows: self.rows })
     }
 
     /// Appends rows, not yet durable.
@@ -101,7 +125,9 @@ impl RowLog {
             }
         }
         payloads.push(payload);
-        self.frames.append(payloads.iter().map(Vec::as_slice))
+        self.frames.append(payloads.iter().map(Vec::as_slice))?;
+        self.rows += batch.iter().map(|(_, rows)| rows.len() as u64).sum::<u64>();
+        Ok(())
     }
 
     /// Says that the rows of an attempt count no more.
@@ -118,17 +144,25 @@ impl RowLog {
     /// Begins a new file; answers its number. What is in those before it can go when it is packed.
     pub(crate) fn begin_next(&mut self) -> io::Result<u64> {
         if self.frames.len_bytes() > 0 {
-            self.frames = begin(&*self.disk, self.number + 1)?;
-            self.number += 1;
+            self.begin_again()?;
         }
         Ok(self.number)
     }
 
+    /// Begins a new file in any case: the newest one is gone.
+    pub(crate) fn begin_again(&mut self) -> io::Result<()> {
+        self.disk.make_folder(FOLDER)?;
+        self.frames = begin(&*self.disk, self.number + 1)?;
+        (self.number, self.rows) = (self.number + 1, 0);
+        Ok(())
+    }
+
     /// Removes all files before this one.
     pub(crate) fn remove_before(&self, number: u64) -> io::Result<()> {
-        let old: Vec<u64> = list(&*self.disk)?.into_iter().filter(|old| *old < number).collect();
-        for old in &old {
-            self.disk.remove(&name(*old))?;
+        let mut old = list(&*self.disk)?;
+        old.split_off(&number);
+        for old in old.keys() {
+            remove_if_there(&*self.disk, &name(*old))?;
         }
         // Durably: one that came back could say again that an attempt is forgotten, after rows of
         // it that came later, and are in no log, were packed.

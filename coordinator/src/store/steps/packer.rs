@@ -19,6 +19,7 @@ use crate::store::disk::files::Disk;
 use crate::store::disk::frames;
 use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
+use crate::store::inventory::{Inventory, Loss, Part};
 use crate::store::steps::block::{ROWS_MAX, pack, unpack};
 use crate::store::steps::index;
 use crate::store::steps::log::{RowLog, Rows};
@@ -53,6 +54,7 @@ struct OpenRows {
 pub(crate) struct Steps {
     log: RowLog,
     files: Segments,
+    inventory: Inventory,
     /// A packing under way.
     packing: Option<Packing>,
     /// The first log file without rows that are frozen, while there are any.
@@ -67,6 +69,8 @@ struct Packing {
     /// The last series of the slices before.
     last: Option<SeriesKey>,
     locations: Vec<Location>,
+    /// Steps in them.
+    rows: u64,
 }
 
 /// What was deleted, and why.
@@ -149,8 +153,9 @@ impl OpenSteps {
 }
 
 impl Steps {
-    pub(crate) fn new(log: RowLog, files: Segments) -> Self {
-        Self { log, files, packing: None, frozen_before: None, forgotten: BTreeSet::new() }
+    pub(crate) fn new(log: RowLog, files: Segments, inventory: Inventory) -> Self {
+        let (packing, frozen_before, forgotten) = (None, None, BTreeSet::new());
+        Self { log, files, inventory, packing, frozen_before, forgotten }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -173,7 +178,16 @@ impl Steps {
 
     /// Makes the log durable.
     pub(crate) fn sync_log(&self) -> io::Result<()> {
-        self.log.sync()
+        self.log.sync()?;
+        let (number, extent) = self.log.newest();
+        self.inventory.log(number, extent);
+        Ok(())
+    }
+
+    /// The newest log, and how long it is.
+    pub(crate) fn newest_log(&self) -> (u64, u64) {
+        let (number, extent) = self.log.newest();
+        (number, extent.bytes)
     }
 
     /// True when it should be packed before its time.
@@ -208,7 +222,7 @@ impl Steps {
         }
         let stretch = stretch(store_ns);
         self.files.roll(stretch)?;
-        self.packing = Some(Packing { stretch, last: None, locations: Vec::new() });
+        self.packing = Some(Packing { stretch, last: None, locations: Vec::new(), rows: 0 });
         Ok(())
     }
 
@@ -219,7 +233,9 @@ impl Steps {
 
     /// Removes the log of what was frozen.
     fn forget_log(&mut self) -> io::Result<()> {
-        self.frozen_before.take().map_or(Ok(()), |number| self.log.remove_before(number))
+        let Some(number) = self.frozen_before.take() else { return Ok(()) };
+        self.inventory.forget_logs(number)?;
+        self.log.remove_before(number)
     }
 
     /// Packs one slice more; after the last one makes everything durable.
@@ -236,7 +252,10 @@ impl Steps {
             .map(|(series, block)| Entry::Block { stretch, series: *series, block })
             .collect();
         match self.files.append(&entries) {
-            Ok(locations) => packing.locations.extend(locations),
+            Ok(locations) => {
+                packing.locations.extend(locations);
+                packing.rows += slice.iter().map(|(_, rows)| rows.len() as u64).sum::<u64>();
+            }
             Err(error) => {
                 self.files.take_back();
                 return Err(error.into());
@@ -260,6 +279,7 @@ impl Steps {
             self.files.take_back();
             return Err(error.into());
         }
+        self.note_files(packing.rows);
         let indexed = self.index(&packing.locations, catalogue);
         // Readers that look at both find the same rows twice, which they allow for.
         open.thaw();
@@ -268,6 +288,36 @@ impl Steps {
             tracing::error!("the index cannot be written, a restart mends it: {why}");
         }
         Ok(removed?)
+    }
+
+    /// The file of steps is durable, with this number of steps more.
+    fn note_files(&self, more_rows: u64) {
+        if let Some((number, bytes)) = self.files.current() {
+            self.inventory.steps(number, bytes, more_rows);
+        }
+    }
+
+    /// These files are gone, or cut. Answers true when all steps of a lost log are in memory still,
+    /// and are packed from there; a file of steps that was appended to is appended to no more.
+    pub(crate) fn go_on_without(&mut self, losses: &[Loss]) -> io::Result<bool> {
+        let mut is_log = false;
+        for Loss { part, .. } in losses {
+            match part {
+                Part::Log(_) => is_log = true,
+                Part::Steps(number)
+                    if self.files.current().is_some_and(|(current, _)| current == *number) =>
+                {
+                    // What was packed into it and is not synced is packed again.
+                    self.packing = None;
+                    self.files.give_up_current()?;
+                }
+                _ => {}
+            }
+        }
+        if is_log {
+            self.log.begin_again()?;
+        }
+        Ok(is_log)
     }
 
     /// Puts durable blocks into the index. What fails is caught up with at the next start.
@@ -306,6 +356,7 @@ impl Steps {
             self.files.take_back();
             return Err(error.into());
         }
+        self.note_files(0);
         // Said once: said again, it would be about what came later, too. An index that fails here
         // is behind until the next start.
         index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
@@ -330,6 +381,7 @@ impl Steps {
                 break;
             }
             index::delete_segment(catalogue, number, &known)?;
+            self.inventory.forget_steps(number)?;
             self.files.remove(number)?;
             expired.by_age += u64::from(is_old);
             expired.by_bytes += u64::from(!is_old);

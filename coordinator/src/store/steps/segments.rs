@@ -198,8 +198,8 @@ pub(crate) fn scan(
 impl Segments {
     /// Opens the newest file, cuts off what is half written, and knows the lengths of all. When it
     /// has gaps, as a power cut in the middle of a packing can leave them, the next one is made of
-    /// its whole records.
-    pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<(Self, Damage)> {
+    /// its whole records. A new file gets this number or a greater one.
+    pub(crate) fn open(disk: &Arc<dyn Disk>, number_min: u32) -> io::Result<(Self, Damage)> {
         let mut found = list(&**disk)?;
         let mut damage = Damage::default();
         let mut current = None;
@@ -214,7 +214,7 @@ impl Segments {
             found.insert(number, frames.len_bytes());
             (current, damage) = (Some((number, frames)), seen);
         }
-        let next = found.last_key_value().map_or(0, |(last, _)| last + 1);
+        let next = found.last_key_value().map_or(0, |(last, _)| last + 1).max(number_min);
         let segment = |bytes| Segment { bytes, ..Segment::new() };
         let table = found.into_iter().map(|(number, bytes)| (number, segment(bytes))).collect();
         let table = Table(Arc::new(Mutex::new(table)));
@@ -288,6 +288,18 @@ impl Segments {
             // What cannot be cut now is cut before anything else is written.
             let _ = frames.truncate(end);
         }
+    }
+
+    /// The file that is appended to is gone or cut: another one is begun.
+    pub(crate) fn give_up_current(&mut self) -> io::Result<()> {
+        self.current = None;
+        self.disk.make_folder(FOLDER)
+    }
+
+    /// The file that is appended to, and what of it is durable.
+    pub(crate) fn current(&self) -> Option<(u32, u64)> {
+        let (number, _) = self.current.as_ref()?;
+        Some((*number, self.table.lock().get(number)?.bytes))
     }
 
     /// The oldest file, and whether it is the one that is appended to.

@@ -10,8 +10,8 @@ use crate::store::handle::Store;
 use crate::store::records::encoding::Changes;
 use crate::store::recovery::opening::Recovery;
 use crate::store::testing::fixtures::{
-    SERIES, answer, change, copy, error_line, flush, incident, read_steps, recover, reopen, row,
-    steps, write,
+    SERIES, answer, change, close, copy, error_line, flush, incident, read_steps, recover, reopen,
+    row, steps, write,
 };
 
 /// Fills a store, copies its folder while it is open (as a SIGKILL leaves it),
@@ -115,8 +115,9 @@ fn flipped_bytes_anywhere_in_the_catalogue_lose_no_record() {
             let end = bytes.len().min(at as usize + 64);
             bytes[at as usize..end].iter_mut().for_each(|byte| *byte ^= 0xff);
         });
-        let (_, loaded) = reopen(&copied);
+        let (store, loaded) = reopen(&copied);
         assert_eq!(loaded.incidents.len(), 20, "flipped at {at} of {length}");
+        close(store);
         std::fs::remove_dir_all(&copied).unwrap();
     }
 }

@@ -10,6 +10,8 @@ use bytes::Bytes;
 
 use crate::clock::{self, Now};
 use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
+use crate::store::backup::make::WithSnapshots;
+use crate::store::backup::restore::{Tokens, restore_on};
 use crate::store::error::Result;
 use crate::store::handle::Store;
 use crate::store::records::encoding::{Changes, Loaded};
@@ -77,7 +79,8 @@ fn record(key: usize, version: u64) -> IncidentRecord {
 
 impl Life<'_> {
     fn act(&mut self, disk: &SimulatedDisk, rng: &mut Rng) {
-        match rng.below(24) {
+        match rng.below(26) {
+            24 => self.back_up(),
             16..=21 => self.step(rng),
             22 => self.forget(rng),
             0..=6 => self.write(rng.below(KEYS), true, rng.below(4) > 0),
@@ -159,6 +162,43 @@ impl Life<'_> {
         } else {
             // Whether the reference is there is not known: the snapshot stays.
             self.snapshots.remove(&key);
+        }
+    }
+
+    /// What was acknowledged is in a backup, and in the store that is made of it.
+    fn back_up(&self) {
+        let known = self.model.lock().unwrap().clone();
+        let steps = self.steps.lock().unwrap().clone();
+        let taken = Arc::new(Mutex::new(None));
+        let reply = taken.clone();
+        let asked = self.store.point(Box::new(move |point| *reply.lock().unwrap() = Some(point)));
+        asked.unwrap();
+        self.store.turn();
+        let Some(Ok(point)) = taken.lock().unwrap().take() else { return };
+        let mut bytes = Vec::new();
+        let mut take = |more: Vec<u8>| {
+            bytes.extend(more);
+            Ok(())
+        };
+        if self.store.back_up(&point, WithSnapshots::Yes, &mut take).is_err() {
+            // The crash that was ordered came.
+            return;
+        }
+        let disk = SimulatedDisk::new(1);
+        restore_on(&disk.process(), &mut bytes.as_slice(), Tokens::LeaveOut).unwrap();
+        let (store, loaded, recovery) = Store::open_simulated(&disk).unwrap();
+        assert_eq!(recovery.losses, []);
+        for (key, expected) in known {
+            let found = loaded.incidents.iter().find(|of| of.id == format!("inc-{key}"));
+            let state = found.map(|incident| incident.growth.last_step);
+            assert!(state == expected.acknowledged || expected.later.contains(&state));
+        }
+        for ((key, step), _) in steps.iter().filter(|(_, fate)| **fate == Fate::Acknowledged) {
+            let found = store.series(*key).unwrap();
+            assert!(found.iter().any(|row| row.last_step == *step), "step {step} of {key:?}");
+        }
+        for (hash, snapshot) in self.snapshots.values() {
+            assert_eq!(at_once(store.blobs().get(*hash)).unwrap(), *snapshot);
         }
     }
 
@@ -269,7 +309,11 @@ fn open(disk: &SimulatedDisk) -> (Store, Loaded) {
     disk.fail_syncs(0);
     for _ in 0..20 {
         match Store::open_simulated(disk) {
-            Ok((store, loaded, _)) => return (store, loaded),
+            Ok((store, loaded, recovery)) => {
+                // No crash looks like a file that is gone.
+                assert_eq!(recovery.losses, []);
+                return (store, loaded);
+            }
             // The crash that was ordered came while it was opened.
             Err(_) => disk.power_loss(),
         }
@@ -295,6 +339,7 @@ fn live(seed: u64) -> crate::store::testing::simulated::disk::Counts {
         for _ in 0..rng.below(60) {
             life.act(&disk, &mut rng);
         }
+        assert_eq!(life.store.losses(), []);
         if rng.below(4) == 0 {
             life.store.turn();
         }

@@ -1,6 +1,8 @@
 //! Tests of the store and what they need: a simulated disk, crash tests, damage, a full disk.
 
 #[cfg(test)]
+mod backup;
+#[cfg(test)]
 mod basics;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
@@ -25,3 +27,5 @@ mod remote;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod simulated;
 pub(crate) mod turns;
+#[cfg(test)]
+mod vanished;

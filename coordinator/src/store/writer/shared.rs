@@ -8,6 +8,7 @@ use crate::store::catalogue::Catalogue;
 use crate::store::clock::StoreClock;
 use crate::store::disk::files::Held;
 use crate::store::error::Result;
+use crate::store::inventory::Inventory;
 use crate::store::steps::packer::{OpenSteps, Reader};
 
 /// What to do when a write is over.
@@ -22,6 +23,11 @@ pub(crate) struct Shared {
     pub(crate) blobs: Blobs,
     pub(crate) clock: StoreClock,
     pub(crate) health: Health,
+    pub(crate) inventory: Inventory,
+    /// Tells this store from others; empty when it cannot be read.
+    pub(crate) id: String,
+    /// Backups that are being made: no file of steps and no snapshot goes meanwhile.
+    pub(crate) backups: AtomicU64,
     /// Behind the catalogue, so that it is given back last.
     pub(crate) lock: Box<dyn Held>,
     pub(crate) closed: Closed,
@@ -59,6 +65,12 @@ pub(crate) struct Health {
     pub(crate) given_up: AtomicU64,
     /// Length of the journal.
     pub(crate) journal_bytes: AtomicU64,
+    /// Files that vanished while they were in use, and were written again from memory.
+    pub(crate) put_back: AtomicU64,
+    /// 1 while the journal is gone, or cut, and could not be written again.
+    pub(crate) journal_gone: AtomicU64,
+    /// Snapshots that captures refer to, and that were gone at the start.
+    pub(crate) snapshots_lost: AtomicU64,
     /// Jumps of the machine's wall clock.
     pub(crate) clock_jumps: AtomicU64,
     /// Time that all commits took, in nanoseconds.

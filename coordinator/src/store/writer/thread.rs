@@ -19,9 +19,12 @@ use crate::records::{SeriesKey, StepRow};
 use crate::store::clock::{ClockWatch, Jump};
 use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
+use crate::store::inventory::Part;
 use crate::store::journal::file::Journal;
 use crate::store::records::encoding::Changes;
+use crate::store::recovery::losses;
 use crate::store::steps::packer::Steps;
+use crate::store::writer::point::{Pin, Point, Taken};
 use crate::store::writer::shared::{Done, Shared};
 
 /// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
@@ -34,6 +37,9 @@ const PACK_AGAIN_NS: u64 = 1_000_000_000;
 /// Least time between two syncs of the log of steps. Agents wait so much longer for their answer,
 /// and the disk is left in peace.
 const LOG_SYNC_EVERY_NS: u64 = 50_000_000;
+
+/// Time between two looks at whether the files are there.
+const FILES_LOOK_EVERY_NS: u64 = 10_000_000_000;
 
 /// How often the thread looks up without a job.
 const IDLE: Duration = Duration::from_secs(1);
@@ -53,6 +59,8 @@ pub(crate) enum Job {
     Expire { age_ns_max: i64 },
     /// Pack and sync everything.
     Flush { done: Done },
+    /// Tell which files there are, with what was acknowledged until now in them.
+    Point { pin: Pin, taken: Taken },
 }
 
 /// Changes with those who wait for them.
@@ -78,6 +86,7 @@ pub(crate) struct Writer {
     safe: Vec<Done>,
     log_synced_ns: u64,
     packed_ns: u64,
+    looked_ns: u64,
     is_failing: bool,
     clock: ClockWatch,
 }
@@ -107,6 +116,7 @@ impl Writer {
             safe: Vec::new(),
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
+            looked_ns: clock::now().mono_ns,
             is_failing: false,
             clock,
         }
@@ -213,6 +223,7 @@ impl Writer {
                     self.begin_packing();
                 }
             }
+            Job::Point { pin, taken } => taken(self.point(pin)),
             Job::Forget { serial } => self.steps.forget(open, serial),
             Job::Expire { age_ns_max } => self.expire(age_ns_max),
             Job::Flush { done } => {
@@ -272,6 +283,7 @@ impl Writer {
             tracing::info!("the journal can be written again");
         }
         // The records are safe now. A catalogue that fails is mended at the next start.
+        self.shared.inventory.journal(self.journal.sequence());
         let applied = self.shared.catalogue.apply(changes(), self.journal.sequence());
         health.commits.fetch_add(1, Relaxed);
         health.journal_bytes.store(self.journal.len_bytes(), Relaxed);
@@ -347,11 +359,94 @@ impl Writer {
         }
         self.pack_slice();
         self.tell_safe();
+        if now_ns.saturating_sub(self.looked_ns) >= FILES_LOOK_EVERY_NS {
+            self.looked_ns = now_ns;
+            self.look_at_files(now);
+        }
         if self.journal.is_bloated() {
             let compacted = self.journal.compact();
             self.note(compacted.map_err(Error::from), "the journal could not be written again");
         }
-        self.shared.blobs.remove_released()
+        !self.is_backed_up() && self.shared.blobs.remove_released()
+    }
+
+    fn is_backed_up(&self) -> bool {
+        self.shared.backups.load(Relaxed) > 0
+    }
+
+    /// Looks whether all files are there. What is in memory is written again, and the rest is lost.
+    fn look_at_files(&mut self, now: Now) {
+        let shared = self.shared.clone();
+        if !shared.lock.is_present() {
+            tracing::error!("the data folder is gone: nothing is durable; restart the coordinator");
+            return;
+        }
+        match self.journal.is_there() {
+            Ok(false) => self.save_journal(),
+            there => self.note(there.map(|_| ()).map_err(Error::from), "the journal is not seen"),
+        }
+        let found = losses::find(&*shared.reader.disk, &shared.inventory.expected());
+        let mut found = found.unwrap_or_else(|why| {
+            tracing::error!("the files of the store cannot be listed: {why}");
+            Vec::new()
+        });
+        if found.is_empty() {
+            return;
+        }
+        match self.steps.go_on_without(&found) {
+            Ok(true) => {
+                // They wait until what the log held is packed.
+                let logged = std::mem::take(&mut self.logged);
+                self.unlogged.splice(..0, logged);
+                self.begin_packing();
+            }
+            Ok(false) => {}
+            Err(why) => self.note(Err(why.into()), "a file that is gone cannot be made again"),
+        }
+        found.retain(|loss| match loss.part {
+            Part::Log(_) => {
+                shared.health.put_back.fetch_add(1, Relaxed);
+                tracing::error!("{} is gone: the steps in it are packed from memory", loss.part);
+                false
+            }
+            _ => true,
+        });
+        for loss in &mut found {
+            loss.found_wall_ns = now.wall_ns;
+            tracing::error!("{} {}", loss.part, loss.what());
+        }
+        if !found.is_empty() {
+            let settled = shared.inventory.settle(found);
+            self.note(settled.map_err(Error::from), "the inventory cannot be written");
+        }
+    }
+
+    /// The journal is gone, or cut: it is written again from its open file, or from the catalogue.
+    fn save_journal(&mut self) {
+        let saved = self.journal.compact().map_err(Error::from).or_else(|why| {
+            let (catalogue, sequence) = (&self.shared.catalogue, self.journal.sequence());
+            if catalogue.sequence()? != sequence {
+                return Err(why);
+            }
+            Ok(self.journal.rewrite(sequence, catalogue.records()?.into_iter())?)
+        });
+        let health = &self.shared.health;
+        health.journal_gone.store(u64::from(saved.is_err()), Relaxed);
+        if saved.is_ok() {
+            health.put_back.fetch_add(1, Relaxed);
+            tracing::error!("the journal was gone or cut: it is written again, nothing is lost");
+        }
+        self.note(saved, "the journal is gone, and cannot be written again");
+    }
+
+    fn point(&mut self, pin: Pin) -> Result<Point> {
+        self.sync_log();
+        let table = self.steps.table().lock();
+        let steps = table.iter().map(|(number, known)| (*number, known.bytes)).collect();
+        drop(table);
+        let newest = self.steps.newest_log();
+        let (disk, bytes) = (&*self.shared.reader.disk, self.journal.len_bytes());
+        Ok(Point::take(disk, bytes, newest, steps, pin)?)
     }
 
     fn begin_packing(&mut self) {
@@ -442,6 +537,9 @@ impl Writer {
 
     /// Deletes the steps that are older than this, and those that are too much.
     fn expire(&mut self, age_ns_max: i64) {
+        if self.is_backed_up() {
+            return;
+        }
         let health = &self.shared.health;
         let bytes_max = self.shared.steps_bytes_max.load(Relaxed);
         let store_ns = self.store_ns();
