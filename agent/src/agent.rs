@@ -88,6 +88,10 @@ pub(crate) struct Agent {
     spool_state: spooling::SpoolState,
     /// When keeping step records is worth another try.
     keep_again_ns: u64,
+    /// Id of the store of the last coordinator; empty before the first.
+    store: String,
+    /// Times that a coordinator had another store than the one before.
+    store_changes: u64,
 }
 
 impl Agent {
@@ -121,6 +125,8 @@ impl Agent {
             own_upload: None,
             spool_state: spooling::SpoolState::default(),
             keep_again_ns: 0,
+            store: String::new(),
+            store_changes: 0,
             config,
             node,
         }
@@ -140,6 +146,7 @@ impl Agent {
     pub(crate) fn health(&self, now: Now) -> Health {
         let spool = self.spool.as_ref();
         Health {
+            store_changes: self.store_changes,
             looked_ns: now.mono_ns,
             report_interval: self.report_interval,
             is_connected: self.session.is_some(),
@@ -263,6 +270,7 @@ impl Agent {
     fn start_stream(&mut self, now: Now, session: Session) {
         let asked = session.report_interval.unwrap_or(self.config.report_interval);
         self.report_interval = asked.clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX);
+        self.look_at_store(&session.store);
         self.session = Some(session);
         self.announced.clear();
         self.deliveries.start_stream();
@@ -277,6 +285,25 @@ impl Agent {
             spool.start_stream();
         }
         self.send_news(now);
+    }
+
+    /// A coordinator with another store does not have what the one before acknowledged: it lost its
+    /// data folder, or was restored from a backup.
+    fn look_at_store(&mut self, store: &str) {
+        if store.is_empty() || self.store == store {
+            return;
+        }
+        let before = std::mem::replace(&mut self.store, store.to_string());
+        if !before.is_empty() {
+            self.store_changes += 1;
+            tracing::warn!(
+                before,
+                now = store,
+                "the coordinator has another store than before: everything that the tapes have is \
+                 sent again"
+            );
+            self.deliveries.begin_again();
+        }
     }
 
     /// Sends what the coordinator does not know yet on this stream.

@@ -41,6 +41,8 @@ pub(crate) struct Health {
     pub(crate) looked_ns: u64,
     pub(crate) report_interval: Duration,
     pub(crate) is_connected: bool,
+    /// Times that the coordinator had another store than before.
+    pub(crate) store_changes: u64,
     pub(crate) tapes: usize,
     pub(crate) refused: Refused,
     /// None without a spool.
@@ -85,6 +87,9 @@ impl Health {
         let connected = u64::from(self.is_connected);
         let help = "1 while a coordinator is connected";
         family("memtape_agent_connected", "gauge", help, &[("", connected)]);
+        let help = "Times that the coordinator had another store than before";
+        let changes = [("", self.store_changes)];
+        family("memtape_agent_store_changes", "counter", help, &changes);
         let help = "Tapes that are read";
         family("memtape_agent_tapes", "gauge", help, &[("", self.tapes as u64)]);
         let refused = [
@@ -198,6 +203,7 @@ mod tests {
             looked_ns: 100 * SECOND_NS,
             report_interval: Duration::from_secs(1),
             is_connected: true,
+            store_changes: 1,
             tapes: 8,
             refused: Refused { copies: 3, ..Refused::default() },
             spool: Some((4096, Dropped::default())),
@@ -243,6 +249,7 @@ mod tests {
         let metrics = ask("/metrics").await;
         for line in [
             "memtape_agent_connected 1\n",
+            "memtape_agent_store_changes_total 1\n",
             "memtape_agent_tapes 8\n",
             "memtape_agent_tapes_refused_total{reason=\"copy\"} 3\n",
             "memtape_agent_spool_bytes 4096\n",

@@ -116,6 +116,12 @@ impl Deliveries {
         }
     }
 
+    /// The coordinator has another store than before: what it has acknowledged is not there.
+    pub(crate) fn begin_again(&mut self) {
+        self.distrust_kept();
+        self.downs_acked.clear();
+    }
+
     /// True when steps that a device's tape has no longer are not to be counted again.
     pub(crate) fn is_resending(&self, tape: TapeKey, device: u8) -> bool {
         self.resending.contains(&(tape, device))
@@ -222,6 +228,21 @@ mod tests {
         check(&[Send(5, 0), Down, Send(5, 0), Ack(2)], (5, 0, true));
         check(&[Send(5, 0), Down, NewStream, Send(5, 0), Ack(1)], (5, 0, false));
         check(&[Down, Send(5, 0), Ack(1), NewStream], (5, 0, true));
+    }
+
+    #[test]
+    fn another_store_gets_everything_again() {
+        let mut deliveries = Deliveries::default();
+        let mark = Mark { tape: TAPE, device: 0, last_step: 5, missed: 2 };
+        deliveries.down_sent(TAPE);
+        deliveries.report_sent(vec![mark]);
+        deliveries.acked(1);
+        assert!(deliveries.is_settled(TAPE) && deliveries.sent_step(TAPE, 0) == 5);
+        deliveries.begin_again();
+        deliveries.start_stream();
+        assert!(!deliveries.is_settled(TAPE) && deliveries.sent_step(TAPE, 0) == 0);
+        // What the tape had no longer was counted.
+        assert!(deliveries.is_resending(TAPE, 0) && deliveries.missed(TAPE) == 2);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) report_interval: Option<Duration>,
     /// Minor version of the protocol that the coordinator speaks.
     pub(crate) minor: u32,
+    /// Id of the coordinator's store; empty when it does not say it.
+    pub(crate) store: String,
 }
 
 impl Session {
@@ -52,12 +54,13 @@ impl Session {
         first: Option<Incoming>,
         outgoing: mpsc::Sender<FromAgent>,
     ) -> Result<Self, NoSession> {
-        let Some(Incoming::Welcome { protocol, minor, version, report_interval }) = first else {
+        let Some(Incoming::Welcome { protocol, minor, version, report_interval, store }) = first
+        else {
             return Err(NoSession::NoWelcome);
         };
         wire::check_protocol(protocol)?;
         tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
-        Ok(Self { outgoing, report_interval, minor })
+        Ok(Self { outgoing, report_interval, minor, store })
     }
 
     /// Queues a message, without what the coordinator does not know; false when the queue is full.

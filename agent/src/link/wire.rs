@@ -95,6 +95,8 @@ pub(crate) enum Incoming {
         version: String,
         /// How often to report; none leaves it to the agent.
         report_interval: Option<Duration>,
+        /// Id of its store; empty when it does not say it.
+        store: String,
     },
     /// Asks for the state of ranks.
     Capture(CaptureRequest),
@@ -131,6 +133,7 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
             minor: welcome.protocol_minor,
             version: cut(&welcome.version, NAME_BYTES_MAX).to_string(),
             report_interval: millis(welcome.report_interval_ms),
+            store: cut(&welcome.store, NAME_BYTES_MAX).to_string(),
         },
         Body::CaptureRequest(request) => Incoming::Capture(CaptureRequest {
             capture_id: request.capture_id,
