@@ -26,6 +26,9 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Snapshots of captures can be large.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 
+/// The longest download: a backup.
+const DOWNLOAD_TIME_MAX: Duration = Duration::from_secs(86_400);
+
 /// The coordinator's refusal, in its own words.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -96,6 +99,33 @@ impl Client {
         self.bytes(self.http.get(self.url(&path)?))
     }
 
+    /// Hands over an answer of any length as it comes.
+    /// Fails as [`Self::get`] does, when `take` does, or when nothing comes for two minutes.
+    pub(crate) fn download(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut url = self.url(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.runtime.block_on(async {
+            let request = self.http.get(url).timeout(DOWNLOAD_TIME_MAX);
+            let response = request.send().await.map_err(|error| self.explain(&error))?;
+            let mut response = self.accepted(response).await?;
+            loop {
+                let more = tokio::time::timeout(ANSWER_TIME_MAX, response.chunk()).await;
+                let more = more.context("the coordinator sends nothing any more")?;
+                match more.map_err(|error| self.explain(&error))? {
+                    Some(bytes) => take(&bytes)?,
+                    None => return Ok(()),
+                }
+            }
+        })
+    }
+
     /// The JSON answer to a POST of a body below `/api/v1/`.
     /// Fails as [`Self::get`] does.
     pub(crate) fn post(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<Value> {
@@ -156,19 +186,26 @@ impl Client {
     fn bytes(&self, request: reqwest::RequestBuilder) -> anyhow::Result<Vec<u8>> {
         self.runtime.block_on(async {
             let response = request.send().await.map_err(|error| self.explain(&error))?;
-            let status = response.status();
+            let response = self.accepted(response).await?;
             let bytes = response.bytes().await.map_err(|error| self.explain(&error))?;
-            if !status.is_success() {
-                let Problem { error: line } = serde_json::from_slice(&bytes).unwrap_or_default();
-                let line = match line.is_empty() {
-                    true => self.stranger(status),
-                    false => line,
-                };
-                let is_unknown = status == reqwest::StatusCode::NOT_FOUND;
-                return Err(Refused { is_unknown, line }.into());
-            }
             Ok(bytes.to_vec())
         })
+    }
+
+    /// An answer that is no refusal.
+    async fn accepted(&self, response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.bytes().await.map_err(|error| self.explain(&error))?;
+        let Problem { error: line } = serde_json::from_slice(&bytes).unwrap_or_default();
+        let line = match line.is_empty() {
+            true => self.stranger(status),
+            false => line,
+        };
+        let is_unknown = status == reqwest::StatusCode::NOT_FOUND;
+        Err(Refused { is_unknown, line }.into())
     }
 
     /// Something else than a coordinator answered.

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 /// Set for the child: the seed of the history to write.
 pub const SEED: &str = "MEMTAPE_KILLED_SEED";
 
+/// Set for the child: microseconds that it sleeps after each step.
+pub const STEP_US: &str = "MEMTAPE_KILLED_STEP_US";
+
 /// Address → size and birth step.
 pub type State = BTreeMap<u64, (u64, u64)>;
 

@@ -3,6 +3,9 @@
 // A killed rank is on its tape and in the capture.
 mod dead_rank;
 
+// A backup of a running coordinator, restored, and what agents send again.
+mod backup;
+
 // A capture runs no code in a training process.
 mod disturbance;
 

@@ -1,9 +1,15 @@
-//! `memtape store`: checks or rebuilds the store of a coordinator that is not running.
+//! `memtape store`: checks or rebuilds the store of a coordinator that is not running, and makes
+//! and restores backups.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
-use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
+use anyhow::{Context, bail, ensure};
+use memtape_coordinator::{
+    BackupContents, BackupReader, Finding, StoreCheck, StoreError, Tokens, WithSnapshots,
+    backup_folder, check_backup, check_store, rebuild_store, restore_backup,
+};
 
 use crate::globals::Globals;
 use crate::output;
@@ -12,8 +18,14 @@ use crate::render::units::{self, plural};
 /// `memtape store`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read the whole store and report damage. Changes nothing; exits with 1 if there is damage.
-    Check(StoreArgs),
+    /// Read a whole store, or a backup, and report damage. Changes nothing; exits with 1 if there is
+    /// damage.
+    Check(CheckArgs),
+    /// Back up the store of a running coordinator into one file; with --dir, of one that is not
+    /// running.
+    Backup(BackupArgs),
+    /// Make a store of a backup, in an empty folder.
+    Restore(RestoreArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
 }
@@ -26,12 +38,53 @@ pub(crate) struct StoreArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// Checks or rebuilds a store.
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The coordinator's data folder, or the file of a backup.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+}
+
+/// What to back up.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The file to write; one that is there is never replaced.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The data folder of a coordinator that is not running [default: ask the running one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Leave the snapshots of captures out, which are most of the bytes.
+    #[arg(long)]
+    pub(crate) without_snapshots: bool,
+}
+
+/// What to restore.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The file of a backup.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The data folder to make; it is empty, or not there.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Restore the tokens, too: those that were revoked since the backup are valid again.
+    #[arg(long)]
+    pub(crate) keep_tokens: bool,
+}
+
+/// Checks, rebuilds, backs up or restores a store.
 /// The error is one line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     match command {
-        StoreCommand::Check(args) => check(&args.dir, json),
+        StoreCommand::Check(args) if args.path.is_file() => {
+            say(&check_backup(&args.path)?, "the backup is whole", json)
+        }
+        StoreCommand::Check(args) => check(&args.path, json),
+        StoreCommand::Backup(args) => backup(args, globals),
+        StoreCommand::Restore(args) => restore(args, json),
         StoreCommand::Rebuild(args) => rebuild(&args.dir, json),
     }
 }
@@ -77,6 +130,95 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
     }
 }
 
+/// Writes beside the file, and gives it its name when all of it was verified and is durable.
+fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
+    let shown = args.file.display();
+    ensure!(!args.file.exists(), "{shown} is there already: name another file");
+    let mut aside = args.file.as_os_str().to_owned();
+    aside.push(".part");
+    let aside = PathBuf::from(aside);
+    let made = write_backup(args, globals, &aside);
+    if made.is_err() {
+        // It is no backup, and says so by its name, if it cannot be removed.
+        let _ = std::fs::remove_file(&aside);
+    }
+    let contents = made?;
+    // Unlike a rename, it never replaces a file.
+    std::fs::hard_link(&aside, &args.file)
+        .with_context(|| format!("{} cannot be called {shown}", aside.display()))?;
+    std::fs::remove_file(&aside)?;
+    let folder = args.file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    say(&contents, &format!("the backup is in {shown}"), globals.json)
+}
+
+fn write_backup(
+    args: &BackupArgs,
+    globals: &Globals,
+    aside: &Path,
+) -> anyhow::Result<BackupContents> {
+    let unwritten = || format!("{} cannot be written", aside.display());
+    let mut file = File::create(aside).with_context(unwritten)?;
+    let mut reader = BackupReader::default();
+    let mut take = |bytes: &[u8]| -> anyhow::Result<()> {
+        reader.check(bytes)?;
+        file.write_all(bytes).with_context(unwritten)
+    };
+    if let Some(dir) = &args.dir {
+        let with = match args.without_snapshots {
+            true => WithSnapshots::No,
+            false => WithSnapshots::Yes,
+        };
+        let mut failed = Ok(());
+        let made = backup_folder(dir, with, &mut |bytes| {
+            failed = take(&bytes);
+            if failed.is_ok() { Ok(()) } else { Err(StoreError::BackupNotTaken) }
+        });
+        failed?;
+        made?;
+    } else {
+        let snapshots = if args.without_snapshots { "false" } else { "true" };
+        let path = ["store", "backup"];
+        globals.client()?.download(&path, &[("snapshots", snapshots)], take)?;
+    }
+    let contents = reader.finish()?;
+    file.sync_all().with_context(unwritten)?;
+    Ok(contents)
+}
+
+fn say(contents: &BackupContents, done: &str, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::print_json(contents);
+    }
+    let BackupContents { header, files, snapshots, bytes, missing } = contents;
+    for missing in missing {
+        output::print(&format!("not in the backup, as the store lacked it: {missing}"))?;
+    }
+    if let (true, Some(url)) = (*snapshots == 0, &header.snapshots_url) {
+        output::print(&format!("not in the backup: the snapshots in {url}"))?;
+    }
+    output::print(&format!(
+        "{done}: {} up to change {}, {}, {}",
+        plural(*files, "file"),
+        header.sequence,
+        plural(*snapshots, "snapshot"),
+        units::bytes(*bytes)
+    ))
+}
+
+fn restore(args: &RestoreArgs, json: bool) -> anyhow::Result<()> {
+    let tokens = if args.keep_tokens { Tokens::Keep } else { Tokens::LeaveOut };
+    let restored = restore_backup(&args.file, &args.dir, tokens)?;
+    if json {
+        return output::print_json(&restored);
+    }
+    if restored.tokens_left_out > 0 {
+        let count = plural(restored.tokens_left_out, "token");
+        output::print(&format!("{count} left out: make new ones with memtape token create"))?;
+    }
+    say(&restored.contents, "the store is restored", json)
+}
+
 fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
     let rebuilt = rebuild_store(dir)?;
     if json {
@@ -96,6 +238,9 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
              index",
             rebuilt.journal_gaps
         ))?;
+    }
+    for lost in &rebuilt.lost {
+        output::print(&format!("expected no more: {lost}"))?;
     }
     for record in &rebuilt.journal_mended {
         output::print(&format!(
