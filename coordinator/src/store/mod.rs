@@ -1,7 +1,8 @@
 //! The store: what the coordinator keeps over a restart.
 //!
 //! `journal/` has every change of a record, synced; `catalogue.rs` is the index over the records,
-//! in sled; `clock.rs` measures ages; `inventory.rs` knows which files there must be; `steps/` logs, packs and indexes step records; `blobs/` has
+//! in sled; `clock.rs` measures ages; `inventory.rs` knows
+//! which files there must be; `steps/` logs, packs and indexes step records; `blobs/` has
 //! the snapshots of ranks.
 //! The index can be lost at any time: `recovery/` builds it again from the others. `disk/` is all
 //! that touches the operating system. `docs/store.md` has the files and their formats.

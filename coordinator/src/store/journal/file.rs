@@ -117,7 +117,7 @@ impl Journal {
             frames.append([payload.as_slice()])?;
         }
         if number == sequence {
-            // Nothing is left: the end of a record that never was tells the number of the last change.
+            // Nothing is left: the end of a record that never was has the last number.
             number += 1;
             let payload = encode((&Change { key: Vec::new(), value: None }, number));
             frames.append([payload.as_slice()])?;

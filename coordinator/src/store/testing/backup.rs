@@ -43,6 +43,12 @@ fn capture(store: &Store, number: u32) {
     });
 }
 
+fn wait_for(count: &AtomicU64, least: u64) {
+    while count.load(SeqCst) < least {
+        std::thread::yield_now();
+    }
+}
+
 fn point(store: &Store) -> Result<Point> {
     let (sender, taken) = channel();
     store.point(Box::new(move |point| sender.send(point).unwrap()))?;
@@ -99,11 +105,6 @@ fn a_backup_under_load_has_everything_that_was_acknowledged_before() {
         }),
         load(&rows, STEPS, |store, first| steps(store, first..first + STEPS)),
     ];
-    let wait_for = |count: &AtomicU64, least: u64| {
-        while count.load(SeqCst) < least {
-            std::thread::yield_now();
-        }
-    };
     wait_for(&records, 200);
     wait_for(&rows, 20 * STEPS);
     flush(&store);
@@ -153,14 +154,19 @@ fn a_backup_under_load_has_everything_that_was_acknowledged_before() {
     );
     flush(&store);
     close(store);
+    restored_is_another(dir.path());
+}
+
+/// The restored store is whole, and never passes for the store that it was.
+fn restored_is_another(dir: &Path) {
+    let restored = dir.join("restored");
     assert_eq!(check(&restored).unwrap().findings, []);
-    // It never passes for the store that it was.
-    let id = |folder: &str| {
-        let disk = crate::store::disk::real::RealDisk::new(&dir.path().join(folder));
+    let format = |folder: &str| {
+        let disk = crate::store::disk::real::RealDisk::new(&dir.join(folder));
         format::read(&disk).unwrap()
     };
-    assert_ne!(id("store").id, id("restored").id);
-    assert_eq!(id("restored").restored_from, Some(id("store").id));
+    assert_ne!(format("store").id, format("restored").id);
+    assert_eq!(format("restored").restored_from, Some(format("store").id));
 }
 
 #[test]
