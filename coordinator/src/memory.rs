@@ -1,5 +1,5 @@
-//! How much memory the coordinator may take, where no option says so: the lowest limit of its cgroup
-//! and of those above it, or the machine's memory.
+//! How much memory the coordinator may take, where no option says so: the lowest limit of its
+//! cgroup and of those above it, or the machine's memory.
 
 use std::path::Path;
 

@@ -65,13 +65,7 @@ pub async fn run(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
-    let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
-    let config = Arc::new(Config { memory_bytes_max, ..config });
-    tracing::info!(
-        memory_bytes_max,
-        ranks_max = config.ranks_max(),
-        "as many ranks are remembered as the memory has room for"
-    );
+    let config = Arc::new(with_memory(config));
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
     let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
@@ -89,7 +83,6 @@ pub async fn run(
         telemetry: telemetry.clone(),
         events: events.clone(),
     };
-    let hosts = config.hosts.clone();
     let service = Service::new(shared.clone(), admission.clone(), door.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
@@ -99,7 +92,7 @@ pub async fn run(
         let serving = serve_health(listen, api.clone(), counters.clone()).await?;
         beside.spawn(async { drop(serving.await) });
     }
-    let router = grpc.merge(routes::router(api, &hosts));
+    let router = grpc.merge(routes::router(api, &config.hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     beside.spawn(door.clone().follow());
@@ -128,6 +121,18 @@ pub async fn run(
     // They hold the store.
     beside.shutdown().await;
     close(store, telemetry).await
+}
+
+/// The settings with the memory that may be taken, which the log has.
+fn with_memory(config: Config) -> Config {
+    let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
+    let config = Config { memory_bytes_max, ..config };
+    tracing::info!(
+        memory_bytes_max,
+        ranks_max = config.ranks_max(),
+        "as many ranks are remembered as the memory has room for"
+    );
+    config
 }
 
 /// The store and what an earlier process left.

@@ -27,7 +27,7 @@ use crate::fake::{Agent, Job, MIB, PATIENCE, Running, answer, config, message, s
 /// A job of one rank.
 const JOB: Job = Job { name: "large", attempt: 0, ranks: 1, leaking: None, run: 1 };
 
-/// Bytes of the snapshot that nobody reads.
+/// Bytes of the snapshot that no client reads.
 const LARGE_BYTES: usize = 110 << 20;
 
 /// A line of `/proc/self/status`, in bytes.
@@ -182,7 +182,7 @@ async fn a_snapshot_of_12_kb_that_decodes_to_gigabytes(running: &Running, agent:
     assert!(metric(running, "memtape_losses_total{reason=\"bad_snapshot\"}").await >= 1.0);
 }
 
-async fn downloads_that_nobody_reads(
+async fn downloads_that_are_not_read(
     running: &Running,
     agent: &mut Agent,
     folder: &std::path::Path,
@@ -205,7 +205,7 @@ async fn downloads_that_nobody_reads(
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     ninth.write_all(request.as_bytes()).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(200), ninth.read_u8()).await.is_err());
-    let peak = peak(&format!("8 downloads of {bytes} bytes that nobody reads"), before);
+    let peak = peak(&format!("8 downloads of {bytes} bytes that are not read"), before);
     assert!(peak < 32 * MIB, "{peak}");
     // One reads on: it gets the whole. A download that loses its reader ends.
     let mut whole = Vec::with_capacity(bytes);
@@ -237,6 +237,6 @@ async fn the_memory_of_a_coordinator_is_bounded_whatever_comes() {
     agent.train(&JOB, 1..=8).await;
     a_report_of_4_mib_of_empty_ranks(&running).await;
     a_snapshot_of_12_kb_that_decodes_to_gigabytes(&running, &mut agent).await;
-    downloads_that_nobody_reads(&running, &mut agent, dir.path()).await;
+    downloads_that_are_not_read(&running, &mut agent, dir.path()).await;
     running.stop().await;
 }

@@ -134,12 +134,13 @@ limits! {
         "the agent answers `NO_TAPE`; the coordinator refuses the upload",
         "the detail of the rank's part; `memtape_losses_total{reason=\"bad_snapshot\"}`";
     SNAPSHOT_DECODED_BYTES_MAX: u64 = 384 << 20, Bytes, "agent, coordinator, CLI",
-        "Memory that decoding a rank's snapshot may take, as it is known before it is decoded: about \
-         2.8 million live blocks",
+        "Memory that decoding a rank's snapshot may take, as it is known before it is decoded: \
+         about 2.8 million live blocks",
         "the agent answers `NO_TAPE`; the reader refuses the snapshot",
         "the detail of the rank's part; `memtape_losses_total{reason=\"bad_snapshot\"}`";
     MESSAGE_DECODED_BYTES_MAX: u64 = 32 << 20, Bytes, "coordinator",
-        "Memory that decoding one message of an agent may take, as it is known before it is decoded",
+        "Memory that decoding one message of an agent may take, as it is known before it is \
+         decoded",
         "the stream of the agent is closed",
         "`memtape_losses_total{reason=\"bad_message\"}`";
     TRACE_EVENTS_MAX: usize = 65_536, Count, "agent, coordinator, CLI",
@@ -254,7 +255,7 @@ limits! {
         "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
     RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
         "Memory that is reckoned for each rank; 33 KiB were measured",
-        "so many ranks are remembered as the memory has room for: `RANKS_MAX`",
+        "fewer ranks than `RANKS_MAX` are remembered: those that have room",
         "`memtape_ranks_max`, the log at the start";
     BESIDE_RANKS_BYTES_MAX: u64 = 2 << 30, Bytes, "coordinator",
         "Memory that is kept for everything but ranks: messages, uploads, comparisons and answers; \
@@ -304,8 +305,8 @@ limits! {
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
     REPORTS_WAITING_BYTES_MAX: u64 = 128 << 20, Bytes, "coordinator",
-        "Memory for messages of agents that are decoded or not stored yet, reserved before they are \
-         decoded",
+        "Memory for messages of agents that are decoded or not stored yet, reserved before they \
+         are decoded",
         "the streams of agents wait",
         "`memtape_waits_total{of=\"report\"}`, `memtape_report_bytes`";
     CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
@@ -402,8 +403,8 @@ limits! {
         "the oldest is deleted",
         "the number of the first entry in `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",
-        "Memory that large answers of the HTTP API take together, as it is reckoned before they are \
-         made",
+        "Memory that large answers of the HTTP API take together, as it is reckoned before they \
+         are made",
         "further requests wait; a larger answer is made alone",
         "`memtape_answer_bytes`";
     LARGE_ANSWERS_PER_CALLER_MAX: usize = 8, Count, "coordinator",

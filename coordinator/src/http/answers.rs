@@ -17,7 +17,7 @@ use crate::state::effects::Share;
 #[derive(Debug)]
 pub(crate) struct Answers {
     pub(crate) bytes: Door,
-    places: Mutex<HashMap<String, Weak<Semaphore>>>,
+    callers: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
 /// The room of one answer.
@@ -29,26 +29,26 @@ pub(crate) struct Room {
 
 impl Default for Answers {
     fn default() -> Self {
-        Self { bytes: Door::new(ANSWERS_BYTES_MAX), places: Mutex::default() }
+        Self { bytes: Door::new(ANSWERS_BYTES_MAX), callers: Mutex::default() }
     }
 }
 
 impl Answers {
-    /// Waits for room for an answer of about so many bytes; none only when the coordinator stops.
+    /// Waits for room for an answer of about this many bytes; none only when the coordinator stops.
     pub(crate) async fn enter(&self, caller: String, bytes: u64) -> Option<Room> {
         let place = self.places_of(caller).acquire_owned().await.ok()?;
         Some(Room { _place: place, _share: self.bytes.enter(bytes).await })
     }
 
     fn places_of(&self, caller: String) -> Arc<Semaphore> {
-        let mut all = lock(&self.places);
-        if let Some(places) = all.get(&caller).and_then(Weak::upgrade) {
-            return places;
+        let mut all = lock(&self.callers);
+        if let Some(known) = all.get(&caller).and_then(Weak::upgrade) {
+            return known;
         }
-        all.retain(|_, places| places.strong_count() > 0);
-        let places = Arc::new(Semaphore::new(LARGE_ANSWERS_PER_CALLER_MAX));
-        all.insert(caller, Arc::downgrade(&places));
-        places
+        all.retain(|_, known| known.strong_count() > 0);
+        let added = Arc::new(Semaphore::new(LARGE_ANSWERS_PER_CALLER_MAX));
+        all.insert(caller, Arc::downgrade(&added));
+        added
     }
 }
 
@@ -90,6 +90,6 @@ mod tests {
         drop(of_a);
         assert_eq!(answers.bytes.bytes(), 0);
         assert!(enter(&answers, "d", 1).await.is_some());
-        assert_eq!(lock(&answers.places).len(), 1, "callers are forgotten");
+        assert_eq!(lock(&answers.callers).len(), 1, "callers are forgotten");
     }
 }

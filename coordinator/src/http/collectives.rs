@@ -47,8 +47,8 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
     }
 }
 
-/// Bytes at the beginning of a stored snapshot with which its collectives can be unpacked: more than
-/// a block of zstd.
+/// Bytes at the beginning of a stored snapshot with which its collectives can be unpacked: more
+/// than a block of zstd.
 const FRONT_BYTES: usize = 256 << 10;
 
 /// Why nothing is known of a rank's collectives.

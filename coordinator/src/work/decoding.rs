@@ -53,7 +53,7 @@ impl Snapshots {
         let stored = self.blobs.get(hash).await?;
         let decoding = tasks::blocking(move || {
             let decoded = snapshot::decode_counted(&stored, bounds);
-            // Held until here also when nobody waits for it any more.
+            // Held until here also when the client has left.
             drop(turn);
             decoded
         });

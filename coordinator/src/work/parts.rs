@@ -1,8 +1,8 @@
 //! An answer that is made while it is sent: its parts go through a channel, one at a time.
 //!
 //! Who makes them waits until the client has read the one before, and learns that the client is
-//! gone. A maker that stops before [`Sender::finish`] ends the answer as an error, so that no client
-//! takes a part of it for the whole.
+//! gone. A maker that stops before [`Sender::finish`] ends the answer as an error, so that no
+//! client takes a part of it for the whole.
 
 use std::io;
 use std::pin::Pin;
@@ -44,7 +44,7 @@ impl Sender {
     /// Waits until there is room for a part.
     ///
     /// # Errors
-    /// Nobody reads it.
+    /// The client has gone.
     pub(crate) async fn send(&self, part: Bytes) -> Result<(), Gone> {
         self.parts.send(part).await.map_err(|_| Gone)
     }

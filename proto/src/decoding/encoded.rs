@@ -23,7 +23,7 @@ impl<M: Message + Shaped + Default> Encoded<M> {
         Self { wire, of: PhantomData }
     }
 
-    /// Bytes of memory that the message takes while it is decoded, at most: as it came, and decoded.
+    /// Most bytes that the message takes while it is decoded: as it came, and decoded.
     ///
     /// # Errors
     /// Decoded it would take more than `bytes_max`, or it is damaged.

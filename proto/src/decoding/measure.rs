@@ -1,13 +1,13 @@
-//! The memory that decoding a message may take at most, from its bytes and the [`Shape`] of its type.
+//! The most memory that decoding a message may take, from its bytes and the [`Shape`] of its type.
 //!
 //! `build.rs` makes the shapes of the `.proto` file. The bound follows from how prost decodes:
 //!
 //! - A list grows by doubling from four elements (one, if they have more than 1 KiB), and while it
 //!   grows the old one is there, too. Its peak is four elements for one, and at most three elements
 //!   for each further one.
-//! - A text takes at least eight bytes. One that comes again grows to at most twice its length, with
-//!   the old one beside it: the peak is at most twice the lengths of all.
-//! - A single sub-message lies inside its parent; one that comes again is merged, so its lists go on.
+//! - A text takes at least eight bytes. One that comes again grows to at most twice its length,
+//!   with the old one beside it: the peak is at most twice the lengths of all.
+//! - A single sub-message lies inside its parent; one that comes again is merged: its lists go on.
 //! - Unknown fields are skipped. Groups, which are never sent, are refused.
 //!
 //! The message itself, which the caller has, is not counted.
@@ -137,8 +137,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Numbers in it that take at least this many bytes each. The last byte of a variable number has
-    /// no upper bit.
+    /// Numbers in it that take at least this many bytes each. The last byte of a variable number
+    /// has no upper bit.
     fn count(self, encoded_bytes: usize) -> usize {
         match self {
             Self::Number => 1,

@@ -42,8 +42,8 @@ pub(crate) struct CoordinatorArgs {
     /// Folder of the store.
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub(crate) data_dir: PathBuf,
-    /// Most memory that the coordinator may take [default: the limit of its cgroup, or the machine's
-    /// memory]. It remembers as many ranks as have room in it.
+    /// Most memory that the coordinator may take [default: the limit of its cgroup, or the
+    /// machine's memory]. It remembers as many ranks as have room in it.
     #[arg(long, value_name = "BYTES", env = "MEMTAPE_MEMORY_MAX", value_parser = byte_count)]
     pub(crate) memory_max: Option<u64>,
     /// Refuse to start without a store in that folder: one that should be there is lost.

@@ -129,7 +129,7 @@ impl Remote {
         }
     }
 
-    /// Begins to read a snapshot: its parts, not yet checked, and its size; none when it is not there.
+    /// Begins to read a snapshot: its parts, not yet checked, and its size; none when it is gone.
     pub(super) async fn read(&self, hash: blake3::Hash) -> Result<Option<(Objects, u64)>> {
         match self.objects.get(&self.path(hash)).await {
             Ok(got) => {
