@@ -36,11 +36,11 @@ impl Default for Answers {
 impl Answers {
     /// Waits for room for an answer of about this many bytes; none only when the coordinator stops.
     pub(crate) async fn enter(&self, caller: String, bytes: u64) -> Option<Room> {
-        let place = self.places_of(caller).acquire_owned().await.ok()?;
+        let place = self.of_caller(caller).acquire_owned().await.ok()?;
         Some(Room { _place: place, _share: self.bytes.enter(bytes).await })
     }
 
-    fn places_of(&self, caller: String) -> Arc<Semaphore> {
+    fn of_caller(&self, caller: String) -> Arc<Semaphore> {
         let mut all = lock(&self.callers);
         if let Some(known) = all.get(&caller).and_then(Weak::upgrade) {
             return known;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_has_its_own_places_and_all_share_the_memory() {
+    async fn each_caller_has_a_share_and_all_have_a_budget() {
         let answers = Answers::default();
         let mut of_a = Vec::new();
         for _ in 0..LARGE_ANSWERS_PER_CALLER_MAX {

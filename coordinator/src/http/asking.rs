@@ -44,7 +44,7 @@ impl Asking {
         self.api.ask(move |view| question(&Visible::new(view, &caller))).await
     }
 
-    /// Waits for room for an answer of about this many bytes, and keeps it until the answer is sent.
+    /// Waits for room for an answer of about this many bytes, and keeps it until that is sent.
     ///
     /// # Errors
     /// When the coordinator is stopping.

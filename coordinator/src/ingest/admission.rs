@@ -8,9 +8,10 @@
 //! There are two bounds. *Uploads* reserve the size of their snapshot, all of it at once, because
 //! half-reserved snapshots would wait for each other forever. Before that an upload waits for its
 //! turn to say what it brings; a connection has few turns, so that silent uploads of one node do
-//! not hold up those of others. *Messages* reserve what decoding them takes. Reports and announcements
-//! hold it until they are stored, so that a slow disk stops the streams and not the coordinator;
-//! ends, answers and agent-initiated captures, which are few, until the loop has taken them.
+//! not hold up those of others. *Messages* reserve what decoding them takes. Reports and
+//! announcements hold it until they are stored, so that a slow disk stops the streams and not the
+//! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

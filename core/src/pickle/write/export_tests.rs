@@ -191,7 +191,7 @@ fn the_parts_of_a_pickle_are_small_and_make_the_whole() {
 }
 
 #[test]
-fn a_pickle_that_nobody_wants_is_not_written_on() {
+fn a_pickle_that_is_not_wanted_is_not_written_on() {
     let mut parts = 0;
     let all = torch_snapshot_in_parts(&large(), &mut |_| {
         parts += 1;
