@@ -1,4 +1,4 @@
-//! `memtape store backup` while a coordinator takes steps, and `memtape store restore`: the restored
+//! `memtape store backup` while a coordinator takes steps, and `memtape store restore`: the new
 //! store has what was acknowledged before, and agents send the rest again from their tapes.
 
 use std::io::{Read, Write};
@@ -76,7 +76,7 @@ fn a_backup_is_made_while_the_coordinator_runs_and_agents_send_the_rest_again() 
         after.iter().all(|step| steps.contains(step)).then_some(steps)
     });
     println!(
-        "before the backup {}, acknowledged in all {last}, after the restore {}; {} bytes, {took:?}",
+        "before the backup {}, in all {last}, after the restore {}; {} bytes, {took:?}",
         before.len(),
         all.len(),
         backup["bytes"]
@@ -86,7 +86,7 @@ fn a_backup_is_made_while_the_coordinator_runs_and_agents_send_the_rest_again() 
 }
 
 #[test]
-fn a_backup_that_is_killed_leaves_nothing_that_looks_whole() {
+fn a_backup_that_is_killed_leaves_nothing_that_seems_whole() {
     let cluster = Cluster::start(&["node"]);
     let file = cluster.scratch().join("a.backup");
     // As a client leaves it that is killed: a part without an end.

@@ -18,8 +18,8 @@ use crate::render::units::{self, plural};
 /// `memtape store`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read a whole store, or a backup, and report damage. Changes nothing; exits with 1 if there is
-    /// damage.
+    /// Read a whole store, or a backup, and report damage. Changes nothing; exits with 1 if there
+    /// is damage.
     Check(CheckArgs),
     /// Back up the store of a running coordinator into one file; with --dir, of one that is not
     /// running.

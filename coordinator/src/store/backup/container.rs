@@ -399,7 +399,7 @@ mod tests {
             "rows/../journal",
             "rows/7.log",
             "steps/+0000003.seg",
-            "bodies/00/ff",
+            "steps/x.seg",
             "catalogue/db",
             "inventory",
             "journal/",

@@ -77,8 +77,8 @@ impl Contents {
         self.lost.iter().rev().copied().find(|lost| *lost <= arrived).unwrap_or(0)
     }
 
-    /// True when changes are lost of which a catalogue has not heard, where this change was the last
-    /// to arrive there.
+    /// True when changes are lost that a catalogue does not have, where this change was the last to
+    /// arrive there.
     pub(crate) fn is_lost_behind(&self, arrived: u64) -> bool {
         self.lost.last().is_some_and(|lost| *lost > arrived)
     }

@@ -43,6 +43,22 @@ fn capture(store: &Store, number: u32) {
     });
 }
 
+/// Calls again and again, and counts what was acknowledged.
+fn load(
+    store: &Store,
+    (acknowledged, is_over): (&Arc<AtomicU64>, &Arc<AtomicBool>),
+    each: u64,
+    call: fn(&Store, u64),
+) -> std::thread::JoinHandle<()> {
+    let (store, acknowledged, is_over) = (store.clone(), acknowledged.clone(), is_over.clone());
+    std::thread::spawn(move || {
+        while !is_over.load(SeqCst) {
+            call(&store, acknowledged.load(SeqCst));
+            acknowledged.fetch_add(each, SeqCst);
+        }
+    })
+}
+
 fn wait_for(count: &AtomicU64, least: u64) {
     while count.load(SeqCst) < least {
         std::thread::yield_now();
@@ -89,21 +105,11 @@ fn a_backup_under_load_has_everything_that_was_acknowledged_before() {
     (0..40).for_each(|number| capture(&store, number));
     let (records, rows) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
-    let load = |acknowledged: &Arc<AtomicU64>, each: u64, call: fn(&Store, u64)| {
-        let (store, acknowledged) = (store.clone(), acknowledged.clone());
-        let is_over = is_over.clone();
-        std::thread::spawn(move || {
-            while !is_over.load(SeqCst) {
-                call(&store, acknowledged.load(SeqCst));
-                acknowledged.fetch_add(each, SeqCst);
-            }
-        })
-    };
     let threads = [
-        load(&records, 1, |store, number| {
+        load(&store, (&records, &is_over), 1, |store, number| {
             write(store, |changes| changes.put(&incident(&format!("inc-{number}"), "load")));
         }),
-        load(&rows, STEPS, |store, first| steps(store, first..first + STEPS)),
+        load(&store, (&rows, &is_over), STEPS, |store, first| steps(store, first..first + STEPS)),
     ];
     wait_for(&records, 200);
     wait_for(&rows, 20 * STEPS);
@@ -141,7 +147,7 @@ fn a_backup_under_load_has_everything_that_was_acknowledged_before() {
         assert_eq!(stored, snapshot(part.rank));
     }
     println!(
-        "acknowledged before the backup: {} records, {} steps, 40 snapshots; at its end: {} and {}; \
+        "before the backup: {} records, {} steps, 40 snapshots; at its end: {} and {}; \
          restored: {} records, {} steps, {} snapshots; {} bytes in {took:?}",
         before.0,
         before.1,
