@@ -47,8 +47,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Reads a spool that an earlier agent has left, and delivers it. An entry is its kind (a byte: which
-/// file, and whether it is whole), its number, its length (two bytes) and its bytes.
+/// Reads a spool that an earlier agent has left, and delivers it. An entry is its kind (a byte:
+/// which file, and whether it is whole), its number, its length (two bytes) and its bytes.
 pub(crate) fn read_spool(data: &[u8]) {
     let disk = MemoryDisk::default();
     let mut rest = data;

@@ -153,8 +153,8 @@ impl FuzzedRouter {
         Ok(Self { runtime, open, closed, connections, requests: 0 })
     }
 
-    /// The answer to a request of [`Asked::request`], by the router that lets everybody in or by the
-    /// other one; none when there is no answer in time.
+    /// The answer to a request of [`Asked::request`], by the router that lets everybody in or by
+    /// the other one; none when there is no answer in time.
     pub fn answer(&mut self, request: Request<Vec<u8>>, is_open: bool) -> Option<Answered> {
         // A client of its own for each, so that no rate of requests is reached.
         self.requests = self.requests.wrapping_add(1);

@@ -106,9 +106,9 @@ impl<S: Source> Tape<S> {
         self.step_records_until(lane, |_| false)
     }
 
-    /// The newest records of a lane by the present clock, oldest first, with the one its head stands
-    /// for: as far back as the last that `is_enough` accepts. They are read from the newest on, in
-    /// pieces, so that a reader who has the older ones reads few.
+    /// The newest records of a lane by the present clock, oldest first, with the one its head
+    /// stands for: as far back as the last that `is_enough` accepts. They are read from the newest
+    /// on, in pieces, so that a reader who has the older ones reads few.
     fn step_records_until(
         &self,
         lane: &LaneLayout,

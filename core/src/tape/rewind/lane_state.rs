@@ -124,17 +124,9 @@ impl<S: Source> Tape<S> {
         let position = |cursor: u64| (cursor.saturating_sub(from) as usize).min(events.len());
         let at = cut.cursor.map_or(events.len(), position);
 
-        let mut taken = live.len() + segments.len();
-        for event in events.get(position(first)..).unwrap_or_default().iter().rev() {
-            live.undo(event);
-            segments.undo(event);
-            allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
-        }
-        for event in events.get(position(first)..at).unwrap_or_default() {
-            live.redo(event);
-            segments.redo(event);
-            allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
-        }
+        let after = events.get(position(first)..).unwrap_or_default();
+        let again = events.get(position(first)..at).unwrap_or_default();
+        take_back(&mut live, &mut segments, (after, again), allowance)?;
         let since = events.get(..at).unwrap_or_default();
         let early = early.map(|early| past(early, (&live, &segments), since, allowance));
         let before = early.transpose()?;
@@ -155,6 +147,27 @@ impl<S: Source> Tape<S> {
         let (allocated, reserved) = (believable(allocated), believable(reserved));
         Ok(LaneState { live, segments, before, trace, trace_first, allocated, reserved })
     }
+}
+
+/// Undoes the events `after` a cut, newest first, and redoes those of them that came `again`.
+fn take_back(
+    live: &mut Live,
+    segments: &mut Segments,
+    (after, again): (&[Event], &[Event]),
+    allowance: &mut Allowance,
+) -> Result<(), RewindError> {
+    let mut taken = live.len() + segments.len();
+    for event in after.iter().rev() {
+        live.undo(event);
+        segments.undo(event);
+        allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
+    }
+    for event in again {
+        live.redo(event);
+        segments.redo(event);
+        allowance.take_growth(&mut taken, live.len() + segments.len(), BLOCK_BYTES)?;
+    }
+    Ok(())
 }
 
 /// What there was at an earlier cut: the state with the events since undone.

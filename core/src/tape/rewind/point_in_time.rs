@@ -90,8 +90,8 @@ impl<S: Source> Tape<S> {
         self.snapshot_within(at, before, trace_events_max, u64::MAX)
     }
 
-    /// As [`Self::snapshot`], for a tape whose owner is not trusted: takes at most about `bytes_max`
-    /// bytes of memory, those for encoding the snapshot included.
+    /// As [`Self::snapshot`], for a tape whose owner is not trusted: takes at most about
+    /// `bytes_max` bytes of memory, those for encoding the snapshot included.
     ///
     /// # Errors
     /// [`RewindError::TooLarge`] when the state takes more, and those of [`Self::snapshot`].
