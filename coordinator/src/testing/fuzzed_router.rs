@@ -161,7 +161,7 @@ impl FuzzedRouter {
         let address = SocketAddr::from((self.requests.to_be_bytes(), 1));
         let connection = self.connections.open(Peer::new(address));
         let mut request = request.map(Body::from);
-        request.extensions_mut().insert(connection);
+        request.extensions_mut().insert(connection.begin());
         let router = if is_open { self.open.clone() } else { self.closed.clone() };
         self.runtime.block_on(async {
             let answering = async {
