@@ -115,6 +115,7 @@ impl Default for Seen {
                 version: "test".to_string(),
                 report_interval_ms: 0,
                 protocol_minor: memtape_proto::PROTOCOL_MINOR,
+                store: String::new(),
             },
             hellos: Vec::new(),
             ups: Vec::new(),
