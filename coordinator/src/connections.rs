@@ -10,6 +10,7 @@
 //! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
 //! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
 
+pub(crate) mod upload_line;
 mod waiting;
 
 use std::any::Any;
@@ -27,8 +28,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
+use crate::connections::upload_line::UploadLine;
 use crate::connections::waiting::Waiting;
-use crate::ingest::admission::ConnectionPlaces;
 
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +93,7 @@ pub(crate) struct Connection {
     calls: Mutex<Calls>,
     /// The nodes of the agents whose streams are among the calls.
     nodes: Mutex<Vec<String>>,
-    uploads: ConnectionPlaces,
+    uploads: UploadLine,
     changed: Notify,
     is_given_up: AtomicBool,
     /// When each answer that is on its way was last read from.
@@ -158,7 +159,7 @@ impl Connections {
             peer,
             calls: Mutex::new(Calls::default()),
             nodes: Mutex::default(),
-            uploads: ConnectionPlaces::default(),
+            uploads: UploadLine::default(),
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
@@ -230,8 +231,8 @@ impl Connection {
         lock(&self.nodes).clone()
     }
 
-    /// Its places for uploads.
-    pub(crate) fn uploads(&self) -> &ConnectionPlaces {
+    /// Its line of uploads.
+    pub(crate) fn uploads(&self) -> &UploadLine {
         &self.uploads
     }
 

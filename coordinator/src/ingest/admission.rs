@@ -16,11 +16,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memtape_core::limits::{
-    REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_PER_CONNECTION_MAX, UPLOADS_WAITING_MAX,
-};
+use memtape_core::limits::{REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_WAITING_MAX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::connections::upload_line::UploadLine;
 use crate::state::effects::Share;
 use crate::telemetry::metrics::AdmissionFigures;
 
@@ -34,9 +33,6 @@ const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Uploads whose first chunk is read, which tells what the snapshot belongs to, and which wait for
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
-
-/// The same of one connection.
-const FIRST_CHUNKS_PER_CONNECTION_MAX: usize = 2;
 
 /// Both doors, and what was seen at them.
 #[derive(Debug)]
@@ -58,28 +54,11 @@ pub(crate) struct Door {
     pub(crate) waits: AtomicU64,
 }
 
-/// The places of uploads of one connection.
-#[derive(Debug)]
-pub(crate) struct ConnectionPlaces {
-    waiting: Arc<Semaphore>,
-    first_chunks: Arc<Semaphore>,
-}
-
 /// A place in the line of uploads, and beyond it the place of those who have said what they bring.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _waiting: [OwnedSemaphorePermit; 2],
     _first_chunk: [Share; 2],
-}
-
-impl Default for ConnectionPlaces {
-    fn default() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
-        Self {
-            waiting: places(UPLOADS_PER_CONNECTION_MAX),
-            first_chunks: places(FIRST_CHUNKS_PER_CONNECTION_MAX),
-        }
-    }
 }
 
 impl Default for Admission {
@@ -120,9 +99,9 @@ impl Door {
 impl Admission {
     /// A place in the line of uploads, at its end; none when it is too long, or the connection has
     /// too many in it. Waits until the first chunk may be read.
-    pub(crate) async fn turn(&self, of: &ConnectionPlaces) -> Option<Turn> {
-        let place = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
-        let Some(waiting) = place(&of.waiting).zip(place(&self.waiting)) else {
+    pub(crate) async fn turn(&self, of: &UploadLine) -> Option<Turn> {
+        let enter = |line: &Arc<Semaphore>| line.clone().try_acquire_owned().ok();
+        let Some(waiting) = enter(&of.waiting).zip(enter(&self.waiting)) else {
             self.deferred.fetch_add(1, Relaxed);
             return None;
         };
@@ -163,7 +142,10 @@ fn kib(bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::limits::UPLOADS_PER_CONNECTION_MAX;
+
     use super::*;
+    use crate::connections::upload_line::FIRST_CHUNKS_PER_CONNECTION_MAX;
 
     #[tokio::test]
     async fn those_who_do_not_fit_wait_in_order() {
@@ -200,8 +182,8 @@ mod tests {
     async fn a_line_that_is_too_long_ends() {
         let admission = Admission::default();
         let mut inside = Vec::new();
-        let connections: Vec<ConnectionPlaces> =
-            (0..UPLOADS_WAITING_MAX).map(|_| ConnectionPlaces::default()).collect();
+        let connections: Vec<UploadLine> =
+            (0..UPLOADS_WAITING_MAX).map(|_| UploadLine::default()).collect();
         for of in &connections[..FIRST_CHUNKS_MAX] {
             inside.push(admission.turn(of).await.expect("there is room"));
         }
@@ -214,7 +196,7 @@ mod tests {
             assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
             lining_up.push(turn);
         }
-        assert!(admission.turn(&ConnectionPlaces::default()).await.is_none());
+        assert!(admission.turn(&UploadLine::default()).await.is_none());
         assert_eq!(admission.deferred.load(Relaxed), 1);
         drop(inside.pop());
         assert!(lining_up.remove(0).await.is_some());
@@ -222,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn silent_uploads_of_one_connection_hold_up_no_other() {
-        let (admission, silent) = (Admission::default(), ConnectionPlaces::default());
+        let (admission, silent) = (Admission::default(), UploadLine::default());
         let mut inside = Vec::new();
         for _ in 0..FIRST_CHUNKS_PER_CONNECTION_MAX {
             inside.push(admission.turn(&silent).await.expect("there is room"));
@@ -237,7 +219,7 @@ mod tests {
             lining_up.push(turn);
         }
         assert!(admission.turn(&silent).await.is_none(), "too many of a connection");
-        assert!(admission.turn(&ConnectionPlaces::default()).await.is_some());
+        assert!(admission.turn(&UploadLine::default()).await.is_some());
         drop(inside.pop());
         assert!(lining_up.remove(0).await.is_some());
     }

@@ -2,10 +2,10 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found; `memtape-load siege` attacks it meanwhile; `memtape-load capture` does it with real agents
-//! and ranks. `memtape-load snapshot` and `memtape-load census` read tapes and start no coordinator.
-//! `cargo xtask bench cluster`, `bench siege`, `bench capture` and `bench census` build and run
-//! them, and put the figures into words.
+//! found. `memtape-load siege` attacks the coordinator meanwhile; `memtape-load capture` does it
+//! with real agents and ranks. `memtape-load snapshot` and `memtape-load census` read tapes and
+//! start no coordinator. `cargo xtask bench cluster`, `bench siege`, `bench capture` and `bench
+//! census` build and run them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! their own use is reported beside it.

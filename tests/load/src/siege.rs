@@ -59,7 +59,7 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     binary.arguments.extend(["--capture-interval", "1s"].map(String::from));
     let coordinator = Arc::new(binary.start(folder.path())?);
     let nodes = nodes(siege.ranks, 1);
-    // Nobody reads when which upload was over: the manifest tells.
+    // The manifest tells which uploads came to an end; when, is read by no one.
     let (sent, _all_sent) = mpsc::unbounded_channel();
     let uploads = Uploads {
         template: Arc::new(Template::new(siege.snapshot_bytes)),

@@ -38,7 +38,7 @@ impl Trust {
              [[grant]]\nrole = \"admin\"\nnames = [\"spiffe://memtape/user/{ADMIN}\"]\n\
              [[grant]]\nrole = \"viewer\"\nnames = [{}]\nuids = [1000]\n",
             match viewers.is_empty() {
-                true => "\"nobody\"".to_string(),
+                true => "\"none\"".to_string(),
                 false => viewers.join(", "),
             }
         );

@@ -80,12 +80,14 @@ pub(crate) fn encode(payload: &[u8]) -> Vec<u8> {
     [header(payload.len(), crc32c::crc32c(payload)).as_slice(), payload].concat()
 }
 
-/// The payload of the record that these bytes begin with, and the bytes behind it; none when there
-/// is not all of it yet.
+/// The payload of a record, and the bytes behind the record.
+pub(crate) type Record<'a> = (&'a [u8], &'a [u8]);
+
+/// The record that these bytes begin with; none when there is not all of it yet.
 ///
 /// # Errors
 /// No record begins so.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, NoRecord> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Record<'_>>, NoRecord> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return if MAGIC.starts_with(&bytes[..bytes.len().min(4)]) {
             Ok(None)

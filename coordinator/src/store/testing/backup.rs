@@ -249,7 +249,7 @@ fn what_a_backup_needs_stays_and_what_is_lost_is_said() {
     assert_eq!((contents.snapshots, contents.missing.len()), (2, 1));
     assert!(contents.missing[0].ends_with("is gone"), "{:?}", contents.missing);
     let restored = dir.path().join("restored");
-    restore_backup(&file, &restored, Tokens::LeaveOut).unwrap().contents;
+    restore_backup(&file, &restored, Tokens::LeaveOut).unwrap();
     let (store, _) = reopen(&restored);
     assert_eq!(read_steps(&store), (0..100).collect::<Vec<_>>());
     close(store);

@@ -7,7 +7,7 @@
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
-use crate::tape::rewind::point_in_time::RewindError;
+use crate::tape::rewind::error::RewindError;
 
 /// A live block or a segment: in a map that is half empty, in the snapshot, in the message, encoded
 /// and compressed.

@@ -13,7 +13,7 @@ use crate::tape::rewind::allowance::{
 };
 use crate::tape::rewind::undo::{Before, Live, Segments};
 
-use crate::tape::rewind::point_in_time::RewindError;
+use crate::tape::rewind::error::RewindError;
 
 /// What one lane held at a moment.
 pub(crate) struct LaneState {

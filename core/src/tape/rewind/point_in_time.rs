@@ -22,6 +22,7 @@ use crate::tape::read::source::Source;
 use crate::tape::read::step_index::StepRecord;
 use crate::tape::read::tape::Tape;
 use crate::tape::rewind::allowance::Allowance;
+use crate::tape::rewind::error::RewindError;
 use crate::tape::rewind::lane_state::{Cut, Early, Totals};
 
 /// Which moment of a rank's life.
@@ -35,45 +36,10 @@ pub enum PointInTime {
     LastOom,
 }
 
-/// Why a state cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RewindError {
-    /// The events back to that step are overwritten.
-    #[error("step {step} is no longer on the tape: the oldest it covers is {oldest}")]
-    NotCovered {
-        /// The step asked for.
-        step: u64,
-        /// The oldest one that can be had; 0 when there is none.
-        oldest: u64,
-    },
-    /// The rank has not finished that step.
-    #[error("step {step} is not finished: the rank has finished {reached}")]
-    NotReached {
-        /// The step asked for.
-        step: u64,
-        /// The last finished one.
-        reached: u64,
-    },
-    /// No request ever failed, or the event is overwritten.
-    #[error("no out-of-memory error is on the tape")]
-    NoOom,
-    /// Events in the middle are missing or torn, again and again.
-    #[error("the tape is damaged: an event between the step and the present is not whole")]
-    Damaged,
-    /// The reader gives the tape less memory than its state takes.
-    #[error(
-        "the state of the rank takes more than the {bytes_max} bytes of memory that are left for it"
-    )]
-    TooLarge {
-        /// Memory that the rewind was given, in bytes.
-        bytes_max: u64,
-    },
-}
-
 impl<S: Source> Tape<S> {
-    /// The state of the rank at a at, with the memory of each stack at the end of an earlier
-    /// step where the tape still covers it (`before_step` of the result says whether), and the
-    /// last events up to the at, at most `trace_events_max` a device.
+    /// The state of the rank at a point in time, with the memory of each stack at the end of an
+    /// earlier step where the tape still covers it (`before_step` of the result says whether), and
+    /// the last events up to it, at most `trace_events_max` a device.
     ///
     /// The lanes that are no device's have rings of their own, the host's a short one. One whose
     /// events back to the moment are overwritten is left out, and `outside_missing` says so: what

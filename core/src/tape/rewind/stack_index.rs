@@ -9,7 +9,7 @@ use crate::tape::interned::stacks::Interned;
 use crate::tape::rewind::allowance::{
     Allowance, FRAME_BYTES, STACK_BYTES, STACK_FRAME_BYTES, TEXT_BYTES,
 };
-use crate::tape::rewind::point_in_time::RewindError;
+use crate::tape::rewind::error::RewindError;
 
 /// Turns interned into the snapshot's own stacks and frames, each once, as far as the allowance
 /// goes.

@@ -14,7 +14,7 @@ use crate::tape::layout::sizes::{ENTRY_WORDS, SEGMENT_WORDS};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
 use crate::tape::rewind::allowance::{Allowance, BLOCK_BYTES};
-use crate::tape::rewind::point_in_time::RewindError;
+use crate::tape::rewind::error::RewindError;
 use crate::tape::write::lane::BIRTH_UNKNOWN;
 use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry, granule};
 use crate::tape::write::table::Entry;
