@@ -250,8 +250,8 @@ limits! {
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
         "of the owner who has most ranks, the job that ended longest ago is forgotten; a further \
-         rank is refused. They are fewer where `--memory-max`, the cgroup or the machine has less \
-         memory",
+         rank is refused. They are fewer where `--memory-bytes-max`, the cgroup or the machine has \
+         less memory",
         "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
     RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
         "Memory that is reckoned for each rank; 33 KiB were measured",

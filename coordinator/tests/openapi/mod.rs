@@ -32,6 +32,7 @@ const REQUESTS: [(&str, &str); 22] = [
     ("post /api/v1/tokens", "/api/v1/tokens"),
     ("post /api/v1/tokens/{id}/revoke", "/api/v1/tokens/0a1b/revoke"),
     ("get /api/v1/audit", "/api/v1/audit"),
+    ("get /api/v1/store/backup", "/api/v1/store/backup"),
 ];
 
 /// Makes a schema strict: an object has all of its fields, and no others.

@@ -73,10 +73,12 @@ fn written(tool: &Path) -> Result<String> {
 /// Holds the bill against cargo's list.
 ///
 /// # Errors
-/// When a package is missing, or the bill says where it was made.
+/// When a package is missing or lacks its licence or checksum, or the bill says where it was made.
 fn check(bill: &str) -> Result<()> {
     let missing: Vec<String> = packages()?.difference(&components(bill)?).cloned().collect();
     ensure!(missing.is_empty(), "the bill lacks {}", missing.join(", "));
+    let unproven = unproven(bill)?;
+    ensure!(unproven.is_empty(), "without licence or checksum: {}", unproven.join(", "));
     let here = root().to_str().context("a path")?;
     ensure!(!bill.contains(here), "the bill names {here}");
     Ok(())
@@ -89,6 +91,17 @@ fn components(bill: &str) -> Result<BTreeSet<String>> {
     let all = components.iter().chain([&bill["metadata"]["component"]]);
     let name = |of: &Value| Some(format!("{} {}", of["name"].as_str()?, of["version"].as_str()?));
     Ok(all.filter_map(name).collect())
+}
+
+/// Names of components without a licence, or without a checksum; our own have none.
+fn unproven(bill: &str) -> Result<Vec<String>> {
+    let bill: Value = serde_json::from_str(bill)?;
+    let components = bill["components"].as_array().context("the bill has no components")?;
+    let has = |of: &Value, field: &str| of[field].as_array().is_some_and(|all| !all.is_empty());
+    let name = |of: &Value| of["name"].as_str().unwrap_or_default().to_string();
+    let is_ours = |of: &Value| name(of).starts_with(PACKAGE);
+    let is_unproven = |of: &&Value| !has(of, "licenses") || (!has(of, "hashes") && !is_ours(of));
+    Ok(components.iter().filter(is_unproven).map(name).collect())
 }
 
 /// The same of what cargo builds into the program; what only runs during the build is not in it.
@@ -125,6 +138,16 @@ mod tests {
         }
         assert!(packages.iter().any(|package| package.starts_with("sled 0.34")), "{packages:?}");
         assert!(packages.iter().all(|package| !package.starts_with("proptest")), "{packages:?}");
+    }
+
+    #[test]
+    fn a_package_without_licence_or_checksum_is_named() {
+        let bill = r#"{"components": [
+            {"name": "memtape-core", "licenses": [{"expression": "Apache-2.0"}]},
+            {"name": "serde", "licenses": [{"expression": "MIT"}], "hashes": [{"alg": "SHA-256"}]},
+            {"name": "unlicensed", "hashes": [{"alg": "SHA-256"}]},
+            {"name": "unhashed", "licenses": [{"expression": "MIT"}], "hashes": []}]}"#;
+        assert_eq!(unproven(bill).expect("a bill"), ["unlicensed", "unhashed"]);
     }
 
     #[test]

@@ -44,8 +44,8 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) data_dir: PathBuf,
     /// Most memory that the coordinator may take [default: the limit of its cgroup, or the
     /// machine's memory]. It remembers as many ranks as have room in it.
-    #[arg(long, value_name = "BYTES", env = "MEMTAPE_MEMORY_MAX", value_parser = byte_count)]
-    pub(crate) memory_max: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) memory_bytes_max: Option<u64>,
     /// Refuse to start without a store in that folder: one that should be there is lost.
     #[arg(long, env = "MEMTAPE_EXPECT_STORE", value_parser = FalseyValueParser::new())]
     pub(crate) expect_store: bool,
@@ -181,7 +181,7 @@ fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
         is_insecure: args.insecure,
         hosts: args.hosts,
         data_dir: args.data_dir,
-        memory_bytes_max: args.memory_max,
+        memory_bytes_max: args.memory_bytes_max,
         expects_store: args.expect_store,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,
