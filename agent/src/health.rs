@@ -3,6 +3,7 @@
 //! The loop publishes its state after each look at the tapes; nothing here waits for it. The
 //! answers hold counts alone, no names: those who reach the port learn nothing about jobs.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -15,14 +16,14 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::node::clock;
 use crate::spool::Dropped;
 use crate::tapes::known::Refused;
 
-/// Connections at the same time; further ones are closed.
+/// Connections at the same time; for a further one, the oldest is closed.
 const OPEN_MAX: usize = 32;
 
 /// Time for a request and its answer.
@@ -136,17 +137,21 @@ pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Answers for as long as it is let.
 pub(crate) async fn serve(listener: TcpListener, published: Published) {
-    let room = Arc::new(Semaphore::new(OPEN_MAX));
+    // Oldest first.
+    let mut open = VecDeque::<AbortHandle>::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        // One that finds no room is closed.
-        let Ok(room) = room.clone().try_acquire_owned() else { continue };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= OPEN_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let published = published.clone();
-        tokio::spawn(async move {
-            let _room = room;
+        let connection = tokio::spawn(async move {
             let answer = service_fn(|request| {
                 let answer = answer(&request, &published.get(), clock::now().mono_ns);
                 async move { Ok::<_, Infallible>(answer) }
@@ -158,6 +163,7 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
                 timeout(REQUEST_TIME_MAX, builder.serve_connection(TokioIo::new(stream), answer))
                     .await;
         });
+        open.push_back(connection.abort_handle());
     }
 }
 
@@ -231,7 +237,7 @@ mod tests {
         let published = Published::default();
         tokio::spawn(serve(listener, published.clone()));
         let mut silent = Vec::new();
-        for _ in 0..OPEN_MAX / 2 {
+        for _ in 0..OPEN_MAX * 2 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let ask = async |path: &str| {

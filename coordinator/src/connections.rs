@@ -1,10 +1,10 @@
-//! Which connections stay open: those on which a call is in progress that its client may make.
+//! Closes connections that are idle, stalled, no longer trusted, or needed for others.
 //!
 //! A call is *admitted* when its client is known: an agent by its first message, a caller of the
-//! API by a certificate or a token. A connection without an admitted call costs a file descriptor
-//! and one of the places that agents need, so it gives way where there are too many
-//! (`connections/waiting.rs`): an idle one where all places are taken, one with calls that are not
-//! admitted where there are too many of such calls. What a client sends before is bounded, too.
+//! API by a certificate or a token. Calls that are not cost memory, and connections without a call
+//! cost places that agents need. Such connections give way (`connections/waiting.rs`): an idle one
+//! where all places are taken, that with most unknown calls where there are too many of these. What
+//! a client sends before it is known is bounded, too.
 //! A connection without a call is closed after [`Times::idle`]; one whose certificate or role is
 //! valid no more at once; and one whose client does not read its answer after [`Times::stalled`];
 //! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
@@ -14,9 +14,10 @@ pub(crate) mod upload_line;
 mod waiting;
 
 use std::any::Any;
+use std::cmp::Reverse;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
 use crate::connections::upload_line::UploadLine;
-use crate::connections::waiting::Waiting;
+use crate::connections::waiting::{Place, Waiting};
 
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -78,7 +79,7 @@ pub(crate) struct Connections {
 struct Yielding {
     /// Without a call.
     idle: Waiting,
-    /// With calls of which none is admitted.
+    /// With calls that are not admitted.
     unknown: Waiting,
     /// Number of those calls.
     unknown_calls: usize,
@@ -98,6 +99,8 @@ pub(crate) struct Connection {
     is_given_up: AtomicBool,
     /// When each answer that is on its way was last read from.
     answers: Mutex<Vec<Weak<Mutex<Instant>>>>,
+    /// Calls whose trust can end before them.
+    trusted: Mutex<Vec<Weak<Call>>>,
 }
 
 /// The calls on a connection.
@@ -107,7 +110,7 @@ struct Calls {
     /// How many of them are admitted.
     admitted: usize,
     /// Its place among the connections that can give way, and which they are.
-    place: Option<(Kind, u64)>,
+    place: Option<(Kind, Place)>,
     /// Since when there is no call.
     idle_since: Option<Instant>,
 }
@@ -126,6 +129,17 @@ pub(crate) struct Call {
     is_admitted: AtomicBool,
     /// Dropped with it.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
+    /// Is what it was admitted by still true?
+    trust: OnceLock<Trust>,
+}
+
+/// Whether the client at this end may still make a call.
+pub(crate) struct Trust(pub(crate) Box<dyn Fn(&Peer) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Trust")
+    }
 }
 
 /// An agent's stream in progress; it ends when this is dropped.
@@ -163,6 +177,7 @@ impl Connections {
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
+            trusted: Mutex::default(),
         });
         connection.settle(&mut lock(&connection.calls));
         connection
@@ -214,7 +229,7 @@ impl Connection {
     /// A call begins. Where too many are not admitted another connection gives way.
     pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
         let (is_admitted, kept) = (AtomicBool::new(false), Mutex::default());
-        let call = Call { connection: self.clone(), is_admitted, kept };
+        let call = Call { connection: self.clone(), is_admitted, kept, trust: OnceLock::new() };
         self.change(|calls| calls.in_progress += 1, 1);
         self.all.give_up_unknown();
         Arc::new(call)
@@ -229,6 +244,17 @@ impl Connection {
     /// The nodes whose agents have a stream on it.
     pub(crate) fn nodes(&self) -> Vec<String> {
         lock(&self.nodes).clone()
+    }
+
+    /// May the clients of all its calls still make them?
+    pub(crate) fn is_trusted(&self) -> bool {
+        let mut trusted = lock(&self.trusted);
+        trusted.retain(|call| call.strong_count() > 0);
+        let calls: Vec<Arc<Call>> = trusted.iter().filter_map(Weak::upgrade).collect();
+        // Not held below: a call that ends there changes its connection.
+        drop(trusted);
+        let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|of| of.0(&self.peer));
+        calls.iter().all(is_trusted)
     }
 
     /// Its line of uploads.
@@ -280,24 +306,32 @@ impl Connection {
 
     /// Takes the place that belongs to its calls.
     fn settle(self: &Arc<Self>, calls: &mut Calls) {
-        let kind = match (calls.in_progress, calls.admitted) {
+        let unknown_calls = calls.in_progress - calls.admitted;
+        let kind = match (calls.in_progress, unknown_calls) {
             (0, _) => Some(Kind::Idle),
-            (_, 0) => Some(Kind::Unknown),
-            _ => None,
+            (_, 0) => None,
+            _ => Some(Kind::Unknown),
         };
-        if calls.place.map(|(kind, _)| kind) == kind {
-            return;
-        }
+        let before = calls.place;
         self.leave(calls);
         if let Some(kind) = kind {
             let mut all = lock(&self.all.yielding);
-            let place = all.next;
-            all.next += 1;
+            let number = match before {
+                Some((same, place)) if same == kind => place.number,
+                _ => {
+                    all.next += 1;
+                    all.next
+                }
+            };
+            let unknown_calls = Reverse(unknown_calls);
+            let place = Place { unknown_calls, is_known: calls.admitted > 0, number };
             all.of(kind).add(self.peer.network(), place, Arc::downgrade(self));
             calls.place = Some((kind, place));
         }
-        calls.idle_since = (kind == Some(Kind::Idle)).then(Instant::now);
-        self.changed.notify_one();
+        if before.map(|(kind, _)| kind) != kind {
+            calls.idle_since = (kind == Some(Kind::Idle)).then(Instant::now);
+            self.changed.notify_one();
+        }
     }
 
     /// Gives its place back.
@@ -352,6 +386,14 @@ impl Call {
         if !self.is_admitted.swap(true, SeqCst) {
             self.connection.change(|calls| calls.admitted += 1, -1);
         }
+    }
+
+    /// As [`Self::admit`], for as long as this says so.
+    pub(crate) fn admit_while(self: &Arc<Self>, trust: Trust) {
+        // A call is admitted once.
+        let _ = self.trust.set(trust);
+        lock(&self.connection.trusted).push(Arc::downgrade(self));
+        self.admit();
     }
 
     /// The body of the request.
@@ -511,15 +553,47 @@ mod tests {
         let mut calls: Vec<_> = (1..UNKNOWN_CALLS_MAX).map(|_| flood.begin()).collect();
         let is_given_up = |it: &Arc<Connection>| it.is_given_up.load(SeqCst);
         assert!(!is_given_up(&flood));
-        // One more makes the oldest connection with such calls give way, and a known one counts no
-        // more.
+        // A known one counts no more. One more makes the connection with most of them give way,
+        // although one of its calls is admitted, and no connection that has just come.
         calls[0].admit();
         calls.push(flood.begin());
         assert!(!is_given_up(&flood) && !is_given_up(&connections[1]));
         let other = all.open(peer(2, 8));
         let _last = other.begin();
-        assert!(is_given_up(&connections[1]) && !is_given_up(&other));
-        assert!(!is_given_up(&flood), "one of its calls is admitted");
+        assert!(is_given_up(&flood));
+        assert!(!is_given_up(&connections[1]) && !is_given_up(&other));
+        // Of those with as many, one without a known client.
+        drop(calls);
+        assert_eq!(given_up(), Some(9), "idle now");
+        let agent = all.open(peer(2, 7));
+        let stream = agent.begin();
+        stream.admit();
+        let _upload = agent.begin();
+        let _others: Vec<_> = (1..UNKNOWN_CALLS_MAX as u16)
+            .map(|port| {
+                let connection = all.open(peer(2, 1000 + port));
+                let call = connection.begin();
+                (connection, call)
+            })
+            .collect();
+        assert!(!is_given_up(&agent) && !is_given_up(&connections[1]));
+        assert!(is_given_up(&other), "the oldest of the network with most");
+    }
+
+    #[test]
+    fn a_connection_is_trusted_while_all_its_calls_are() {
+        let all = Arc::new(Connections::default());
+        let connection = all.open(peer(1, 1));
+        let is_valid = Arc::new(AtomicBool::new(true));
+        let (seen, call) = (is_valid.clone(), connection.begin());
+        call.admit_while(Trust(Box::new(move |_| seen.load(SeqCst))));
+        let other = connection.begin();
+        other.admit();
+        assert!(connection.is_trusted());
+        is_valid.store(false, SeqCst);
+        assert!(!connection.is_trusted());
+        drop(call);
+        assert!(connection.is_trusted(), "that call is over");
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
 use crate::http::server::{self, Bounds};
+use crate::http::site;
 use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
@@ -85,6 +86,7 @@ pub async fn run(
     };
     let service = Service::new(shared.clone(), admission.clone(), door.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
+    let grpc = grpc.layer(axum::middleware::from_fn(site::admit_agents));
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
     let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
     let mut beside = JoinSet::new();

@@ -9,7 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::identity::owner::Owner;
+use crate::identity::owner::{Owner, OwnerKey};
 
 /// Stands for the node in the name of an agent.
 pub const NODE: &str = "{node}";
@@ -70,9 +70,9 @@ impl Scope {
 
     /// Is this owner's job reached?
     pub fn reaches(&self, owner: Option<&Owner>) -> bool {
-        let reaches = |owner: &Owner| match owner.namespace.as_str() {
-            "" => self.uids.contains(&owner.uid),
-            namespace => self.namespaces.contains(namespace),
+        let reaches = |owner: &Owner| match owner.key() {
+            OwnerKey::User(uid) => self.uids.contains(&uid),
+            OwnerKey::Namespace(namespace) => self.namespaces.contains(namespace),
         };
         self.is_all() || owner.is_some_and(reaches)
     }
@@ -146,7 +146,7 @@ impl Rules {
     }
 }
 
-/// Someone who asks.
+/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The first of their names.

@@ -300,6 +300,10 @@ limits! {
         "Uploads of snapshots that wait",
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
+    UPLOAD_BYTES_PER_SECOND_MIN: u64 = 4 << 20, Bytes, "coordinator",
+        "What comes of a snapshot in a second, at least; each has 30 s more",
+        "the upload is refused, and the agent tries again",
+        "`memtape_losses_total{reason=\"bad_snapshot\"}`";
     UPLOADS_PER_CONNECTION_MAX: usize = 32, Count, "coordinator",
         "Uploads of snapshots at the same time on one connection",
         "the agent is asked to try again later",
@@ -376,6 +380,10 @@ limits! {
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     REQUESTS_AT_ONCE_MAX: u64 = 1000, Count, "coordinator",
         "Requests of one caller to the HTTP API at once",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    REQUESTS_IN_PROGRESS_MAX: usize = 256, Count, "coordinator",
+        "Requests of one caller to the HTTP API that are in progress at the same time",
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     AUDITED_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",

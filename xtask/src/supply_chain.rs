@@ -28,7 +28,8 @@ pub(crate) fn check() -> Vec<Step> {
     let mut steps = Vec::new();
     let answer = output(&mut call(&tool, &["--version"]));
     if !answer.is_ok_and(|answer| is_tool(&answer)) {
-        let install = ["install", "--locked", "--root", TOOLS, TOOL];
+        // It runs for seconds; to optimize it takes minutes.
+        let install = ["install", "--locked", "--debug", "--root", TOOLS, TOOL];
         steps.push(run("supply chain tool", cargo(&install)));
     }
     let rules = ["--locked", "check", "licenses", "bans", "sources"];

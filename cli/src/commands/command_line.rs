@@ -9,12 +9,21 @@ use clap::{Arg, ArgAction, ArgMatches, ColorChoice, CommandFactory};
 use super::Cli;
 use crate::args::Mistakes;
 
+/// The options that mean nothing for a command below `memtape store`: a backup asks a coordinator.
+fn meaningless_for_store(command: &str) -> &'static [&'static str] {
+    match command {
+        "backup" => &["color"],
+        _ => &["coordinator", "tls_dir", "token_file", "color"],
+    }
+}
+
 /// The options that mean nothing for a command.
 fn meaningless(command: &str) -> &'static [&'static str] {
     match command {
-        "run" | "store" | "tls" => &["coordinator", "tls_dir", "token_file", "color"],
+        "run" | "tls" => &["coordinator", "tls_dir", "token_file", "color"],
         "coordinator" => &["coordinator", "token_file", "color"],
         "agent" => &["token_file", "color"],
+        "store" => &["color"],
         "export" | "report" => &["color"],
         "demo" | "tape" => &["coordinator", "tls_dir", "token_file"],
         "top" => &["json"],
@@ -45,6 +54,12 @@ pub(crate) fn command_line() -> clap::Command {
                 // Of two options of one id, the one of the subcommand applies there.
                 of = of.arg(hidden(option));
             }
+            if name == "store" {
+                of = of.mut_subcommands(|below| {
+                    let options = meaningless_for_store(below.get_name());
+                    options.iter().fold(below, |below, option| below.arg(hidden(option)))
+                });
+            }
             match json_help(name) {
                 Some(help) => of.arg(flag("json").help(help)),
                 None => of,
@@ -72,12 +87,19 @@ fn hidden(id: &'static str) -> Arg {
 /// The environment may set it for other commands.
 pub(crate) fn refuse_meaningless(matches: &ArgMatches) -> Result<(), Mistakes> {
     let Some((name, below)) = matches.subcommand() else { return Ok(()) };
-    let is_written = |id: &str| {
-        [matches, below].iter().any(|it| it.value_source(id) == Some(ValueSource::CommandLine))
+    let lowest = below.subcommand().filter(|_| name == "store");
+    let (shown, options) = match lowest {
+        Some((lower, _)) => (format!("store {lower}"), meaningless_for_store(lower)),
+        None => (name.to_string(), meaningless(name)),
     };
-    match meaningless(name).iter().find(|id| is_written(id)) {
+    let levels = [Some(matches), Some(below), lowest.map(|(_, matches)| matches)];
+    let is_written = |id: &str| {
+        let mut levels = levels.iter().flatten();
+        levels.any(|it| it.value_source(id) == Some(ValueSource::CommandLine))
+    };
+    match options.iter().find(|id| is_written(id)) {
         Some(id) => Err(Mistakes(vec![format!(
-            "--{option} means nothing for memtape {name}: leave it out; see memtape {name} --help",
+            "--{option} means nothing for memtape {shown}: leave it out; see memtape {shown} --help",
             option = id.replace('_', "-")
         )])),
         None => Ok(()),
@@ -127,6 +149,10 @@ mod tests {
         check("memtape --coordinator x tape a", Some("memtape tape"));
         check("memtape run --json -- env --coordinator x", None);
         check("memtape jobs --coordinator x --color never", None);
+        check("memtape store backup F --coordinator x --tls-dir d --token-file t", None);
+        check("memtape --coordinator x store backup F", None);
+        check("memtape store check F --coordinator x", Some("memtape store check"));
+        check("memtape --tls-dir d store restore F D", Some("--tls-dir means nothing"));
         check("memtape completions bash --json", Some("--json"));
     }
 }

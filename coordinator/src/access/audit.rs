@@ -66,7 +66,7 @@ impl Entry {
 
 /// An entry could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("this cannot be written into the audit, and the file of roles requires it: {0}")]
+#[error("the audit cannot be written, and audit = \"required\" refuses the request: {0}")]
 pub(crate) struct NotWritten(String);
 
 impl Audit {

@@ -1,7 +1,7 @@
 //! The door: who a caller is, by the certificate of their connection or the token of their request.
 //!
 //! Certificates and the file of roles are read again when they change; connections that are open
-//! are then asked about again. Callers who are refused learn what they lack, not what there is.
+//! are then asked about again. A refusal names the missing role and no job.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,6 +11,7 @@ use memtape_core::access::{Caller, Rules};
 use memtape_tls::folder::LOOK_EVERY;
 use memtape_tls::server::ServerTls;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::access::audit::{Audit, Entry, NotWritten};
 use crate::access::file::{FileError, Policy};
@@ -24,8 +25,8 @@ use crate::clock;
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(
-        "say who you are: with a client certificate (--tls-dir) or a token (MEMTAPE_TOKEN or \
-         --token-file)"
+        "no credentials were sent: give a client certificate (--tls-dir) or a token \
+         (MEMTAPE_TOKEN or --token-file)"
     )]
     Unproven,
     #[error("the token is not valid: it is wrong, has expired or was revoked")]
@@ -169,6 +170,16 @@ impl Door {
         policy.rules.as_ref().is_none_or(|rules| rules.may_be_agent(peer.names()))
     }
 
+    /// May the caller with this token still ask, or the peer where there is none?
+    pub(crate) fn still_knows(&self, peer: &Peer, token: Option<&str>) -> bool {
+        self.identify(peer, token).is_ok()
+    }
+
+    /// A token was revoked: calls that came with it end.
+    pub(crate) fn token_revoked(&self) {
+        self.changed.send_modify(|changed| *changed += 1);
+    }
+
     /// Is what a connection showed at its beginning still true?
     pub(crate) fn still_admits(&self, peer: &Peer, nodes: &[String]) -> bool {
         let is_trusted = match (&self.tls, peer.chain()) {
@@ -178,33 +189,42 @@ impl Door {
         is_trusted && nodes.iter().all(|node| self.is_agent(peer, node))
     }
 
-    /// Changes each time when certificates or roles are replaced.
+    /// Changes each time when certificates or roles are replaced, or a token is revoked.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Looks at the file of roles and at the certificates again and again.
+    /// Looks at the file of roles, at the certificates and at the provider's keys again and again;
+    /// none of them waits for another.
     pub(crate) async fn follow(self: Arc<Self>) {
-        match self.tls.clone() {
-            Some(tls) => tokio::join!(tls.follow(), self.follow_files()).1,
-            None => self.follow_files().await,
+        let certificates = async {
+            if let Some(tls) = self.tls.clone() {
+                tls.follow().await;
+            }
+        };
+        tokio::join!(certificates, self.follow_keys(), self.follow_files());
+    }
+
+    async fn follow_keys(&self) {
+        let mut changes = self.changes();
+        let mut reported = None;
+        loop {
+            if let Some(provider) = &self.policy().provider {
+                let unread = self.keys.look(provider, clock::now().mono_ns).await.err();
+                if let Some(why) = unread.as_ref().filter(|_| unread != reported) {
+                    tracing::error!("the OpenID provider's keys cannot be renewed: {why}");
+                }
+                reported = unread;
+            }
+            // Sooner where there may be another provider.
+            let _ = timeout(LOOK_EVERY, changes.changed()).await;
         }
     }
 
     async fn follow_files(&self) {
         let mut replaced = self.tls.as_ref().map(|tls| tls.replaced());
         let mut is_reported = false;
-        let mut is_unread = false;
         loop {
-            if let Some(provider) = &self.policy().provider {
-                match self.keys.look(provider, clock::now().mono_ns).await {
-                    Ok(()) => is_unread = false,
-                    Err(why) if !std::mem::replace(&mut is_unread, true) => {
-                        tracing::error!("the OpenID provider's keys stay as they were: {why}");
-                    }
-                    Err(_) => {}
-                }
-            }
             tokio::time::sleep(LOOK_EVERY).await;
             if replaced.as_mut().is_some_and(|replaced| {
                 let has_changed = replaced.has_changed().unwrap_or(false);

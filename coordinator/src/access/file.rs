@@ -1,9 +1,11 @@
 //! The file of roles: who gets which role over whose jobs.
 //!
 //! It is TOML, and every field is known or the file is refused: a misspelt `uids` would otherwise
-//! open all jobs. Nothing is decided here.
+//! open all jobs. A file that all users can write is refused. Nothing is decided here.
 
 use std::collections::BTreeSet;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
@@ -13,14 +15,20 @@ use crate::access::oidc::Provider;
 
 /// Largest file.
 const FILE_BYTES_MAX: usize = 4 << 20;
+const TOO_LARGE: &str = "it is larger than 4 MiB";
+
+/// The bit of a mode with which all users can write a file.
+const WRITTEN_BY_OTHERS: u32 = 0o002;
 
 /// Why a file of roles cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("the file of roles {0} cannot be read: {1}")]
-    Unread(PathBuf, std::io::Error),
+    Unread(PathBuf, io::Error),
     #[error("the file of roles {path} is wrong: {why}")]
     Wrong { path: PathBuf, why: String },
+    #[error("other users can write the file of roles {0}: chmod go-w")]
+    Open(PathBuf),
 }
 
 /// What the file says.
@@ -72,11 +80,23 @@ impl Policy {
     /// Reads the file. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or says something that is not known.
+    /// It cannot be read, other users can write it, or it says something that is not known.
     pub(crate) fn read(path: &Path) -> Result<Self, FileError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| FileError::Unread(path.to_path_buf(), error))?;
-        Self::parse(&text).map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
+        let unread = |error| FileError::Unread(path.to_path_buf(), error);
+        let file = std::fs::File::open(path).map_err(unread)?;
+        if file.metadata().map_err(unread)?.permissions().mode() & WRITTEN_BY_OTHERS != 0 {
+            return Err(FileError::Open(path.to_path_buf()));
+        }
+        // One byte more than is taken shows that it is too much.
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread)?;
+        let text = match String::from_utf8(bytes) {
+            Ok(text) => Ok(text),
+            Err(error) if error.as_bytes().len() > FILE_BYTES_MAX => Err(TOO_LARGE.to_string()),
+            Err(_) => Err("it is no UTF-8".to_string()),
+        };
+        text.and_then(|text| Self::parse(&text))
+            .map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
     }
 
     /// What a text says.
@@ -85,7 +105,7 @@ impl Policy {
     /// One line about what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > FILE_BYTES_MAX {
-            return Err("it is larger than 4 MiB".to_string());
+            return Err(TOO_LARGE.to_string());
         }
         let file: File = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -177,5 +197,31 @@ mod tests {
         check(&format!("{oidc}key_file = \"x\"\n"), "line 4");
         check("[[grants]]\n", "line 1");
         check("= =", "line 1");
+    }
+
+    #[test]
+    fn a_file_that_all_users_can_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.toml");
+        std::fs::write(&path, "[[grant]]\nrole = \"viewer\"\nnames = [\"a\"]\n").unwrap();
+        for (mode, is_refused) in [(0o600, false), (0o644, false), (0o664, false), (0o646, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let read = Policy::read(&path);
+            assert_eq!(matches!(read, Err(FileError::Open(_))), is_refused, "{mode:o}: {read:?}");
+        }
+        let why = Policy::read(&path).unwrap_err().to_string();
+        assert!(why.contains("chmod go-w"), "{why}");
+    }
+
+    #[test]
+    fn a_large_file_is_read_to_its_limit() {
+        // A terabyte of zeros, which takes no room on the disk.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.toml");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(0o644)).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let why = Policy::read(&path).unwrap_err().to_string();
+        assert!(why.contains("larger than 4 MiB"), "{why}");
     }
 }

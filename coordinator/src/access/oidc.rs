@@ -2,11 +2,12 @@
 //!
 //! The provider's keys come from a file or from its URL; they are read again when they change, and
 //! when a token names one that is not known. A token counts where a key of the provider signed it
-//! for this coordinator and its time has come and is not over. The clock is passed in. Names begin
-//! with `oidc:`, so that no user of the provider can take the name in a certificate.
+//! for this coordinator and its time has come and is not over. The clock is passed in. Keys count
+//! for the provider alone from which they were read. Names begin with `oidc:`, so that no user of
+//! the provider can take the name in a certificate.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ use ring::signature as ring_signature;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use signature::Verifier;
+
+/// The claim with an address that users may choose themselves, and the one that it is theirs.
+const EMAIL: &str = "email";
+const EMAIL_VERIFIED: &str = "email_verified";
 
 /// What every name of a provider's user begins with.
 const PREFIX: &str = "oidc:";
@@ -76,10 +81,18 @@ impl Provider {
 /// The keys of a provider, as they were last read.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    current: RwLock<Arc<Vec<Jwk>>>,
-    fetched_ns: AtomicU64,
+    current: RwLock<Current>,
     /// A token named a key that is not there.
     is_wanted: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    /// Whose keys they are.
+    provider: Option<Provider>,
+    keys: Arc<Vec<Jwk>>,
+    /// When they were last asked for, whether they came or not.
+    fetched_ns: Option<u64>,
 }
 
 /// A user of the provider.
@@ -106,7 +119,7 @@ impl Keys {
         }
         let header = decode_header(token).ok()?;
         let is_known = verification(header.alg).is_some();
-        let keys = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = self.of(provider)?;
         let is_meant = |key: &&Jwk| match &header.kid {
             Some(kid) => key.common.key_id.as_ref() == Some(kid),
             None => keys.len() == 1,
@@ -133,6 +146,9 @@ impl Keys {
         if now_seconds >= claims.exp || claims.nbf.is_some_and(|begin| now_seconds < begin) {
             return None;
         }
+        if provider.name_claim == EMAIL && !is_true(claims.others.get(EMAIL_VERIFIED)) {
+            return None;
+        }
         let name = claims.others.get(&provider.name_claim)?.as_str()?;
         let groups = match claims.others.get(&provider.groups_claim) {
             Some(Value::String(group)) => vec![group.clone()],
@@ -144,34 +160,63 @@ impl Keys {
         (!name.is_empty()).then(|| User { name: format!("{PREFIX}{name}"), groups })
     }
 
-    /// Reads the keys again where it is time to.
+    /// The keys of this provider; none where those of another were read last.
+    fn of(&self, provider: &Provider) -> Option<Arc<Vec<Jwk>>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        (current.provider.as_ref() == Some(provider)).then(|| current.keys.clone())
+    }
+
+    /// Is it time to fetch this provider's keys? The keys of another provider are dropped.
+    fn begin(&self, provider: &Provider, now_ns: u64) -> bool {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if current.provider.as_ref() != Some(provider) {
+            *current = Current { provider: Some(provider.clone()), ..Current::default() };
+            self.is_wanted.store(false, Relaxed);
+        }
+        let is_wanted = self.is_wanted.load(Relaxed);
+        let every_ns = if is_wanted { FETCH_AGAIN_NS } else { FETCH_EVERY_NS };
+        let is_due = current.fetched_ns.is_none_or(|at| now_ns.saturating_sub(at) >= every_ns);
+        if is_due {
+            current.fetched_ns = Some(now_ns);
+        }
+        is_due
+    }
+
+    /// Reads the keys again where it is time to; those of another provider at once.
     ///
     /// # Errors
-    /// They cannot be had; those from before stay in use.
+    /// They cannot be had; those of the same provider from before stay in use.
     pub(super) async fn look(&self, provider: &Provider, now_ns: u64) -> Result<(), String> {
+        let is_due = self.begin(provider, now_ns);
         let text = match (&provider.keys_file, &provider.keys_url) {
             (Some(path), _) => {
                 let read = tokio::fs::read(path).await;
                 read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?
             }
-            (None, Some(url)) => {
-                let passed_ns = now_ns.saturating_sub(self.fetched_ns.load(Relaxed));
-                let is_wanted = self.is_wanted.load(Relaxed) && passed_ns >= FETCH_AGAIN_NS;
-                if !is_wanted && passed_ns < FETCH_EVERY_NS {
-                    return Ok(());
-                }
-                self.fetched_ns.store(now_ns, Relaxed);
+            (None, Some(url)) if is_due => {
                 fetch(url).await.map_err(|why| format!("{url} gives no keys: {why}"))?
             }
-            (None, None) => return Ok(()),
+            (None, _) => return Ok(()),
         };
         let keys = (text.len() <= KEYS_BYTES_MAX).then(|| serde_json::from_slice::<JwkSet>(&text));
         let Some(Ok(JwkSet { keys })) = keys else {
             return Err("the keys of the OpenID provider are no JSON Web Key Set".to_string());
         };
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
-        self.is_wanted.store(false, Relaxed);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if current.provider.as_ref() == Some(provider) {
+            current.keys = Arc::new(keys);
+            self.is_wanted.store(false, Relaxed);
+        }
         Ok(())
+    }
+}
+
+/// Some providers write it as a text.
+fn is_true(claim: Option<&Value>) -> bool {
+    match claim {
+        Some(Value::Bool(is_true)) => *is_true,
+        Some(Value::String(text)) => text == "true",
+        _ => false,
     }
 }
 
@@ -314,7 +359,8 @@ mod tests {
     fn claims() -> Value {
         json!({
             "iss": "https://login.example", "aud": "memtape", "sub": "17", "exp": NOW + 60,
-            "nbf": NOW - 60, "email": "alice@example.org", "groups": ["team-a", 7],
+            "nbf": NOW - 60, "email": "alice@example.org", "email_verified": true,
+            "groups": ["team-a", 7],
         })
     }
 
@@ -335,7 +381,9 @@ mod tests {
         let unnamed = json!({ "alg": "ES256" });
         assert_eq!(issuer.user(&issuer.token(&unnamed, &claims())), Some(alice.clone()));
         let several = changed("aud", json!(["other", "memtape"]));
-        assert_eq!(issuer.user(&issuer.token(&header, &several)), Some(alice));
+        assert_eq!(issuer.user(&issuer.token(&header, &several)), Some(alice.clone()));
+        let as_text = changed("email_verified", json!("true"));
+        assert_eq!(issuer.user(&issuer.token(&header, &as_text)), Some(alice));
         let none = changed("groups", Value::Null);
         assert_eq!(issuer.user(&issuer.token(&header, &none)).unwrap().groups, [""; 0]);
     }
@@ -357,12 +405,13 @@ mod tests {
     #[tokio::test]
     async fn signatures_of_rsa_are_verified() {
         let folder = tempfile::tempdir().unwrap();
-        let issuer = Issuer::new(folder.path()).await;
+        let mut issuer = Issuer::new(folder.path()).await;
+        issuer.provider.name_claim = subject();
         let key = json!({ "kty": "RSA", "kid": "r1", "e": "AQAB", "n": RSA_MODULUS });
         let set = json!({ "keys": [key] }).to_string();
         std::fs::write(folder.path().join("keys.json"), set).unwrap();
         issuer.keys.look(&issuer.provider, 0).await.unwrap();
-        assert_eq!(issuer.user(RSA_TOKEN).unwrap().name, "oidc:alice@example.org");
+        assert_eq!(issuer.user(RSA_TOKEN).unwrap().name, "oidc:17");
         let (message, signed) = RSA_TOKEN.rsplit_once('.').unwrap();
         let reversed: String = signed.chars().rev().collect();
         assert_eq!(issuer.user(&format!("{message}.{reversed}")), None);
@@ -386,6 +435,10 @@ mod tests {
             ("email", json!("")),
             ("email", json!(["alice@example.org"])),
             ("email", Value::Null),
+            ("email_verified", json!(false)),
+            ("email_verified", json!("false")),
+            ("email_verified", json!(1)),
+            ("email_verified", Value::Null),
         ] {
             let claims = changed(name, value);
             assert_eq!(issuer.user(&issuer.token(&header, &claims)), None, "{claims}");
@@ -428,5 +481,48 @@ mod tests {
         std::fs::write(folder.path().join("keys.json"), "nonsense").unwrap();
         assert!(issuer.keys.look(&issuer.provider, 0).await.is_err());
         assert!(issuer.user(&other.token(&header, &claims())).is_some());
+    }
+
+    #[tokio::test]
+    async fn keys_count_for_their_own_provider_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = Issuer::new(folder.path()).await;
+        let header = json!({ "alg": "ES256", "kid": "k1" });
+        let (old, new) = (claims(), changed("iss", json!("https://new.example")));
+        let (old, new) = (issuer.token(&header, &old), issuer.token(&header, &new));
+        let next = Provider {
+            issuer: "https://new.example".to_string(),
+            keys_file: Some(folder.path().join("missing.json")),
+            ..issuer.provider.clone()
+        };
+        assert!(issuer.user(&old).is_some());
+        // Neither before the new keys are looked for, nor while there are none.
+        assert_eq!(issuer.keys.user(&next, &new, NOW), None);
+        assert!(issuer.keys.look(&next, 0).await.is_err());
+        assert_eq!(issuer.keys.user(&next, &new, NOW), None);
+        assert_eq!(issuer.user(&old), None);
+        std::fs::rename(folder.path().join("keys.json"), folder.path().join("missing.json"))
+            .unwrap();
+        issuer.keys.look(&next, 0).await.unwrap();
+        assert!(issuer.keys.user(&next, &new, NOW).is_some());
+    }
+
+    #[test]
+    fn the_keys_of_another_provider_are_fetched_at_once() {
+        let keys = Keys::default();
+        let provider = |url: &str| Provider {
+            issuer: "https://login.example".to_string(),
+            audience: "memtape".to_string(),
+            keys_file: None,
+            keys_url: Some(url.to_string()),
+            name_claim: subject(),
+            groups_claim: groups(),
+        };
+        let (first, second) = (provider("https://a.example"), provider("https://b.example"));
+        assert!(keys.begin(&first, 7) && !keys.begin(&first, 8));
+        assert!(keys.begin(&second, 8) && !keys.begin(&second, 8 + FETCH_EVERY_NS - 1));
+        assert!(keys.begin(&second, 8 + FETCH_EVERY_NS));
+        keys.is_wanted.store(true, Relaxed);
+        assert!(keys.begin(&second, 8 + FETCH_EVERY_NS + FETCH_AGAIN_NS));
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! A token is `mtk_ID_SECRET`. The secret has 256 random bits, so a plain hash keeps it. A token
 //! that is revoked or has expired stays in the list until there is no room for it. Written here,
-//! read at every request; nothing of the loop is needed.
+//! read at every request; nothing of the loop is needed. A token is stored to the end when the one
+//! who asked for it has gone.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,10 +39,10 @@ pub(crate) enum TokenError {
 }
 
 /// All tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tokens {
     store: Store,
-    all: Mutex<BTreeMap<String, TokenRecord>>,
+    all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
 }
 
 /// What a token is to be.
@@ -58,7 +59,7 @@ impl Tokens {
     /// Takes up the tokens of an earlier process.
     pub(crate) fn new(store: Store, records: Vec<TokenRecord>) -> Self {
         let all = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        Self { store, all: Mutex::new(all) }
+        Self { store, all: Arc::new(Mutex::new(all)) }
     }
 
     /// All tokens, by their ids.
@@ -98,7 +99,7 @@ impl Tokens {
             revoked_wall_ns: None,
         };
         let mut changes = Changes::of(&record);
-        {
+        let written = {
             let mut all = self.all();
             if all.len() >= TOKENS_MAX {
                 let is_over = |known: &&TokenRecord| !is_valid(known, wanted.now_ns);
@@ -107,34 +108,55 @@ impl Tokens {
                 all.remove(&over.id);
             }
             // Its place is taken before it is written: others may come meanwhile.
-            all.insert(id.clone(), TokenRecord { hash: String::new(), ..record.clone() });
-        }
-        let written = self.write(changes).await;
+            all.insert(id, TokenRecord { hash: String::new(), ..record.clone() });
+            self.write(changes)
+        };
+        let this = self.clone();
+        let storing = tokio::spawn(async move { this.settle(written.await, record) });
+        let record = storing.await.map_err(|error| TokenError::Store(error.to_string()))??;
+        Ok((token, record))
+    }
+
+    /// A token that is stored counts from now on. One that was revoked meanwhile stays revoked, and
+    /// one that could not be stored goes.
+    fn settle(
+        &self,
+        written: Result<(), TokenError>,
+        record: TokenRecord,
+    ) -> Result<TokenRecord, TokenError> {
+        let mut all = self.all();
         if let Err(error) = written {
-            self.all().remove(&id);
+            all.remove(&record.id);
             return Err(error);
         }
-        self.all().insert(id, record.clone());
-        Ok((token, record))
+        let known = all.get_mut(&record.id).ok_or(TokenError::Unknown(record.id))?;
+        known.hash = record.hash;
+        Ok(known.clone())
     }
 
     /// Revokes a token; from now on it is not taken, whether that can be stored or not.
     pub(crate) async fn revoke(&self, id: &str, now_ns: i64) -> Result<TokenRecord, TokenError> {
-        let record = {
+        let (record, written) = {
             let mut all = self.all();
             let known = all.get_mut(id).ok_or_else(|| TokenError::Unknown(id.to_string()))?;
             known.revoked_wall_ns.get_or_insert(now_ns);
-            known.clone()
+            let record = known.clone();
+            let written = self.write(Changes::of(&record));
+            (record, written)
         };
-        self.write(Changes::of(&record)).await?;
+        written.await?;
         Ok(record)
     }
 
-    async fn write(&self, changes: Changes) -> Result<(), TokenError> {
+    /// Hands changes over before it returns: called while all tokens are held, so that changes are
+    /// stored in their order.
+    fn write(&self, changes: Changes) -> impl Future<Output = Result<(), TokenError>> + use<> {
         let (reply, written) = oneshot::channel();
         self.store.try_write(changes, Box::new(move |result| drop(reply.send(result))));
-        let written = written.await.map_err(|_| TokenError::Store("it is stopping".to_string()))?;
-        written.map_err(|error| TokenError::Store(error.to_string()))
+        async move {
+            let stopping = |_| TokenError::Store("it is stopping".to_string());
+            written.await.map_err(stopping)?.map_err(|error| TokenError::Store(error.to_string()))
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, TokenRecord>> {
@@ -145,4 +167,89 @@ impl Tokens {
 /// Is a token neither revoked nor expired?
 pub(crate) fn is_valid(record: &TokenRecord, now_ns: i64) -> bool {
     record.revoked_wall_ns.is_none() && now_ns < record.expires_wall_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use memtape_core::access::{Role, Scope};
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::store::testing::simulated::disk::SimulatedDisk;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            name: "grafana".to_string(),
+            grant: Grant { role: Role::Viewer, scope: Scope::default() },
+            created_by: "admin".to_string(),
+            now_ns: 1,
+            expires_wall_ns: 100,
+        }
+    }
+
+    fn tokens(disk: &SimulatedDisk) -> Tokens {
+        Tokens::new(Store::open_simulated(disk).unwrap().0, Vec::new())
+    }
+
+    /// Carries out `work` while the store takes its turns.
+    async fn with_turns<T>(tokens: &Tokens, work: impl Future<Output = T>) -> T {
+        let writing = async {
+            loop {
+                tokens.store.turn();
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = writing => unreachable!("it never ends"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_revoked_while_it_is_stored_stays_revoked() {
+        let disk = SimulatedDisk::new(1);
+        let tokens = tokens(&disk);
+        let mut creating = Box::pin(tokens.create(wanted()));
+        let is_waiting =
+            poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
+        assert!(is_waiting);
+        let id = tokens.list()[0].id.clone();
+        let both = async { tokio::join!(creating, tokens.revoke(&id, 5)) };
+        let (created, revoked) = with_turns(&tokens, both).await;
+        let (token, record) = created.unwrap();
+        assert_eq!(revoked.unwrap().revoked_wall_ns, Some(5));
+        assert_eq!(record.revoked_wall_ns, Some(5));
+        assert_eq!(tokens.list()[0].revoked_wall_ns, Some(5));
+        assert_eq!(tokens.holder(&token, 6), None);
+        // So it does after a restart.
+        drop(tokens);
+        let loaded = Store::open_simulated(&disk).unwrap().1;
+        assert_eq!(loaded.tokens[0].revoked_wall_ns, Some(5));
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_leaves_leaves_no_half_of_a_token() {
+        let disk = SimulatedDisk::new(1);
+        let tokens = tokens(&disk);
+        {
+            let mut creating = pin!(tokens.create(wanted()));
+            poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
+        }
+        assert_eq!(tokens.list()[0].hash, "");
+        let stored = async {
+            while tokens.list()[0].hash.is_empty() {
+                yield_now().await;
+            }
+        };
+        with_turns(&tokens, stored).await;
+        // Where it cannot be stored it goes.
+        disk.fail_writes(1 << 20);
+        let failed = with_turns(&tokens, tokens.create(wanted())).await;
+        assert!(matches!(failed, Err(TokenError::Store(_))), "{failed:?}");
+        assert_eq!(tokens.list().len(), 1);
+    }
 }

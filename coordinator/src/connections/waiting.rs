@@ -1,7 +1,9 @@
-//! The connections that can give way to others, of each network in the order in which they came.
+//! The connections that can give way to others: those without a call, and those with calls of
+//! unknown clients.
 //!
-//! What gives way is that of the network that has most, so that a flood costs other networks
-//! nothing; of it the one that is there longest. Nothing is closed here.
+//! The first to give way is, of the network with most unknown calls, or else with most connections,
+//! the connection with most unknown calls; of equal ones, one without a known client, and then the
+//! oldest. So a flood costs other networks nothing. Nothing is closed here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,36 +12,57 @@ use std::sync::Weak;
 
 use crate::connections::Connection;
 
+/// Where a connection stands among those of its network: the first gives way first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Place {
+    /// Calls that are not admitted.
+    pub(super) unknown_calls: Reverse<usize>,
+    /// Has it calls that are?
+    pub(super) is_known: bool,
+    /// Greater for a connection that came later.
+    pub(super) number: u64,
+}
+
 /// Connections of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    of_network: HashMap<IpAddr, BTreeMap<u64, Weak<Connection>>>,
+    of_network: HashMap<IpAddr, OfNetwork>,
+}
+
+#[derive(Debug, Default)]
+struct OfNetwork {
+    connections: BTreeMap<Place, Weak<Connection>>,
+    /// Unknown calls on all of them.
+    calls: usize,
 }
 
 impl Waiting {
-    /// Adds a connection at the end; places are given in order and never twice.
-    pub(super) fn add(&mut self, network: IpAddr, place: u64, connection: Weak<Connection>) {
-        self.of_network.entry(network).or_default().insert(place, connection);
+    /// Adds a connection.
+    pub(super) fn add(&mut self, network: IpAddr, place: Place, connection: Weak<Connection>) {
+        let of_network = self.of_network.entry(network).or_default();
+        of_network.calls += place.unknown_calls.0;
+        of_network.connections.insert(place, connection);
     }
 
     /// Takes a connection out; one that is not there is no error.
-    pub(super) fn remove(&mut self, network: IpAddr, place: u64) {
-        let Some(waiting) = self.of_network.get_mut(&network) else { return };
-        waiting.remove(&place);
-        if waiting.is_empty() {
+    pub(super) fn remove(&mut self, network: IpAddr, place: Place) -> Option<Weak<Connection>> {
+        let of_network = self.of_network.get_mut(&network)?;
+        let removed = of_network.connections.remove(&place)?;
+        of_network.calls -= place.unknown_calls.0;
+        if of_network.connections.is_empty() {
             self.of_network.remove(&network);
         }
+        Some(removed)
     }
 
     /// Takes out the connection that is to give way.
     pub(super) fn pop(&mut self) -> Option<Weak<Connection>> {
-        let most = |(_, waiting): &(&IpAddr, &BTreeMap<u64, Weak<Connection>>)| {
-            (waiting.len(), Reverse(waiting.keys().next().copied()))
+        let most = |(_, of): &(&IpAddr, &OfNetwork)| {
+            let oldest = of.connections.keys().map(|place| place.number).next();
+            (of.calls, of.connections.len(), Reverse(oldest))
         };
-        let (&network, waiting) = self.of_network.iter().max_by_key(most)?;
-        let &place = waiting.keys().next()?;
-        let connection = waiting.get(&place).cloned();
-        self.remove(network, place);
-        connection
+        let (&network, of_network) = self.of_network.iter().max_by_key(most)?;
+        let &place = of_network.connections.keys().next()?;
+        self.remove(network, place)
     }
 }

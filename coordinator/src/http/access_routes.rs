@@ -20,12 +20,15 @@ use memtape_proto::api::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::access::audit::Entry;
 use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
+use crate::clock;
 use crate::connections::Call;
 use crate::http::asking::{Asking, COOKIE, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
+use crate::http::site::RequestNumber;
 use crate::records::{AuditRecord, TokenRecord};
 
 const DAY_NS: i64 = 86_400_000_000_000;
@@ -145,13 +148,37 @@ async fn create(asking: Asking, body: Bytes) -> Result<Accepted<CreatedToken>, P
     Ok(Accepted(CreatedToken { id: record.id, token: secret }))
 }
 
-async fn revoke(asking: Asking, path: PathOf<IdPath>) -> Answer<Token> {
+async fn revoke(
+    asking: Asking,
+    Extension(call): Extension<Arc<Call>>,
+    Extension(number): Extension<RequestNumber>,
+    path: PathOf<IdPath>,
+) -> Answer<Token> {
     asking.administers()?;
     let Path(IdPath { id }) = path?;
     let now_ns = latest_ns();
-    // First, and whether it can be audited or not: it takes rights away.
-    let revoked = asking.api.door.tokens.revoke(&id, now_ns).await.map_err(|why| problem(&why))?;
-    asking.audit("revoke token", id).await?;
+    let entry = Entry {
+        who: asking.caller.name.clone(),
+        from: Some(call.connection().peer().address),
+        request: number.0,
+        action: "revoke token",
+        subject: id.clone(),
+        wall_ns: clock::now().wall_ns,
+    };
+    let door = asking.api.door.clone();
+    // To the end where the client leaves, at any rate, and whether it can be audited or not: it
+    // takes rights away.
+    let revoking = tokio::spawn(async move {
+        let revoked = door.tokens.revoke(&id, now_ns).await;
+        door.token_revoked();
+        if !matches!(revoked, Err(TokenError::Unknown(_)))
+            && let Err(why) = door.audit.write(entry).await
+        {
+            tracing::error!("an entry of the audit is lost: {why}");
+        }
+        revoked
+    });
+    let revoked = revoking.await.map_err(Problem::broken)?.map_err(|why| problem(&why))?;
     Ok(Json(token(&revoked, now_ns)))
 }
 

@@ -4,17 +4,19 @@
 //! not ask at all gets no further than here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aide::OperationInput;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use memtape_core::access::Caller;
+use tokio::time::timeout;
 
 use crate::access::Refused;
 use crate::access::audit::{Entry, NotWritten};
 use crate::clock;
-use crate::connections::Call;
+use crate::connections::{Call, Trust};
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
 use crate::state::counters::Loss;
@@ -22,6 +24,9 @@ use crate::state::visible::Visible;
 
 /// The cookie in which a page that was signed in has its token.
 pub(crate) const COOKIE: &str = "memtape_token";
+
+/// How long a request waits for room for its answer.
+const ROOM_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A request, and who sends it.
 pub(crate) struct Asking {
@@ -47,10 +52,12 @@ impl Asking {
     /// Waits for room for an answer of about this many bytes, and keeps it until that is sent.
     ///
     /// # Errors
-    /// When the coordinator is stopping.
+    /// There is none for long, or the coordinator is stopping.
     pub(crate) async fn room(&self, bytes: u64) -> Result<(), Problem> {
         let caller = self.api.door.bucket(self.call.connection().peer(), Some(&self.caller));
-        let room = self.api.answers.enter(caller, bytes).await.ok_or_else(Problem::stopping)?;
+        let entered = timeout(ROOM_TIME_MAX, self.api.answers.enter(caller, bytes)).await;
+        let late = || refused(&self.api, &Refused::TooMany(ROOM_TIME_MAX));
+        let room = entered.map_err(|_| late())?.ok_or_else(Problem::stopping)?;
         self.call.keep(Box::new(room));
         Ok(())
     }
@@ -140,7 +147,12 @@ impl FromRequestParts<Api> for Asking {
         let token = token(&parts.headers).map_err(|why| refused(api, &why))?;
         let caller = api.door.caller(call.connection().peer(), token);
         let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
-        call.admit();
+        let bucket = api.door.bucket(call.connection().peer(), Some(&caller));
+        let place = api.answers.begin(bucket);
+        let place = place.ok_or_else(|| refused(api, &Refused::TooMany(Duration::from_secs(1))))?;
+        call.keep(Box::new(place));
+        let (door, token) = (api.door.clone(), token.map(str::to_string));
+        call.admit_while(Trust(Box::new(move |peer| door.still_knows(peer, token.as_deref()))));
         Ok(Self { api: api.clone(), caller, call, request })
     }
 }

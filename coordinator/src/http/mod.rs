@@ -16,5 +16,5 @@ pub(crate) mod route_list;
 pub(crate) mod routes;
 mod series;
 pub(crate) mod server;
-mod site;
+pub(crate) mod site;
 mod store_routes;

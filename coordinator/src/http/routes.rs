@@ -8,17 +8,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aide::openapi::{Info, OpenApi};
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use memtape_core::limits::REQUEST_BYTES_MAX;
 use memtape_proto::api::Index;
 use serde_json::Value;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::clock;
 use crate::http::asking::Asking;
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
@@ -33,6 +35,9 @@ use crate::telemetry::metrics::{self, AdmissionFigures};
 
 /// Time for the loop to answer before the coordinator counts as not ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Time for which an answer about readiness is given to everybody who asks.
+const READY_EVERY_NS: u64 = 1_000_000_000;
 
 /// Memory of the metrics of one rank, as values and as text.
 const RANK_METRICS_BYTES: u64 = 8 << 10;
@@ -94,6 +99,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_text))
         .merge(page::router())
+        .layer(Extension(Readiness::default()))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
@@ -103,16 +109,41 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
 /// The port of health: `/healthz` and `/readyz`, for every client.
 pub(crate) fn health_router(api: Api) -> Router {
     let router = Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready));
-    router.with_state(api)
+    router.layer(Extension(Readiness::default())).with_state(api)
 }
 
 async fn no_path() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /api/v1 lists those there are")
 }
 
+/// What a port answered last about readiness, and when. Everybody may ask, so the work for the
+/// answer is done once a second at most.
+#[derive(Clone, Default)]
+struct Readiness(Arc<Mutex<Option<(u64, Ready)>>>);
+
+/// What is said where it is ready, and why where it is not.
+type Ready = Result<String, Problem>;
+
 /// Can it write and answer? `/healthz` says only that the process is there.
+async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) -> Ready {
+    let mut last = last.0.lock_owned().await;
+    let now_ns = clock::now().mono_ns;
+    if let Some((at_ns, known)) = &*last
+        && now_ns.saturating_sub(*at_ns) < READY_EVERY_NS
+    {
+        return known.clone();
+    }
+    // To the end, also where the client leaves: others wait for the same.
+    let checking = tokio::spawn(async move {
+        let checked = check_ready(api).await;
+        *last = Some((clock::now().mono_ns, checked.clone()));
+        checked
+    });
+    checking.await.map_err(Problem::broken)?
+}
+
 /// What is lost for good is said, too, and is no reason to send nothing more.
-async fn ready(State(api): State<Api>) -> Result<String, Problem> {
+async fn check_ready(api: Api) -> Ready {
     let answered = timeout(READY_TIME_MAX, api.ask(|_| ())).await;
     let late = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer");
     answered.map_err(|_| late())??;

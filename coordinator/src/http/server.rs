@@ -226,7 +226,10 @@ impl Serving {
                 let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
                 self.connection.peer().prove(chain.collect());
-                self.answer(stream).await;
+                // What it was trusted by may have been replaced since the handshake began.
+                if door.is_some_and(|door| door.still_admits(self.connection.peer(), &[])) {
+                    self.answer(stream).await;
+                }
             }
             Ok(Err(error)) => {
                 let peer = self.connection.peer().address;
@@ -259,12 +262,14 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
             }
             () = sleep(TRUST_EVERY) => {
                 let ends_unix = connection.peer().ends_unix();
-                if ends_unix.is_none_or(|ends_unix| !has_passed(ends_unix)) {
+                let is_valid = ends_unix.is_none_or(|ends_unix| !has_passed(ends_unix));
+                if is_valid && connection.is_trusted() {
                     continue;
                 }
             }
         }
-        if !door.still_admits(connection.peer(), &connection.nodes()) {
+        let is_admitted = door.still_admits(connection.peer(), &connection.nodes());
+        if !is_admitted || !connection.is_trusted() {
             return;
         }
     }

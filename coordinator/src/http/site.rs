@@ -3,7 +3,8 @@
 //!
 //! A browser can be made to send requests here by a page of another site, and to take that site's
 //! name for this address (DNS rebinding). The name in the request tells the second, `Origin` and
-//! `Sec-Fetch-Site` the first. Calls of gRPC do not come here: no page can make them.
+//! `Sec-Fetch-Site` the first. Calls of gRPC may use any name, because agents reach the coordinator
+//! by names that it does not know; they are refused where a browser sent them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -108,6 +109,27 @@ impl Site {
     }
 }
 
+/// Answers calls of gRPC, and no request of a browser: one that a page can send without being
+/// asked has another type of content, and every other has headers of browsers.
+pub(crate) async fn admit_agents(request: Request, next: Next) -> Response {
+    match is_of_agent(request.headers()) {
+        true => next.run(request).await,
+        false => {
+            let line = "this path is for agents: they call it by gRPC";
+            Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, line).into_response()
+        }
+    }
+}
+
+fn is_of_agent(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let is_of_browser = |name: &header::HeaderName| {
+        *name == header::ORIGIN || name.as_str().starts_with("sec-fetch-")
+    };
+    let is_grpc = [&b"application/grpc"[..], b"application/grpc+proto"].contains(&content_type);
+    is_grpc && !headers.keys().any(is_of_browser)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +145,29 @@ mod tests {
         let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &headers);
         let status = refused.map(|problem| problem.status.as_u16());
         assert_eq!(status, expected, "{method} {headers:?}");
+    }
+
+    #[test]
+    fn no_page_is_an_agent() {
+        let check = |headers: &[(&'static str, &'static str)], expected: bool| {
+            let pairs = headers.iter().map(|(name, value)| {
+                (header::HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            assert_eq!(is_of_agent(&pairs.collect()), expected, "{headers:?}");
+        };
+        let grpc = ("content-type", "application/grpc");
+        check(&[grpc], true);
+        check(&[("content-type", "application/grpc+proto"), ("te", "trailers")], true);
+        check(&[], false);
+        // What a page sends without being asked, and what it sends where it took a name.
+        for plain in ["text/plain", "application/x-www-form-urlencoded", "application/json", ""] {
+            check(&[("content-type", plain)], false);
+        }
+        check(&[("content-type", "application/grpc-web")], false);
+        check(&[grpc, ("origin", "http://127.0.0.1:7771")], false);
+        check(&[grpc, ("origin", "null")], false);
+        check(&[grpc, ("sec-fetch-site", "same-origin")], false);
+        check(&[grpc, ("sec-fetch-mode", "no-cors")], false);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use memtape_core::limits::{
     CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX,
+    UPLOAD_BYTES_PER_SECOND_MIN,
 };
 use memtape_proto::decoding::{Encoded, coordinator_server};
 use memtape_proto::snapshot::{self, DecodeError};
@@ -129,6 +130,10 @@ impl coordinator_server::Coordinator for Service {
         call.admit();
         drop(call);
         let open = connection.begin_stream(&hello.node);
+        // The roles may have been replaced before the stream was there to be closed.
+        if !self.door.is_agent(connection.peer(), &hello.node) {
+            return Err(self.no_agent(&connection, Some(&hello.node)));
+        }
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
         self.tell(Event::Attached { hello, outgoing, reply }).await?;
@@ -273,7 +278,12 @@ impl Service {
         // All of it at once: snapshots that wait for each other's rest would wait forever.
         let share = self.admission.upload(bytes).await;
         drop(turn);
-        let snapshot = self.collect(first, chunks, bytes).await?;
+        let patience = CHUNK_TIMEOUT + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN);
+        let collected = timeout(patience, self.collect(first, chunks, bytes)).await;
+        let snapshot = collected.map_err(|_| {
+            self.shared.counters.lose(Loss::BadSnapshot, 1);
+            Status::deadline_exceeded("the snapshot comes too slowly")
+        })??;
         let hash = blake3::hash(&snapshot);
         if !verdict.is_as_promised(snapshot.len() as u64, &hash) {
             self.shared.counters.lose(Loss::BadSnapshot, 1);

@@ -141,7 +141,7 @@ impl Store {
 
     /// What was found to be lost, until a rebuild.
     pub(crate) fn losses(&self) -> Vec<Loss> {
-        self.shared.inventory.expected().losses
+        self.shared.inventory.losses()
     }
 
     /// Says how many snapshots that captures refer to are gone.

@@ -188,6 +188,11 @@ impl Inventory {
         self.lock().expected.clone()
     }
 
+    /// The losses that are known.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.lock().expected.losses.clone()
+    }
+
     /// The journal is durable up to this change.
     pub(crate) fn journal(&self, sequence: u64) {
         self.lock().note(Note::Journal(sequence));

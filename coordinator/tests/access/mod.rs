@@ -405,6 +405,37 @@ async fn a_token_does_what_its_role_says_until_it_is_revoked() {
     cluster.running.stop().await;
 }
 
+/// A revocation takes rights away: that its caller did much before is no reason to refuse it.
+#[tokio::test]
+async fn a_token_is_revoked_and_audited_however_much_its_caller_did() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.user("admin");
+    let wish = |name: &str| json!({ "name": name, "role": "admin", "days": 7 });
+    let (_, second) = admin.post("/tokens", &wish("second")).await;
+    let second = cluster.bearer(second["token"].as_str().unwrap());
+    let mut made = Vec::new();
+    let refused = loop {
+        let (status, answer) = admin.post("/tokens", &wish("more")).await;
+        match status {
+            202 => made.push(answer["id"].as_str().unwrap().to_string()),
+            other => break other,
+        }
+        // Refilled once a second.
+        assert!(made.len() < 900, "the audit's rate has no end");
+    };
+    assert_eq!(refused, 429);
+    let path = format!("/tokens/{}/revoke", made[0]);
+    let (status, revoked) = admin.post(&path, &json!({})).await;
+    assert_eq!((status, &revoked["valid"]), (200, &json!(false)), "{revoked}");
+    let (_, audit) = second.get(&format!("/audit?after={}", made.len())).await;
+    let entries = audit["entries"].as_array().unwrap();
+    let is_meant =
+        |entry: &&Value| entry["action"] == "revoke token" && entry["subject"] == json!(made[0]);
+    let entry = entries.iter().find(is_meant).expect("the revocation is in the audit");
+    assert_eq!(entry["who"], "spiffe://memtape/user/admin");
+    cluster.running.stop().await;
+}
+
 /// All bytes of all files below a folder.
 fn files(folder: &Path) -> Vec<u8> {
     let mut all = Vec::new();

@@ -9,7 +9,7 @@ use crate::fake::{Agent, config, start};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 22] = [
+const REQUESTS: [(&str, &str); 23] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),

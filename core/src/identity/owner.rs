@@ -39,7 +39,24 @@ pub struct Workload {
     pub pod_uid: String,
 }
 
+/// What tells owners apart where rights and budgets are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwnerKey<'a> {
+    /// User id, where the owner has no namespace.
+    User(u32),
+    /// Kubernetes namespace: the pods in it choose their user ids themselves.
+    Namespace(&'a str),
+}
+
 impl Owner {
+    /// What tells this owner from others.
+    pub fn key(&self) -> OwnerKey<'_> {
+        match self.namespace.as_str() {
+            "" => OwnerKey::User(self.uid),
+            namespace => OwnerKey::Namespace(namespace),
+        }
+    }
+
     /// May a rank of `other` join what belongs to this owner? A namespace that is not known, as
     /// that of a process that is gone, is none that is.
     pub fn admits(&self, other: &Self) -> bool {
@@ -207,6 +224,9 @@ mod tests {
         assert!(owner(7, "").admits(&owner(7, "a")) && owner(7, "a").admits(&owner(7, "a")));
         assert!(!owner(7, "a").admits(&owner(7, "b")) && !owner(7, "a").admits(&owner(7, "")));
         assert!(!owner(7, "").admits(&owner(8, "")));
+        assert_eq!(owner(7, "a").key(), owner(8, "a").key());
+        assert_ne!(owner(7, "").key(), owner(8, "").key());
+        assert_ne!(owner(7, "").key(), owner(7, "a").key());
         assert_eq!(shared_name("train", &owner(1001, "")), "train@1001");
         assert_eq!(shared_name("train", &owner(0, "team-b")), "train@0.team-b");
         assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@2024-11", &owner(7, "")));

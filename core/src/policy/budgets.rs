@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 
 use super::decision::Objection;
-use crate::identity::owner::Owner;
+use crate::identity::owner::{Owner, OwnerKey};
 use crate::limits::RESTARTS_REMEMBERED_MAX;
 
 /// How many restarts there may be within a time.
@@ -196,7 +196,7 @@ impl Budgets {
                     is_within(known.at_ns, now_ns, window_ns)
                         && match scope {
                             Scope::Job => known.job == restart.job,
-                            Scope::Owner => known.owner.as_ref() == restart.owner,
+                            Scope::Owner => key(known.owner.as_ref()) == key(restart.owner),
                             Scope::Cluster => true,
                         }
                 }) {
@@ -226,6 +226,10 @@ impl Budgets {
             })
         })
     }
+}
+
+fn key(owner: Option<&Owner>) -> Option<OwnerKey<'_>> {
+    owner.map(Owner::key)
 }
 
 fn is_within(at_ns: u64, now_ns: u64, window_ns: u64) -> bool {

@@ -36,10 +36,19 @@ struct Made {
 
 const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Owners of the jobs; of the last one it is not known.
+/// Owners of the jobs: a user, then two users of a namespace; of the last one it is not known.
 fn owner(job: usize) -> Option<Owner> {
-    let uid = u32::try_from(job).unwrap_or(0) / 2;
-    (job < 4).then(|| Owner { uid, ..Owner::default() })
+    match job {
+        0 | 1 => Some(Owner { uid: 7, ..Owner::default() }),
+        2 => Some(Owner { uid: 7, namespace: "a".to_string() }),
+        3 => Some(Owner { uid: 8, namespace: "a".to_string() }),
+        _ => None,
+    }
+}
+
+/// Do two jobs share the budget of an owner?
+fn is_shared(one: usize, other: usize) -> bool {
+    one / 2 == other / 2
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -122,7 +131,7 @@ fn check_budgets(limits: &Limits, made: &[Made]) -> Result<(), TestCaseError> {
         for (job, name) in JOBS.iter().enumerate() {
             let of_job = |made: &Made| is_kind(made.progress) && made.job == job;
             prop_assert!(is_kept(limits.job, made, of_job), "job {}: {:?}", name, made);
-            let of_owner = |made: &Made| is_kind(made.progress) && owner(made.job) == owner(job);
+            let of_owner = |made: &Made| is_kind(made.progress) && is_shared(made.job, job);
             prop_assert!(is_kept(limits.owner, made, of_owner), "owner of {}: {:?}", name, made);
         }
         let of_cluster = |made: &Made| is_kind(made.progress);
@@ -238,4 +247,34 @@ fn restarts_without_a_budget_are_bounded() {
     assert_eq!(budgets.objection(1_100, &restart), None);
     budgets.add(1_100, 1_100, &restart, Progress::Made);
     assert_eq!(budgets.known.len(), 1);
+}
+
+/// Pods choose their user ids: a namespace has one budget, whatever they choose.
+#[test]
+fn users_of_a_namespace_share_a_budget() {
+    let budget = |restarts_max| Budget { restarts_max, window_ns: 100 };
+    let limits = Limits {
+        job: budget(9),
+        owner: budget(1),
+        cluster: budget(9),
+        cooldown_ns: 0,
+        retry_ns: 0,
+    };
+    let mut budgets = Budgets::new(limits);
+    let owners = [(0, "a"), (1, "a"), (0, "b"), (0, "")];
+    let owners = owners.map(|(uid, namespace)| Owner { uid, namespace: namespace.to_string() });
+    let restart = |job, index: usize| Restart {
+        job,
+        owner: Some(&owners[index]),
+        attempt: 0,
+        is_dry_run: false,
+    };
+    budgets.add(1_000, 1_000, &restart("first", 0), Progress::Made);
+    assert!(matches!(
+        budgets.objection(1_000, &restart("second", 1)),
+        Some(Objection::BudgetSpent { scope: Scope::Owner, restarts: 1, .. })
+    ));
+    for other in [2, 3] {
+        assert_eq!(budgets.objection(1_000, &restart("other", other)), None);
+    }
 }

@@ -172,7 +172,8 @@ impl Display for Objection {
             ),
             Self::BudgetSpent { scope, restarts, window_ns } => write!(
                 formatter,
-                "the budget of the {} is spent: {restarts} restarts within {}, a person must look",
+                "the budget of the {} is spent: {restarts} restarts within {}; inspect the jobs \
+                 before you raise the budget",
                 scope.as_str(),
                 Duration(window_ns)
             ),

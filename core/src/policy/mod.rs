@@ -286,8 +286,8 @@ mod tests {
         check(10, 1, "did nothing: the last restart is too recent: 20 min of cool-down left");
         check(31, 1, restart);
         check(90, 2, restart);
-        let spent = "did nothing: the budget of the job is spent: 3 restarts within 24 h, a person \
-                     must look";
+        let spent = "did nothing: the budget of the job is spent: 3 restarts within 24 h; inspect \
+                     the jobs before you raise the budget";
         check(180, 3, spent);
         // A day after the first one there is room for another.
         check(24 * 60, 3, restart);
@@ -345,10 +345,10 @@ mod tests {
         }
         let count = |start: &str| whys.iter().filter(|why| why.starts_with(start)).count();
         assert_eq!(count("restart: "), 10);
-        let owners = "did nothing: the budget of the owner is spent: 5 restarts within 60 min, a \
-                      person must look";
-        let all = "did nothing: the budget of the cluster is spent: 10 restarts within 60 min, a \
-                   person must look";
+        let owners = "did nothing: the budget of the owner is spent: 5 restarts within 60 min; \
+                      inspect the jobs before you raise the budget";
+        let all = "did nothing: the budget of the cluster is spent: 10 restarts within 60 min; \
+                   inspect the jobs before you raise the budget";
         assert_eq!(count(owners) + count(all), 990);
         let whys: Vec<String> = (0..7)
             .map(|job| decided(&mut policy, 61, &job.to_string(), 7, Progress::Made))

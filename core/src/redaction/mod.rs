@@ -3,6 +3,8 @@
 //! The value of an option, of a variable or of a field whose name says that it is a secret
 //! (`--wandb-key=…`, `--api-key …`, `HF_TOKEN=…`, `"password": "…"`), the user and the password of
 //! a URL, what follows `Bearer`, and words with the shape of well-known tokens become [`MARK`].
+//! Behind a secret field with its colon the rest of an argument goes (`Authorization: Token …`); of
+//! a line of words, two words behind `Authorization:` and all cookies behind `Cookie:`.
 //! Operators add names. [`names`] decides which names are secret, [`shapes`] which words.
 //!
 //! The line is read as words, not as a shell reads it. Where this is in doubt, more is taken out
@@ -59,8 +61,10 @@ impl Redaction {
 struct Reader<'a> {
     names: &'a Names,
     out: String,
-    /// The next word is a value to be taken out.
-    is_value_next: bool,
+    /// So many of the next words are values to be taken out.
+    values_next: usize,
+    /// They are cookies: behind one with a `;` there is another.
+    is_cookie: bool,
     /// Inside of a value that ends with this quote.
     open_quote: Option<char>,
 }
@@ -68,26 +72,44 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(redaction: &'a Redaction) -> Self {
         let names = &redaction.names;
-        Self { names, out: String::new(), is_value_next: false, open_quote: None }
+        Self { names, out: String::new(), values_next: 0, is_cookie: false, open_quote: None }
     }
 
     /// One argument: a value that begins in it ends with it.
     fn argument(&mut self, argument: &str) {
-        let is_value = self.is_value_next && !argument.starts_with("--");
+        let is_value = self.values_next > 0 && !argument.starts_with("--");
         let first = argument.split(char::is_whitespace).next().unwrap_or_default();
         let assigned = first.find('=').filter(|_| argument.len() > first.len());
         if is_value && argument.contains(char::is_whitespace) {
             self.out.push_str(MARK);
-            self.is_value_next = false;
+            self.values_next = 0;
         } else if let Some(at) = assigned
             && self.names.is_secret(&first[..at])
         {
             self.out.push_str(&argument[..=at]);
             self.out.push_str(MARK);
+        } else if let Some(at) = self.field(argument) {
+            let (field, value) = argument.split_at(at);
+            self.text(field);
+            self.out.push_str(&value[..value.len() - value.trim_start().len()]);
+            self.out.push_str(MARK);
+            self.values_next = 0;
         } else {
             self.text(argument);
         }
         self.open_quote = None;
+        self.is_cookie &= self.values_next > 0;
+    }
+
+    /// Where the value of a secret field begins, behind its colon, if it may have several words.
+    fn field(&self, argument: &str) -> Option<usize> {
+        let last_space = argument.rfind(char::is_whitespace)?;
+        let colons = argument[..last_space].match_indices(':');
+        let mut values = colons.map(|(at, _)| at + 1);
+        values.find(|at| {
+            let is_path = argument[*at..].starts_with("//");
+            !is_path && self.names.is_secret(last_name(&argument[..at - 1]))
+        })
     }
 
     /// Words and what is between them.
@@ -107,19 +129,35 @@ impl<'a> Reader<'a> {
     }
 
     fn word(&mut self, word: &str) {
-        let announces = self.announces(word);
         if let Some(quote) = self.open_quote {
             // The mark stands where the value began.
-            if let Some(end) = word.find(quote) {
-                self.open_quote = None;
-                self.behind(&word[end + quote.len_utf8()..]);
-            }
-        } else if self.is_value_next && !word.starts_with("--") {
+            let Some(end) = word.find(quote) else { return };
+            self.open_quote = None;
+            self.behind(&word[end + quote.len_utf8()..]);
+        } else if self.values_next > 0 && !word.starts_with("--") {
+            self.values_next -= 1;
             self.value(word);
         } else {
+            (self.values_next, self.is_cookie) = (0, false);
             self.pieces(word);
         }
-        self.is_value_next = announces;
+        self.values_next = self.values_next.max(self.announced(word));
+        let is_joined = word.ends_with(';');
+        // A value whose quote is open ends in a later word.
+        let goes_on = is_joined || self.open_quote.is_some() || ends_field(word, "cookie");
+        self.is_cookie = goes_on && (self.is_cookie || has_field(word, "cookie"));
+        if self.is_cookie && is_joined {
+            self.values_next = self.values_next.max(1);
+        }
+    }
+
+    /// How many words behind this one are secrets: behind `Authorization:` a scheme and a value.
+    fn announced(&self, word: &str) -> usize {
+        match has_field(word, "authorization") {
+            // The scheme may be in the word: `Authorization:Token`.
+            true => 1 + usize::from(ends_field(word, "authorization")),
+            false => usize::from(self.announces(word)),
+        }
     }
 
     /// Is the next word a secret? After an option, a field with its colon, or a scheme of
@@ -178,6 +216,23 @@ impl<'a> Reader<'a> {
         }
         self.out.push_str(&shapes::without_secrets(word));
     }
+}
+
+/// Has a word a field whose name ends so, with its colon?
+fn has_field(word: &str, name: &str) -> bool {
+    word.match_indices(':').any(|(at, _)| is_called(&word[..at], name))
+}
+
+/// Is such a field with its colon the end of a word?
+fn ends_field(word: &str, name: &str) -> bool {
+    word.strip_suffix(':').is_some_and(|field| is_called(field, name))
+}
+
+/// Does the name at the end of a text end so, in whatever case?
+fn is_called(text: &str, name: &str) -> bool {
+    let last = last_name(text).as_bytes();
+    let start = last.len().checked_sub(name.len());
+    start.is_some_and(|start| last[start..].eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Is it a scheme of HTTP's authorization, behind which the secret follows?

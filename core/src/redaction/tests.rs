@@ -35,6 +35,20 @@ fn secrets_of_command_lines_are_taken_out() {
             "curl -H Authorization: Bearer abc.def url",
             "curl -H Authorization: [redacted] [redacted] url",
         ),
+        (
+            "curl -H Authorization: Token 0123abcd url",
+            "curl -H Authorization: [redacted] [redacted] url",
+        ),
+        (
+            "curl -H proxy-authorization:ApiKey 0123abcd url",
+            "curl -H proxy-authorization:[redacted] [redacted] url",
+        ),
+        ("curl -H Authorization: Token --lr 1", "curl -H Authorization: [redacted] --lr 1"),
+        (
+            "curl -H Cookie: a=1; session=xyz; b=2 url",
+            "curl -H Cookie: [redacted] [redacted] [redacted] url",
+        ),
+        ("curl -H Cookie:a=1; session=xyz url", "curl -H Cookie:[redacted] [redacted] url"),
         ("t.py --header Bearer abc --x", "t.py --header Bearer [redacted] --x"),
         ("t.py --data https://me:hush@host:80/a", "t.py --data https://[redacted]@host:80/a"),
         ("t.py --data s3://k:p/w@host/a", "t.py --data s3://[redacted]@host/a"),
@@ -99,6 +113,20 @@ fn values_of_known_arguments_may_have_spaces() {
     check(&["sh", "-c", "cd x; HF_TOKEN=a t.py"], "sh -c cd x; HF_TOKEN=[redacted] t.py");
     check(&["t.py", "--password", "--lr", "1"], "t.py --password --lr 1");
     check(&["t.py", "--text=it's", "--api-key", "x"], "t.py --text=it's --api-key [redacted]");
+    for header in [
+        "Authorization: Token 0123abcd",
+        "Authorization: ApiKey 0123abcd 4567",
+        "Authorization: Digest username=\"a\", response=\"0123abcd\"",
+    ] {
+        check(&["curl", "-H", header, "url"], "curl -H Authorization: [redacted] url");
+    }
+    check(&["curl", "-H", "Cookie: a=1; session=xyz", "url"], "curl -H Cookie: [redacted] url");
+    check(&["curl", "-H", "X-Api-Key:Key 0123", "url"], "curl -H X-Api-Key:[redacted] url");
+    check(
+        &["sh", "-c", "MY_KEY=a curl -H 'Authorization: Token b' c", "-v"],
+        "sh -c MY_KEY=[redacted] -v",
+    );
+    check(&["t.py", "--text", "see http://host/a: b"], "t.py --text see http://host/a: b");
 }
 
 /// What announces a secret, up to where it begins.
@@ -123,6 +151,11 @@ fn announced() -> impl Strategy<Value = String> {
         Just("secret: "),
         Just("Bearer "),
         Just("Authorization: Basic "),
+        Just("Authorization: Token "),
+        Just("Authorization: Digest "),
+        Just("Proxy-Authorization: ApiKey "),
+        Just("authorization:Token "),
+        Just("Cookie: a=1; session="),
         Just("https://h/?token="),
         Just("https://user:"),
     ];

@@ -34,7 +34,7 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) insecure: bool,
     /// Address of a port that answers /healthz and /readyz alone [default: none]. The main port
     /// answers them, too.
-    #[arg(long, value_name = "ADDR", env = "MEMTAPE_HEALTH_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_COORDINATOR_HEALTH_LISTEN")]
     pub(crate) health_listen: Option<SocketAddr>,
     /// Names under which users reach the page and the API, beside localhost and IP addresses.
     #[arg(long = "host", value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_HOSTS")]

@@ -2,7 +2,8 @@
 //! and restores backups.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -137,7 +138,8 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     let mut aside = args.file.as_os_str().to_owned();
     aside.push(".part");
     let aside = PathBuf::from(aside);
-    let made = write_backup(args, globals, &aside);
+    let file = make_aside(&aside)?;
+    let made = write_backup(args, globals, &aside, file);
     if made.is_err() {
         // It is no backup, and says so by its name, if it cannot be removed.
         let _ = std::fs::remove_file(&aside);
@@ -152,13 +154,26 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     say(&contents, &format!("the backup is in {shown}"), globals.json)
 }
 
+/// Makes the file that a backup is written to: for this user alone, and never one that is there,
+/// which another backup may be writing.
+fn make_aside(aside: &Path) -> anyhow::Result<File> {
+    let shown = aside.display();
+    match File::options().write(true).create_new(true).mode(0o600).open(aside) {
+        Ok(file) => Ok(file),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{shown} is there already: delete it if no other backup is writing it")
+        }
+        Err(error) => Err(error).with_context(|| format!("{shown} cannot be written")),
+    }
+}
+
 fn write_backup(
     args: &BackupArgs,
     globals: &Globals,
     aside: &Path,
+    mut file: File,
 ) -> anyhow::Result<BackupContents> {
     let unwritten = || format!("{} cannot be written", aside.display());
-    let mut file = File::create(aside).with_context(unwritten)?;
     let mut reader = BackupReader::default();
     let mut take = |bytes: &[u8]| -> anyhow::Result<()> {
         reader.check(bytes)?;
@@ -181,9 +196,10 @@ fn write_backup(
         let path = ["store", "backup"];
         globals.client()?.download(&path, &[("snapshots", snapshots)], take)?;
     }
-    let contents = reader.finish()?;
+    reader.finish()?;
     file.sync_all().with_context(unwritten)?;
-    Ok(contents)
+    // What is on the disk counts, not what was sent.
+    Ok(check_backup(aside)?)
 }
 
 fn say(contents: &BackupContents, done: &str, json: bool) -> anyhow::Result<()> {
@@ -248,4 +264,25 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_backup_is_written_to_a_new_file_of_this_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let aside = dir.path().join("a.part");
+        let file = make_aside(&aside).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let line = make_aside(&aside).unwrap_err().to_string();
+        assert!(line.contains("a.part is there already: delete it"), "{line}");
+        let (planted, target) = (dir.path().join("b.part"), dir.path().join("target"));
+        symlink(&target, &planted).unwrap();
+        assert!(make_aside(&planted).is_err());
+        assert!(!target.exists());
+    }
 }

@@ -7,6 +7,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtape_core::limits::BACKUP_BYTES_PER_SECOND_MAX;
 
 use crate::clock;
 use crate::records::{PartRecord, Record as _};
@@ -65,7 +69,7 @@ pub(crate) fn write(
     sink: Sink<'_>,
 ) -> Result<()> {
     let format = format::read(disk).during(|| "the file FORMAT cannot be read".to_string())?;
-    let (sequence, snapshots) = look_at(&point.journal)?;
+    let (sequence, snapshots) = look_at(&slowly(&point.journal))?;
     let (mut writing, bytes) = Writing::begin(&BackupHeader {
         store_version: format.version,
         store: format.id,
@@ -114,7 +118,7 @@ fn take_snapshots(
         let bytes = file.len_bytes()?;
         let file = Prefix { file, bytes };
         let mut hasher = blake3::Hasher::new();
-        read(&file, |data| {
+        read(&slowly(&file), |data| {
             hasher.update(data);
             Ok(())
         })?;
@@ -124,6 +128,38 @@ fn take_snapshots(
         }
     }
     Ok(())
+}
+
+/// The same bytes, read no faster than those of a backup are sent. What is sent waits by itself.
+fn slowly(file: &Prefix) -> Prefix {
+    Prefix { file: Arc::new(Slowly(file.file.clone())), bytes: file.bytes }
+}
+
+#[derive(Debug)]
+struct Slowly(Arc<dyn DiskFile>);
+
+impl DiskFile for Slowly {
+    fn len_bytes(&self) -> io::Result<u64> {
+        self.0.len_bytes()
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        let share = out.len() as f64 / BACKUP_BYTES_PER_SECOND_MAX as f64;
+        std::thread::sleep(Duration::from_secs_f64(share));
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The number of the last change, and the snapshots of all parts, in order of their hashes.
@@ -147,7 +183,7 @@ fn look_at(journal: &Prefix) -> Result<(u64, Vec<blake3::Hash>)> {
     Ok((sequence, hashes))
 }
 
-fn opened(disk: &dyn Disk, name: &str) -> io::Result<Option<std::sync::Arc<dyn DiskFile>>> {
+fn opened(disk: &dyn Disk, name: &str) -> io::Result<Option<Arc<dyn DiskFile>>> {
     match disk.open(name) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -170,4 +206,29 @@ fn read(file: &Prefix, mut visit: impl FnMut(&[u8]) -> Result<()>) -> Result<()>
         offset += length as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_is_read_and_not_sent_waits_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk::new(dir.path()).make("a").unwrap();
+        let bytes = 8 << 20;
+        file.set_len(bytes).unwrap();
+        let begun = Instant::now();
+        let mut seen = 0;
+        let mut count = |data: &[u8]| {
+            seen += data.len() as u64;
+            Ok(())
+        };
+        read(&slowly(&Prefix { file, bytes }), &mut count).unwrap();
+        assert_eq!(seen, bytes);
+        let least = bytes as f64 / BACKUP_BYTES_PER_SECOND_MAX as f64;
+        assert!(begun.elapsed().as_secs_f64() >= least);
+    }
 }

@@ -1,8 +1,8 @@
 //! The disk of a running coordinator: a folder of the file system.
 
-use std::fs::{File, Metadata, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,9 +64,7 @@ impl Disk for RealDisk {
     }
 
     fn make(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        Ok(Arc::new(RealFile(options.open(self.path(name))?)))
+        Ok(Arc::new(RealFile(making().open(self.path(name))?)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -78,7 +76,7 @@ impl Disk for RealDisk {
     }
 
     fn make_folder(&self, name: &str) -> io::Result<()> {
-        std::fs::create_dir_all(self.path(name))
+        DirBuilder::new().recursive(true).mode(0o700).create(self.path(name))
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
@@ -99,14 +97,15 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, name: &str) -> Result<Box<dyn Held>> {
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
         let shown = self.folder.display();
         // The folder itself: a file in it can be removed, and a new one would not be locked.
         let folder = File::open(&self.folder)
             .during(|| format!("the data folder {shown} cannot be read"))?;
         folder.try_lock().map_err(|error| self.lock_error(error, name))?;
-        let mut file = options
+        if folder.metadata().is_ok_and(|metadata| is_open_to_others(metadata.mode())) {
+            tracing::warn!("other users can read the data folder: chmod 700 {shown}");
+        }
+        let mut file = making()
             .open(self.path(name))
             .during(|| format!("the data folder {shown} cannot be written"))?;
         // Earlier versions lock this one alone.
@@ -118,8 +117,22 @@ impl Disk for RealDisk {
     }
 
     fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>> {
+        // sled makes its files for everybody; nobody else gets through the folder.
+        self.make_folder(folder)?;
         Ok(Arc::new(SledTree::open(&self.path(folder))?))
     }
+}
+
+/// Opens a file, or makes one for this user alone.
+fn making() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
+/// Can users other than the owner reach what is in a folder of this mode?
+fn is_open_to_others(mode: u32) -> bool {
+    mode & 0o077 != 0
 }
 
 #[derive(Debug)]
@@ -160,5 +173,34 @@ impl Held for RealLock {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let there = std::fs::metadata(&self.path).map(id).ok();
         there.is_some() && there == self.folder.metadata().map(id).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_for_this_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("store");
+        let disk = RealDisk::new(&folder);
+        disk.make_folder("steps").unwrap();
+        disk.make("steps/1").unwrap();
+        let _lock = disk.lock("lock").unwrap();
+        let _tree = disk.tree("catalogue").unwrap();
+        let mode = |name: &str| std::fs::metadata(folder.join(name)).unwrap().mode() & 0o777;
+        for name in ["", "steps", "catalogue"] {
+            assert_eq!(mode(name), 0o700, "{name}");
+        }
+        for name in ["steps/1", "lock"] {
+            assert_eq!(mode(name), 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_others_can_read_is_known() {
+        assert!(is_open_to_others(0o755) && is_open_to_others(0o40750));
+        assert!(!is_open_to_others(0o40700));
     }
 }
