@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::identity::boot_id_words;
+use memtape_core::limits::TAPES_PER_NODE_MAX;
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
@@ -39,6 +41,9 @@ use crate::tapes::source::{FolderError, TapeFolders, check_folder};
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;
 
+/// Open files that are no tapes: connections, the spool, and what is read of /proc.
+const FILES_BESIDE: usize = 512;
+
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -62,6 +67,21 @@ pub enum RunError {
     Thread(#[source] std::io::Error),
 }
 
+/// Raises the soft limit of open files as far as the hard one lets us: every tape is one.
+fn ask_for_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (TAPES_PER_NODE_MAX + FILES_BESIDE) as u64;
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    if raised.is_err() || current < wanted {
+        let tapes = current.saturating_sub(FILES_BESIDE as u64);
+        tracing::warn!("at most {tapes} tapes can be read: raise the limit of open files");
+    }
+}
+
 /// Runs an agent until `shutdown` is ready.
 ///
 /// It goes on for as long as it is let: without a coordinator, without NVML, with tapes that are
@@ -77,6 +97,7 @@ pub async fn run(
     if !mistakes.is_empty() {
         return Err(RunError::Settings(mistakes));
     }
+    ask_for_files();
     let tls = config.tls_dir.as_deref().map(ClientTls::open).transpose()?.map(Arc::new);
     if let Some(tls) = tls.clone() {
         tokio::spawn(tls.follow());

@@ -3,7 +3,7 @@
 use memtape_agent::testing::{MemoryRank, SMALL};
 use memtape_core::identity::Identity;
 use memtape_core::limits::{CENSUS_BYTES_MAX, SNAPSHOT_BYTES_MAX};
-use memtape_core::tape::layout::{Sizes, head};
+use memtape_core::tape::layout::{CURSOR_MAX, Sizes, head};
 use memtape_proto::v1;
 
 use super::{Event, UploadEnd, World};
@@ -80,6 +80,33 @@ fn a_state_that_is_larger_than_the_memory_is_refused_in_its_part() {
     assert!(answer.detail.contains("4096 bytes of memory"), "{}", answer.detail);
     assert!(answer.detail.contains("--memory-bytes-max"), "{}", answer.detail);
     assert_eq!((world.agent.memory_bytes(), world.uploads.len()), (0, 0));
+}
+
+/// A step beyond any number, and records that cover none: the coordinator would close the stream of
+/// the whole node.
+#[test]
+fn a_tape_that_covers_no_step_says_so() {
+    let mut world = World::new(2, |_| ());
+    let identity = Identity { job: "liar".to_string(), ..Identity::default() };
+    let liar = MemoryRank::start_of(&world.tapes, 1001, world.now, (7, 900), &identity, SMALL);
+    liar.set_head(head::RESERVED, 1 << 20);
+    liar.set_head(head::STEPS_WRITTEN, 1 << 20);
+    liar.set_step(u64::MAX);
+    world.tick();
+    world.connect();
+    world.train(3);
+    world.tick();
+    let reports = world.said.iter().filter_map(|said| match said {
+        super::Said::Report(report) => Some(report),
+        _ => None,
+    });
+    let ranks: Vec<_> = reports.flat_map(|report| &report.ranks).collect();
+    let of_liar = ranks.iter().filter(|rank| rank.tape_id.contains(liar.tape_id()));
+    assert!(of_liar.clone().count() > 0, "it is reported, too");
+    for rank in of_liar {
+        assert_eq!((rank.step, rank.oldest_step), (CURSOR_MAX, 0), "{rank:?}");
+    }
+    assert_eq!(world.steps(0).last(), Some(&3));
 }
 
 /// Step records that were never written, as many as a tape can say: 8 MiB of each tape, all holes.

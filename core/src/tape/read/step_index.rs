@@ -95,7 +95,8 @@ impl<S: Source> Tape<S> {
             }
             Some(self.first_covered(&lane, held).map_or(u64::MAX, |record| record.first_step))
         };
-        let newest = self.word(header::STEP);
+        // Less than what stands for a lane that covers no step.
+        let newest = believable(self.word(header::STEP));
         let devices = (0..HOST_LANE).filter_map(oldest).max();
         let oldest = devices.or((HOST_LANE..LANES).filter_map(oldest).max()).unwrap_or(0);
         if oldest > newest { 0 } else { oldest }
