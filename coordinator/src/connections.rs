@@ -35,6 +35,9 @@ use crate::connections::waiting::{Place, Waiting};
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Bytes of an answer that the library is given at once.
+const FRAME_BYTES_MAX: usize = 16 << 10;
+
 /// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
@@ -153,9 +156,12 @@ struct Request {
     bytes_left: usize,
 }
 
-/// The body of an answer. The call is in progress until it is sent.
+/// The body of an answer. The call is in progress until it is sent: the library holds what it was
+/// given and could not send, without a bound, so it is given little at once.
 struct Answer {
     body: Body,
+    /// Of the last frame, what is not given yet.
+    rest: Bytes,
     read: Option<Arc<Mutex<Instant>>>,
     _call: Arc<Call>,
 }
@@ -410,7 +416,7 @@ impl Call {
         if let Some(read) = &read {
             lock(&self.connection.answers).push(Arc::downgrade(read));
         }
-        response.map(|body| Body::new(Answer { body, read, _call: self }))
+        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), read, _call: self }))
     }
 }
 
@@ -462,15 +468,29 @@ impl HttpBody for Answer {
         if let Some(read) = &self.read {
             *lock(read) = Instant::now();
         }
-        Pin::new(&mut self.body).poll_frame(context)
+        if self.rest.is_empty() {
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            let Poll::Ready(Some(Ok(frame))) = polled else { return polled };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let length = self.rest.len().min(FRAME_BYTES_MAX);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
     }
 }
 
@@ -578,6 +598,29 @@ mod tests {
             .collect();
         assert!(!is_given_up(&agent) && !is_given_up(&connections[1]));
         assert!(is_given_up(&other), "the oldest of the network with most");
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() {
+        let all = Arc::new(Connections::default());
+        let connection = all.open(peer(1, 1));
+        let whole: Vec<u8> = (0..3 * FRAME_BYTES_MAX + 5).map(|index| index as u8).collect();
+        let call = connection.begin();
+        call.admit();
+        let mut body = call.answer(Response::new(Body::from(whole.clone()))).into_body();
+        let mut read = Vec::new();
+        while read.len() < whole.len() {
+            assert_eq!(body.size_hint().exact(), Some((whole.len() - read.len()) as u64));
+            assert!(!body.is_end_stream());
+            assert_eq!(lock(&connection.calls).in_progress, 1);
+            let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+            let data = frame.await.unwrap().unwrap().into_data().unwrap();
+            assert!(data.len() <= FRAME_BYTES_MAX);
+            read.extend_from_slice(&data);
+        }
+        assert!(body.is_end_stream() && read == whole);
+        drop(body);
+        assert_eq!(lock(&connection.calls).in_progress, 0);
     }
 
     #[test]

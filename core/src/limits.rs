@@ -394,6 +394,14 @@ limits! {
         "Requests of one caller at once that the audit writes down",
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    REFUSALS_LOGGED_PER_MINUTE_MAX: u64 = 6, Count, "coordinator",
+        "Refusals of agents of one network that the log has a minute, in the long run",
+        "further ones are counted alone",
+        "`memtape_losses_total{reason=\"caller_refused\"}`";
+    REFUSALS_LOGGED_AT_ONCE_MAX: u64 = 8, Count, "coordinator",
+        "Refusals of agents of one network that the log has at once",
+        "further ones are counted alone",
+        "`memtape_losses_total{reason=\"caller_refused\"}`";
     CALLERS_MAX: usize = 16_384, Count, "coordinator",
         "Callers of the HTTP API whose requests are counted at the same time",
         "further ones are refused with status 429",

@@ -46,6 +46,7 @@ pub(crate) struct Door {
     tls: Option<Arc<ServerTls>>,
     rates: Rates,
     audited: Rates,
+    logged: Rates,
     keys: Keys,
     pub(crate) tokens: Tokens,
     pub(crate) audit: Audit,
@@ -65,8 +66,9 @@ impl Door {
         let policy = file.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
         let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
         let (rates, audited) = (Rates::of_requests(), Rates::of_audited());
+        let logged = Rates::of_logged();
         let keys = Keys::default();
-        Ok(Self { file, policy, changed, tls, rates, audited, keys, tokens, audit })
+        Ok(Self { file, policy, changed, tls, rates, audited, logged, keys, tokens, audit })
     }
 
     /// TLS of the port, where it has any.
@@ -97,6 +99,11 @@ impl Door {
     pub(crate) fn admit_audited(&self, peer: &Peer, caller: &Caller) -> Result<(), Refused> {
         let bucket = self.bucket(peer, Some(caller));
         self.audited.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)
+    }
+
+    /// Is a refusal of this peer worth a line in the log? All of them are counted.
+    pub(crate) fn is_logged(&self, peer: &Peer) -> bool {
+        self.logged.take(clock::now().mono_ns, &peer.network().to_string()).is_ok()
     }
 
     /// Writes into the audit what the coordinator is about to do without being asked.

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use memtape_core::limits::{
-    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, REQUESTS_AT_ONCE_MAX,
-    REQUESTS_PER_SECOND_MAX,
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_PER_SECOND_MAX,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -34,6 +34,11 @@ impl Rates {
     /// Of those that are audited: no caller fills the audit and drives out what others did.
     pub(super) fn of_audited() -> Self {
         Self::new(60 * SECOND_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX)
+    }
+
+    /// Of refusals that are logged: a flood of them floods no log.
+    pub(super) fn of_logged() -> Self {
+        Self::new(60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
     }
 
     fn new(refill_ns: u64, at_once: u64) -> Self {
@@ -73,6 +78,15 @@ mod tests {
         assert!(rates.take(7, "b").is_ok());
         let later_ns = 7 + u64::try_from(wait.as_nanos()).unwrap();
         assert!(rates.take(later_ns, "a").is_ok() && rates.take(later_ns, "a").is_err());
+    }
+
+    #[test]
+    fn a_flood_of_refusals_floods_no_log() {
+        let logged = Rates::of_logged();
+        let lines = (0..100_000).filter(|index| logged.take(index * 1_000_000, "a").is_ok());
+        // 100 s of a refusal each millisecond.
+        assert!((10..=20).contains(&lines.count()));
+        assert!(logged.take(0, "b").is_ok());
     }
 
     #[test]

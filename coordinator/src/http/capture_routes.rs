@@ -39,8 +39,9 @@ const DOWNLOAD_BYTES: u64 = 1 << 20;
 /// Memory of a list of captures: `PARTS_LISTED_MAX` parts, as values and as JSON.
 const LIST_BYTES: u64 = 16 << 20;
 
-/// Memory of one capture with the parts of a large job.
-const CAPTURE_BYTES: u64 = 64 << 20;
+/// Memory of one part of a capture, as a value and as JSON, and of a capture without parts.
+const PART_BYTES: u64 = 4 << 10;
+const CAPTURE_BYTES: u64 = 64 << 10;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -85,15 +86,24 @@ async fn of_capture<T: Send + 'static>(
     found.await?
 }
 
+/// Waits for room for what a capture's ranks take; a capture that is not there takes none.
+async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
+    let path = Ok(Path(IdPath { id: id.to_string() }));
+    let parts = of_capture(asking, path, |known| known.parts.len()).await?;
+    asking.room(CAPTURE_BYTES + parts as u64 * PART_BYTES).await
+}
+
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
-    asking.room(CAPTURE_BYTES).await?;
+    let Path(IdPath { id }) = path?;
+    room_for(&asking, &id).await?;
+    let path = Ok(Path(IdPath { id }));
     of_capture(&asking, path, |known| capture(known, true)).await.map(Json)
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
     let Path(IdPath { id }) = path?;
+    room_for(&asking, &id).await?;
     let path = Ok(Path(IdPath { id: id.clone() }));
-    asking.room(CAPTURE_BYTES).await?;
     let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
     asking.audit_read("read collectives", id).await?;
     Ok(Json(collectives::of(&asking.api.store, parts).await))

@@ -128,7 +128,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     listener.local_addr().context("the listener is broken")?;
-    ask_for_files();
+    let connections_max = bounds.connections_max.min(ask_for_files());
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -145,7 +145,7 @@ pub(crate) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
-    let room = Arc::new(Semaphore::new(bounds.connections_max));
+    let room = Arc::new(Semaphore::new(connections_max));
     let all = Arc::new(Connections::default());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -184,19 +184,23 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Raises the soft limit of open files as far as the hard one lets us.
-fn ask_for_files() {
+/// Raises the soft limit of open files as far as the hard one lets us. Returns how many of them are
+/// for connections, at least half.
+fn ask_for_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = (CONNECTIONS_MAX + FILES_BESIDE) as u64;
     let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if limit.current.is_none_or(|current| current >= wanted) {
-        return;
+        return CONNECTIONS_MAX;
     }
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
-    if raised.is_err() || current < wanted {
-        let agents = current.saturating_sub(FILES_BESIDE as u64);
-        tracing::warn!("at most {agents} agents can connect: raise the limit of open files");
+    let current = if raised.is_ok() { Some(current) } else { limit.current };
+    let files = current.and_then(|files| usize::try_from(files).ok()).unwrap_or(FILES_BESIDE);
+    let connections = files.saturating_sub(FILES_BESIDE).max(files / 2).min(CONNECTIONS_MAX);
+    if connections < CONNECTIONS_MAX {
+        tracing::warn!("at most {connections} agents can connect: raise the limit of open files");
     }
+    connections
 }
 
 /// As which loss a closed connection counts.

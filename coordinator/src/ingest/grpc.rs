@@ -237,10 +237,12 @@ impl Service {
     fn no_agent(&self, connection: &Connection, node: Option<&str>) -> Status {
         self.shared.counters.lose(Loss::CallerRefused, 1);
         let peer = connection.peer();
-        tracing::warn!(
-            node = ?node, from = %peer.address, names = ?peer.names(),
-            "an agent is refused: no role makes this the agent of that node"
-        );
+        if self.door.is_logged(peer) {
+            tracing::warn!(
+                node = ?node, from = %peer.address, names = ?peer.names(),
+                "an agent is refused: no role makes this the agent of that node"
+            );
+        }
         let of = node.map_or_else(|| "any node".to_string(), |node| format!("node {node:?}"));
         Status::permission_denied(format!(
             "the certificate is not that of the agent of {of}: see the grants of role agent in \

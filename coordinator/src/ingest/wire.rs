@@ -370,8 +370,9 @@ fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
+/// A text on one line, which can forge no line of a log.
 fn short(text: &str) -> String {
-    cut(text, NAME_BYTES_MAX).to_string()
+    cut(text, NAME_BYTES_MAX).replace(char::is_control, " ")
 }
 
 fn named(text: &str, what: &'static str, bytes_max: usize) -> Result<String, BadMessage> {

@@ -49,7 +49,8 @@ impl Jobs {
         serials.iter().find_map(|serial| self.attempts.get(serial)?.record.owner.as_ref())
     }
 
-    /// The attempt to forget first when there is no room: the oldest of a job that has too many;
+    /// The attempt to forget first when there is no room: the oldest that is over
+    /// of a job that has too many, else its newest;
     /// or, of the owner who has most, the one that was over first, those without an open incident
     /// before the others. Where all attempts of that owner run, one of them gives way to the first
     /// rank of another owner, `newcomer`, who has less than an equal part.
@@ -60,7 +61,11 @@ impl Jobs {
     ) -> Option<u32> {
         let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
         if let Some(serials) = crowded {
-            return serials.first().copied();
+            let is_over = |serial: &&u32| {
+                self.attempts.get(*serial).is_some_and(|attempt| attempt.ranks_here() == 0)
+            };
+            // Attempts that an agent makes up push out none that runs.
+            return serials.iter().find(is_over).or(serials.last()).copied();
         }
         // Before it is full: the next job or rank shall find a place.
         if self.jobs.len() < JOBS_MAX && self.tapes.len() < self.limits.ranks_max {
