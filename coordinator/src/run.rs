@@ -85,8 +85,6 @@ pub async fn run(
         events: events.clone(),
     };
     let service = Service::new(shared.clone(), admission.clone(), door.clone());
-    let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    let grpc = grpc.layer(axum::middleware::from_fn(site::admit_agents));
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
     let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
     let mut beside = JoinSet::new();
@@ -94,7 +92,7 @@ pub async fn run(
         let serving = serve_health(listen, api.clone(), counters.clone()).await?;
         beside.spawn(async { drop(serving.await) });
     }
-    let router = grpc.merge(routes::router(api, &config.hosts));
+    let router = for_agents(service).merge(routes::router(api, &config.hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     beside.spawn(door.clone().follow());
@@ -123,6 +121,12 @@ pub async fn run(
     // They hold the store.
     beside.shutdown().await;
     close(store, telemetry).await
+}
+
+/// The routes of agents.
+fn for_agents(service: Service) -> axum::Router {
+    let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
+    grpc.layer(axum::middleware::from_fn(site::admit_agents))
 }
 
 /// The settings with the memory that may be taken, which the log has.

@@ -25,9 +25,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::Code;
 
-/// A bit longer than one answer about readiness is given.
-const READY_EVERY: Duration = Duration::from_millis(1_100);
-
 const JOB: Job = Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1 };
 
 /// Steps after which the leak has been found, whatever the detector's settings.
@@ -206,12 +203,12 @@ async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
     assert!(refused.contains("in use"), "{refused}");
     std::fs::rename(&live, &aside).unwrap();
     // An answer counts for a second.
-    tokio::time::sleep(READY_EVERY).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let (status, answer) = running.get("/readyz").await;
     assert_eq!(status, 503);
     assert!(answer["error"].as_str().unwrap().contains("gone"), "{answer}");
     std::fs::create_dir(&live).unwrap();
-    tokio::time::sleep(READY_EVERY).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(running.get("/readyz").await.0, 503, "another folder in its place");
     assert_eq!(running.get("/healthz").await.0, 200);
 }

@@ -300,8 +300,8 @@ limits! {
         "Uploads of snapshots that wait",
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
-    UPLOAD_BYTES_PER_SECOND_MIN: u64 = 4 << 20, Bytes, "coordinator",
-        "What comes of a snapshot in a second, at least; each has 30 s more",
+    UPLOAD_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
+        "Time that the upload of one snapshot takes, from its turn on",
         "the upload is refused, and the agent tries again",
         "`memtape_losses_total{reason=\"bad_snapshot\"}`";
     UPLOADS_PER_CONNECTION_MAX: usize = 32, Count, "coordinator",

@@ -99,7 +99,8 @@ pub(crate) fn refuse_meaningless(matches: &ArgMatches) -> Result<(), Mistakes> {
     };
     match options.iter().find(|id| is_written(id)) {
         Some(id) => Err(Mistakes(vec![format!(
-            "--{option} means nothing for memtape {shown}: leave it out; see memtape {shown} --help",
+            "--{option} means nothing for memtape {shown}: leave it out; see memtape {shown} \
+             --help",
             option = id.replace('_', "-")
         )])),
         None => Ok(()),

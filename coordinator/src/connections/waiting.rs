@@ -14,7 +14,7 @@ use crate::connections::Connection;
 
 /// Where a connection stands among those of its network: the first gives way first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Place {
+pub(super) struct Standing {
     /// Calls that are not admitted.
     pub(super) unknown_calls: Reverse<usize>,
     /// Has it calls that are?
@@ -31,21 +31,21 @@ pub(super) struct Waiting {
 
 #[derive(Debug, Default)]
 struct OfNetwork {
-    connections: BTreeMap<Place, Weak<Connection>>,
+    connections: BTreeMap<Standing, Weak<Connection>>,
     /// Unknown calls on all of them.
     calls: usize,
 }
 
 impl Waiting {
     /// Adds a connection.
-    pub(super) fn add(&mut self, network: IpAddr, place: Place, connection: Weak<Connection>) {
+    pub(super) fn add(&mut self, network: IpAddr, place: Standing, connection: Weak<Connection>) {
         let of_network = self.of_network.entry(network).or_default();
         of_network.calls += place.unknown_calls.0;
         of_network.connections.insert(place, connection);
     }
 
     /// Takes a connection out; one that is not there is no error.
-    pub(super) fn remove(&mut self, network: IpAddr, place: Place) -> Option<Weak<Connection>> {
+    pub(super) fn remove(&mut self, network: IpAddr, place: Standing) -> Option<Weak<Connection>> {
         let of_network = self.of_network.get_mut(&network)?;
         let removed = of_network.connections.remove(&place)?;
         of_network.calls -= place.unknown_calls.0;

@@ -2,8 +2,8 @@
 //!
 //! A caller has a number of requests at once, and of these a few with large answers. A handler asks
 //! for room before it makes a large answer; without room it waits for a while. The call keeps both
-//! until the answer is sent or the client has left. A caller whose clients do not read keeps its own
-//! places occupied, and no others'.
+//! until the answer is sent or the client has left. A caller whose clients do not read keeps its
+//! own places occupied, and no others'.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

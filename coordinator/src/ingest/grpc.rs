@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use memtape_core::limits::{
     CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX,
-    UPLOAD_BYTES_PER_SECOND_MIN,
+    UPLOAD_SECONDS_MAX,
 };
 use memtape_proto::decoding::{Encoded, coordinator_server};
 use memtape_proto::snapshot::{self, DecodeError};
@@ -280,7 +280,7 @@ impl Service {
         // All of it at once: snapshots that wait for each other's rest would wait forever.
         let share = self.admission.upload(bytes).await;
         drop(turn);
-        let patience = CHUNK_TIMEOUT + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN);
+        let patience = Duration::from_secs(UPLOAD_SECONDS_MAX);
         let collected = timeout(patience, self.collect(first, chunks, bytes)).await;
         let snapshot = collected.map_err(|_| {
             self.shared.counters.lose(Loss::BadSnapshot, 1);

@@ -61,7 +61,7 @@ impl Redaction {
 struct Reader<'a> {
     names: &'a Names,
     out: String,
-    /// So many of the next words are values to be taken out.
+    /// Number of the next words that are values to be taken out.
     values_next: usize,
     /// They are cookies: behind one with a `;` there is another.
     is_cookie: bool,

@@ -117,7 +117,7 @@ impl Disk for RealDisk {
     }
 
     fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>> {
-        // sled makes its files for everybody; nobody else gets through the folder.
+        // sled makes files that all users can read; the folder keeps other users out.
         self.make_folder(folder)?;
         Ok(Arc::new(SledTree::open(&self.path(folder))?))
     }

@@ -1,0 +1,171 @@
+//! Which connections give way, and when.
+
+use std::net::SocketAddr;
+
+use super::*;
+
+const TIMES: Times = Times { idle: Duration::from_secs(30), stalled: Duration::from_secs(60) };
+
+fn peer(last: u8, port: u16) -> Peer {
+    Peer::new(SocketAddr::from(([127, 0, 0, last], port)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
+    let all = Arc::new(Connections::default());
+    let connection = all.open(peer(1, 1));
+    let begin = Instant::now();
+    assert_eq!(connection.overdue(TIMES).await.as_str(), "no call is in progress");
+    assert_eq!(begin.elapsed(), TIMES.idle);
+
+    let call = connection.begin();
+    call.admit();
+    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+    assert!(is_overdue.await.is_err(), "a call is in progress");
+    drop(call);
+    assert_eq!(connection.overdue(TIMES).await.as_str(), "no call is in progress");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_that_is_idle_longest_gives_way() {
+    let all = Arc::new(Connections::default());
+    let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
+    let busy = connections[0].begin();
+    busy.admit();
+    let given_up = || all.give_up_one().map(|it| it.peer().address.port());
+    assert_eq!(given_up(), Some(2));
+    assert_eq!(connections[1].overdue(TIMES).await.as_str(), "another connection needs its place");
+    drop(busy);
+    assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_costs_other_networks_nothing() {
+    let all = Arc::new(Connections::default());
+    let _other = all.open(peer(2, 9));
+    let _flood: Vec<_> = (1..=50).map(|port| all.open(peer(1, port))).collect();
+    for port in 1..=49 {
+        let given_up = all.give_up_one().map(|it| it.peer().address.port());
+        assert_eq!(given_up, Some(port));
+    }
+    // One each: the older goes.
+    assert_eq!(all.give_up_one().map(|it| it.peer().address.port()), Some(9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_unknown_clients_give_way() {
+    let all = Arc::new(Connections::default());
+    let given_up = || all.give_up_one().map(|it| it.peer().address.port());
+    let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
+    let first = connections[0].begin();
+    let second = connections[1].begin();
+    second.admit();
+    // The idle one, then that of an unknown client; never that of a known one.
+    assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
+    drop(first);
+    drop(second);
+
+    let _agent = connections[1].begin();
+    let flood = all.open(peer(2, 9));
+    let mut calls: Vec<_> = (1..UNKNOWN_CALLS_MAX).map(|_| flood.begin()).collect();
+    let is_given_up = |it: &Arc<Connection>| it.is_given_up.load(SeqCst);
+    assert!(!is_given_up(&flood));
+    // A known one counts no more. One more makes the connection with most of them give way,
+    // although one of its calls is admitted, and no connection that has just come.
+    calls[0].admit();
+    calls.push(flood.begin());
+    assert!(!is_given_up(&flood) && !is_given_up(&connections[1]));
+    let other = all.open(peer(2, 8));
+    let _last = other.begin();
+    assert!(is_given_up(&flood));
+    assert!(!is_given_up(&connections[1]) && !is_given_up(&other));
+    // Of those with as many, one without a known client.
+    drop(calls);
+    let agent = all.open(peer(2, 7));
+    let stream = agent.begin();
+    stream.admit();
+    let _upload = agent.begin();
+    let _others: Vec<_> = (1..UNKNOWN_CALLS_MAX as u16)
+        .map(|port| {
+            let connection = all.open(peer(2, 1000 + port));
+            let call = connection.begin();
+            (connection, call)
+        })
+        .collect();
+    assert!(!is_given_up(&agent) && !is_given_up(&connections[1]));
+    assert!(is_given_up(&other), "the oldest of the network with most");
+}
+
+#[tokio::test]
+async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() {
+    let all = Arc::new(Connections::default());
+    let connection = all.open(peer(1, 1));
+    let whole: Vec<u8> = (0..3 * FRAME_BYTES_MAX + 5).map(|index| index as u8).collect();
+    let call = connection.begin();
+    call.admit();
+    let mut body = call.answer(Response::new(Body::from(whole.clone()))).into_body();
+    let mut read = Vec::new();
+    while read.len() < whole.len() {
+        assert_eq!(body.size_hint().exact(), Some((whole.len() - read.len()) as u64));
+        assert!(!body.is_end_stream());
+        assert_eq!(lock(&connection.calls).in_progress, 1);
+        let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+        let data = frame.await.unwrap().unwrap().into_data().unwrap();
+        assert!(data.len() <= FRAME_BYTES_MAX);
+        read.extend_from_slice(&data);
+    }
+    assert!(body.is_end_stream() && read == whole);
+    drop(body);
+    assert_eq!(lock(&connection.calls).in_progress, 0);
+}
+
+#[test]
+fn a_connection_is_trusted_while_all_its_calls_are() {
+    let all = Arc::new(Connections::default());
+    let connection = all.open(peer(1, 1));
+    let is_valid = Arc::new(AtomicBool::new(true));
+    let (seen, call) = (is_valid.clone(), connection.begin());
+    call.admit_while(Trust(Box::new(move |_| seen.load(SeqCst))));
+    let other = connection.begin();
+    other.admit();
+    assert!(connection.is_trusted());
+    is_valid.store(false, SeqCst);
+    assert!(!connection.is_trusted());
+    drop(call);
+    assert!(connection.is_trusted(), "that call is over");
+}
+
+#[tokio::test]
+async fn an_unknown_client_sends_little() {
+    let all = Arc::new(Connections::default());
+    let connection = all.open(peer(1, 1));
+    let read = |call: Arc<Call>, bytes: usize| async move {
+        let body = call.request(Body::from(vec![0; bytes]));
+        axum::body::to_bytes(body, usize::MAX).await.map(|all| all.len()).ok()
+    };
+    let call = connection.begin();
+    assert_eq!(read(call.clone(), UNKNOWN_CALL_BYTES_MAX).await, Some(UNKNOWN_CALL_BYTES_MAX));
+    assert_eq!(read(call.clone(), UNKNOWN_CALL_BYTES_MAX + 1).await, None);
+    call.admit();
+    assert_eq!(read(call, 10 * UNKNOWN_CALL_BYTES_MAX).await, Some(10 * UNKNOWN_CALL_BYTES_MAX));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_read_is_overdue_but_for_grpc() {
+    let all = Arc::new(Connections::default());
+    let connection = all.open(peer(1, 1));
+    let answer = connection.begin().answer(Response::new(Body::from("unread")));
+    let begin = Instant::now();
+    assert_eq!(connection.overdue(TIMES).await.as_str(), "its client does not read the answer");
+    assert_eq!(begin.elapsed(), TIMES.stalled);
+    drop(answer);
+    let mut stream = Response::new(Body::from("unread"));
+    stream
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
+    let call = connection.begin();
+    call.admit();
+    let _stream = call.answer(stream);
+    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+    assert!(is_overdue.await.is_err(), "an agent's stream may be silent");
+}
