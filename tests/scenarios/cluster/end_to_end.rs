@@ -15,7 +15,12 @@ const RANKS: u32 = 4;
 fn a_leaking_rank_is_caught_captured_stored_and_explained() {
     let Some(torch) = torch("a leaking DDP rank ends in the right incident") else { return };
     let mut cluster = Cluster::start(&["node-a"]);
-    let job = start(&cluster, &torch, "leaking", &["--steps", "2000", "--leak-rank", "2"]);
+    let job = start(
+        &cluster,
+        &torch,
+        "leaking",
+        &["--steps", "2000", "--leak-rank", "2", "--step-ms", "50"],
+    );
 
     let incident = cluster.named_incident("leaking", Duration::from_secs(150));
     let culprit = &incident["culprit"];
