@@ -13,6 +13,9 @@ use crate::trust::MaybeTrust;
 /// A coordinator may take this long to read its store and listen.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 
+/// Wait before a request that was refused as one too many.
+const TOO_MANY_WAIT: Duration = Duration::from_secs(1);
+
 /// A running coordinator. It is killed when dropped: nothing that it holds in memory survives.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
@@ -132,8 +135,13 @@ impl Coordinator {
     /// The JSON answer to a GET below `/api/v1`.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let url = format!("{}/api/v1{path}", self.url);
-        let answer = self.http.get(&url).send().await?.error_for_status()?;
-        Ok(answer.json().await?)
+        let mut answer = self.http.get(&url).send().await?;
+        // More than one caller may ask in a second: as asked to, come again later.
+        while answer.status() == reqwest::StatusCode::TOO_MANY_REQUESTS {
+            tokio::time::sleep(TOO_MANY_WAIT).await;
+            answer = self.http.get(&url).send().await?;
+        }
+        Ok(answer.error_for_status()?.json().await?)
     }
 
     /// The bytes behind a path below `/api/v1`.
