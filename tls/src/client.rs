@@ -17,7 +17,6 @@ use crate::steady::SteadyTime;
 #[derive(Debug)]
 pub struct ClientTls {
     folder: PathBuf,
-    time: Arc<SteadyTime>,
     current: RwLock<([u8; 32], Arc<ClientConfig>)>,
 }
 
@@ -27,9 +26,8 @@ impl ClientTls {
     /// # Errors
     /// The folder lacks something, or its files do not fit each other.
     pub fn open(folder: &Path) -> Result<Self, TlsError> {
-        let time = Arc::new(SteadyTime::new());
-        let current = RwLock::new(read(folder, &time)?);
-        Ok(Self { folder: folder.to_path_buf(), time, current })
+        let current = RwLock::new(read(folder)?);
+        Ok(Self { folder: folder.to_path_buf(), current })
     }
 
     /// The settings of the next connection; protocols are the caller's to name.
@@ -65,23 +63,24 @@ impl ClientTls {
         if digest == self.current.read().unwrap_or_else(PoisonError::into_inner).0 {
             return Ok(());
         }
-        let read = read(&self.folder, &self.time)?;
+        let read = read(&self.folder)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         tracing::info!("certificates are replaced");
         Ok(())
     }
 }
 
-fn read(folder: &Path, time: &Arc<SteadyTime>) -> Result<([u8; 32], Arc<ClientConfig>), TlsError> {
+fn read(folder: &Path) -> Result<([u8; 32], Arc<ClientConfig>), TlsError> {
     let material = Material::read(folder)?;
     let unfit = |error: rustls::Error| TlsError::Unfit {
         folder: folder.to_path_buf(),
         why: error.to_string(),
     };
-    let config = ClientConfig::builder_with_details(Arc::new(default_provider()), time.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(unfit)?
-        .with_root_certificates(roots(&material).map_err(unfit)?);
+    let config =
+        ClientConfig::builder_with_details(Arc::new(default_provider()), Arc::new(SteadyTime))
+            .with_safe_default_protocol_versions()
+            .map_err(unfit)?
+            .with_root_certificates(roots(&material).map_err(unfit)?);
     let mut config = match material.key.is_some() {
         true => {
             let (chain, key) = material.own(folder)?;

@@ -10,6 +10,6 @@ pub mod certificate;
 pub mod client;
 pub mod folder;
 pub mod server;
-mod steady;
+pub mod steady;
 
 pub use folder::TlsError;

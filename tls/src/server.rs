@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::certificate::named;
 use crate::folder::{LOOK_EVERY, Material, TlsError};
-use crate::steady::SteadyTime;
+use crate::steady::{self, SteadyTime};
 
 /// The protocols of a service: gRPC, and HTTP of browsers and programs.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -25,7 +25,6 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 #[derive(Debug)]
 pub struct ServerTls {
     folder: PathBuf,
-    time: Arc<SteadyTime>,
     current: RwLock<Current>,
     replaced: watch::Sender<u64>,
 }
@@ -44,9 +43,8 @@ impl ServerTls {
     /// # Errors
     /// The folder lacks something, or its files do not fit each other.
     pub fn open(folder: &Path) -> Result<Self, TlsError> {
-        let time = Arc::new(SteadyTime::new());
-        let current = RwLock::new(read(folder, &time)?);
-        Ok(Self { folder: folder.to_path_buf(), time, current, replaced: watch::channel(0).0 })
+        let current = RwLock::new(read(folder)?);
+        Ok(Self { folder: folder.to_path_buf(), current, replaced: watch::channel(0).0 })
     }
 
     /// The settings of the next handshake.
@@ -62,7 +60,7 @@ impl ServerTls {
     /// Is this certificate of a client, with those that it sent along, valid now?
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, between)) = chain.split_first() else { return false };
-        self.current().verifier.verify_client_cert(own, between, self.time.now()).is_ok()
+        self.current().verifier.verify_client_cert(own, between, steady::now()).is_ok()
     }
 
     /// Changes each time when other files are in use.
@@ -96,7 +94,7 @@ impl ServerTls {
         if Material::read(&self.folder)?.digest == self.current().digest {
             return Ok(());
         }
-        let read = read(&self.folder, &self.time)?;
+        let read = read(&self.folder)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.replaced.send_modify(|replaced| *replaced += 1);
         tracing::info!("certificates are replaced");
@@ -108,7 +106,7 @@ impl ServerTls {
     }
 }
 
-fn read(folder: &Path, time: &Arc<SteadyTime>) -> Result<Current, TlsError> {
+fn read(folder: &Path) -> Result<Current, TlsError> {
     let material = Material::read(folder)?;
     let unfit = |why: String| TlsError::Unfit { folder: folder.to_path_buf(), why };
     let (chain, key) = material.own(folder)?;
@@ -126,7 +124,7 @@ fn read(folder: &Path, time: &Arc<SteadyTime>) -> Result<Current, TlsError> {
             .allow_unknown_revocation_status();
     }
     let verifier = verifier.build().map_err(|error| unfit(error.to_string()))?;
-    let config = ServerConfig::builder_with_details(provider, time.clone())
+    let config = ServerConfig::builder_with_details(provider, Arc::new(SteadyTime))
         .with_safe_default_protocol_versions()
         .map_err(|error| unfit(error.to_string()))?
         .with_client_cert_verifier(verifier.clone())

@@ -1,45 +1,38 @@
-//! The time by which certificates are judged: a clock that is set back does not make those valid
-//! again that have expired.
+//! The time by which credentials expire: a clock that is set back makes none of them valid again.
 //!
 //! It is the system's clock, but never before the start of the process and the time since then. A
 //! clock that is set forward counts for as long as it says so: one that jumps and returns locks
-//! clients out for that time, not for good.
+//! clients out for that time, not for good. A process that starts again believes the clock it
+//! finds: if it remembered the latest time, one wrong jump would last for ever.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-/// The later one of the system's clock, and the start with the time since then.
-#[derive(Debug)]
-pub(crate) struct SteadyTime {
-    started: Instant,
-    started_unix: Duration,
+/// The time since 1970 by which credentials are judged, where the system's clock says `of_system`.
+pub fn latest(of_system: Duration) -> Duration {
+    static START: OnceLock<(Instant, Duration)> = OnceLock::new();
+    let (start, started) = START.get_or_init(|| (Instant::now(), system()));
+    of_system.max(*started + start.elapsed())
 }
 
-impl SteadyTime {
-    pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), started_unix: of_system() }
-    }
+/// The clock of rustls.
+#[derive(Debug)]
+pub(crate) struct SteadyTime;
 
-    /// The time, where the system's clock says this.
-    fn at(&self, of_system: Duration) -> UnixTime {
-        let now = of_system.max(self.started_unix + self.started.elapsed());
-        UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()))
-    }
-
-    pub(crate) fn now(&self) -> UnixTime {
-        self.at(of_system())
-    }
+pub(crate) fn now() -> UnixTime {
+    UnixTime::since_unix_epoch(latest(system()))
 }
 
 impl TimeProvider for SteadyTime {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(self.now())
+        Some(now())
     }
 }
 
-fn of_system() -> Duration {
+fn system() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -47,20 +40,19 @@ fn of_system() -> Duration {
 mod tests {
     use super::*;
 
+    const DAY: Duration = Duration::from_secs(86_400);
+
     #[test]
     fn a_clock_that_is_set_back_changes_nothing() {
-        let (time, day) = (SteadyTime::new(), Duration::from_secs(86_400));
-        let start = time.started_unix;
-        let seconds = |of_system: Duration| time.at(of_system).as_secs();
-        assert!(seconds(start.saturating_sub(100 * day)) >= start.as_secs());
-        assert!(seconds(Duration::ZERO) >= start.as_secs());
+        let start = latest(system());
+        assert!(latest(start.saturating_sub(100 * DAY)) >= start);
+        assert!(latest(Duration::ZERO) >= start);
     }
 
     #[test]
     fn a_clock_that_jumps_forward_and_returns_locks_clients_out_no_longer() {
-        let (time, day) = (SteadyTime::new(), Duration::from_secs(86_400));
-        let start = time.started_unix;
-        assert_eq!(time.at(start + 100 * day).as_secs(), (start + 100 * day).as_secs());
-        assert!(time.at(start).as_secs() < (start + day).as_secs());
+        let start = latest(system());
+        assert_eq!(latest(start + 100 * DAY), start + 100 * DAY);
+        assert!(latest(start) < start + DAY);
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use memtape_core::access::{Caller, Rules};
 use memtape_tls::folder::LOOK_EVERY;
 use memtape_tls::server::ServerTls;
+use memtape_tls::steady;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -268,8 +269,9 @@ impl Door {
     }
 }
 
-/// The present, by which tokens expire: a clock that is set back makes none of them valid again.
+/// The present by which tokens expire, as certificates do: Unix time in nanoseconds.
 pub(crate) fn latest_ns() -> i64 {
-    let now = clock::now();
-    now.wall_ns.max(i64::try_from(now.mono_ns).unwrap_or(i64::MAX))
+    let wall_ns = u64::try_from(clock::now().wall_ns).unwrap_or(0);
+    let latest = steady::latest(Duration::from_nanos(wall_ns));
+    i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX)
 }
