@@ -57,10 +57,11 @@ fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
 /// Decoding takes no more than its bound; both.
 fn check<M: Message + Shaped + Default>(wire: &[u8]) -> Option<(u64, u64)> {
     let encoded = Encoded::<M>::new(wire.to_vec().into());
-    let (bound, measuring) = peak_of(|| encoded.cost(u64::MAX));
+    let (measured, measuring) = peak_of(|| encoded.measured(u64::MAX));
     assert_eq!(measuring, 0, "measuring allocates");
-    let bound = bound.ok()? - wire.len() as u64;
-    let (decoded, peak) = peak_of(|| encoded.decode(u64::MAX));
+    let measured = measured.ok()?;
+    let bound = measured.cost_bytes() - wire.len() as u64;
+    let (decoded, peak) = peak_of(|| measured.decode());
     assert!(peak <= bound + ERROR_BYTES, "{peak} bytes were allocated, {bound} announced");
     decoded.ok().map(|_| (bound, peak))
 }
@@ -165,7 +166,7 @@ fn a_message_of_empty_parts_is_refused_before_it_takes_memory() {
     // 4 MiB of empty RankReports.
     let wire = inside(3, &hostile(3 << 3 | 2, 2 << 20));
     let encoded = Encoded::<v1::AgentMessage>::new(wire.into());
-    let (refused, peak) = peak_of(|| encoded.decode(MESSAGE_DECODED_BYTES_MAX));
+    let (refused, peak) = peak_of(|| encoded.measured(MESSAGE_DECODED_BYTES_MAX));
     let bytes_max = MESSAGE_DECODED_BYTES_MAX;
     assert_eq!(refused.unwrap_err(), NotDecoded::TooLarge { bytes_max });
     assert_eq!(peak, 0);

@@ -13,7 +13,7 @@ use memtape_core::limits::{
     CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX,
     UPLOAD_SECONDS_MAX,
 };
-use memtape_proto::decoding::{Encoded, coordinator_server};
+use memtape_proto::decoding::{Encoded, Measured, coordinator_server};
 use memtape_proto::snapshot::{self, DecodeError};
 use memtape_proto::v1;
 use opentelemetry::KeyValue;
@@ -121,7 +121,8 @@ impl coordinator_server::Coordinator for Service {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
         let first = first
-            .decode(MESSAGE_DECODED_BYTES_MAX)
+            .measured(MESSAGE_DECODED_BYTES_MAX)
+            .and_then(Measured::decode)
             .map_err(|why| self.bad(&BadMessage::NotDecoded(why)))?;
         let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
         if !self.door.is_agent(connection.peer(), &hello.node) {
@@ -222,10 +223,9 @@ impl Service {
         &self,
         raw: Encoded<v1::AgentMessage>,
     ) -> Result<Option<(Incoming, Share)>, BadMessage> {
-        let cost = raw.cost(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
-        let share = self.admission.reports.enter(cost).await;
-        let raw = raw.decode(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
-        let message = wire::incoming(raw)?;
+        let raw = raw.measured(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
+        let share = self.admission.reports.enter(raw.cost_bytes()).await;
+        let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
         Ok(message.map(|message| (message, share)))
     }
 
@@ -418,8 +418,10 @@ async fn next_chunk(
     let chunk = timeout(patience, chunks.message()).await;
     let chunk =
         chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))??;
-    let decoded = chunk.map(|chunk| chunk.decode(MESSAGE_DECODED_BYTES_MAX)).transpose();
-    decoded.map_err(|why| refused(BadMessage::NotDecoded(why)))
+    let decode = |chunk: Encoded<v1::UploadChunk>| {
+        chunk.measured(MESSAGE_DECODED_BYTES_MAX).and_then(Measured::decode)
+    };
+    chunk.map(decode).transpose().map_err(|why| refused(BadMessage::NotDecoded(why)))
 }
 
 fn refused(why: BadMessage) -> Status {

@@ -23,21 +23,36 @@ impl<M: Message + Shaped + Default> Encoded<M> {
         Self { wire, of: PhantomData }
     }
 
-    /// Most bytes that the message takes while it is decoded: as it came, and decoded.
+    /// Measures what the message takes while it is decoded.
     ///
     /// # Errors
     /// Decoded it would take more than `bytes_max`, or it is damaged.
-    pub fn cost(&self, bytes_max: u64) -> Result<u64, NotDecoded> {
+    pub fn measured(self, bytes_max: u64) -> Result<Measured<M>, NotDecoded> {
         let decoded = measure::bytes(&self.wire, M::SHAPE, bytes_max)?;
-        Ok(decoded.saturating_add(self.wire.len() as u64))
+        let cost_bytes = decoded.saturating_add(self.wire.len() as u64);
+        Ok(Measured { wire: self.wire, cost_bytes, of: PhantomData })
+    }
+}
+
+/// A message that is not decoded yet, whose cost is known and within its bound.
+#[derive(Debug)]
+pub struct Measured<M> {
+    wire: Bytes,
+    cost_bytes: u64,
+    of: PhantomData<fn() -> M>,
+}
+
+impl<M: Message + Default> Measured<M> {
+    /// Most bytes that the message takes while it is decoded: as it came, and decoded.
+    pub fn cost_bytes(&self) -> u64 {
+        self.cost_bytes
     }
 
     /// The message.
     ///
     /// # Errors
-    /// As [`Self::cost`].
-    pub fn decode(self, bytes_max: u64) -> Result<M, NotDecoded> {
-        self.cost(bytes_max)?;
+    /// It is damaged.
+    pub fn decode(self) -> Result<M, NotDecoded> {
         Ok(M::decode(self.wire)?)
     }
 }

@@ -9,7 +9,7 @@
 mod encoded;
 pub(crate) mod measure;
 
-pub use encoded::{Encoded, EncodedCodec};
+pub use encoded::{Encoded, EncodedCodec, Measured};
 pub use measure::{Field, NotDecoded, Shape, Shaped};
 
 use crate::v1;

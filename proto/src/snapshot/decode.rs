@@ -96,9 +96,9 @@ pub fn decode_counted(encoded: &[u8], bounds: Bounds) -> Result<(RankSnapshot, u
     let bytes = unpacked_bytes(encoded, bounds.bytes_max)?;
     let message = zstd::bulk::decompress(encoded, bytes).map_err(DecodeError::Decompress)?;
     let message = Encoded::<v1::RankSnapshot>::new(message.into());
-    let cost = message.cost(SNAPSHOT_DECODED_BYTES_MAX)?;
-    let raw = message.decode(SNAPSHOT_DECODED_BYTES_MAX)?;
-    Ok((snapshot(raw, bounds.trace_events_max)?, cost))
+    let message = message.measured(SNAPSHOT_DECODED_BYTES_MAX)?;
+    let cost_bytes = message.cost_bytes();
+    Ok((snapshot(message.decode()?, bounds.trace_events_max)?, cost_bytes))
 }
 
 /// The collectives of a snapshot, unpacking only its beginning; `None` when the agent did not
@@ -118,7 +118,8 @@ pub fn collectives(encoded: &[u8]) -> Result<Option<Collectives>, DecodeError> {
             let length = decode_length_delimiter(&mut found).map_err(NotDecoded::from)?;
             let found = found.get(..length).ok_or(NotDecoded::Malformed)?;
             let found = Encoded::<v1::Collectives>::new(found.to_vec().into());
-            collectives_of(found.decode(COLLECTIVES_DECODED_BYTES_MAX)?).map(Some)
+            let found = found.measured(COLLECTIVES_DECODED_BYTES_MAX)?;
+            collectives_of(found.decode()?).map(Some)
         }
         _ => Ok(None),
     }
