@@ -148,18 +148,6 @@ impl DiskFile for Slowly {
         std::thread::sleep(Duration::from_secs_f64(share));
         self.0.read_exact_at(out, offset)
     }
-
-    fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The number of the last change, and the snapshots of all parts, in order of their hashes.

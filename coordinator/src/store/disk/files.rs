@@ -58,14 +58,22 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Fills `out`; `UnexpectedEof` when the file ends before.
     fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes all of it, or fails with any part of it written.
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of it, or fails with any part of it written. Refused unless a file allows it.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let _ = (bytes, offset);
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
 
-    /// Cuts it, or fills it up with zeros.
-    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Cuts it, or fills it up with zeros. Refused unless a file allows it.
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        let _ = bytes;
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
 
-    /// Makes its contents durable.
-    fn sync(&self) -> io::Result<()>;
+    /// Makes its contents durable. Nothing to do where nothing can be written.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A lock; dropping it gives it back.
@@ -132,17 +140,5 @@ impl DiskFile for Prefix {
             true => self.file.read_exact_at(out, offset),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-    }
-
-    fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
     }
 }
