@@ -6,7 +6,7 @@
 //! unless it is asked for.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -133,7 +133,10 @@ fn make_folder(folder: &Path) -> Result<(), TlsError> {
 
 /// Writes a new file, whole or not at all.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
-    let failed = |error: std::io::Error| unmade(path.display().to_string(), error);
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => TlsError::Exists { path: path.to_path_buf() },
+        _ => unmade(path.display().to_string(), error),
+    };
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)

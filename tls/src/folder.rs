@@ -73,6 +73,12 @@ pub enum TlsError {
         /// Why not.
         why: String,
     },
+    /// There is a file already, which is not replaced.
+    #[error("{path} is there already: name another folder with --out, or move this one away")]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A certificate or a file cannot be made.
     #[error("{what} cannot be made: {why}")]
     Unmade {

@@ -2,11 +2,13 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use memtape_tls::authority::{Party, issue, make};
+use rustls::pki_types::DnsName;
 use serde_json::json;
 
 use crate::args::Mistakes;
@@ -156,19 +158,27 @@ fn issue_all(args: &IssueArgs, json: bool) -> anyhow::Result<()> {
     output::print(&lines.join("\n"))
 }
 
-/// A name becomes part of a path and of a URI.
+/// A name becomes part of a path and of a URI, a host a name in a certificate.
 fn check(parties: &[Party]) -> Result<(), Mistakes> {
-    let is_name = |name: &String| {
+    let is_name = |name: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
         !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain)
     };
-    let names = parties.iter().flat_map(|party| match party {
-        Party::Agent(name) | Party::User(name) => vec![name],
-        Party::Coordinator(_) => Vec::new(),
-    });
-    let wrong: Vec<String> = names
-        .filter(|name| !is_name(name))
-        .map(|name| format!("{name:?} is no name: use letters, digits and -_.@"))
+    let wrong_name = |name: &String| {
+        (!is_name(name)).then(|| format!("{name:?} is no name: use letters, digits and -_.@"))
+    };
+    let is_host = |host: &str| DnsName::try_from(host).is_ok() || host.parse::<IpAddr>().is_ok();
+    let wrong_host = |host: &String| {
+        (!is_host(host)).then(|| {
+            format!("{host:?} is no host: use a name such as memtape.example, or an address")
+        })
+    };
+    let wrong: Vec<String> = parties
+        .iter()
+        .flat_map(|party| match party {
+            Party::Agent(name) | Party::User(name) => wrong_name(name).into_iter().collect(),
+            Party::Coordinator(hosts) => hosts.iter().filter_map(wrong_host).collect::<Vec<_>>(),
+        })
         .collect();
     if wrong.is_empty() { Ok(()) } else { Err(Mistakes(wrong)) }
 }
@@ -177,4 +187,38 @@ fn write_roles(path: &Path) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
     let written = file.and_then(|mut file| file.write_all(ROLES.as_bytes()));
     written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(party: Party) -> String {
+        check(&[party]).map_or_else(|mistakes| mistakes.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn a_name_that_makes_no_certificate_is_said_before_one_is_made() {
+        for host in ["memtape.example", "10.0.0.7", "::1", "localhost"] {
+            assert_eq!(wrong(Party::Coordinator(vec![host.to_string()])), "");
+        }
+        for host in ["bad host!", "", "a/b", "-"] {
+            let said = wrong(Party::Coordinator(vec!["localhost".to_string(), host.to_string()]));
+            assert!(said.contains("is no host") && said.contains(host), "{said}");
+        }
+        assert!(wrong(Party::User("../root".to_string())).contains("is no name"));
+        assert_eq!(wrong(Party::Agent("node-1.example".to_string())), "");
+    }
+
+    #[test]
+    fn a_certificate_that_is_there_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path()).unwrap();
+        let (folder, party) = (dir.path().join("user-a"), Party::User("a".to_string()));
+        issue(dir.path(), &folder, &party, 1).unwrap();
+        let before = std::fs::read(folder.join("tls.crt")).unwrap();
+        let said = issue(dir.path(), &folder, &party, 1).unwrap_err().to_string();
+        assert!(said.contains("is there already"), "{said}");
+        assert_eq!(std::fs::read(folder.join("tls.crt")).unwrap(), before);
+    }
 }
