@@ -4,7 +4,7 @@
 //! in which one means nothing does not show it, and refuses it: see [`meaningless`].
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, ColorChoice, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
 
 use super::Cli;
 use crate::args::Mistakes;
@@ -46,18 +46,19 @@ fn json_help(command: &str) -> Option<&'static str> {
 
 /// The whole command line, with each option only where it means something.
 pub(crate) fn command_line() -> clap::Command {
-    let mut command = Cli::command();
+    let globals = Cli::command();
+    let mut command = globals.clone();
     let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().into()).collect();
     for name in &names {
         command = command.mut_subcommand(name, |mut of| {
             for &option in meaningless(name) {
                 // Of two options of one id, the one of the subcommand applies there.
-                of = of.arg(hidden(option));
+                of = of.arg(hidden(option, &globals));
             }
             if name == "store" {
                 of = of.mut_subcommands(|below| {
                     let options = meaningless_for_store(below.get_name());
-                    options.iter().fold(below, |below, option| below.arg(hidden(option)))
+                    options.iter().fold(below, |below, option| below.arg(hidden(option, &globals)))
                 });
             }
             match json_help(name) {
@@ -73,14 +74,19 @@ fn flag(id: &'static str) -> Arg {
     Arg::new(id).long(id).global(true).action(ArgAction::SetTrue)
 }
 
-fn hidden(id: &'static str) -> Arg {
+/// The option of the globals with this id, which parses its value alike.
+fn hidden(id: &'static str, globals: &clap::Command) -> Arg {
+    let known = globals.get_arguments().find(|known| known.get_id() == id);
+    let parser = known.map(|known| known.get_value_parser().clone());
     let option = match id {
         "json" => flag(id),
         _ => Arg::new(id).long(id.replace('_', "-")).global(true).value_name("VALUE"),
     };
-    let option =
-        if id == "color" { option.value_parser(clap::value_parser!(ColorChoice)) } else { option };
-    option.hide(true)
+    match parser {
+        Some(parser) => option.value_parser(parser),
+        None => option,
+    }
+    .hide(true)
 }
 
 /// Refuses an option that was written in front of or behind a command in which it means nothing.

@@ -1,5 +1,7 @@
 //! The commands. Each is one file with its options and its `run`; this one registers them.
 
+#[cfg(test)]
+mod any_words;
 pub(crate) mod command_line;
 pub(crate) mod completions;
 pub(crate) mod doctor;

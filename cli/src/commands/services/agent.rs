@@ -84,7 +84,7 @@ pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     runtime::block_on(async move { Ok(memtape_agent::run(config, runtime::shutdown()?).await?) })
 }
 
-fn config(args: AgentArgs, coordinator: &str) -> Config {
+pub(in crate::commands) fn config(args: AgentArgs, coordinator: &str) -> Config {
     let default = Config::default();
     let spool_bytes_max = args.spool_bytes_max.unwrap_or(default.spool_bytes_max);
     let spool_dir = args.spool_dir.or(default.spool_dir.clone());

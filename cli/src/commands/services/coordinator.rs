@@ -164,7 +164,7 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
     })
 }
 
-fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
+pub(in crate::commands) fn config(args: CoordinatorArgs) -> anyhow::Result<Config> {
     let default = Config::default();
     let restart = restart(&args, default.restart)?;
     let capture = capture::Limits {
