@@ -1,7 +1,7 @@
 //! Any words on the command line: each is parsed, or refused in one line.
 //!
-//! The words are made from the options that there are, with values that parsers fear. What a service
-//! makes of the accepted ones is settings, or a list of mistakes.
+//! The words are made from the options that there are, with values that parsers fear. What a
+//! service makes of the accepted ones is settings, or a list of mistakes.
 
 use clap::{ArgAction, FromArgMatches};
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ fn lines(mistakes: &[String]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn any_words_are_parsed_or_refused_in_one_line(
