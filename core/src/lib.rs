@@ -9,6 +9,7 @@
 //! | [`snapshot`] | the state of one rank at one step, who takes memory, where all bytes are |
 //! | [`identity`], [`roles`] | which rank a process is, and which ranks do the same work |
 //! | [`identity::ids`], [`limits`] | names of captures, shared limits |
+//! | [`rates`] | how often each caller may do something |
 //! | [`python`] | CPython's frames and lines |
 //! | [`detector`] | growth that does not stop |
 //! | [`census`] | which lines hold live memory, and since when |
@@ -35,6 +36,7 @@ pub mod limits;
 pub mod pickle;
 pub mod policy;
 pub mod python;
+pub mod rates;
 pub mod redaction;
 pub mod roles;
 pub mod snapshot;

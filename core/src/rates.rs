@@ -1,0 +1,126 @@
+//! How often each caller may do something: a bucket of permits for each, which fills with time.
+//!
+//! The clock is passed in. A bucket is one number: the time at which it is full again. Full buckets
+//! are forgotten when there are too many. This file does not know what is counted.
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+/// The buckets of all callers.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    /// Time after which one more permit is there.
+    refill_ns: u64,
+    /// Time after which an empty bucket is full.
+    full_ns: u64,
+    /// Callers that are remembered.
+    callers_max: usize,
+    /// When each bucket is full again.
+    full_at_ns: BTreeMap<String, u64>,
+}
+
+impl Rates {
+    /// Buckets of `at_once` permits each, one of which comes back every `refill_ns`; for at most
+    /// `callers_max` callers at the same time.
+    pub fn new(refill_ns: u64, at_once: u64, callers_max: usize) -> Self {
+        let full_ns = refill_ns.saturating_mul(at_once);
+        Self { refill_ns, full_ns, callers_max, full_at_ns: BTreeMap::new() }
+    }
+
+    /// Takes one permit from a caller's bucket.
+    ///
+    /// # Errors
+    /// The bucket is empty, or there are too many callers: the time to wait.
+    pub fn take(&mut self, now_ns: u64, caller: &str) -> Result<(), Duration> {
+        self.check(now_ns, caller)?;
+        if self.full_at_ns.len() >= self.callers_max && !self.full_at_ns.contains_key(caller) {
+            // A full bucket says nothing.
+            self.full_at_ns.retain(|_, full_at_ns| *full_at_ns > now_ns);
+            if self.full_at_ns.len() >= self.callers_max {
+                return Err(Duration::from_secs(1));
+            }
+        }
+        let full_at_ns = self.after(now_ns, caller);
+        self.full_at_ns.insert(caller.to_string(), full_at_ns);
+        Ok(())
+    }
+
+    /// Is there a permit? Takes none.
+    ///
+    /// # Errors
+    /// The bucket is empty: the time to wait.
+    pub fn check(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
+        let wait_ns = self.after(now_ns, caller) - now_ns;
+        match wait_ns.checked_sub(self.full_ns) {
+            Some(wait_ns @ 1..) => Err(Duration::from_nanos(wait_ns)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Callers whose buckets are remembered.
+    pub fn callers(&self) -> usize {
+        self.full_at_ns.len()
+    }
+
+    /// When the bucket is full again if one permit is taken now.
+    fn after(&self, now_ns: u64, caller: &str) -> u64 {
+        let full_at_ns = self.full_at_ns.get(caller).copied().unwrap_or(0).max(now_ns);
+        full_at_ns.saturating_add(self.refill_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_caller_takes_nothing_from_another() {
+        let mut rates = Rates::new(1_000, 5, 100);
+        let taken = (0..50).filter(|_| rates.take(7, "a").is_ok()).count();
+        assert_eq!(taken, 5);
+        assert_eq!(rates.take(7, "a"), Err(Duration::from_nanos(1_000)));
+        assert!(rates.take(7, "b").is_ok());
+        assert!(rates.take(1_007, "a").is_ok() && rates.take(1_007, "a").is_err());
+    }
+
+    #[test]
+    fn many_callers_take_bounded_memory() {
+        let mut rates = Rates::new(10, 5, 3);
+        for caller in ["a", "b", "c"] {
+            assert!(rates.take(0, caller).is_ok());
+        }
+        assert!(rates.take(0, "d").is_err() && rates.take(0, "a").is_ok());
+        // Their buckets are full again.
+        assert!(rates.take(20, "d").is_ok());
+        assert_eq!(rates.callers(), 1);
+    }
+
+    proptest! {
+        /// In no stretch of time more permits than were there and came back.
+        #[test]
+        fn no_window_holds_more_than_its_rate(steps in prop::collection::vec(0_u64..40, 1..300)) {
+            let (refill_ns, at_once) = (10, 4);
+            let mut rates = Rates::new(refill_ns, at_once, 10);
+            let (mut now_ns, mut taken_ns) = (5, Vec::new());
+            for step in steps {
+                now_ns += step;
+                let may = rates.check(now_ns, "a").is_ok();
+                prop_assert_eq!(rates.take(now_ns, "a").is_ok(), may);
+                if may {
+                    taken_ns.push(now_ns);
+                }
+            }
+            for (first, begin_ns) in taken_ns.iter().enumerate() {
+                for (last, end_ns) in taken_ns.iter().enumerate().skip(first) {
+                    let count = (last - first + 1) as u64;
+                    prop_assert!(count <= at_once + (end_ns - begin_ns) / refill_ns);
+                }
+            }
+        }
+    }
+}
