@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::capture::Reason;
-use memtape_core::identity::owner::Owner;
 use tokio::sync::mpsc;
 
 use crate::access::audit::{Audit, Entry};
@@ -19,6 +18,7 @@ use crate::config::Config;
 use crate::ingest::event::Event;
 use crate::ingest::streams::{StreamId, Streams};
 use crate::ingest::wire::{self, Outgoing};
+use crate::records::Cause;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
 use crate::state::counters::{Counters, Loss};
@@ -28,6 +28,7 @@ use crate::state::effects::{
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::reports::AgentRefused;
+use crate::state::jobs::shares::Newcomer;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
@@ -75,6 +76,9 @@ const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
 /// An agent whose records found no room comes again after this time.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
+
+/// An agent whose tapes are not known comes again after this time.
+const COME_AGAIN_WAIT: Duration = Duration::from_secs(1);
 
 impl Coordinator {
     /// A coordinator that goes on where an earlier one ended.
@@ -223,7 +227,9 @@ impl Coordinator {
         let Some(node) = self.streams.node(stream).cloned() else { return };
         self.jobs.heard(self.context.now, &node);
         if let Incoming::RankUp(up) = &message
-            && let Some(serial) = self.surplus(up.owner.as_ref())
+            && self.jobs.rank_of(&up.tape_id).is_none()
+            && let Some(serial) =
+                self.surplus(Some(Newcomer { node: &node, owner: up.owner.as_ref() }))
         {
             self.forget_attempt(serial);
         }
@@ -278,7 +284,7 @@ impl Coordinator {
     }
 
     /// The attempt to forget first, where there is no room for all.
-    fn surplus(&self, newcomer: Option<&Owner>) -> Option<u32> {
+    fn surplus(&self, newcomer: Option<Newcomer<'_>>) -> Option<u32> {
         // Only a coordinator that is full asks for it.
         let open = LazyCell::new(|| self.incidents.open_serials());
         self.jobs.surplus(newcomer, |serial| open.contains(&serial))
@@ -321,6 +327,17 @@ impl Coordinator {
                 Effect::AskAgent { node, request } => {
                     self.send(&node, wire::capture_request(request));
                 }
+                Effect::AskToComeAgain { node } => {
+                    tracing::warn!(
+                        node = ?node,
+                        "an agent reports of tapes that are not known here: it is asked to \
+                         announce all of them again"
+                    );
+                    self.send(&node, wire::goodbye(COME_AGAIN_WAIT));
+                    if let Some(stream) = self.streams.of_node(&node) {
+                        self.gone(stream);
+                    }
+                }
                 // The worker is gone when the coordinator stops.
                 Effect::Start(work) => drop(self.works.send(work)),
                 Effect::Count(count, more) => counters.add(count, more),
@@ -352,7 +369,7 @@ impl Coordinator {
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);
                 }
-                Effect::Audit { action, subject } => self.audit(action, subject),
+                Effect::Audit { action, subject, cause } => self.audit(action, subject, cause),
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(context, &incident, incidents, jobs, captures);
                 }
@@ -398,7 +415,7 @@ impl Coordinator {
             }
         }
         if let Some(id) = taken {
-            self.audit("capture", id);
+            self.audit("capture", id, Cause::Agent);
         }
     }
 
@@ -428,8 +445,9 @@ impl Coordinator {
     }
 
     /// Writes into the audit what the coordinator does without being asked.
-    fn audit(&self, action: &'static str, subject: String) {
-        self.shared.audit.note(Entry::own(self.context.now, action, subject));
+    fn audit(&self, action: &'static str, subject: String, cause: Cause) {
+        let entry = Entry::own(self.context.now, action, subject);
+        self.shared.audit.note(Entry { cause, ..entry });
     }
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.

@@ -53,6 +53,8 @@ pub(crate) struct AttemptRecord {
     pub(crate) ended_wall_ns: Option<i64>,
     /// Whose it is; none where no agent has said it.
     pub(crate) owner: Option<Owner>,
+    /// The node whose rank began it; empty in records of earlier versions.
+    pub(crate) node: String,
 }
 
 /// One rank of one attempt.
@@ -239,11 +241,33 @@ pub(crate) struct TokenRecord {
     pub(crate) revoked_wall_ns: Option<i64>,
 }
 
+/// What made an entry of the audit. Each has entries of its own number and its own chain: what
+/// agents cause pushes out nothing that users did.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Cause {
+    /// A user, a file of settings, or a restart, which has a budget.
+    #[default]
+    User,
+    /// What an agent reported or announced.
+    Agent,
+}
+
+impl Cause {
+    // Not written, so that entries of earlier versions have the same hash.
+    fn is_user(&self) -> bool {
+        *self == Self::User
+    }
+}
+
 /// One entry of the audit: who did what, when, and from where.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct AuditRecord {
-    /// Numbers have no holes, unless an entry could not be written.
+    #[serde(skip_serializing_if = "Cause::is_user")]
+    pub(crate) cause: Cause,
+    /// Numbers have no holes, unless an entry could not be written or an older one of another
+    /// cause was deleted.
     pub(crate) number: u64,
     pub(crate) wall_ns: i64,
     pub(crate) who: String,
@@ -253,7 +277,7 @@ pub(crate) struct AuditRecord {
     pub(crate) request: u64,
     pub(crate) action: String,
     pub(crate) subject: String,
-    /// BLAKE3 of the entry before this one, in hexadecimal.
+    /// BLAKE3 of the entry before this one with the same cause, in hexadecimal.
     pub(crate) before: String,
 }
 

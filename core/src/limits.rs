@@ -58,9 +58,9 @@ macro_rules! limits {
 limits! {
     DEVICES_MAX: usize = 16, Count, "recorder, coordinator",
         "Devices of one rank",
-        "events of further devices are counted as lost; the coordinator closes the stream of an \
-         agent that reports one",
-        "losses of the tape in `memtape tape`; `memtape_losses_total{reason=\"bad_message\"}`";
+        "events of further devices are counted as lost; the coordinator leaves out a rank of a \
+         report that has one",
+        "losses of the tape in `memtape tape`; `memtape_losses_total{reason=\"bad_rank\"}`";
     TAPE_ITEMS_MAX: usize = 1 << 22, Count, "CLI, recorder",
         "Events, or live blocks, for which a device's lane of a tape has room (`MEMTAPE_EVENTS`, \
          `MEMTAPE_BLOCKS`)",
@@ -179,8 +179,8 @@ limits! {
         "the line without a stack";
     CENSUS_COHORTS_MAX: usize = 512, Count, "coordinator",
         "Birth cohorts of one line in a census: more than a job of any length has",
-        "the coordinator closes the stream of an agent that sends more",
-        "`memtape_losses_total{reason=\"bad_message\"}`";
+        "the coordinator leaves out the rank of the report",
+        "`memtape_losses_total{reason=\"bad_rank\"}`";
     LINES_SHOWN_MAX: usize = 64, Count, "coordinator, CLI",
         "Lines of code that are shown of one job",
         "lines with fewer survivors are left out",
@@ -241,17 +241,36 @@ limits! {
         "`memtape_losses_total{reason=\"agent_refused\"}`";
     JOBS_MAX: usize = 1000, Count, "coordinator",
         "Jobs that are remembered",
-        "of the owner who has most jobs, the one that ended longest ago is forgotten",
+        "of the node on which most jobs began, and there of the owner who has most, the one that \
+         ended longest ago is forgotten",
         "`memtape_losses_total{reason=\"no_room\"}`, when every job is running";
+    JOBS_RUNNING_PER_NODE_MAX: usize = 256, Count, "coordinator",
+        "Running jobs, each of their attempts, whose first rank came from one node",
+        "a further one is refused until one of them ends",
+        "`memtape_losses_total{reason=\"node_full\"}`";
+    RANKS_RUNNING_PER_NODE_MAX: usize = 4096, Count, "coordinator",
+        "Running ranks of one node; of those that are remembered, one node has at most as many, or \
+         an eighth of all",
+        "of the attempts that began on that node, the one that ended longest ago is forgotten; \
+         else a further rank is refused",
+        "`memtape_losses_total{reason=\"node_full\"}`";
+    NODE_CHANGES_AT_ONCE_MAX: u64 = 16_384, Count, "coordinator",
+        "Ranks of one node that begin, change or end at once",
+        "further ones are dropped; the agent is asked to announce them again",
+        "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
+    NODE_CHANGES_PER_MINUTE_MAX: u64 = 600, Count, "coordinator",
+        "Ranks of one node that begin, change or end in a minute, in the long run",
+        "further ones are dropped; the agent is asked to announce them again",
+        "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
-        "the oldest attempt is forgotten",
+        "of the node that began most of them, the oldest that is over is forgotten",
         "the list of attempts";
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
-        "of the owner who has most ranks, the job that ended longest ago is forgotten; a further \
-         rank is refused. They are fewer where `--memory-bytes-max`, the cgroup or the machine has \
-         less memory",
+        "of the node that has most ranks, and there of the owner who has most, the attempt that \
+         ended longest ago is forgotten; else a further rank is refused. They are fewer where \
+         `--memory-bytes-max`, the cgroup or the machine has less memory",
         "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
     RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
         "Memory that is reckoned for each rank; 33 KiB were measured",
@@ -322,9 +341,21 @@ limits! {
         "the oldest is deleted",
         "`memtape_captures_expired_total{limit=\"count\"}`";
     AGENT_CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
-        "Agent-initiated captures of one job",
+        "Agent-initiated captures of one job, also at once",
         "a further one is refused",
         "`memtape_losses_total{reason=\"no_room\"}`";
+    AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX: u64 = 120, Count, "coordinator",
+        "Agent-initiated captures of one job in an hour, in the long run",
+        "a further one is refused, and the agent gives up its snapshot",
+        "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
+    AGENT_CAPTURES_AT_ONCE_MAX: u64 = 200, Count, "coordinator",
+        "Agent-initiated captures that one node announces at once",
+        "a further one is refused, and the agent gives up its snapshot",
+        "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
+    AGENT_CAPTURES_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
+        "Agent-initiated captures that one node announces in a minute, in the long run",
+        "a further one is refused, and the agent gives up its snapshot",
+        "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     PARTS_MAX: usize = 1_000_000, Count, "coordinator",
         "Parts of all captures that are remembered",
         "the oldest capture that no open incident needs is deleted",
@@ -402,6 +433,14 @@ limits! {
         "Refusals of agents of one network that the log has at once",
         "further ones are counted alone",
         "`memtape_losses_total{reason=\"caller_refused\"}`";
+    BAD_TOKENS_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
+        "Tokens of one network that are not valid in a minute, in the long run",
+        "tokens of an OpenID provider from there are refused with status 429, unverified",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
+    BAD_TOKENS_AT_ONCE_MAX: u64 = 100, Count, "coordinator",
+        "Tokens of one network that are not valid at once",
+        "tokens of an OpenID provider from there are refused with status 429, unverified",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
     CALLERS_MAX: usize = 16_384, Count, "coordinator",
         "Callers of the HTTP API whose requests are counted at the same time",
         "further ones are refused with status 429",
@@ -415,14 +454,22 @@ limits! {
         "a token for longer is refused",
         "the answer";
     AUDIT_ENTRIES_MAX: usize = 100_000, Count, "coordinator",
-        "Entries of the audit that are kept",
+        "Entries of the audit about users, settings and restarts that are kept",
         "the oldest is deleted",
         "the number of the first entry in `memtape audit`";
+    AUDIT_AGENT_ENTRIES_MAX: usize = 20_000, Count, "coordinator",
+        "Entries of the audit about captures that agents took or caused that are kept",
+        "the oldest of these is deleted",
+        "the holes in the numbers of `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",
         "Memory that large answers of the HTTP API take together, as it is reckoned before they \
          are made",
         "further requests wait; a larger answer is made alone",
         "`memtape_answer_bytes`";
+    ANSWERS_BYTES_PER_CALLER_MAX: u64 = ANSWERS_BYTES_MAX / 4, Bytes, "coordinator",
+        "Memory that large answers of one caller take together",
+        "further requests of that caller wait; a larger answer is the only one of its caller",
+        "none";
     LARGE_ANSWERS_PER_CALLER_MAX: usize = 8, Count, "coordinator",
         "Large answers of one caller at the same time: snapshots, pickles, lists",
         "further requests of that caller wait",
@@ -455,6 +502,10 @@ limits! {
         "Changes in memory that wait for a disk that cannot be written",
         "further changes are given up",
         "`memtape_store_waiting`, `memtape_store_given_up_total`";
+    CHANGES_QUEUED_MAX: u64 = 16_384, Count, "coordinator",
+        "Changes that wait for the journal, which is slower than they come",
+        "`/readyz` says that the coordinator is not ready",
+        "`memtape_store_queued`";
     BACKUP_BYTES_PER_SECOND_MAX: u64 = 128 << 20, Bytes, "coordinator",
         "Bytes that a backup of a running coordinator reads in a second",
         "the backup takes longer",

@@ -1,18 +1,19 @@
 //! The audit: who did what, when, and from where.
 //!
 //! Entries are only ever added. Each holds the hash of the one before, so that a changed or missing
-//! one shows itself. The oldest go when there are too many. An entry is in the store before the
+//! one shows itself. The oldest go when there are too many: what agents cause has entries and a
+//! chain of its own, and pushes out nothing that users did. An entry is in the store before the
 //! work begins where the file of roles asks for it; else the work goes on, and the loss is counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memtape_core::limits::AUDIT_ENTRIES_MAX;
+use memtape_core::limits::{AUDIT_AGENT_ENTRIES_MAX, AUDIT_ENTRIES_MAX};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
-use crate::records::AuditRecord;
+use crate::records::{AuditRecord, Cause};
 use crate::state::counters::{Counters, Loss};
 use crate::store::writer::shared::Done;
 use crate::store::{Changes, Store};
@@ -25,9 +26,27 @@ const READ_ONCE_NS: u64 = 60_000_000_000;
 pub(crate) struct Audit {
     store: Store,
     counters: Arc<Counters>,
-    kept: Arc<Mutex<VecDeque<Arc<AuditRecord>>>>,
+    kept: Arc<Mutex<Kept>>,
     /// Reads that were written down lately, and when.
     reads: Arc<Mutex<HashMap<Read, u64>>>,
+}
+
+/// The entries that are kept, oldest first.
+#[derive(Debug, Default)]
+struct Kept {
+    last_number: u64,
+    of_users: VecDeque<Arc<AuditRecord>>,
+    of_agents: VecDeque<Arc<AuditRecord>>,
+}
+
+impl Kept {
+    /// The entries of one cause, and how many are kept.
+    fn of(&mut self, cause: Cause) -> (&mut VecDeque<Arc<AuditRecord>>, usize) {
+        match cause {
+            Cause::User => (&mut self.of_users, AUDIT_ENTRIES_MAX),
+            Cause::Agent => (&mut self.of_agents, AUDIT_AGENT_ENTRIES_MAX),
+        }
+    }
 }
 
 /// Who read what.
@@ -54,6 +73,7 @@ pub(crate) struct Entry {
     pub(crate) action: &'static str,
     pub(crate) subject: String,
     pub(crate) wall_ns: i64,
+    pub(crate) cause: Cause,
 }
 
 impl Entry {
@@ -72,7 +92,11 @@ pub(crate) struct NotWritten(String);
 impl Audit {
     /// Takes up the audit of an earlier process.
     pub(crate) fn new(store: Store, counters: Arc<Counters>, records: Vec<AuditRecord>) -> Self {
-        let kept = records.into_iter().map(Arc::new).collect();
+        let mut kept = Kept::default();
+        for record in records {
+            kept.last_number = kept.last_number.max(record.number);
+            kept.of(record.cause).0.push_back(Arc::new(record));
+        }
         Self { store, counters, kept: Arc::new(Mutex::new(kept)), reads: Arc::default() }
     }
 
@@ -129,19 +153,26 @@ impl Audit {
     /// that does not fit the one before it.
     pub(crate) fn read(&self, after: u64, max: usize) -> (Vec<AuditRecord>, Option<u64>) {
         // Copied: the loop may want to add one while all of them are hashed.
-        let kept: Vec<Arc<AuditRecord>> = self.kept().iter().cloned().collect();
-        let newer = kept.iter().filter(|record| record.number > after);
-        let pairs = kept.iter().zip(kept.iter().skip(1));
-        let broken = pairs.into_iter().find(|(before, record)| record.before != hash(before));
-        let newer = newer.take(max).map(|record| AuditRecord::clone(record));
-        (newer.collect(), broken.map(|(_, record)| record.number))
+        let (of_users, of_agents) = {
+            let kept = self.kept();
+            (Vec::from_iter(kept.of_users.clone()), Vec::from_iter(kept.of_agents.clone()))
+        };
+        let broken = [broken_at(&of_users), broken_at(&of_agents)].into_iter().flatten().min();
+        let all = of_users.iter().chain(&of_agents);
+        let mut newer: Vec<_> = all.filter(|record| record.number > after).collect();
+        newer.sort_by_key(|record| record.number);
+        (newer.into_iter().take(max).map(|record| AuditRecord::clone(record)).collect(), broken)
     }
 
     fn add(&self, entry: Entry, done: Done) {
         // Held until it is handed over: entries are stored in the order of their numbers.
-        let mut kept = self.kept();
+        let mut all = self.kept();
+        all.last_number += 1;
+        let number = all.last_number;
+        let (kept, entries_max) = all.of(entry.cause);
         let record = AuditRecord {
-            number: kept.back().map_or(1, |last| last.number + 1),
+            cause: entry.cause,
+            number,
             wall_ns: entry.wall_ns,
             who: entry.who,
             from: entry.from.map(|from| from.to_string()).unwrap_or_default(),
@@ -159,7 +190,7 @@ impl Audit {
             "{}", record.action
         );
         let mut changes = Changes::of(&record);
-        if kept.len() >= AUDIT_ENTRIES_MAX
+        if kept.len() >= entries_max
             && let Some(oldest) = kept.pop_front()
         {
             changes.delete(&*oldest);
@@ -168,13 +199,59 @@ impl Audit {
         self.store.try_write(changes, done);
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<AuditRecord>>> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The first entry of a chain that does not fit the one before it.
+fn broken_at(chain: &[Arc<AuditRecord>]) -> Option<u64> {
+    let mut pairs = chain.iter().zip(chain.iter().skip(1));
+    let broken = pairs.find(|(before, record)| record.before != hash(before));
+    broken.map(|(_, record)| record.number)
 }
 
 fn hash(record: &AuditRecord) -> String {
     // A plain struct of texts and numbers; its JSON cannot fail.
     let json = serde_json::to_vec(record).unwrap_or_default();
     blake3::hash(&json).to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_agents_cause_pushes_out_nothing_that_users_did() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _, _) = Store::open(folder.path()).unwrap();
+        let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
+        let now = Now { mono_ns: 1, wall_ns: 1 };
+        let note = |cause, subject: &str| {
+            audit.note(Entry { cause, ..Entry::own(now, "act", subject.to_string()) });
+        };
+        note(Cause::User, "first");
+        for _ in 0..AUDIT_AGENT_ENTRIES_MAX + 10 {
+            note(Cause::Agent, "flood");
+        }
+        note(Cause::User, "last");
+        let (entries, broken) = audit.read(0, usize::MAX);
+        assert_eq!(broken, None);
+        assert_eq!(entries.len(), AUDIT_AGENT_ENTRIES_MAX + 2);
+        assert_eq!(entries.first().map(|of| of.subject.as_str()), Some("first"));
+        assert_eq!(entries.last().map(|of| of.subject.as_str()), Some("last"));
+        assert!(entries.is_sorted_by(|a, b| a.number < b.number));
+        // As an earlier process left it, the chains go on; a change shows itself in either.
+        let mut records = entries.clone();
+        records[7].subject.clear();
+        let next = records[8].number;
+        assert_eq!(Audit::new(store.clone(), Arc::default(), records).read(0, 1).1, Some(next));
+        let again = Audit::new(store.clone(), Arc::default(), entries.clone());
+        again.note(Entry::own(now, "act", "more".to_string()));
+        assert_eq!(again.read(0, 1).1, None);
+        let mut records = entries.clone();
+        records[0].subject.clear();
+        let last = records[records.len() - 1].number;
+        assert_eq!(Audit::new(store.clone(), Arc::default(), records).read(0, 1).1, Some(last));
+    }
 }

@@ -29,7 +29,7 @@ use crate::http::asking::{Asking, COOKIE, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::http::site::RequestNumber;
-use crate::records::{AuditRecord, TokenRecord};
+use crate::records::{AuditRecord, Cause, TokenRecord};
 
 const DAY_NS: i64 = 86_400_000_000_000;
 
@@ -164,6 +164,7 @@ async fn revoke(
         action: "revoke token",
         subject: id.clone(),
         wall_ns: clock::now().wall_ns,
+        cause: Cause::User,
     };
     let door = asking.api.door.clone();
     // To the end where the client leaves, at any rate, and whether it can be audited or not: it

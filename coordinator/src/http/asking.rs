@@ -19,6 +19,7 @@ use crate::clock;
 use crate::connections::{Call, Trust};
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
+use crate::records::Cause;
 use crate::state::counters::Loss;
 use crate::state::visible::Visible;
 
@@ -128,6 +129,7 @@ impl Asking {
             action,
             subject,
             wall_ns: clock::now().wall_ns,
+            cause: Cause::User,
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Agents are on other machines and read tapes of untrusted processes, so nothing
 //! here is trusted: texts are cut, and a number or a count beyond its bound makes the whole
-//! message an error, which closes the stream.
+//! message an error, which closes the stream. A report is taken without its ranks that break a
+//! bound: what is on one tape takes nothing from the other ranks of the node.
 
 use std::time::Duration;
 
@@ -190,11 +191,21 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
         processes: gpu.processes,
         ranks: gpu.ranks,
     });
+    // One rank with a wrong number takes nothing from the others of its node.
+    let (mut ranks, mut bad) = (Vec::new(), Vec::new());
+    for rank in sent.ranks {
+        match rank_report(rank) {
+            Ok(rank) => ranks.push(rank),
+            Err(why) => bad.push(why),
+        }
+    }
     let host = sent.host.unwrap_or_default();
     let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
     Ok(Report {
         number: sent.number,
-        ranks: sent.ranks.into_iter().map(rank_report).collect::<Result<_, _>>()?,
+        ranks,
+        bad_ranks: bad.len() as u64,
+        bad_rank: bad.first().map(ToString::to_string).unwrap_or_default(),
         gpus: gpus.collect(),
         host: Host {
             memory_total_bytes: bounded(host.memory_total_bytes),
@@ -400,6 +411,8 @@ fn device(index: u32) -> Result<u8, BadMessage> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use v1::agent_message::Body;
 
@@ -412,6 +425,79 @@ mod tests {
                 assert!(why.contains(part), "{why:?} has no {part:?}");
             }
             (result, _) => panic!("{result:?} is not {expected:?}"),
+        }
+    }
+
+    /// The rank is left out, and the report is taken.
+    fn check_left_out(body: Body, part: &str) {
+        match incoming(v1::AgentMessage { body: Some(body) }) {
+            Ok(Some(Incoming::Report(report))) => {
+                assert!(report.ranks.is_empty());
+                assert!(report.bad_rank.contains(part), "{:?} has no {part:?}", report.bad_rank);
+            }
+            result => panic!("{result:?} is no report"),
+        }
+    }
+
+    #[test]
+    fn a_bad_rank_takes_nothing_from_the_others_of_its_node() {
+        let rank = |tape: &str, step| v1::RankReport {
+            tape_id: tape.to_string(),
+            step,
+            ..v1::RankReport::default()
+        };
+        let ranks = vec![rank("a", 1), rank("b", u64::MAX), rank("", 1), rank("c", 2)];
+        let body = Body::Report(v1::Report { ranks, ..v1::Report::default() });
+        let message = incoming(v1::AgentMessage { body: Some(body) }).unwrap();
+        let Some(Incoming::Report(report)) = message else { panic!("no report") };
+        let taken: Vec<&str> = report.ranks.iter().map(|rank| rank.tape_id.as_str()).collect();
+        assert_eq!((taken, report.bad_ranks), (vec!["a", "c"], 2));
+        assert!(report.bad_rank.contains("beyond any real number"));
+    }
+
+    proptest! {
+        /// Whatever numbers an agent reads from a tape: its report is taken.
+        #[test]
+        fn any_words_of_a_tape_make_a_report_that_is_taken(words in any::<[u64; 12]>()) {
+            let device = words[0] as u32 % 32;
+            let totals = v1::DeviceTotals {
+                device,
+                allocated: words[1],
+                reserved: words[2],
+                peak_allocated: words[3],
+                process_bytes: Some(words[4]),
+                ..v1::DeviceTotals::default()
+            };
+            let step = v1::StepRecord {
+                device,
+                first_step: words[5],
+                last_step: words[6],
+                floor_allocated: words[7],
+                end_wall_ns: words[8] as i64,
+                ..v1::StepRecord::default()
+            };
+            let outside = v1::OutsideUse {
+                origin: words[9] as u32,
+                device,
+                bytes: words[10],
+                ..v1::OutsideUse::default()
+            };
+            let bad = v1::RankReport {
+                tape_id: "bad".to_string(),
+                step: words[11],
+                totals: vec![totals],
+                steps: vec![step],
+                outside: vec![outside],
+                ..v1::RankReport::default()
+            };
+            let good = v1::RankReport { tape_id: "good".to_string(), ..v1::RankReport::default() };
+            let body = Body::Report(v1::Report { ranks: vec![bad, good], ..Default::default() });
+            let taken = incoming(v1::AgentMessage { body: Some(body) });
+            let is_good = match &taken {
+                Ok(Some(Incoming::Report(of))) => of.ranks.iter().any(|of| of.tape_id == "good"),
+                _ => false,
+            };
+            prop_assert!(is_good, "{taken:?}");
         }
     }
 
@@ -449,12 +535,12 @@ mod tests {
         check(with(steps(vec![step])), Ok(()));
         check(with(steps(vec![step; STEPS_PER_REPORT_MAX + 1])), Err("too long"));
         let reversed = v1::StepRecord { first_step: 7, ..step };
-        check(with(steps(vec![reversed])), Err("reversed"));
+        check_left_out(with(steps(vec![reversed])), "reversed");
         let huge = v1::StepRecord { floor_allocated: u64::MAX, ..step };
-        check(with(steps(vec![huge])), Err("beyond any real number"));
-        check(
+        check_left_out(with(steps(vec![huge])), "beyond any real number");
+        check_left_out(
             with(steps(vec![v1::StepRecord { device: DEVICES_MAX as u32, ..step }])),
-            Err("device 16"),
+            "device 16",
         );
         let outside = |use_: v1::OutsideUse, count| v1::RankReport {
             outside: vec![use_; count],
@@ -462,10 +548,10 @@ mod tests {
         };
         let nccl = v1::OutsideUse { origin: 7, device: 1, bytes: 5, count: 0 };
         check(with(outside(nccl, 128)), Ok(()));
-        check(with(outside(nccl, 300)), Err("300 origins"));
-        check(with(outside(v1::OutsideUse { device: 99, ..nccl }, 1)), Err("device 99"));
+        check_left_out(with(outside(nccl, 300)), "300 origins");
+        check_left_out(with(outside(v1::OutsideUse { device: 99, ..nccl }, 1)), "device 99");
         let much = v1::OutsideUse { bytes: u64::MAX, ..nccl };
-        check(with(outside(much, 1)), Err("beyond any real number"));
+        check_left_out(with(outside(much, 1)), "beyond any real number");
         let unreachable = v1::CaptureAnswer {
             capture_id: "cap-1".to_string(),
             tape_id: "t".to_string(),

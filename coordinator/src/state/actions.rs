@@ -17,7 +17,7 @@ use memtape_core::policy::{Decision, Facts, Mode, Objection, Outcome, Policy, Se
 use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
-use crate::records::ActionRecord;
+use crate::records::{ActionRecord, Cause};
 use crate::restart::target::{Order, Target};
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
@@ -261,7 +261,7 @@ impl Actions {
             Decision::Restart(_) | Decision::Nothing(_) => return,
         };
         let subject = format!("{} {}: {}", order.job, order.incident, decision);
-        context.push(Effect::Audit { action, subject });
+        context.push(Effect::Audit { action, subject, cause: Cause::User });
     }
 
     /// The capture that restarts waited for is closed, or deleted.

@@ -39,6 +39,15 @@ pub(crate) enum Loss {
     NotOwner,
     /// A job beyond the number that can be remembered, or a rank beyond its bound.
     NoRoom,
+    /// A rank or a job beyond those that one node may have.
+    NodeFull,
+    /// A rank that began or ended beyond the number that a node may report in a time.
+    NodeChangesTooMany,
+    /// A capture that an agent took by itself, beyond the number that its node or job may have in
+    /// a time.
+    AgentCapturesTooMany,
+    /// A rank of a report that broke a bound.
+    BadRank,
     /// An agent did not take its messages; its stream was closed.
     SlowAgent,
     /// An agent was refused: too many, or its name is taken.

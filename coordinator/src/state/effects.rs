@@ -15,7 +15,7 @@ use memtape_core::policy::{Decision, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::clock::Now;
-use crate::records::{End, Record, SeriesKey, StepRow};
+use crate::records::{Cause, End, Record, SeriesKey, StepRow};
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -45,6 +45,8 @@ pub(crate) enum Effect {
     ReleaseSnapshot(blake3::Hash),
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
+    /// Ask an agent to connect again, and to announce all its tapes then.
+    AskToComeAgain { node: String },
     /// Hand out work that takes its time.
     Start(Work),
     /// Count something that was done.
@@ -68,7 +70,7 @@ pub(crate) enum Effect {
     /// An attempt that had ended goes on.
     AttemptResumed { serial: u32 },
     /// Write into the audit what the coordinator does without being asked.
-    Audit { action: &'static str, subject: String },
+    Audit { action: &'static str, subject: String, cause: Cause },
     /// An incident was diagnosed: a restart may help.
     ConsiderRestart { incident: String },
 }

@@ -101,6 +101,9 @@ pub(crate) struct RefusedTapes {
 pub(crate) struct Report {
     pub(crate) number: u64,
     pub(crate) ranks: Vec<RankReport>,
+    /// Further ranks, which broke a bound and are left out, and what the first of them broke.
+    pub(crate) bad_ranks: u64,
+    pub(crate) bad_rank: String,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
     pub(crate) spool: Spool,

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
+use memtape_core::limits::CHANGES_QUEUED_MAX;
+
 use crate::clock;
 use crate::records::{SeriesKey, StepRow};
 use crate::store::backup::make::{self, Sink, WithSnapshots};
@@ -41,6 +43,8 @@ pub(crate) enum Unready {
     JournalGone,
     #[error("{0} changes wait because the journal cannot be written: is the disk full?")]
     Waiting(u64),
+    #[error("{0} changes wait for the journal: they come faster than the disk takes them")]
+    Behind(u64),
 }
 
 impl Store {
@@ -131,7 +135,12 @@ impl Store {
         if self.shared.health.journal_gone.load(Ordering::Relaxed) > 0 {
             return Some(Unready::JournalGone);
         }
-        (waiting > 0).then_some(Unready::Waiting(waiting))
+        let queued = self.shared.health.queued.load(Ordering::Relaxed);
+        match (waiting, queued) {
+            (1.., _) => Some(Unready::Waiting(waiting)),
+            (0, queued) if queued > CHANGES_QUEUED_MAX => Some(Unready::Behind(queued)),
+            _ => None,
+        }
     }
 
     /// Tells this store from others.
@@ -242,6 +251,7 @@ impl Store {
     }
 
     fn send(&self, job: Job) {
+        self.shared.health.queued.fetch_add(job.changes(), Ordering::Relaxed);
         // The thread ends only when all handles are gone, or when it panicked; then `done` is
         // dropped, which its receiver sees.
         if self.jobs.send(job).is_err() {

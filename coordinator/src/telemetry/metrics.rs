@@ -387,6 +387,11 @@ fn store_families(store: &Store) -> Vec<Family> {
         ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(
+            "memtape_store_queued",
+            "Changes that the journal has not taken yet",
+            count(&health.queued),
+        ),
+        gauge(
             "memtape_store_bytes",
             "Bytes on disk",
             vec![

@@ -1,5 +1,7 @@
 //! Agent-initiated captures: announced, uploaded, announced twice, kept over a restart.
 
+mod stolen;
+
 use memtape_core::limits::NAME_BYTES_MAX;
 
 use memtape_proto::v1;

@@ -102,7 +102,8 @@ pub struct Tokens {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct AuditEntry {
-    /// Numbers have no holes, unless an entry could not be written.
+    /// Numbers grow. A hole is an entry that could not be written, or an older one about agents
+    /// that was deleted.
     pub number: u64,
     /// When, in nanoseconds of Unix time.
     pub wall_ns: i64,
@@ -116,7 +117,8 @@ pub struct AuditEntry {
     pub action: String,
     /// To what.
     pub subject: String,
-    /// BLAKE3 of the entry before this one, in hexadecimal.
+    /// BLAKE3 of the entry before this one, in hexadecimal. Entries about captures that agents took
+    /// or caused are a chain of their own.
     pub before: String,
 }
 

@@ -4,12 +4,22 @@
 //! for it or waits for it. The announcement makes the record, durably before the report that
 //! acknowledges it. The snapshot may come any time later, once. The coordinator may have a capture
 //! of its own of the same death: this one shows the moment itself. Every message may come twice.
+//!
+//! An agent may be an enemy's: each node and each job has a rate of such captures, and what they
+//! cost does not grow with the captures that are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Outcome, Reason};
 use memtape_core::identity::ids::is_agent_capture;
-use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
+use memtape_core::limits::{
+    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
+    AGENT_CAPTURES_PER_MINUTE_MAX, JOBS_MAX, NODES_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX,
+};
+use memtape_core::rates::Rates;
 
-use crate::records::{CaptureRecord, PartRecord};
+use crate::records::{CaptureRecord, Cause, PartRecord};
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
@@ -24,6 +34,71 @@ const DETAIL: &str = "taken by the agent alone while the coordinator was away";
 const PENDING: &str = "; its snapshot is on its way";
 /// The same in stores of older versions.
 const PENDING_BEFORE: &str = "; its body is on its way";
+
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// What agents took by themselves, by job, and how often they may.
+#[derive(Debug)]
+pub(super) struct Initiated {
+    by_job: BTreeMap<String, BTreeSet<String>>,
+    of_nodes: Rates,
+    of_jobs: Rates,
+    logged: Rates,
+}
+
+impl Default for Initiated {
+    fn default() -> Self {
+        let (by_job, rates) = (BTreeMap::new(), Rates::new);
+        let minutely = |count: u64, at_once| rates(MINUTE_NS / count, at_once, NODES_MAX);
+        let job_ns = 60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX;
+        Self {
+            by_job,
+            of_nodes: minutely(AGENT_CAPTURES_PER_MINUTE_MAX, AGENT_CAPTURES_AT_ONCE_MAX),
+            of_jobs: rates(job_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX),
+            logged: minutely(REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX),
+        }
+    }
+}
+
+impl Initiated {
+    /// A capture is kept; of others than agents' nothing is noted.
+    pub(super) fn add(&mut self, record: &CaptureRecord) {
+        if is_agent_capture(&record.id) {
+            self.by_job.entry(record.job.clone()).or_default().insert(record.id.clone());
+        }
+    }
+
+    /// A capture is forgotten.
+    pub(super) fn remove(&mut self, record: &CaptureRecord) {
+        let Some(of_job) = self.by_job.get_mut(&record.job) else { return };
+        of_job.remove(&record.id);
+        if of_job.is_empty() {
+            self.by_job.remove(&record.job);
+        }
+    }
+
+    fn of_job(&self, job: &str) -> impl Iterator<Item = &String> {
+        self.by_job.get(job).into_iter().flatten()
+    }
+
+    /// May the agent of a node write something about a capture of a job?
+    fn take(&mut self, context: &mut Context, node: &str, job: &str) -> bool {
+        let now_ns = context.now.mono_ns;
+        let taken = self.of_nodes.check(now_ns, node).and_then(|()| {
+            self.of_jobs.take(now_ns, job)?;
+            self.of_nodes.take(now_ns, node)
+        });
+        let Err(wait) = taken else { return true };
+        context.lose(Loss::AgentCapturesTooMany);
+        if self.logged.take(now_ns, node).is_ok() {
+            tracing::warn!(
+                node = ?node, job = ?job, wait_s = wait.as_secs(),
+                "an agent announces too many captures: further ones are refused for a while"
+            );
+        }
+        false
+    }
+}
 
 impl Captures {
     /// An agent announces a capture that it took by itself.
@@ -52,26 +127,25 @@ impl Captures {
             complete: false,
         };
         let part = part(taken, node, number);
-        if let Some(known) = self.get_mut(&taken.capture) {
-            return announce_again(context, known, part);
+        if self.get(&taken.capture).is_some() {
+            return self.announce_again(context, &record, part);
         }
         // An agent that was restarted does not know of every death that an earlier one captured.
         // A capture whose snapshot never came shows nothing, and does not count.
+        let of_job = || self.initiated.of_job(&record.job).filter_map(|id| self.get(id));
         let is_known = |state: &CaptureState| {
-            is_agent_capture(&state.record.id)
-                && state.record.reason == record.reason
+            state.record.reason == record.reason
                 && state.part_of(&taken.tape_id).is_some_and(|part| part.hash.is_some())
         };
-        if taken.reason == AgentCaptureReason::Death && self.iter().any(is_known) {
+        if taken.reason == AgentCaptureReason::Death && of_job().any(is_known) {
             // Its snapshot is refused, and the agent forgets it.
             return context.lose(Loss::StaleSnapshot);
         }
-        let of_job = self.iter().filter(|state| state.record.job == record.job);
-        if of_job.filter(|state| is_agent_capture(&state.record.id)).count()
-            >= AGENT_CAPTURES_PER_JOB_MAX
-        {
-            tracing::warn!(job = ?record.job, "there are too many agent-initiated captures");
+        if of_job().count() >= AGENT_CAPTURES_PER_JOB_MAX {
             return context.lose(Loss::NoRoom);
+        }
+        if !self.initiated.take(context, node, &record.job) {
+            return;
         }
         let (job, step, reason) = (&record.job, record.step, record.reason.as_str());
         tracing::info!(
@@ -79,21 +153,26 @@ impl Captures {
             "an agent took a capture alone"
         );
         let subject = format!("{} by the agent of {node}", record.id);
-        context.push(Effect::Audit { action: "capture", subject });
+        context.push(Effect::Audit { action: "capture", subject, cause: Cause::Agent });
         self.insert(context, CaptureState::new(record, vec![part]));
     }
-}
 
-/// An announcement is repeated: a stored snapshot stays; that it cannot come any more is noted.
-fn announce_again(context: &mut Context, known: &mut CaptureState, part: PartRecord) {
-    let Some(known) = known.part_of_tape(&part.tape_id) else {
-        return context.lose(Loss::StaleSnapshot);
-    };
-    if known.hash.is_some() || *known == part {
-        return;
+    /// An announcement is repeated: a stored snapshot stays; that it cannot come any more is noted.
+    fn announce_again(&mut self, context: &mut Context, record: &CaptureRecord, part: PartRecord) {
+        let known = self.get_mut(&record.id).and_then(|known| known.part_of_tape(&part.tape_id));
+        let Some(known) = known else { return context.lose(Loss::StaleSnapshot) };
+        if known.hash.is_some() || *known == part {
+            return;
+        }
+        if !self.initiated.take(context, &part.node, &record.job) {
+            return;
+        }
+        if let Some(known) = self.get_mut(&record.id).and_then(|of| of.part_of_tape(&part.tape_id))
+        {
+            context.put(&part);
+            *known = part;
+        }
     }
-    context.put(&part);
-    *known = part;
 }
 
 /// May an agent send this snapshot of an agent-initiated capture?

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
+use crate::state::captures::agent_initiated::Initiated;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
@@ -48,6 +49,8 @@ pub(crate) struct Captures {
     clock: StoreClock,
     ids: Ids,
     captures: BTreeMap<String, CaptureState>,
+    /// What agents took by themselves.
+    initiated: Initiated,
 }
 
 /// A capture and its parts, in order of ranks. Only [`Captures`] changes it.
@@ -157,7 +160,9 @@ impl Captures {
             ids.seen(&record.id);
             captures.insert(record.id.clone(), CaptureState::new(record, parts));
         }
-        Self { retention, clock, ids, captures }
+        let mut initiated = Initiated::default();
+        captures.values().for_each(|state: &CaptureState| initiated.add(&state.record));
+        Self { retention, clock, ids, captures, initiated }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<&CaptureState> {
@@ -244,6 +249,7 @@ impl Captures {
             changes.put(part);
         }
         context.write(changes);
+        self.initiated.add(&state.record);
         self.captures.insert(state.record.id.clone(), state);
     }
 
@@ -478,6 +484,7 @@ impl Captures {
     /// Deletes a capture: first the references, durably, then the snapshots.
     fn forget(&mut self, context: &mut Context, id: &str) {
         let Some(state) = self.captures.remove(id) else { return };
+        self.initiated.remove(&state.record);
         let mut changes = Changes::default();
         changes.delete(&state.record);
         for part in &state.parts {
@@ -534,6 +541,7 @@ mod tests {
             clock: StoreClock::go_on(begin, None),
             ids: Ids::default(),
             captures: BTreeMap::from([("cap-1".into(), CaptureState::new(record, Vec::new()))]),
+            initiated: Initiated::default(),
         };
         let mut context = Context::new(Now {
             mono_ns: begin.mono_ns + (mono_days * DAY_NS).unsigned_abs(),

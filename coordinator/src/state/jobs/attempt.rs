@@ -91,6 +91,32 @@ pub(crate) struct Node {
     pub(crate) refused: RefusedTapes,
     /// Streams that replaced a live one, and since when they are counted.
     pub(super) replaced: (u32, u64),
+    /// When its agent may be asked to announce everything again, and the wait after that.
+    pub(super) ask_again: Wait,
+}
+
+/// When something may be done again: later each time.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Wait {
+    at_ns: u64,
+    wait_ns: u64,
+}
+
+impl Wait {
+    /// Is it time? Then the next time is later.
+    pub(super) fn take(&mut self, now_ns: u64, least_ns: u64, most_ns: u64) -> bool {
+        if now_ns < self.at_ns {
+            return false;
+        }
+        self.wait_ns = self.wait_ns.saturating_mul(2).clamp(least_ns, most_ns);
+        self.at_ns = now_ns.saturating_add(self.wait_ns);
+        true
+    }
+
+    /// It has helped: the next wait is the shortest one.
+    pub(super) fn end(&mut self) {
+        self.wait_ns = 0;
+    }
 }
 
 /// Bounds and settings of new attempts.
@@ -101,6 +127,8 @@ pub(crate) struct Limits {
     pub(crate) triggers: TriggerLimits,
     /// Ranks of all attempts that are remembered.
     pub(crate) ranks_max: usize,
+    /// A rank without an owner joins no job of an owner.
+    pub(crate) owners_required: bool,
 }
 
 impl Attempt {

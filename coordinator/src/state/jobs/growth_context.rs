@@ -100,6 +100,7 @@ mod tests {
             capture: Default::default(),
             triggers: Default::default(),
             ranks_max: 4,
+            owners_required: false,
         };
         let mut jobs = Jobs::new(limits);
         for rank in 0..4 {

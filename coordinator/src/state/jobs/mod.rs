@@ -10,20 +10,25 @@
 //! about the right one, however late it comes.
 //!
 //! A job belongs to the owner whose rank came first; no rank of another owner joins it. What there
-//! is no room for is taken from the owner who has most.
+//! is no room for is taken from the node that holds most (`shares.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
 use memtape_core::identity::owner::Workload;
-use memtape_core::limits::JOBS_MAX;
+use memtape_core::limits::{
+    JOBS_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
+};
+use memtape_core::rates::Rates;
 
 use crate::clock::Now;
 use crate::records::{AttemptRecord, End, RankRecord};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
+use crate::state::jobs::shares::Holdings;
 use crate::state::messages::RankUp;
 use crate::store::Changes;
 
@@ -34,11 +39,14 @@ pub(crate) mod host_readings;
 pub(crate) mod ownership;
 pub(crate) mod reports;
 pub(crate) mod restore;
+pub(crate) mod shares;
 pub(crate) mod silence;
 
 /// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
 /// when a rank of it began. No launcher starts a job again so soon.
 const CLOCKS_APART_NS: i64 = 500_000_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// All jobs and nodes.
 #[derive(Debug)]
@@ -52,6 +60,12 @@ pub(crate) struct Jobs {
     /// Tapes by the names that agents before version 1.6 gave them.
     old_names: BTreeMap<String, (u32, u32)>,
     nodes: BTreeMap<String, Node>,
+    /// Ranks of each node.
+    holdings: Holdings,
+    /// How often nodes change what is remembered.
+    changes: Rates,
+    /// How often the log has a line about a node's bad reports.
+    logged: Rates,
     next_serial: u32,
     /// Attempts whose machines may have something to say.
     touched: BTreeSet<u32>,
@@ -78,6 +92,17 @@ impl Jobs {
             tapes: BTreeMap::new(),
             old_names: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            holdings: Holdings::default(),
+            changes: Rates::new(
+                60 * SECOND_NS / NODE_CHANGES_PER_MINUTE_MAX,
+                NODE_CHANGES_AT_ONCE_MAX,
+                NODES_MAX,
+            ),
+            logged: Rates::new(
+                60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX,
+                REFUSALS_LOGGED_AT_ONCE_MAX,
+                NODES_MAX,
+            ),
             next_serial: 0,
             touched: BTreeSet::new(),
         }
@@ -220,9 +245,10 @@ impl Jobs {
         if self.tapes.len() >= self.limits.ranks_max {
             return Err(Loss::NoRoom);
         }
+        self.admit_rank(node)?;
         let (serial, is_new_attempt) = match self.attempt_for(&up) {
             Some(serial) => (serial, false),
-            None => (self.begin_attempt(now, &up)?, true),
+            None => (self.begin_attempt(now, node, &up)?, true),
         };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::NoRoom) };
         if attempt.ranks.len() >= self.limits.capture.ranks_max {
@@ -237,6 +263,7 @@ impl Jobs {
         describe(&mut record, node, up);
         let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
         let presence = Presence::Here;
+        self.holdings.add(node, presence);
         let here_since_ns = now.mono_ns;
         let rank =
             Rank { record, presence, here_since_ns, reported_ns, stepped_ns, ..Rank::default() };
@@ -264,6 +291,7 @@ impl Jobs {
         attempt.belong_to(up.owner.as_ref());
         let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
+        let before = rank.presence;
         let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
         if is_back {
             // Its agent did not know its tape, or what became of it, and now does; if the process
@@ -278,6 +306,7 @@ impl Jobs {
             (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
             (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
         }
+        self.holdings.changed(node, before, rank.presence);
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
         let is_news = is_back || rank.record != before;
@@ -303,7 +332,8 @@ impl Jobs {
         nearest.map(|attempt| attempt.record.serial)
     }
 
-    fn begin_attempt(&mut self, now: Now, up: &RankUp) -> Result<u32, Loss> {
+    fn begin_attempt(&mut self, now: Now, node: &str, up: &RankUp) -> Result<u32, Loss> {
+        self.admit_attempt(node)?;
         if !self.jobs.contains_key(&up.job) && self.jobs.len() >= JOBS_MAX {
             return Err(Loss::NoRoom);
         }
@@ -324,6 +354,7 @@ impl Jobs {
             ended_wall_ns: None,
             // Its first rank tells it.
             owner: None,
+            node: node.to_string(),
         };
         let mut attempt = Attempt::new(record, &self.limits);
         if let Some(earlier) = self.newest(&up.job) {
@@ -373,6 +404,9 @@ impl Jobs {
 
     fn remove(&mut self, serial: u32) -> Option<Attempt> {
         let attempt = self.attempts.remove(&serial)?;
+        for rank in attempt.ranks.values() {
+            self.holdings.remove(&rank.record.node, rank.presence);
+        }
         if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
             serials.retain(|other| *other != serial);
             if serials.is_empty() {
@@ -465,6 +499,7 @@ mod tests {
             capture: capture::Limits::default(),
             triggers: TriggerLimits::default(),
             ranks_max: memtape_core::limits::RANKS_MAX,
+            owners_required: false,
         }
     }
 

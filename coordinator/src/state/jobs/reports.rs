@@ -27,6 +27,11 @@ const NAME_HELD_NS: u64 = 5_000_000_000;
 const REPLACED_MAX: u32 = 4;
 const REPLACED_NS: u64 = 60_000_000_000;
 
+/// Time between two requests to the agent of a node to announce everything again. It doubles as
+/// long as the agent still reports of tapes that are not known: there may be no room for them.
+const ASK_AGAIN_NS_MIN: u64 = 10_000_000_000;
+const ASK_AGAIN_NS_MAX: u64 = 600_000_000_000;
+
 /// Why an agent is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum AgentRefused {
@@ -98,6 +103,9 @@ impl Jobs {
     /// A tape is announced.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
+        if self.changes.check(context.now.mono_ns, node).is_err() {
+            return context.lose(Loss::NodeChangesTooMany);
+        }
         let announced = match self.announce(context.now, node, up) {
             Ok(announced) => announced,
             Err(loss) => {
@@ -118,6 +126,8 @@ impl Jobs {
             context.push(Effect::AttemptResumed { serial: announced.serial });
         }
         if announced.is_news {
+            // There is one, as was checked.
+            let _ = self.changes.take(context.now.mono_ns, node);
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
                 changes.put(&rank.record);
@@ -143,13 +153,25 @@ impl Jobs {
         node.host = report.host;
         node.note_spool(context, name, report.spool);
         node.note_refused(context, name, report.refused);
+        if report.bad_ranks > 0 {
+            context.push(Effect::Lose(Loss::BadRank, report.bad_ranks));
+            if self.logged.take(context.now.mono_ns, name).is_ok() {
+                let (ranks, why) = (report.bad_ranks, report.bad_rank);
+                tracing::warn!(node = ?name, ranks, "ranks of a report are left out: {why}");
+            }
+        }
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
         let mut shares = Shares::new();
+        let mut is_unknown = false;
         for of_rank in &report.ranks {
-            let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else { continue };
+            let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else {
+                is_unknown = true;
+                continue;
+            };
             host_readings::add_shares(&mut shares, &rank.record.device_uuids, of_rank);
         }
+        self.ask_again(context, name, is_unknown);
         let around = NodeContext { gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Batch::new();
         for rank in report.ranks {
@@ -159,6 +181,19 @@ impl Jobs {
         context.push(Effect::KeepSteps { node, report: number, batch, share });
         if is_first {
             self.announced_all(context, name);
+        }
+    }
+
+    /// Asks the agent of a node to announce everything again where it reports of a tape that is not
+    /// known: its job was forgotten, or there was no room for it. Before the report is
+    /// acknowledged, so that the agent sends it again, too.
+    fn ask_again(&mut self, context: &mut Context, name: &str, is_unknown: bool) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if !is_unknown {
+            return node.ask_again.end();
+        }
+        if node.ask_again.take(context.now.mono_ns, ASK_AGAIN_NS_MIN, ASK_AGAIN_NS_MAX) {
+            context.push(Effect::AskToComeAgain { node: name.to_string() });
         }
     }
 
@@ -254,7 +289,11 @@ impl Jobs {
             // Repeated after a reconnect.
             return;
         }
+        if self.changes.take(context.now.mono_ns, node).is_err() {
+            return context.lose(Loss::NodeChangesTooMany);
+        }
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
+        self.holdings.changed(node, rank.presence, Presence::Ended);
         rank.end(ended);
         if let Some(failure) = rank.death(ranks) {
             context.push(Effect::RankFailed { serial, failure });

@@ -74,6 +74,7 @@ impl Jobs {
             attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
         }
         self.tapes.insert(tape_id, (record.serial, record.rank));
+        self.holdings.add(&record.node, presence);
         let rank = Rank {
             presence,
             step: record.step,

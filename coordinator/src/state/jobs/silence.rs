@@ -166,6 +166,7 @@ mod tests {
             capture: Default::default(),
             triggers: Default::default(),
             ranks_max: 4,
+            owners_required: false,
         };
         let mut jobs = Jobs::new(limits);
         let now = Now { mono_ns: 100 * SECOND, wall_ns: 0 };

@@ -61,6 +61,8 @@ pub(crate) struct Health {
     pub(crate) steps_expired_bytes: AtomicU64,
     /// Changes that wait for a journal that can be written again.
     pub(crate) waiting: AtomicU64,
+    /// Changes that the thread of the store has not begun to write.
+    pub(crate) queued: AtomicU64,
     /// Changes given up because more waited than can be kept.
     pub(crate) given_up: AtomicU64,
     /// Length of the journal.

@@ -63,6 +63,20 @@ pub(crate) enum Job {
     Point { pin: Pin, taken: Taken },
 }
 
+impl Job {
+    /// How many changes of records it brings.
+    pub(crate) fn changes(&self) -> u64 {
+        match self {
+            Self::Write { changes, .. } => changes.len() as u64,
+            Self::Steps { .. }
+            | Self::Forget { .. }
+            | Self::Expire { .. }
+            | Self::Flush { .. }
+            | Self::Point { .. } => 0,
+        }
+    }
+}
+
 /// Changes with those who wait for them.
 struct Group {
     changes: Vec<Change>,
@@ -180,6 +194,7 @@ impl Writer {
         let mut groups = Vec::new();
         let mut next = first;
         while let Some(job) = next {
+            self.shared.health.queued.fetch_sub(job.changes(), Relaxed);
             // Whatever is no record is done in its turn, after the records before it.
             match job {
                 Job::Write { changes, done, is_kept } => {

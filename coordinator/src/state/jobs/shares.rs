@@ -1,0 +1,253 @@
+//! Whose attempt gives way where there is no room: what came by each node, and which attempt is
+//! forgotten first.
+//!
+//! An agent proves its node by its certificate, and says itself whose its ranks are. So what there
+//! is no room for is taken from the node that holds most, and on that node from the owner who has
+//! most. An attempt counts for the node whose rank began it, a rank for the node that announced it.
+//! What a node announces pushes out no running attempt of a node with less than an equal part.
+//! Names of owners and jobs are given elsewhere.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_core::identity::owner::Owner;
+use memtape_core::limits::{
+    ATTEMPTS_PER_JOB_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX, RANKS_RUNNING_PER_NODE_MAX,
+};
+
+use crate::state::counters::Loss;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Presence};
+
+/// The part of all ranks that one node may hold: an eighth.
+const NODES_AT_LEAST: usize = 8;
+
+/// Ranks of one node.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Held {
+    /// All that are remembered.
+    pub(super) ranks: usize,
+    /// Those that have not ended.
+    pub(super) running: usize,
+}
+
+/// Ranks of each node.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Holdings(BTreeMap<String, Held>);
+
+/// The rank for which room is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) owner: Option<&'a Owner>,
+}
+
+/// What each node has of what there is too much of, ranks or jobs, and what each owner has by it.
+struct Shares<'a> {
+    nodes: BTreeMap<&'a str, usize>,
+    owners: BTreeMap<(&'a str, Option<&'a Owner>), usize>,
+    /// The part of one node where all nodes have the same.
+    equal: usize,
+}
+
+impl Holdings {
+    pub(super) fn of(&self, node: &str) -> Held {
+        self.0.get(node).copied().unwrap_or_default()
+    }
+
+    /// One rank more of a node.
+    pub(super) fn add(&mut self, node: &str, presence: Presence) {
+        let held = self.0.entry(node.to_string()).or_default();
+        held.ranks += 1;
+        held.running += usize::from(presence != Presence::Ended);
+    }
+
+    /// A rank of a node is forgotten.
+    pub(super) fn remove(&mut self, node: &str, presence: Presence) {
+        let Some(held) = self.0.get_mut(node) else { return };
+        held.ranks = held.ranks.saturating_sub(1);
+        held.running = held.running.saturating_sub(usize::from(presence != Presence::Ended));
+        if held.ranks == 0 {
+            self.0.remove(node);
+        }
+    }
+
+    /// A rank of a node was here or not, and now is or is not.
+    pub(super) fn changed(&mut self, node: &str, before: Presence, now: Presence) {
+        let Some(held) = self.0.get_mut(node) else { return };
+        held.running += usize::from(now != Presence::Ended);
+        held.running = held.running.saturating_sub(usize::from(before != Presence::Ended));
+    }
+}
+
+impl Attempt {
+    /// The node whose rank began it; before version 1.7 of the records the one with its first rank.
+    fn begun_by(&self) -> &str {
+        match self.record.node.as_str() {
+            "" => self.ranks.values().next().map_or("", |rank| &rank.record.node),
+            node => node,
+        }
+    }
+
+    /// When it was over, for the order in which attempts are forgotten.
+    fn over(&self) -> (bool, Option<i64>, i64) {
+        let record = &self.record;
+        (record.ended_wall_ns.is_none(), record.ended_wall_ns, record.started_wall_ns)
+    }
+}
+
+impl Jobs {
+    /// May a node have one rank more?
+    ///
+    /// # Errors
+    /// It has as many as a node can have.
+    pub(super) fn admit_rank(&self, node: &str) -> Result<(), Loss> {
+        let held = self.holdings.of(node);
+        let is_full = held.running >= RANKS_RUNNING_PER_NODE_MAX;
+        if is_full || held.ranks >= self.ranks_per_node_max() {
+            return Err(Loss::NodeFull);
+        }
+        Ok(())
+    }
+
+    /// May a node begin one attempt more?
+    ///
+    /// # Errors
+    /// As many as a node can have are running.
+    pub(super) fn admit_attempt(&self, node: &str) -> Result<(), Loss> {
+        let running = self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == node);
+        if running.count() >= JOBS_RUNNING_PER_NODE_MAX {
+            return Err(Loss::NodeFull);
+        }
+        Ok(())
+    }
+
+    fn ranks_per_node_max(&self) -> usize {
+        let ranks_max = self.limits.ranks_max;
+        (ranks_max / NODES_AT_LEAST).max(RANKS_RUNNING_PER_NODE_MAX.min(ranks_max))
+    }
+
+    /// The attempt to forget first when there is no room: of a job that has too many, one that came
+    /// by the node that began most of them; else, by a node that has as many ranks as a node may
+    /// have, one of its own; else one of the node that holds most, and there of the owner who has
+    /// most. Those that were over first go first, those with an open incident after the others.
+    /// Where none is over, a running one of the node that holds most gives way to a newcomer that
+    /// has less than an equal part.
+    pub(crate) fn surplus(
+        &self,
+        newcomer: Option<Newcomer<'_>>,
+        has_open_incident: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
+        if let Some(serials) = crowded {
+            return self.surplus_of_job(serials);
+        }
+        let has_ended = || self.attempts.values().filter(|attempt| attempt.has_ended());
+        let full_node = newcomer
+            .map(|new| new.node)
+            .filter(|node| self.holdings.of(node).ranks >= self.ranks_per_node_max());
+        if let Some(node) = full_node {
+            let own = has_ended().filter(|attempt| attempt.begun_by() == node);
+            let first = own.min_by_key(|of| (has_open_incident(of.record.serial), of.over()));
+            return first.map(|attempt| attempt.record.serial);
+        }
+        // Before it is full: the next job or rank shall find a place.
+        let are_ranks_full = self.tapes.len() >= self.limits.ranks_max;
+        if self.jobs.len() < JOBS_MAX && !are_ranks_full {
+            return None;
+        }
+        let shares = self.shares(newcomer, are_ranks_full);
+        let order = |attempt: &&Attempt| {
+            let (node, owner) = shares.of(attempt);
+            let open = has_open_incident(attempt.record.serial);
+            (Reverse(node), Reverse(owner), open, attempt.over())
+        };
+        let gives_way = |attempt: &&Attempt| {
+            newcomer.is_none_or(|newcomer| shares.gives_way(attempt, newcomer))
+        };
+        let ended = has_ended().filter(gives_way).min_by_key(order);
+        // Its agents are away: whether it runs is not known.
+        let away = || self.attempts.values().filter(|of| of.ranks_here() == 0);
+        let oldest = ended.or_else(|| away().filter(gives_way).min_by_key(order));
+        let running = || {
+            let newcomer = newcomer?;
+            let all = self.attempts.values();
+            let newest = all.max_by_key(|of| (shares.of(of), of.record.serial))?;
+            shares.gives_way_running(newest, newcomer).then_some(newest)
+        };
+        oldest.or_else(running).map(|attempt| attempt.record.serial)
+    }
+
+    /// The attempt to forget of a job that has too many: the oldest that is over, else the newest,
+    /// of those that came by the node that began most.
+    fn surplus_of_job(&self, serials: &[u32]) -> Option<u32> {
+        let all = || serials.iter().filter_map(|serial| self.attempts.get(serial));
+        let mut begun = BTreeMap::<&str, usize>::new();
+        for attempt in all() {
+            *begun.entry(attempt.begun_by()).or_default() += 1;
+        }
+        let most = begun.values().max()?;
+        let of_most = || all().filter(|attempt| begun.get(attempt.begun_by()) == Some(most));
+        // Attempts that an agent makes up push out none that runs.
+        let over = of_most().find(|attempt| attempt.ranks_here() == 0);
+        over.or(of_most().next_back()).map(|attempt| attempt.record.serial)
+    }
+
+    fn shares<'a>(&'a self, newcomer: Option<Newcomer<'a>>, are_ranks_full: bool) -> Shares<'a> {
+        let mut jobs = BTreeSet::new();
+        let (mut nodes, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        for attempt in self.attempts.values() {
+            let of = (attempt.begun_by(), attempt.record.owner.as_ref());
+            let is_new = jobs.insert((of, &attempt.record.job));
+            let more = if are_ranks_full { attempt.ranks.len() } else { usize::from(is_new) };
+            *owners.entry(of).or_default() += more;
+            *nodes.entry(of.0).or_default() += more;
+        }
+        if are_ranks_full {
+            nodes =
+                self.holdings.0.iter().map(|(node, held)| (node.as_str(), held.ranks)).collect();
+        }
+        if let Some(newcomer) = newcomer {
+            nodes.entry(newcomer.node).or_default();
+        }
+        let room = if are_ranks_full { self.limits.ranks_max } else { JOBS_MAX };
+        let equal = room / nodes.len().max(1);
+        Shares { nodes, owners, equal }
+    }
+}
+
+impl Shares<'_> {
+    /// What the node and the owner of an attempt have.
+    fn of(&self, attempt: &Attempt) -> (usize, usize) {
+        let (node, owner) = (attempt.begun_by(), attempt.record.owner.as_ref());
+        self.of_both(node, owner)
+    }
+
+    fn of_both(&self, node: &str, owner: Option<&Owner>) -> (usize, usize) {
+        let of_owner = self.owners.get(&(node, owner)).copied().unwrap_or(0);
+        (self.nodes.get(node).copied().unwrap_or(0), of_owner)
+    }
+
+    /// May an attempt that is over be forgotten for a rank of the newcomer? Not where the newcomer
+    /// has more.
+    fn gives_way(&self, attempt: &Attempt, newcomer: Newcomer<'_>) -> bool {
+        let ((node, owner), own) = (self.of(attempt), self.of_both(newcomer.node, newcomer.owner));
+        match attempt.begun_by() == newcomer.node {
+            true => owner >= own.1,
+            false => node >= own.0,
+        }
+    }
+
+    /// The same of one that runs.
+    fn gives_way_running(&self, attempt: &Attempt, newcomer: Newcomer<'_>) -> bool {
+        let ((node, owner), own) = (self.of(attempt), self.of_both(newcomer.node, newcomer.owner));
+        match attempt.begun_by() == newcomer.node {
+            true => owner > own.1 + 1,
+            false => node > own.0 + 1 && own.0 < self.equal,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;
