@@ -48,6 +48,7 @@ pub(crate) struct Door {
     rates: Rates,
     audited: Rates,
     logged: Rates,
+    bad_tokens: Rates,
     keys: Keys,
     pub(crate) tokens: Tokens,
     pub(crate) audit: Audit,
@@ -67,9 +68,21 @@ impl Door {
         let policy = file.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
         let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
         let (rates, audited) = (Rates::of_requests(), Rates::of_audited());
-        let logged = Rates::of_logged();
+        let (logged, bad_tokens) = (Rates::of_logged(), Rates::of_bad_tokens());
         let keys = Keys::default();
-        Ok(Self { file, policy, changed, tls, rates, audited, logged, keys, tokens, audit })
+        Ok(Self {
+            file,
+            policy,
+            changed,
+            tls,
+            rates,
+            audited,
+            logged,
+            bad_tokens,
+            keys,
+            tokens,
+            audit,
+        })
     }
 
     /// TLS of the port, where it has any.
@@ -87,9 +100,19 @@ impl Door {
     /// # Errors
     /// They have no role, or ask too often.
     pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
+        let (now_ns, network) = (clock::now().mono_ns, peer.network().to_string());
+        // Before a signature is verified, which costs more than all else. Our own tokens cost a
+        // look into a table.
+        if token.is_some_and(|token| self.tokens.holder(token, latest_ns()).is_none()) {
+            self.bad_tokens.check(now_ns, &network).map_err(Refused::TooMany)?;
+        }
         let caller = self.identify(peer, token);
+        if caller == Err(Refused::BadToken) {
+            // There was one, unless another request of the same network took it meanwhile.
+            let _ = self.bad_tokens.take(now_ns, &network);
+        }
         let bucket = self.bucket(peer, caller.as_ref().ok());
-        self.rates.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)?;
+        self.rates.take(now_ns, &bucket).map_err(Refused::TooMany)?;
         caller
     }
 

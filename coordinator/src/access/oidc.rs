@@ -118,6 +118,10 @@ impl Keys {
             return None;
         }
         let header = decode_header(token).ok()?;
+        // What must be understood and is not (RFC 7515, 4.1.11): no extension is known here.
+        if header.crit.is_some() {
+            return None;
+        }
         let is_known = verification(header.alg).is_some();
         let keys = self.of(provider)?;
         let is_meant = |key: &&Jwk| match &header.kid {
@@ -378,6 +382,9 @@ mod tests {
         let alice =
             User { name: "oidc:alice@example.org".to_string(), groups: vec!["team-a".to_string()] };
         assert_eq!(issuer.user(&issuer.token(&header, &claims())), Some(alice.clone()));
+        // An extension that must be understood, and is not.
+        let critical = json!({ "alg": "ES256", "kid": "k1", "crit": ["b64"], "b64": false });
+        assert_eq!(issuer.user(&issuer.token(&critical, &claims())), None);
         let unnamed = json!({ "alg": "ES256" });
         assert_eq!(issuer.user(&issuer.token(&unnamed, &claims())), Some(alice.clone()));
         let several = changed("aud", json!(["other", "memtape"]));

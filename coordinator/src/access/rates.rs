@@ -1,29 +1,23 @@
 //! How often each caller may ask: a bucket of requests for each, which fills again with time.
 //!
 //! Known callers have their own bucket, wherever they ask from; all others share that of their
-//! address. The clock is passed in.
+//! address. The clock is passed in, core counts.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use memtape_core::limits::{
-    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_PER_SECOND_MAX,
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX,
+    CALLERS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_AT_ONCE_MAX,
+    REQUESTS_PER_SECOND_MAX,
 };
+use memtape_core::rates;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The buckets of all callers.
 #[derive(Debug)]
-pub(super) struct Rates {
-    /// Time after which one more request has room.
-    refill_ns: u64,
-    /// Time after which an empty bucket is full.
-    full_ns: u64,
-    /// When each bucket is full again.
-    full_at_ns: Mutex<HashMap<String, u64>>,
-}
+pub(super) struct Rates(Mutex<rates::Rates>);
 
 impl Rates {
     /// Of all requests.
@@ -41,26 +35,24 @@ impl Rates {
         Self::new(60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
     }
 
+    /// Of tokens that are not valid: no network makes the coordinator verify signatures all the
+    /// time.
+    pub(super) fn of_bad_tokens() -> Self {
+        Self::new(60 * SECOND_NS / BAD_TOKENS_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX)
+    }
+
     fn new(refill_ns: u64, at_once: u64) -> Self {
-        Self { refill_ns, full_ns: refill_ns * at_once, full_at_ns: Mutex::default() }
+        Self(Mutex::new(rates::Rates::new(refill_ns, at_once, CALLERS_MAX)))
     }
 
     /// Takes one request from a caller's bucket; the time to wait where it is empty.
     pub(super) fn take(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
-        let mut all = self.full_at_ns.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= CALLERS_MAX && !all.contains_key(caller) {
-            // A full bucket says nothing.
-            all.retain(|_, full_at_ns| *full_at_ns > now_ns);
-            if all.len() >= CALLERS_MAX {
-                return Err(Duration::from_secs(1));
-            }
-        }
-        let full_at_ns = all.get(caller).copied().unwrap_or(0).max(now_ns) + self.refill_ns;
-        if full_at_ns - now_ns > self.full_ns {
-            return Err(Duration::from_nanos(full_at_ns - now_ns - self.full_ns));
-        }
-        all.insert(caller.to_string(), full_at_ns);
-        Ok(())
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now_ns, caller)
+    }
+
+    /// Has a caller's bucket a request left? Takes none.
+    pub(super) fn check(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).check(now_ns, caller)
     }
 }
 
@@ -96,6 +88,6 @@ mod tests {
             assert!(rates.take(0, &caller.to_string()).is_ok());
         }
         assert!(rates.take(0, "one more").is_err());
-        assert!(rates.take(rates.refill_ns, "one more").is_ok());
+        assert!(rates.take(SECOND_NS / REQUESTS_PER_SECOND_MAX, "one more").is_ok());
     }
 }

@@ -3,13 +3,14 @@
 //! A caller has a number of requests at once, and of these a few with large answers. A handler asks
 //! for room before it makes a large answer; without room it waits for a while. The call keeps both
 //! until the answer is sent or the client has left. A caller whose clients do not read keeps its
-//! own places occupied, and no others'.
+//! own places occupied, and no others': at most a quarter of the bytes, or one larger answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use memtape_core::limits::{
-    ANSWERS_BYTES_MAX, LARGE_ANSWERS_PER_CALLER_MAX, REQUESTS_IN_PROGRESS_MAX,
+    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
+    REQUESTS_IN_PROGRESS_MAX,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -20,30 +21,35 @@ use crate::state::effects::Share;
 #[derive(Debug)]
 pub(crate) struct Answers {
     pub(crate) bytes: Door,
-    requests: Shares,
-    large: Shares,
+    requests: Shares<Semaphore>,
+    large: Shares<Semaphore>,
+    /// Bytes of each caller.
+    own: Shares<Door>,
 }
 
-/// The places of each caller.
+/// What each caller has.
 #[derive(Debug)]
-struct Shares {
-    each: usize,
-    callers: Mutex<HashMap<String, Weak<Semaphore>>>,
+struct Shares<T> {
+    make: fn() -> T,
+    callers: Mutex<HashMap<String, Weak<T>>>,
 }
 
 /// The room of one answer.
 #[derive(Debug)]
 pub(crate) struct Room {
     _place: OwnedSemaphorePermit,
-    _share: Share,
+    _shares: [Share; 2],
+    /// Remembers the bytes of its caller.
+    _own: Arc<Door>,
 }
 
 impl Default for Answers {
     fn default() -> Self {
         Self {
             bytes: Door::new(ANSWERS_BYTES_MAX),
-            requests: Shares::new(REQUESTS_IN_PROGRESS_MAX),
-            large: Shares::new(LARGE_ANSWERS_PER_CALLER_MAX),
+            requests: Shares::new(|| Semaphore::new(REQUESTS_IN_PROGRESS_MAX)),
+            large: Shares::new(|| Semaphore::new(LARGE_ANSWERS_PER_CALLER_MAX)),
+            own: Shares::new(|| Door::new(ANSWERS_BYTES_PER_CALLER_MAX)),
         }
     }
 }
@@ -56,23 +62,26 @@ impl Answers {
 
     /// Waits for room for an answer of about this many bytes; none only when the coordinator stops.
     pub(crate) async fn enter(&self, caller: String, bytes: u64) -> Option<Room> {
-        let place = self.large.of(caller).acquire_owned().await.ok()?;
-        Some(Room { _place: place, _share: self.bytes.enter(bytes).await })
+        let place = self.large.of(caller.clone()).acquire_owned().await.ok()?;
+        let own = self.own.of(caller);
+        // Its own first: it holds no bytes of the others while it waits for its own.
+        let shares = [own.enter(bytes).await, self.bytes.enter(bytes).await];
+        Some(Room { _place: place, _shares: shares, _own: own })
     }
 }
 
-impl Shares {
-    fn new(each: usize) -> Self {
-        Self { each, callers: Mutex::default() }
+impl<T> Shares<T> {
+    fn new(make: fn() -> T) -> Self {
+        Self { make, callers: Mutex::default() }
     }
 
-    fn of(&self, caller: String) -> Arc<Semaphore> {
+    fn of(&self, caller: String) -> Arc<T> {
         let mut all = lock(&self.callers);
         if let Some(known) = all.get(&caller).and_then(Weak::upgrade) {
             return known;
         }
         all.retain(|_, known| known.strong_count() > 0);
-        let added = Arc::new(Semaphore::new(self.each));
+        let added = Arc::new((self.make)());
         all.insert(caller, Arc::downgrade(&added));
         added
     }
@@ -106,6 +115,22 @@ mod tests {
         assert!(of_a.iter().all(Option::is_some) && begin("a").is_none() && begin("b").is_some());
         of_a.pop();
         assert!(begin("a").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_caller_has_at_most_a_quarter_of_the_bytes() {
+        let answers = Answers::default();
+        let half = ANSWERS_BYTES_PER_CALLER_MAX / 2;
+        let of_a = [enter(&answers, "a", half).await, enter(&answers, "a", half).await];
+        assert!(of_a.iter().all(Option::is_some));
+        assert!(enter(&answers, "a", half).await.is_none());
+        assert_eq!(answers.bytes.bytes(), ANSWERS_BYTES_PER_CALLER_MAX);
+        for caller in ["b", "c", "d"] {
+            // Freed at once.
+            assert!(enter(&answers, caller, ANSWERS_BYTES_PER_CALLER_MAX).await.is_some());
+        }
+        drop(of_a);
+        assert!(enter(&answers, "a", ANSWERS_BYTES_PER_CALLER_MAX).await.is_some());
     }
 
     #[tokio::test]

@@ -7,7 +7,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aide::openapi::{Info, OpenApi};
+use aide::OperationOutput;
+use aide::generate::GenContext;
+use aide::openapi::{Info, OpenApi, Operation, Response as Described};
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -76,10 +79,13 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
     // The document describes itself, too: it is complete when all routes have been added.
     let made = Arc::new(OnceLock::new());
     let served = made.clone();
-    let routes = routes.get("/openapi.json", "This document.", async move || -> Answer<Value> {
-        let document: &Value = served.get().ok_or_else(Problem::stopping)?;
-        Ok(Json(document.clone()))
-    });
+    let routes = routes.get(
+        "/openapi.json",
+        "This document.",
+        async move || -> Result<Document, Problem> {
+            served.get().cloned().ok_or_else(Problem::stopping)
+        },
+    );
     let index = Index { document: DOCUMENT.to_string(), routes: routes.listed() };
     let routes =
         routes.get("", "This list of requests.", async move |_: Asking| -> Answer<Index> {
@@ -87,7 +93,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         });
     let routes = routes.into_router().finish_api(&mut document);
     // It is set once.
-    let _ = made.set(serde_json::to_value(&document).unwrap_or_default());
+    let _ = made.set(Document(serde_json::to_vec(&document).unwrap_or_default().into()));
     Router::new()
         .merge(routes)
         .route("/api/v1/", get(async || Redirect::permanent("/api/v1")))
@@ -104,6 +110,28 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
+}
+
+/// The OpenAPI document, made once; every answer shares its bytes.
+#[derive(Clone)]
+struct Document(Bytes);
+
+impl IntoResponse for Document {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
+}
+
+impl OperationOutput for Document {
+    type Inner = Value;
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        of: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        let described = Json::<Value>::operation_response(context, of);
+        described.map(|known| (Some(200), known)).into_iter().collect()
+    }
 }
 
 /// The port of health: `/healthz` and `/readyz`, for every client.

@@ -87,8 +87,9 @@ impl Site {
         });
         let of_site = text(header::HeaderName::from_static("sec-fetch-site"))
             .map(|site| site == "same-origin" || site == "none");
-        // A link from another page may be followed, nothing else.
-        let is_foreign = of_origin == Some(false) || (of_site == Some(false) && !method.is_safe());
+        // A link from another page to a page of ours may be followed, nothing else.
+        let is_page = method.is_safe() && !uri.path().starts_with("/api/");
+        let is_foreign = of_origin == Some(false) || (of_site == Some(false) && !is_page);
         is_foreign.then(|| {
             let line = "a page of another site asked: use the coordinator's own page";
             Problem::new(StatusCode::FORBIDDEN, line)
@@ -188,6 +189,17 @@ mod tests {
         check(get, &[local, ("origin", "http://evil.example")], Some(403));
         check(post, &[local, ("origin", "null")], Some(403));
         check(post, &[local, ("sec-fetch-site", "cross-site")], Some(403));
-        check(get, &[local, ("sec-fetch-site", "cross-site")], None);
+        check(get, &[local, ("sec-fetch-site", "cross-site")], Some(403));
+        check(get, &[local, ("sec-fetch-site", "same-origin")], None);
+        check(get, &[local, ("sec-fetch-site", "none")], None);
+        // A link to the page itself may be followed.
+        let site = Site::new(&[], None);
+        let cross: HeaderMap = [("host", "localhost"), ("sec-fetch-site", "cross-site")]
+            .into_iter()
+            .map(|(name, value)| {
+                (header::HeaderName::from_static(name), HeaderValue::from_static(value))
+            })
+            .collect();
+        assert_eq!(site.refuse(get, &uri::Uri::from_static("/"), &cross), None);
     }
 }

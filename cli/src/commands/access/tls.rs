@@ -30,7 +30,7 @@ const ROLES: &str = r#"# Who may do what. The coordinator reads it again when it
 # names are those in certificates. uids and namespaces say whose jobs; without them, all.
 
 # "required" refuses work that cannot be written into the audit.
-audit = "best-effort"
+audit = "required"
 
 # Names that get nothing, whatever stands below: a stolen certificate, for example.
 deny = []
