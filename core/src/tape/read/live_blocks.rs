@@ -1,15 +1,11 @@
 //! The live blocks of a device as its table has them now, read in pieces.
 
-use alloc::vec;
+use core::convert::Infallible;
 
 use crate::tape::layout::header;
-use crate::tape::layout::sizes::ENTRY_WORDS;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
 use crate::tape::write::table::Entry;
-
-/// Entries read at once: 512 KiB.
-const ENTRIES_PER_READ: usize = 8_192;
 
 /// A live block, as a census counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,26 +29,19 @@ impl<S: Source> Tape<S> {
         mut each: impl FnMut(CountedBlock),
     ) -> Option<()> {
         let lane = self.lane(usize::from(device))?;
-        let mut words = vec![0; ENTRIES_PER_READ.min(lane.table_entries) * ENTRY_WORDS];
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
-        let mut first = 0;
-        while first < lane.table_entries {
-            let count = ENTRIES_PER_READ.min(lane.table_entries - first);
-            let words = words.get_mut(..count * ENTRY_WORDS)?;
-            if !self.source.read(lane.table + first * ENTRY_WORDS, words) {
-                return None;
-            }
-            for entry in words.as_chunks::<ENTRY_WORDS>().0.iter().filter_map(Entry::decode) {
-                let entry = entry.in_steps(steps_since_ns);
-                each(CountedBlock {
-                    bytes: believable(entry.size),
-                    stack: entry.stack,
-                    birth_step: u64::from(entry.birth_step),
-                    is_pending: entry.pending,
-                });
-            }
-            first += count;
-        }
-        Some(())
+        let read = self.for_each_entry(lane.table, lane.table_entries, |words| {
+            let Some(entry) = Entry::decode(words) else { return Ok::<(), Infallible>(()) };
+            let entry = entry.in_steps(steps_since_ns);
+            each(CountedBlock {
+                bytes: believable(entry.size),
+                stack: entry.stack,
+                birth_step: u64::from(entry.birth_step),
+                is_pending: entry.pending,
+            });
+            Ok(())
+        });
+        let Ok(is_read) = read;
+        is_read.then_some(())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Rewinding is in `rewind`.
 
+pub(crate) mod entries;
 pub(crate) mod live_blocks;
 pub(crate) mod marks;
 pub(crate) mod outside_sums;

@@ -4,6 +4,8 @@
 //! moment; a copy taken with `pread` can be short, which is an answer, where a mapping would be
 //! a signal that kills the reader.
 
+use core::ops::Range;
+
 use crate::tape::atomic::{AtomicU64, Ordering, fence};
 
 /// Something that holds a tape.
@@ -15,6 +17,12 @@ pub trait Source {
     /// Words must be copied in rising order or whole, each word at once, after everything that an
     /// earlier call copied.
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool;
+
+    /// The first part of these words that may be other than zero; empty when there is none. A file
+    /// knows where nothing was written; the answer may be more than that part.
+    fn written(&self, words: Range<usize>) -> Range<usize> {
+        words
+    }
 }
 
 impl Source for &[AtomicU64] {

@@ -6,6 +6,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::tape::event::check;
 use crate::tape::layout::header::device;
@@ -61,26 +62,40 @@ pub struct Steps {
     pub records: Vec<StepRecord>,
     /// Steps that are gone.
     pub missed: u64,
+    /// There are newer records, for which there was no room.
+    pub has_more: bool,
 }
 
 impl<S: Source> Tape<S> {
-    /// Records of the steps after `after_step` on one device.
+    /// All records of the steps after `after_step` on one device.
     pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
+        self.next_steps(device, after_step, usize::MAX)
+    }
+
+    /// The oldest records of the steps after `after_step` on one device, at most `records_max`.
+    /// Reads no more of the tape than that, and a few records to find the first.
+    pub fn next_steps(&self, device: u8, after_step: u64, records_max: usize) -> Steps {
         let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
-        let mut records: Vec<StepRecord> = self
-            .step_records_until(&lane, |record| record.last_step <= after_step)
-            .into_iter()
-            .filter(|record| record.last_step > after_step)
-            .map(|record| StepRecord {
-                first_step: record.first_step.max(after_step.saturating_add(1)),
-                ..record
-            })
-            .collect();
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let first = self.first_record(&lane, written, |record| record.last_step > after_step);
+        let first = first.map_or(written, |(number, _)| number);
+        let end = written.min(first.saturating_add(records_max as u64));
+        let mut records = self.records(&lane, first..end);
+        // Where no record is whole, none was written; without room that is not known.
+        let has_more = end < written && (records_max == 0 || !records.is_empty());
+        if end == written {
+            self.add_pending(&lane, &mut records);
+        }
+        records.retain(|record| record.last_step > after_step);
         records.sort_by_key(|record| record.last_step);
-        let birth = self.birth_step(&lane);
-        let expected = after_step.max(birth).saturating_add(1);
+        let has_more = has_more || records.len() > records_max;
+        records.truncate(records_max);
+        for record in &mut records {
+            record.first_step = record.first_step.max(after_step.saturating_add(1));
+        }
+        let expected = after_step.max(self.birth_step(&lane)).saturating_add(1);
         let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
-        Steps { records, missed }
+        Steps { records, missed, has_more }
     }
 
     /// The oldest step whose end every device's events still cover; 0 when there is none. Where
@@ -104,73 +119,84 @@ impl<S: Source> Tape<S> {
 
     /// All records of a lane by the present clock, oldest first, with the one its head stands for.
     pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
-        self.step_records_until(lane, |_| false)
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let first = self.first_record(lane, written, |_| true);
+        let first = first.map_or(written, |(number, _)| number);
+        let mut records = self.records(lane, first..written);
+        self.add_pending(lane, &mut records);
+        records
     }
 
-    /// The newest records of a lane by the present clock, oldest first, with the one its head
-    /// stands for: as far back as the last that `is_enough` accepts. They are read from the newest
-    /// on, in pieces, so that a reader who has the older ones reads few.
-    fn step_records_until(
-        &self,
-        lane: &LaneLayout,
-        is_enough: impl Fn(&StepRecord) -> bool,
-    ) -> Vec<StepRecord> {
-        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
-        let oldest = written.saturating_sub(lane.step_records as u64);
+    /// The records with these numbers by the present clock, oldest first; without those that are
+    /// being overwritten. Read in pieces, up to one that has no whole record.
+    fn records(&self, lane: &LaneLayout, numbers: Range<u64>) -> Vec<StepRecord> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
-        let mut newest_first = Vec::new();
-        let mut end = written;
-        while end > oldest {
+        let mut records = Vec::new();
+        let mut first = numbers.start;
+        while first < numbers.end {
             // A piece does not reach over the end of the ring.
-            let slot = (end - 1) as usize & (lane.step_records - 1);
-            let count = RECORDS_PER_READ.min(slot + 1).min((end - oldest) as usize);
+            let slot = first as usize & (lane.step_records - 1);
+            let count = RECORDS_PER_READ.min(lane.step_records - slot);
+            let count = count.min((numbers.end - first) as usize);
             let mut words = vec![0; count * STEP_WORDS];
-            let first = lane.steps + (slot + 1 - count) * STEP_WORDS;
-            if !self.source.read(first, &mut words) {
+            if !self.source.read(lane.steps + slot * STEP_WORDS, &mut words) {
                 return Vec::new();
             }
+            let known = records.len();
             // The oldest slot may be changing right now; its check tells.
-            let records = words.as_chunks::<STEP_WORDS>().0.iter().rev().filter_map(decode_step);
-            let known = newest_first.len();
-            newest_first.extend(records.filter(|record| record.end_mono_ns >= steps_since_ns));
-            let new = newest_first.get(known..).unwrap_or_default();
-            // Where no record is whole, none was written.
-            if new.is_empty() || new.iter().any(&is_enough) {
+            let whole = words.as_chunks::<STEP_WORDS>().0.iter().filter_map(decode_step);
+            records.extend(whole.filter(|record| record.end_mono_ns >= steps_since_ns));
+            if records.len() == known {
                 break;
             }
-            end -= count as u64;
+            first += count as u64;
         }
-        newest_first.reverse();
-        let mut records = newest_first;
+        records
+    }
+
+    /// Adds the record that the head of a lane stands for, if it is newer than the others.
+    fn add_pending(&self, lane: &LaneLayout, records: &mut Vec<StepRecord>) {
         if let Some(record) = self.pending_record(lane)
             && records.last().is_none_or(|last| last.last_step < record.last_step)
         {
             records.push(record);
         }
-        records
     }
 
     /// The oldest record of a lane whose end its events still cover, where they cover all from
-    /// position `held` on. Records are in the order of their cursors, so that few are read.
+    /// position `held` on.
     fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<StepRecord> {
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let found = self.first_record(lane, written, |record| record.cursor >= held);
+        let found = found.map(|(_, record)| record);
+        found.or_else(|| self.pending_record(lane).filter(|record| record.cursor >= held))
+    }
+
+    /// The oldest record by the present clock of a lane that is what is wanted, with its number;
+    /// all newer ones are. Records are in the order of their cursors and steps, so that few are
+    /// read.
+    fn first_record(
+        &self,
+        lane: &LaneLayout,
+        written: u64,
+        is_wanted: impl Fn(&StepRecord) -> bool,
+    ) -> Option<(u64, StepRecord)> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
-        let covered = |number: u64| {
+        let wanted = |number: u64| {
             let slot = number as usize & (lane.step_records - 1);
             let record = decode_step(&self.words(lane.steps + slot * STEP_WORDS)?)?;
-            let is_covered = record.cursor >= held && record.end_mono_ns >= steps_since_ns;
-            is_covered.then_some(record)
+            (record.end_mono_ns >= steps_since_ns && is_wanted(&record)).then_some(record)
         };
         let (mut first, mut end) = (written.saturating_sub(lane.step_records as u64), written);
         let mut found = None;
         while first < end {
             let middle = first + (end - first) / 2;
-            match covered(middle) {
-                Some(record) => (found, end) = (Some(record), middle),
+            match wanted(middle) {
+                Some(record) => (found, end) = (Some((middle, record)), middle),
                 None => first = middle + 1,
             }
         }
-        found.or_else(|| self.pending_record(lane).filter(|record| record.cursor >= held))
+        found
     }
 
     /// Steps finished when a lane was made; 0 where turns were counted then.

@@ -4,13 +4,11 @@
 //! which is what makes a copy of a changing table good enough (`point_in_time.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::tape::event::{Event, Kind};
 use crate::tape::layout::header;
 use crate::tape::layout::regions::LaneLayout;
-use crate::tape::layout::sizes::{ENTRY_WORDS, SEGMENT_WORDS};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
 use crate::tape::rewind::allowance::{Allowance, BLOCK_BYTES};
@@ -18,9 +16,6 @@ use crate::tape::rewind::error::RewindError;
 use crate::tape::write::lane::BIRTH_UNKNOWN;
 use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry, granule};
 use crate::tape::write::table::Entry;
-
-/// Entries of a table that are read at once: at most 512 KiB.
-pub(crate) const ENTRIES_PER_READ: usize = 8_192;
 
 /// The live blocks, by address.
 #[derive(Clone, Debug, Default)]
@@ -291,12 +286,15 @@ impl<S: Source> Tape<S> {
     ) -> Result<Live, RewindError> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let mut entries = Vec::new();
-        self.for_each_piece(lane.table, lane.table_entries, |words: &[u64; ENTRY_WORDS]| {
+        let is_read = self.for_each_entry(lane.table, lane.table_entries, |words| {
             let Some(entry) = Entry::decode(words) else { return Ok(()) };
             allowance.take(1, BLOCK_BYTES)?;
             entries.push((entry.address, entry.in_steps(steps_since_ns)));
             Ok(())
         })?;
+        if !is_read {
+            return Err(RewindError::Damaged);
+        }
         Ok(Live(entries.into_iter().collect()))
     }
 
@@ -306,36 +304,13 @@ impl<S: Source> Tape<S> {
         allowance: &mut Allowance,
     ) -> Result<Segments, RewindError> {
         let mut segments = Segments::default();
-        self.for_each_piece(
-            lane.segments,
-            lane.segment_entries,
-            |words: &[u64; SEGMENT_WORDS]| {
-                let Some(entry) = SegmentEntry::decode(words) else { return Ok(()) };
-                // A mapped range divides at most one other.
-                allowance.take(2, BLOCK_BYTES)?;
-                segments.add(entry);
-                Ok(())
-            },
-        )?;
-        Ok(segments)
-    }
-
-    /// Calls `each` for all entries of a table, which is read in pieces.
-    fn for_each_piece<const N: usize>(
-        &self,
-        table: usize,
-        entries: usize,
-        mut each: impl FnMut(&[u64; N]) -> Result<(), RewindError>,
-    ) -> Result<(), RewindError> {
-        let mut words = vec![0; ENTRIES_PER_READ.min(entries) * N];
-        for first in (0..entries).step_by(ENTRIES_PER_READ) {
-            let count = ENTRIES_PER_READ.min(entries - first);
-            let words = words.get_mut(..count * N).unwrap_or_default();
-            if !self.source.read(table + first * N, words) {
-                return Err(RewindError::Damaged);
-            }
-            words.as_chunks::<N>().0.iter().try_for_each(&mut each)?;
-        }
-        Ok(())
+        let is_read = self.for_each_entry(lane.segments, lane.segment_entries, |words| {
+            let Some(entry) = SegmentEntry::decode(words) else { return Ok(()) };
+            // A mapped range divides at most one other.
+            allowance.take(2, BLOCK_BYTES)?;
+            segments.add(entry);
+            Ok(())
+        })?;
+        if is_read { Ok(segments) } else { Err(RewindError::Damaged) }
     }
 }
