@@ -2,7 +2,8 @@
 //!
 //! The value of an option, of a variable or of a field whose name says that it is a secret
 //! (`--wandb-key=…`, `--api-key …`, `HF_TOKEN=…`, `"password": "…"`), the user and the password of
-//! a URL, what follows `Bearer`, and words with the shape of well-known tokens become [`MARK`].
+//! a URL and behind `-u`, what follows `Bearer`, and words with the shape of well-known tokens
+//! become [`MARK`].
 //! Behind a secret field with its colon the rest of an argument goes (`Authorization: Token …`); of
 //! a line of words, two words behind `Authorization:` and all cookies behind `Cookie:`.
 //! Operators add names. [`names`] decides which names are secret, [`shapes`] which words.
@@ -67,12 +68,24 @@ struct Reader<'a> {
     is_cookie: bool,
     /// Inside of a value that ends with this quote.
     open_quote: Option<char>,
+    /// The last word ends with the name of a secret: a `:` or `=` may follow.
+    is_named: bool,
+    /// The last word is an option for `USER:PASSWORD`.
+    is_login: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(redaction: &'a Redaction) -> Self {
         let names = &redaction.names;
-        Self { names, out: String::new(), values_next: 0, is_cookie: false, open_quote: None }
+        Self {
+            names,
+            out: String::new(),
+            values_next: 0,
+            is_cookie: false,
+            open_quote: None,
+            is_named: false,
+            is_login: false,
+        }
     }
 
     /// One argument: a value that begins in it ends with it.
@@ -129,17 +142,33 @@ impl<'a> Reader<'a> {
     }
 
     fn word(&mut self, word: &str) {
+        let assignment = self.assignment(word);
+        let is_login = core::mem::take(&mut self.is_login) && is_login(word);
+        self.is_named = false;
         if let Some(quote) = self.open_quote {
             // The mark stands where the value began.
             let Some(end) = word.find(quote) else { return };
             self.open_quote = None;
             self.behind(&word[end + quote.len_utf8()..]);
+        } else if let Some(mark) = assignment {
+            self.out.push_str(mark);
+            self.values_next = 0;
+            match word.len() > mark.len() {
+                true => self.value(&word[mark.len()..]),
+                false => self.values_next = 1,
+            }
+        } else if is_login {
+            (self.values_next, self.is_cookie) = (0, false);
+            self.value(word);
         } else if self.values_next > 0 && !word.starts_with("--") {
             self.values_next -= 1;
             self.value(word);
         } else {
             (self.values_next, self.is_cookie) = (0, false);
+            self.is_login = matches!(word, "-u" | "--user" | "-U" | "--proxy-user");
             self.pieces(word);
+            // A value that was taken out of the word names nothing.
+            self.is_named = !self.out.ends_with(MARK) && self.names.is_secret(last_name(word));
         }
         self.values_next = self.values_next.max(self.announced(word));
         let is_joined = word.ends_with(';');
@@ -149,6 +178,14 @@ impl<'a> Reader<'a> {
         if self.is_cookie && is_joined {
             self.values_next = self.values_next.max(1);
         }
+    }
+
+    /// The mark between a name and its value that a word begins with, where the word before is the
+    /// name of a secret: `"password" : "x"`, `--api-key = x`.
+    fn assignment<'w>(&self, word: &'w str) -> Option<&'w str> {
+        let mark = [":=", ":", "="].into_iter().find(|mark| word.starts_with(mark))?;
+        let is_path = word.starts_with("://");
+        (self.is_named && !is_path).then(|| &word[..mark.len()])
     }
 
     /// How many words behind this one are secrets: behind `Authorization:` a scheme and a value.
@@ -233,6 +270,16 @@ fn is_called(text: &str, name: &str) -> bool {
     let last = last_name(text).as_bytes();
     let start = last.len().checked_sub(name.len());
     start.is_some_and(|start| last[start..].eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Is it a user with a password? Ids of a user and a group, hosts with ports and paths are not.
+fn is_login(word: &str) -> bool {
+    let bare = word.trim_matches(['"', '\'']);
+    let parts = bare.split_once(':').filter(|(user, _)| !user.is_empty());
+    parts.is_some_and(|(_, password)| {
+        let is_number = password.bytes().all(|byte| byte.is_ascii_digit());
+        !is_number && !password.starts_with('/') && !password.starts_with(MARK)
+    })
 }
 
 /// Is it a scheme of HTTP's authorization, behind which the secret follows?

@@ -8,8 +8,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// A name that ends with one of these, spelled together or not, means a secret.
-const ENDINGS: [&str; 18] = [
+const ENDINGS: [&str; 27] = [
     "password",
+    "passwords",
+    "passw0rd",
+    "apikeys",
+    "accesskeys",
+    "secretkeys",
+    "privatekeys",
+    "authtokens",
+    "accesstokens",
+    "apitokens",
     "passwd",
     "passphrase",
     "passcode",
@@ -70,6 +79,15 @@ const KEYS: [&str; 34] = [
     "deploy",
     "project",
 ];
+
+/// A `pass` after one of these is a password; training has forward passes and multiple passes.
+const PASSES: [&str; 20] = [
+    "user", "db", "database", "admin", "root", "login", "mail", "smtp", "imap", "ssh", "ftp",
+    "http", "proxy", "mysql", "pg", "postgres", "redis", "mongo", "registry", "docker",
+];
+
+/// A name that ends with one of these is that of the words before it: `--hf-token-value`.
+const VALUES: [&str; 2] = ["value", "string"];
 
 /// A `token` after one of these is none.
 const NO_TOKENS: [&str; 52] = [
@@ -142,12 +160,13 @@ impl Names {
     /// Does this name mean a secret?
     pub(super) fn is_secret(&self, name: &str) -> bool {
         let words = words(name);
+        let words = without_values(&words);
         let Some((last, before)) = words.split_last() else { return false };
         let together = words.concat();
         let ends = |ending: &str| together.ends_with(ending);
         let previous = before.last().map(String::as_str);
         if ENDINGS.iter().any(|ending| ends(ending))
-            || self.added.iter().any(|name| ends_with_words(&words, name))
+            || self.added.iter().any(|name| ends_with_words(words, name))
         {
             return true;
         }
@@ -155,10 +174,25 @@ impl Names {
         let is_variable = !name.chars().any(char::is_lowercase);
         match last.as_str() {
             "token" => previous.is_none_or(|word| !NO_TOKENS.contains(&word)),
+            // There are counts of tokens of every kind.
+            "tokens" => previous.is_none_or(|word| KEYS.contains(&word)),
             "key" => previous.is_some_and(|word| is_variable || KEYS.contains(&word)),
+            "keys" => previous.is_some_and(|word| KEYS.contains(&word)),
+            "pass" | "pw" => previous.is_none_or(|word| is_variable || PASSES.contains(&word)),
             "pwd" => previous.is_some(),
             last => LAST.contains(&last),
         }
+    }
+}
+
+/// The words of a name without a number at its end, as in `OPENAI_API_KEY_2`, and without a word
+/// for a value.
+fn without_values(words: &[String]) -> &[String] {
+    let is_value =
+        |word: &str| VALUES.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit());
+    match words {
+        [rest @ .., last] if !rest.is_empty() && is_value(last) => without_values(rest),
+        _ => words,
     }
 }
 

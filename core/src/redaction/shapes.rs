@@ -20,7 +20,7 @@ const fn shape(prefix: &'static str, rest_min: usize, also: &'static str) -> Sha
     Shape { prefix, rest_min, also, has_digit: false }
 }
 
-const SHAPES: [Shape; 25] = [
+const SHAPES: [Shape; 41] = [
     shape("hf_", 16, ""),
     shape("api_org_", 16, ""),
     shape("ghp_", 16, ""),
@@ -45,6 +45,22 @@ const SHAPES: [Shape; 25] = [
     shape("nvapi-", 16, "-_"),
     shape("mtk_", 16, "-_"),
     shape("eyJ", 20, "-_."),
+    shape("sk_live_", 16, "_"),
+    shape("sk_test_", 16, "_"),
+    shape("rk_live_", 16, "_"),
+    shape("whsec_", 16, "+/="),
+    shape("dckr_pat_", 16, "-_"),
+    shape("dckr_oat_", 16, "-_"),
+    shape("dop_v1_", 16, ""),
+    shape("hvs.", 16, "-_"),
+    shape("hvb.", 16, "-_"),
+    shape("gsk_", 16, ""),
+    shape("r8_", 24, ""),
+    shape("SG.", 30, "-_."),
+    shape("AGE-SECRET-KEY-1", 8, ""),
+    shape("hooks.slack.com/services/", 16, "/"),
+    Shape { prefix: "xai-", rest_min: 20, also: "", has_digit: true },
+    Shape { prefix: "glsa_", rest_min: 20, also: "_", has_digit: true },
     Shape { prefix: "sk-", rest_min: 16, also: "-_", has_digit: true },
 ];
 

@@ -63,6 +63,37 @@ fn secrets_of_command_lines_are_taken_out() {
 }
 
 #[test]
+fn further_names_and_shapes_are_known() {
+    for (line, expected) in [
+        ("t.py --pass x --lr 1", "t.py --pass [redacted] --lr 1"),
+        ("env DB_PASS=x MYSQL_PWD=y t.py", "env DB_PASS=[redacted] MYSQL_PWD=[redacted] t.py"),
+        ("t.py --user-pass=x --pw y", "t.py --user-pass=[redacted] --pw [redacted]"),
+        ("t.py --api-keys a,b --tokens c", "t.py --api-keys [redacted] --tokens [redacted]"),
+        ("t.py --passwords a API_KEYS=b", "t.py --passwords [redacted] API_KEYS=[redacted]"),
+        (
+            "env OPENAI_API_KEY_2=x --api_key_1 y",
+            "env OPENAI_API_KEY_2=[redacted] --api_key_1 [redacted]",
+        ),
+        ("t.py --hf-token-value x", "t.py --hf-token-value [redacted]"),
+        ("t.py {\"password\" : \"x\", \"lr\": 1}", "t.py {\"password\" : [redacted], \"lr\": 1}"),
+        ("t.py {'password' :'x y', 'lr': 1}", "t.py {'password' :[redacted], 'lr': 1}"),
+        ("t.py --api-key = x --lr 1", "t.py --api-key = [redacted] --lr 1"),
+        ("curl -u me:hush https://h", "curl -u [redacted] https://h"),
+        ("curl --user \"me:hush\" -v", "curl --user [redacted] -v"),
+        ("t.py sk_live_51H8abcdefghijklmnop", "t.py [redacted]"),
+        ("t.py dckr_pat_abcdefghij-klmnop_x", "t.py [redacted]"),
+        ("t.py hvs.CAESIabcdefghijklmno", "t.py [redacted]"),
+        ("t.py gsk_abcdefghijklmnopqrst", "t.py [redacted]"),
+        ("t.py glpat-abcdefghijklmnopqrst", "t.py [redacted]"),
+        ("t.py xoxb-123456789012-abc", "t.py [redacted]"),
+        ("t.py eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "t.py [redacted]"),
+        ("t.py https://hooks.slack.com/services/T000/B000/abcdefgh", "t.py https://[redacted]"),
+    ] {
+        check(line, expected);
+    }
+}
+
+#[test]
 fn ordinary_command_lines_stay_as_they_are() {
     for line in [
         "/usr/bin/python -u train.py",
@@ -85,6 +116,11 @@ fn ordinary_command_lines_stay_as_they_are() {
         "ray start --head --port=6379 --dashboard-host 0.0.0.0 --num-gpus 8",
         "python eval.py --prompt \"Who wrote it: Bob or Alice?\" --stop-token </s> --author me",
         "python train.py --task hf_transformers --token-ids 1,2,3 --first-token 5 --passes 3",
+        "train.py --tokenizer gpt2 --max-tokens 512 --num-key-value-heads 8 --train-tokens 3e11",
+        "train.py --total_tokens=100 --one-pass --multi-pass 2 --num-passes 3 --image-keys a,b",
+        "train.py --tokenizer-path /data/t --key-value-channels 128 --pass-through 1 --seq_key x",
+        "python -u train.py --user me docker run -u 1000:1000 srun -u host:29400 a : b",
+        "train.py tokenizer : gpt2 --layer-2 x --max-token-value 5 SG.x gsk_hooks r8_small",
         "",
         "  two  spaces\tand a tab ",
     ] {
