@@ -17,6 +17,7 @@ mod library;
 mod markup;
 mod output;
 mod parent;
+mod plain_file;
 mod read;
 #[cfg(test)]
 mod reference;

@@ -1,23 +1,23 @@
 //! Text of strangers as it may stand in HTML and SVG.
 //!
 //! `maud` escapes every text. What is replaced here cannot be escaped: control characters, which
-//! XML does not allow, and characters that turn the direction of the text after them.
+//! XML does not allow, and characters that hide text or turn its direction.
 
 use std::borrow::Cow;
 
-/// The text without control characters, line ends included, and without changes of direction.
+use memtape_core::visible::is_hidden;
+
+/// The text without control characters, line ends included, and without hidden characters.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    if text.contains(is_hidden) {
-        Cow::Owned(text.replace(is_hidden, "\u{fffd}"))
+    if text.contains(is_harmful) {
+        Cow::Owned(text.replace(is_harmful, "\u{fffd}"))
     } else {
         Cow::Borrowed(text)
     }
 }
 
-fn is_hidden(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{fffe}' | '\u{ffff}')
+fn is_harmful(c: char) -> bool {
+    c.is_control() || is_hidden(c)
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! Writing to a terminal, a file or a pipe that may have gone away, and keeping what strangers
 //! wrote from driving the terminal.
 
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use memtape_core::visible::is_hidden;
 use serde::Serialize;
 
-use crate::terminal;
+use crate::{plain_file, terminal};
 
 /// Stands for what was cut off.
 const ELLIPSIS: char = '…';
@@ -72,7 +74,10 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if path == Path::new("-") {
         return Ok(std::io::stdout().lock().write_all(content)?);
     }
-    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+    let mut options = OpenOptions::new();
+    let file = plain_file::open(options.write(true).create(true).truncate(true), 0, path);
+    let written = file.and_then(|mut file| file.write_all(content));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes one JSON value on one line to stdout.
@@ -120,13 +125,13 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// Text without line ends and control characters.
 pub(crate) fn one_line(text: &str) -> String {
-    let words = text.split_whitespace().map(|word| word.replace(char::is_control, "\u{fffd}"));
+    let words = text.split_whitespace().map(clean);
     words.collect::<Vec<_>>().join(" ")
 }
 
 /// Text as it may go to a terminal: escape sequences in file names and commands become harmless.
 pub(crate) fn clean(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
+    text.replace(|mark: char| mark.is_control() || is_hidden(mark), "\u{fffd}")
 }
 
 /// Text of at most this width: the end is cut off, and `…` says so.

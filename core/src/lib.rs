@@ -17,6 +17,7 @@
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
 //! | [`redaction`] | secrets in command lines |
+//! | [`visible`] | characters that a reader does not see |
 //! | [`pickle`] | PyTorch's own snapshots: written and read |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -41,3 +42,4 @@ pub mod redaction;
 pub mod roles;
 pub mod snapshot;
 pub mod tape;
+pub mod visible;

@@ -8,7 +8,7 @@
 //!
 //! It looks into nothing that it has read.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
@@ -24,6 +24,7 @@ use memtape_core::tape::rewind::PointInTime;
 use memtape_proto::snapshot::{self, Bounds};
 
 use crate::client::Client;
+use crate::plain_file;
 use crate::read::names::named_rank;
 use crate::read::pickle_file::{CHUNK_BYTES, unpickle};
 use crate::read::source::Source;
@@ -139,7 +140,8 @@ pub(crate) fn open(
         }
         Source::File(path) => {
             let named = || path.display().to_string();
-            let file = File::open(path).with_context(|| format!("cannot open {}", named()))?;
+            let file = plain_file::open(OpenOptions::new().read(true), 0, path)
+                .with_context(|| format!("cannot open {}", named()))?;
             match read(BufReader::with_capacity(CHUNK_BYTES, file)).with_context(named)? {
                 Some(opened) => opened,
                 None => return rewound(path, wanted),

@@ -1,6 +1,6 @@
 //! Finds files in a folder and in the folders below it.
 //!
-//! It goes [`FOLDER_DEPTH_MAX`] folders deep, which also ends circles of links. It opens no file.
+//! It goes [`FOLDER_DEPTH_MAX`] folders deep and follows no links. It opens no file.
 
 use std::path::{Path, PathBuf};
 
@@ -27,13 +27,15 @@ fn search(
     let entries = std::fs::read_dir(folder);
     let entries =
         entries.with_context(|| format!("cannot list the folder {}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
+    // The kind of the entry, not of what a link points to.
+    let found = entries.flatten().filter_map(|entry| Some((entry.path(), entry.file_type().ok()?)));
+    let mut found: Vec<_> = found.collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (path, kind) in found {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && depth > 0 {
+        if kind.is_dir() && depth > 0 {
             search(&path, depth - 1, is_wanted, files)?;
-        } else if is_wanted(&name) && path.is_file() {
+        } else if is_wanted(&name) && kind.is_file() {
             files.push(path);
         }
     }

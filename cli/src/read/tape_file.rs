@@ -3,7 +3,7 @@
 //! The file is read with `pread`, never mapped: if it is truncated while it is read, a read fails.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -12,6 +12,8 @@ use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
+
+use crate::plain_file;
 
 /// An open tape.
 #[derive(Debug)]
@@ -69,10 +71,7 @@ pub(crate) fn process(writer: Writer, status: &Status) -> String {
 /// Opens a tape and checks whether its process is alive.
 /// Fails when the file cannot be read or is not a tape.
 pub(crate) fn open(path: &Path) -> anyhow::Result<(Tape<FileSource>, Writer)> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
+    let file = plain_file::open(OpenOptions::new().read(true), libc::O_NONBLOCK, path)
         .with_context(|| format!("cannot open {}", path.display()))?;
     let metadata = file.metadata().with_context(|| format!("cannot read {}", path.display()))?;
     if !metadata.is_file() {

@@ -7,9 +7,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
+
+use crate::plain_file;
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -45,7 +46,7 @@ pub(crate) fn excerpt(file: &str, line: u32, wall_ns: i64) -> Option<Excerpt> {
         return None;
     }
     // A pipe must not block.
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let opened = plain_file::open(OpenOptions::new().read(true), libc::O_NONBLOCK, path).ok()?;
     let metadata = opened.metadata().ok()?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
         return None;

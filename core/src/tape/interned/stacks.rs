@@ -20,6 +20,7 @@ use crate::snapshot::Frame;
 use crate::tape::atomic::Ordering;
 use crate::tape::layout::header;
 use crate::tape::shared_words::{Words, pack};
+use crate::visible::escaped;
 
 /// Bytes a string keeps: paths and qualified names are shorter.
 pub const STRING_BYTES_MAX: usize = 1024;
@@ -113,7 +114,8 @@ impl Interned {
         self.words.len()
     }
 
-    /// The string with this id, with bytes that are no UTF-8 replaced.
+    /// The string with this id, with bytes that are no UTF-8 replaced and hidden characters
+    /// written out.
     pub fn string(&self, id: u32) -> Option<String> {
         let (length, body) = self.entry(id, STRING)?;
         let length = usize::try_from(length).ok().filter(|&n| n <= STRING_BYTES_MAX)?;
@@ -122,7 +124,7 @@ impl Interned {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.truncate(length);
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        Some(escaped(&String::from_utf8_lossy(&bytes)).into_owned())
     }
 
     /// File, function and line of a frame.

@@ -28,6 +28,7 @@ use crate::tape::layout::sizes::{
 use crate::tape::layout::states::Tracker;
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
+use crate::visible::escaped;
 
 /// Why a file is not a tape that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -375,7 +376,8 @@ fn read_identity<S: Source>(
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
     };
     let number = |name: &str| field(name).parse::<u32>().unwrap_or(0);
-    let name = |key: &str| cut(field(key), NAME_BYTES_MAX).to_string();
+    let visible = |text: &str, bytes_max| cut(&escaped(text), bytes_max).to_string();
+    let name = |key: &str| visible(field(key), NAME_BYTES_MAX);
     Ok(Identity {
         tape_id: format!(
             "{:08x}{:08x}{:016x}",
@@ -388,7 +390,7 @@ fn read_identity<S: Source>(
             .unwrap_or_else(|| "unnamed".to_string()),
         role: Some(field("role"))
             .filter(|role| !role.contains(char::is_control))
-            .map_or_else(String::new, |role| cut(role.trim(), ROLE_BYTES_MAX).to_string()),
+            .map_or_else(String::new, |role| visible(role.trim(), ROLE_BYTES_MAX)),
         attempt: number("attempt"),
         rank: number("rank"),
         world_size: Some(number("world_size"))
@@ -403,7 +405,8 @@ fn read_identity<S: Source>(
 }
 
 fn redacted(redaction: &Redaction, command: &str) -> String {
-    cut(&redaction.line(cut(command, COMMAND_BYTES_MAX)), COMMAND_BYTES_MAX).to_string()
+    let redacted = redaction.line(cut(command, COMMAND_BYTES_MAX));
+    cut(&escaped(&redacted), COMMAND_BYTES_MAX).to_string()
 }
 
 /// The `key=value` lines for a tape's identity region.
