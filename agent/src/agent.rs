@@ -317,7 +317,7 @@ impl Agent {
             self.deliveries.distrust_kept();
         }
         let Some(drained) = self.send_report(now, kept) else { return };
-        self.send_ends(&drained);
+        self.send_ends(now, &drained);
         self.send_last(now);
     }
 
@@ -347,8 +347,15 @@ impl Agent {
         true
     }
 
+    /// The tapes whose ends were not sent on this stream, or of which something else is still to
+    /// be sent.
+    fn unended(&self, is_owed: impl Fn(TapeKey) -> bool) -> Vec<(TapeKey, &KnownTape)> {
+        let is_asked = |key: TapeKey| !self.deliveries.is_down_sent(key) || is_owed(key);
+        self.tapes.iter().filter(|(key, _)| is_asked(*key)).collect()
+    }
+
     /// Sends a report; answers the ranks of which nothing more is to be reported. While there are
-    /// kept records, those of the tapes wait.
+    /// kept records of a tape, those that it holds itself wait.
     fn send_report(
         &mut self,
         now: Now,
@@ -360,8 +367,15 @@ impl Agent {
         let gpus = self.node.gpus(now);
         let reading = gpus.as_deref().ok();
         let node = self.node.as_ref();
-        let room = if kept.is_some() { 0 } else { STEPS_PER_REPORT_MAX };
-        let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, (now, node), room);
+        let records_kept = kept.iter().flat_map(|(_, kept)| kept);
+        let records_kept: usize = records_kept.map(|rank| rank.steps().len()).sum();
+        let later = self.later();
+        let asked = report::Asked {
+            tapes: self.unended(|key| self.censuses.has_unsent(key)),
+            later: &later,
+            records_max: STEPS_PER_REPORT_MAX.saturating_sub(records_kept),
+        };
+        let mut ranks = report::ranks(asked, &self.deliveries, reading, (now, node));
         let censuses = self.add_censuses(&mut ranks);
         let kept_until = kept.map(|(number, kept)| {
             ranks.add_kept(kept);
@@ -409,17 +423,23 @@ impl Agent {
         self.session.as_ref().is_some_and(|session| session.minor >= wire::CENSUS_MINOR)
     }
 
-    /// Reports processes that are gone, after the last of their steps and their last census.
-    fn send_ends(&mut self, drained: &[TapeKey]) {
+    /// Reports processes that are gone, after the last of their steps and their last census, which
+    /// may be late.
+    fn send_ends(&mut self, now: Now, drained: &[TapeKey]) {
         for key in drained {
+            if self.deliveries.is_down_sent(*key) {
+                continue;
+            }
             let Some(known) = self.tapes.get(*key) else { continue };
             let Some(death) = known.life.death() else { continue };
-            if self.takes_censuses() && !known.is_cut && !self.censuses.is_complete(*key) {
+            let is_counted = self.takes_censuses() && !known.is_cut;
+            if is_counted && !self.censuses.may_end(now.mono_ns, *key) {
                 continue;
             }
             let message = wire::rank_down(known.tape_id(), death, known.status.step);
             if self.send(message) {
                 self.deliveries.down_sent(*key);
+                self.censuses.end_sent(*key);
             }
         }
     }
@@ -456,6 +476,7 @@ impl Agent {
 
     fn rewind(&self, known: &KnownTape, step: Option<u64>, before: Option<u64>) -> Rewind {
         Rewind {
+            account: known.account,
             tape: known.tape.clone(),
             file: known.file(),
             same_boot: known.life.seen_alive(),
@@ -491,7 +512,7 @@ impl Agent {
             let is_known = self.deliveries.is_settled(key) || is_alone;
             Some(DeadTape {
                 key,
-                uid: known.owner.uid,
+                uid: known.account,
                 age: Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)),
                 bytes: known.occupied_bytes,
                 is_settled: is_known

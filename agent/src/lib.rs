@@ -13,6 +13,7 @@ mod health;
 
 /// What the agent reads of the machine: memory, cgroups, processes, GPUs, clocks.
 mod node {
+    pub(crate) mod accounts;
     pub(crate) mod cgroup;
     pub(crate) mod clock;
     pub(crate) mod host;
@@ -29,6 +30,7 @@ mod tapes {
     pub(crate) mod census;
     pub(crate) mod cleanup;
     pub(crate) mod death;
+    pub(crate) mod folders;
     pub(crate) mod known;
     pub(crate) mod liveness;
     pub(crate) mod quota;

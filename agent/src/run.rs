@@ -4,6 +4,7 @@
 //! event: rewinds on blocking threads, uploads in tasks of their own. How many there are at once
 //! is the agent's own decision.
 
+use std::cell::RefCell;
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::boot_id_words;
 use memtape_core::limits::TAPES_PER_NODE_MAX;
 use memtape_tls::TlsError;
@@ -29,6 +31,7 @@ use crate::link::channel::{AddressError, channel};
 use crate::link::stream;
 use crate::link::upload::{UploadError, upload};
 use crate::link::wire;
+use crate::node::accounts::AccountFiles;
 use crate::node::clock;
 use crate::node::host::Host;
 use crate::node::machine::ThisNode;
@@ -36,7 +39,8 @@ use crate::node::nvml::Gpus;
 use crate::node::process;
 use crate::node::workers::Workers;
 use crate::spool::{Folder, Spool};
-use crate::tapes::source::{FolderError, TapeFolders, check_folder};
+use crate::tapes::folders::{FolderError, check_above, check_folder};
+use crate::tapes::source::TapeFolders;
 
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;
@@ -56,7 +60,7 @@ pub enum RunError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A folder of tapes in which users could replace each other's.
+    /// A folder of tapes in which users could replace each other's, or which they could replace.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The port of its health cannot be listened on.
@@ -120,8 +124,13 @@ pub async fn run(
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
     let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
-    let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
-    let node = Box::new(ThisNode { boot_id: boot_id_words(&boot_id), host, gpus, workers });
+    let mut accounts = AccountFiles::default();
+    let spool = config
+        .spool_dir
+        .clone()
+        .and_then(|dir| spool(&dir, config.spool_bytes_max, accounts.read(host.root())));
+    let (boot_id, accounts) = (boot_id_words(&boot_id), RefCell::new(accounts));
+    let node = Box::new(ThisNode { boot_id, host, accounts, gpus, workers });
     let mut agent = Agent::new(clock::now(), config, node, source, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);
@@ -157,11 +166,12 @@ pub async fn run(
 fn check_folders(folders: &[PathBuf]) -> Result<(), FolderError> {
     let mut refused = Vec::new();
     for folder in folders {
-        match std::fs::metadata(folder) {
-            Ok(metadata) => refused.extend(check_folder(folder, &metadata).err()),
-            Err(_) if rustix::process::geteuid().is_root() => make_folder(folder),
-            // The first recorder makes it; it is checked when it is there.
-            Err(_) => {}
+        let is_there = std::fs::symlink_metadata(folder).is_ok();
+        let checked = if is_there { check_folder(folder) } else { check_above(folder) };
+        match checked {
+            // Without root the first recorder makes it; it is checked when it is there.
+            Ok(()) if !is_there && rustix::process::geteuid().is_root() => make_folder(folder),
+            checked => refused.extend(checked.err()),
         }
     }
     // One of several is left out, and named in the log when it is searched.
@@ -180,8 +190,9 @@ fn make_folder(folder: &Path) {
 }
 
 /// The spool in a folder; without one the agent works, and says so.
-fn spool(dir: &Path, bytes_max: u64) -> Option<Spool> {
-    let opened = Folder::open(dir).and_then(|folder| Spool::open(Box::new(folder), bytes_max));
+fn spool(dir: &Path, bytes_max: u64, accounts: &Accounts) -> Option<Spool> {
+    let opened = Folder::open(dir)
+        .and_then(|folder| Spool::open(Box::new(folder), bytes_max, accounts.clone()));
     let tell = |error: &std::io::Error| {
         let path = dir.display();
         tracing::warn!(

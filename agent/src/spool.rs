@@ -7,14 +7,18 @@
 //! The cursor, a file that is replaced as a whole, says up to where; what lies before it is
 //! deleted. A cursor that is too old only delivers twice what the coordinator knows.
 //!
-//! All of it stays within a bound. Where that is reached, or the disk is full, step records are
-//! dropped first, then snapshots of captures, facts last, the oldest of each kind first; each drop
-//! is counted by kind. This file knows no coordinator and reads no clock.
+//! All of it stays within a bound, of which each user has an equal part: what is beyond it is
+//! dropped, and nothing of another user. Where a bound is reached, or the disk is full, step
+//! records are dropped first, then snapshots of captures, facts last, the oldest of each kind
+//! first; each drop is counted by kind. This file knows no coordinator and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
+use memtape_core::identity::accounts::Accounts;
+use memtape_core::identity::owner::uid_of_tape;
 use memtape_core::limits::{SPOOL_CAPTURES_MAX, SPOOL_RANKS_MAX};
+use memtape_core::sharing::Amounts;
 
 use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport, RankUp};
 
@@ -24,14 +28,17 @@ mod disk;
 
 mod log;
 
+mod logs;
+
 #[cfg(all(test, feature = "simulation"))]
 mod tests;
 
 use delivery::{Cursor, open_captures};
 pub(crate) use disk::{Disk, Folder};
+use log::Entry;
 #[cfg(feature = "simulation")]
 pub(crate) use log::encode as encode_entry;
-use log::{Entry, Log};
+use logs::Logs;
 
 /// Most bytes in one segment of step records or facts; less where the bound is small.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
@@ -68,8 +75,10 @@ pub(crate) struct Dropped {
 pub(crate) struct Spool {
     disk: Box<dyn Disk>,
     bytes_max: u64,
-    steps: Log,
-    facts: Log,
+    /// Who shares it.
+    accounts: Accounts,
+    steps: Logs,
+    facts: Logs,
     captures: BTreeMap<u64, KeptCapture>,
     /// The number of the next entry.
     next: u64,
@@ -110,6 +119,8 @@ enum Kind {
 struct KeptCapture {
     /// Of its file.
     name: String,
+    /// The user who is accountable for its tape.
+    account: u32,
     capture: InitiatedCapture,
     up: RankUp,
     /// Bytes of the file before the snapshot, and of all of it.
@@ -130,9 +141,13 @@ pub(crate) enum Next {
 }
 
 impl Spool {
-    /// Opens a spool, or makes one.
+    /// Opens a spool, or makes one. `accounts` share it.
     /// Fails with the errors of the disk, and when a newer version has written it.
-    pub(crate) fn open(mut disk: Box<dyn Disk>, bytes_max: u64) -> io::Result<Self> {
+    pub(crate) fn open(
+        mut disk: Box<dyn Disk>,
+        bytes_max: u64,
+        accounts: Accounts,
+    ) -> io::Result<Self> {
         let cursor = match disk.list()?.iter().any(|(name, _)| name == CURSOR) {
             true => Cursor::decode(&disk.read(CURSOR, 0, 4096)?)?,
             false => Cursor::default(),
@@ -143,24 +158,27 @@ impl Spool {
         let mut newest = BTreeMap::new();
         let mut missed = BTreeMap::new();
         let delivered = cursor.delivered;
-        let facts =
-            Log::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
-                match wire::kept(&entry.payload).filter(|_| entry.number > delivered) {
-                    Some(Kept::Up(up)) => {
-                        ups.insert(up.tape_id().to_string(), up);
-                    }
-                    Some(Kept::Down(tape_id, _)) => {
-                        downs.insert(tape_id);
-                    }
-                    _ => {}
+        let account = |tape_id: &str| accounts.of(uid_of_tape(tape_id).unwrap_or(0));
+        let facts = Logs::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
+            let kept = wire::kept(&entry.payload)?;
+            let of = account(fact_tape_id(&kept)?);
+            match kept {
+                Kept::Up(up) if entry.number > delivered => {
+                    ups.insert(up.tape_id().to_string(), up);
                 }
-            })?;
-        let steps = Log::open(disk.as_mut(), STEPS, segment_bytes_max, |entry| {
-            if let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) {
-                note_newest(&mut newest, &mut missed, &ranks);
+                Kept::Down(tape_id, _) if entry.number > delivered => {
+                    downs.insert(tape_id);
+                }
+                Kept::Up(_) | Kept::Down(..) | Kept::Steps(_) | Kept::Capture(_) => {}
             }
+            Some(of)
         })?;
-        let captures = open_captures(disk.as_mut())?;
+        let steps = Logs::open(disk.as_mut(), STEPS, segment_bytes_max, |entry| {
+            let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) else { return None };
+            note_newest(&mut newest, &mut missed, &ranks);
+            Some(account(ranks.first()?.tape_id()))
+        })?;
+        let captures = open_captures(disk.as_mut(), account)?;
         let newest_capture = captures.keys().next_back().copied().unwrap_or(0);
         let last = facts.last().max(steps.last()).max(newest_capture).max(cursor.next);
         let spool = Self {
@@ -175,6 +193,7 @@ impl Spool {
             has_lost: false,
             disk,
             bytes_max,
+            accounts,
             steps,
             facts,
             captures,
@@ -198,8 +217,20 @@ impl Spool {
 
     /// Bytes on the disk.
     pub(crate) fn bytes(&self) -> u64 {
-        let captures: u64 = self.captures.values().map(|each| each.bytes).sum();
-        self.steps.bytes() + self.facts.bytes() + captures
+        self.amounts().sum()
+    }
+
+    /// Bytes on the disk, by user.
+    fn amounts(&self) -> Amounts<u32> {
+        let mut amounts = self.steps.amounts();
+        amounts.extend(&self.facts.amounts());
+        self.captures.values().for_each(|each| amounts.add(each.account, each.bytes));
+        amounts
+    }
+
+    /// The user who is accountable for a tape.
+    fn account(&self, tape_id: &str) -> u32 {
+        self.accounts.of(uid_of_tape(tape_id).unwrap_or(0))
     }
 
     /// What was dropped.
@@ -233,6 +264,12 @@ impl Spool {
         self.newest.get(&(tape_id.to_string(), device)).copied().unwrap_or(0)
     }
 
+    /// True when step records of a tape are kept.
+    pub(crate) fn has_steps(&self, tape_id: &str) -> bool {
+        let of_tape = (tape_id.to_string(), 0)..=(tape_id.to_string(), u8::MAX);
+        self.newest.range(of_tape).next().is_some()
+    }
+
     /// Steps of a tape that were overwritten before they could be kept.
     pub(crate) fn missed(&self, tape_id: &str) -> u64 {
         self.missed.get(tape_id).copied().unwrap_or(0)
@@ -243,8 +280,12 @@ impl Spool {
         if self.knows(up.tape_id()) {
             return true;
         }
+        let account = self.account(up.tape_id());
+        // Half of it is for others.
+        let of_user = self.ups.keys().filter(|known| self.account(known) == account).count();
         let is_kept = self.ups.len() < SPOOL_RANKS_MAX
-            && self.add_fact(wire::encode(&wire::up_message(up.clone())));
+            && of_user < SPOOL_RANKS_MAX / 2
+            && self.add_fact(account, wire::encode(&wire::up_message(up.clone())));
         if is_kept {
             self.ups.insert(up.tape_id().to_string(), up.clone());
         }
@@ -253,19 +294,22 @@ impl Spool {
 
     /// Keeps a rank's end; when that fails the tape still tells it.
     pub(crate) fn add_down(&mut self, tape_id: &str, message: &Outgoing) {
-        if self.add_fact(wire::encode(message)) {
+        if self.add_fact(self.account(tape_id), wire::encode(message)) {
             self.downs.insert(tape_id.to_string());
         }
     }
 
-    /// Keeps step records; false when there is no room for them: the tape still has them.
+    /// Keeps step records of one user's tapes; false when there is no room for them: the tapes
+    /// still have them.
     pub(crate) fn add_steps(&mut self, ranks: &[RankReport]) -> bool {
+        let account = ranks.first().map_or(0, |rank| self.account(rank.tape_id()));
         let items = ranks.iter().map(|rank| rank.steps().len()).sum::<usize>();
         let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
         let number = self.take_number();
         let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
-        let result = self.write(entry.encoded_bytes(), Kind::Steps, |spool| {
-            spool.steps.append(spool.disk.as_mut(), &entry)
+        let bytes = entry.encoded_bytes();
+        let result = self.write((account, bytes), Kind::Steps, |spool| {
+            spool.steps.append(spool.disk.as_mut(), account, &entry)
         });
         let is_kept = self.note(result);
         if is_kept {
@@ -283,7 +327,14 @@ impl Spool {
         snapshot: Option<&[u8]>,
     ) {
         let number = self.take_number();
-        while self.captures.len() >= SPOOL_CAPTURES_MAX && self.drop_capture() {}
+        while self.captures.len() >= SPOOL_CAPTURES_MAX {
+            let of_users: Amounts<u32> =
+                self.captures.values().map(|each| (each.account, 1)).collect();
+            let most = of_users.most().map(|(account, _)| account);
+            if !most.is_some_and(|account| self.drop_capture(account)) {
+                break;
+            }
+        }
         if let Some(snapshot) = snapshot {
             // Half of the bound at most: it would take the room of everything else.
             let fits = snapshot.len() as u64 <= self.bytes_max / 2;
@@ -310,13 +361,15 @@ impl Spool {
         let head_bytes = bytes.len() as u64;
         bytes.extend_from_slice(snapshot);
         let name = log::name_of(CAPTURE, number);
-        let result =
-            self.write(bytes.len() as u64, kind, |spool| spool.disk.replace(&name, &bytes));
+        let account = self.account(up.tape_id());
+        let result = self
+            .write((account, bytes.len() as u64), kind, |spool| spool.disk.replace(&name, &bytes));
         if !self.note(result) {
             return false;
         }
         let kept = KeptCapture {
             name,
+            account,
             capture: capture.clone(),
             up: up.clone(),
             head_bytes,
@@ -328,60 +381,84 @@ impl Spool {
         true
     }
 
-    fn add_fact(&mut self, payload: Vec<u8>) -> bool {
+    fn add_fact(&mut self, account: u32, payload: Vec<u8>) -> bool {
         let entry = Entry { number: self.take_number(), items: 1, payload };
-        let result = self.write(entry.encoded_bytes(), Kind::Facts, |spool| {
-            spool.facts.append(spool.disk.as_mut(), &entry)
+        let result = self.write((account, entry.encoded_bytes()), Kind::Facts, |spool| {
+            spool.facts.append(spool.disk.as_mut(), account, &entry)
         });
         let result = result.and_then(|()| self.facts.sync(self.disk.as_mut()));
         self.note(result)
     }
 
-    /// Writes this many bytes. While they do not fit, drops what is worth no more than `kind`.
+    /// Writes this many bytes of a user. While they do not fit, drops what is worth no more than
+    /// `kind`.
     fn write(
         &mut self,
-        bytes: u64,
+        (account, bytes): (u32, u64),
         kind: Kind,
         mut write: impl FnMut(&mut Self) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
-        while self.make_room(bytes, kind) {
+        while self.make_room((account, bytes), kind) {
             result = write(self);
-            if !result.as_ref().is_err_and(is_full) || !self.drop_one(kind) {
+            if !result.as_ref().is_err_and(is_full) {
+                break;
+            }
+            let most = self.amounts().most().map_or(account, |(most, _)| most);
+            if !self.drop_one(most, kind) && !self.drop_one(account, kind) {
                 break;
             }
         }
         result
     }
 
-    /// Drops what is worth less than `kind` until this many bytes fit; false when they never will.
-    fn make_room(&mut self, bytes: u64, kind: Kind) -> bool {
-        while self.bytes().saturating_add(bytes) > self.bytes_max {
-            if !self.drop_one(kind) {
+    /// Drops what is worth no more than `kind` of a user who is to have no more than an equal part
+    /// of the bound, and whatever others have beyond theirs, until this many bytes fit; false when
+    /// they never will.
+    fn make_room(&mut self, (account, bytes): (u32, u64), kind: Kind) -> bool {
+        loop {
+            let amounts = self.amounts();
+            let is_full = amounts.sum().saturating_add(bytes) > self.bytes_max;
+            let most = amounts.most().map(|(most, _)| most).filter(|_| is_full);
+            let has_dropped = match most {
+                _ if !amounts.admits(account, bytes, self.bytes_max) => {
+                    self.drop_one(account, kind)
+                }
+                None => return !is_full,
+                Some(most) if most == account => self.drop_one(account, kind),
+                Some(most) => self.drop_one(most, Kind::Facts),
+            };
+            if !has_dropped {
                 return false;
             }
         }
-        true
     }
 
-    /// Drops the oldest of what is worth no more than `kind`; false when there is nothing.
-    fn drop_one(&mut self, kind: Kind) -> bool {
-        if let Some(steps) = self.steps.drop_oldest(self.disk.as_mut(), self.delivered) {
+    /// Drops the oldest that a user has of what is worth no more than `kind`; false when there is
+    /// nothing.
+    fn drop_one(&mut self, account: u32, kind: Kind) -> bool {
+        let steps = self.steps.drop_oldest(self.disk.as_mut(), account, self.delivered);
+        if let Some(steps) = steps {
             self.count_dropped(Kind::Steps, steps);
             // The newest of a silent rank may be among them, and still on its tape.
             self.has_lost |= steps > 0;
-            tracing::warn!(steps, "the spool is full: its oldest step records are dropped");
+            tracing::warn!(
+                steps,
+                user = account,
+                "the spool is full: the oldest step records of a user are dropped"
+            );
             return true;
         }
-        if kind >= Kind::Snapshots && self.drop_snapshot() {
+        if kind >= Kind::Snapshots && self.drop_snapshot(account) {
             return true;
         }
-        kind >= Kind::Facts && (self.drop_facts() || self.drop_capture())
+        kind >= Kind::Facts && (self.drop_facts(account) || self.drop_capture(account))
     }
 
-    /// Drops the snapshot of the oldest capture that has one, and keeps its announcement.
-    fn drop_snapshot(&mut self) -> bool {
-        let found = self.captures.iter().find(|(_, each)| each.bytes > each.head_bytes);
+    /// Drops the snapshot of a user's oldest capture that has one, and keeps its announcement.
+    fn drop_snapshot(&mut self, account: u32) -> bool {
+        let has_one = |each: &KeptCapture| each.account == account && each.bytes > each.head_bytes;
+        let found = self.captures.iter().find(|(_, each)| has_one(each));
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         let Some(mut each) = self.captures.remove(&number) else { return false };
         self.count_dropped(Kind::Snapshots, 1);
@@ -409,18 +486,21 @@ impl Spool {
         true
     }
 
-    fn drop_facts(&mut self) -> bool {
-        let Some(facts) = self.facts.drop_oldest(self.disk.as_mut(), self.delivered) else {
-            return false;
-        };
+    fn drop_facts(&mut self, account: u32) -> bool {
+        let facts = self.facts.drop_oldest(self.disk.as_mut(), account, self.delivered);
+        let Some(facts) = facts else { return false };
         self.count_dropped(Kind::Facts, facts);
         tracing::warn!(facts, "the spool is full: its oldest facts about ranks are dropped");
         true
     }
 
-    /// Drops the oldest agent-initiated capture.
-    fn drop_capture(&mut self) -> bool {
-        let Some((_, each)) = self.captures.pop_first() else { return false };
+    /// Drops a user's oldest agent-initiated capture.
+    fn drop_capture(&mut self, account: u32) -> bool {
+        let oldest = self.captures.iter().find(|(_, each)| each.account == account);
+        let number = oldest.map(|(number, _)| *number);
+        let Some(each) = number.and_then(|number| self.captures.remove(&number)) else {
+            return false;
+        };
         self.count_dropped(Kind::Facts, 1);
         self.count_dropped(Kind::Snapshots, u64::from(each.bytes > each.head_bytes));
         tracing::warn!("the spool is full: its oldest agent-initiated capture is dropped");
@@ -435,6 +515,15 @@ impl Spool {
             Kind::Facts => self.dropped.facts += count,
         }
         self.is_cursor_due = true;
+    }
+}
+
+/// The tape that a fact is about.
+fn fact_tape_id(kept: &Kept) -> Option<&str> {
+    match kept {
+        Kept::Up(up) => Some(up.tape_id()),
+        Kept::Down(tape_id, _) => Some(tape_id),
+        Kept::Steps(_) | Kept::Capture(_) => None,
     }
 }
 

@@ -18,6 +18,7 @@ mod agent_captures;
 mod censuses;
 mod memory;
 mod quotas;
+mod sharing;
 mod turns;
 
 const SECOND_NS: u64 = 1_000_000_000;

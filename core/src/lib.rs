@@ -17,6 +17,7 @@
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
 //! | [`redaction`] | secrets in command lines |
+//! | [`sharing`] | turns and amounts of the owners who share a node |
 //! | [`visible`] | characters that a reader does not see |
 //! | [`pickle`] | PyTorch's own snapshots: written and read |
 #![no_std]
@@ -40,6 +41,7 @@ pub mod python;
 pub mod rates;
 pub mod redaction;
 pub mod roles;
+pub mod sharing;
 pub mod snapshot;
 pub mod tape;
 pub mod visible;

@@ -156,6 +156,10 @@ limits! {
         "a tape of the user who has most is given up, the dead before the living; a further tape \
          of that user is not read",
         "`memtape_losses_total{reason=\"tapes_without_room\"}`, the agent's log";
+    TAPES_KEPT_PER_USER_MAX: usize = 64, Count, "agent",
+        "Tapes of living processes of one user that are not given up for tapes of others",
+        "further ones may be given up when the agent knows as many tapes as it can",
+        "`memtape_losses_total{reason=\"tapes_without_room\"}`, the agent's log";
     GPUS_PER_NODE_MAX: u32 = 256, Count, "agent, coordinator",
         "GPUs of one node, and MIG instances of one GPU",
         "the agent leaves out further GPUs; the coordinator closes the stream of an agent that \
@@ -223,6 +227,10 @@ limits! {
         "Ranks that a node is capturing",
         "the agent answers `NO_TAPE`",
         "the detail of the rank's part";
+    AGENT_CAPTURES_PER_USER_MAX: usize = 64, Count, "agent",
+        "Captures of tapes of one user that an agent takes by itself within 30 seconds",
+        "captures of deaths are taken later, those of failed requests not",
+        "the captures of the job";
     CAPTURE_DEADLINE_SECONDS_MAX: u64 = 600, Seconds, "agent, coordinator",
         "The deadline of a capture",
         "a longer setting is refused by the coordinator and shortened by the agent",

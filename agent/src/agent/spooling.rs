@@ -1,10 +1,11 @@
 //! What the agent does with its spool: filling it while no coordinator is there, emptying it when
 //! one is.
 //!
-//! Kept step records come before what the tapes hold, for all ranks, so that each rank's steps
+//! The kept step records of a rank come before what its tape holds, so that each rank's steps
 //! stay in order: the coordinator ignores what is older than what it has. Ranks whose tapes are
 //! gone are announced, reported and ended from the spool alone.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_core::identity::owner::without_owner;
@@ -20,6 +21,7 @@ use crate::link::wire::{self, InitiatedCapture, RankReport};
 use crate::node::clock::Now;
 use crate::spool::Next;
 use crate::tapes::death::{Death, Evidence};
+use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 
 use super::Agent;
 
@@ -128,34 +130,48 @@ impl Agent {
         }
     }
 
-    /// Keeps all step records that the tapes hold beyond what is kept already.
+    /// The tapes of which older records are kept, and not all of those were sent on this stream.
+    pub(super) fn later(&self) -> BTreeSet<TapeKey> {
+        let spool = self.spool.as_ref().filter(|spool| spool.has_unsent());
+        let has_kept = |known: &KnownTape| spool.is_some_and(|of| of.has_steps(known.tape_id()));
+        self.tapes.iter().filter(|(_, known)| has_kept(known)).map(|(key, _)| key).collect()
+    }
+
+    /// Keeps all step records that the tapes hold beyond what is kept already. Those of a user for
+    /// which there is no room stay on the tapes, and hold up no other user's.
     fn keep_steps(&mut self, now: Now) {
+        let mut refused = BTreeSet::new();
+        let mut has_kept = false;
         loop {
+            let mut tapes = self.unended(|_| false);
+            tapes.retain(|(_, known)| !refused.contains(&known.account));
+            let (later, records_max) = (&BTreeSet::new(), STEPS_PER_REPORT_MAX);
+            let asked = report::Asked { tapes, later, records_max };
+            let ranks = report::ranks(asked, &self.deliveries, None, (now, self.node.as_ref()));
+            let has_more = ranks.has_more;
             let Some(spool) = &mut self.spool else { return };
-            let node = self.node.as_ref();
-            let mut ranks = report::ranks(
-                &self.tapes,
-                &self.deliveries,
-                None,
-                (now, node),
-                STEPS_PER_REPORT_MAX,
-            );
-            ranks.reports.retain(|rank| rank.steps().len() > 0);
-            if ranks.reports.is_empty() {
-                return;
+            let mut has_new = false;
+            for (account, (reports, marks)) in of_users(&self.tapes, ranks) {
+                for rank in &reports {
+                    if let Some((_, known)) = self.tapes.find(rank.tape_id()) {
+                        spool.add_up(&super::rank_up(known));
+                    }
+                }
+                if spool.add_steps(&reports) {
+                    self.deliveries.kept(&marks);
+                    has_new = true;
+                } else {
+                    refused.insert(account);
+                }
             }
-            for rank in &ranks.reports {
-                let Some((_, known)) = self.tapes.find(rank.tape_id()) else { continue };
-                spool.add_up(&super::rank_up(known));
+            has_kept |= has_new;
+            if !has_more || !has_new {
+                break;
             }
-            if !spool.add_steps(&ranks.reports) {
-                self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
-                return;
-            }
-            self.deliveries.kept(&ranks.marks);
-            if !ranks.has_more {
-                return;
-            }
+        }
+        // The disk takes nothing.
+        if !refused.is_empty() && !has_kept {
+            self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
         }
     }
 
@@ -371,4 +387,20 @@ impl Agent {
     pub(super) fn alone_for(&self, now: Now) -> Duration {
         Duration::from_nanos(now.mono_ns.saturating_sub(self.alone_since_ns))
     }
+}
+
+/// What there is to keep of each user: reports with records, and their marks.
+fn of_users(tapes: &Tapes, ranks: report::Ranks) -> BTreeMap<u32, (Vec<RankReport>, Vec<Mark>)> {
+    let mut users = BTreeMap::<u32, (Vec<RankReport>, Vec<Mark>)>::new();
+    for rank in ranks.reports.into_iter().filter(|rank| rank.steps().len() > 0) {
+        if let Some((_, known)) = tapes.find(rank.tape_id()) {
+            users.entry(known.account).or_default().0.push(rank);
+        }
+    }
+    for mark in ranks.marks {
+        if let Some(known) = tapes.get(mark.tape) {
+            users.entry(known.account).or_default().1.push(mark);
+        }
+    }
+    users
 }

@@ -6,9 +6,10 @@
 //! a coordinator that is there sees both by itself and asks for all ranks. Nothing here takes a
 //! capture or keeps one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use memtape_core::identity::ids;
+use memtape_core::limits::AGENT_CAPTURES_PER_USER_MAX;
 
 use crate::link::wire::Trigger;
 use crate::node::clock::Now;
@@ -19,7 +20,8 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 const DELAY_NS: u64 = 1_000_000_000;
 
 /// Least time between two captures of one tape for the same reason: a job that fails again and
-/// again would otherwise be captured all the time. A process dies only once.
+/// again would otherwise be captured all the time. A process dies only once. Within this time, the
+/// tapes of one user have [`AGENT_CAPTURES_PER_USER_MAX`] captures.
 const INTERVAL_NS: u64 = 30_000_000_000;
 
 /// A capture that is wanted.
@@ -46,6 +48,8 @@ pub(crate) struct AgentInitiated {
     making: BTreeMap<String, Wanted>,
     /// When the last one was wanted.
     taken: BTreeMap<(String, Trigger), u64>,
+    /// When captures of tapes of each user were wanted within the last interval, oldest first.
+    of_users: BTreeMap<u32, VecDeque<u64>>,
 }
 
 impl AgentInitiated {
@@ -78,6 +82,9 @@ impl AgentInitiated {
             }
         }
         self.ooms.retain(|key, _| tapes.get(*key).is_some());
+        self.of_users.retain(|_, wanted| {
+            wanted.back().is_some_and(|at_ns| now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS)
+        });
         if !is_alone {
             self.cancel(tapes);
         }
@@ -102,11 +109,26 @@ impl AgentInitiated {
         if is_recent {
             return;
         }
+        if !self.may_have(known.account, now.mono_ns) {
+            return;
+        }
         let capture_id = name(now, known.tape_id(), reason);
         self.taken.insert(key, now.mono_ns);
         let due_ns = now.mono_ns.saturating_add(DELAY_NS);
         let seen_wall_ns = now.wall_ns;
         self.wanted.push(Wanted { capture_id, tape, reason, seen_wall_ns, due_ns });
+    }
+
+    /// Counts a capture of a user's tapes; false when the user has as many as an interval may have.
+    /// A death is wanted again at the next look, a failed request when the rank fails again.
+    fn may_have(&mut self, account: u32, now_ns: u64) -> bool {
+        let wanted = self.of_users.entry(account).or_default();
+        while wanted.front().is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) >= INTERVAL_NS) {
+            wanted.pop_front();
+        }
+        let may = wanted.len() < AGENT_CAPTURES_PER_USER_MAX;
+        wanted.extend(may.then_some(now_ns));
+        may
     }
 
     /// The captures whose moment has come; they are in the making then.

@@ -1,18 +1,19 @@
 //! Answers to the coordinator's captures: the life of each, from the request to its end.
 //!
 //! A machine without clock, thread or socket: it gets what happened and when, and returns what is
-//! to be done ([`Work`]). A few tapes are rewound at a time; a snapshot waits compressed in memory,
-//! up to a bound, until the coordinator has stored it or the capture's deadline has passed. A
-//! rewind keeps its turn until its snapshot has found room within that bound, so that no more
-//! snapshots than there are turns can be beyond it. All of it together has a budget of memory: a
-//! rewind begins when there is room for what its tape says that it takes, and takes no more; one
-//! that is larger than the budget takes all of it, alone. Nothing here pauses a rank. Each work is
-//! answered with one result, whatever has become of its capture meanwhile.
+//! to be done ([`Work`]). A few tapes are rewound at a time, those of users in turn; a snapshot
+//! waits compressed in memory, up to a bound, until the coordinator has stored it or the capture's
+//! deadline has passed. A rewind keeps its place until its snapshot has found room within that
+//! bound, so that no more snapshots than there are places can be beyond it. All of it together has
+//! a budget of memory: a rewind begins when there is room for what its tape says that it takes, and
+//! takes no more; one that is larger than the budget takes all of it, alone. Nothing here pauses a
+//! rank. Each work is answered with one result, whatever has become of its capture meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use memtape_core::limits::{ANSWERS_IN_PROGRESS_MAX, CAPTURE_DEADLINE_SECONDS_MAX};
+use memtape_core::sharing::{Amounts, Turns};
 
 use crate::capture::rewind::{Rewind, Rewound, no_tape};
 use crate::config::Config;
@@ -56,10 +57,12 @@ pub(crate) struct Captures {
     jobs: BTreeMap<JobKey, Job>,
     /// Rewinds for the agent itself, which are not uploaded from here.
     own: BTreeSet<WorkId>,
-    /// Rewinds that wait for their turn.
-    waiting: VecDeque<(WorkId, JobKey, Rewind)>,
-    /// Rewinds that are being made, each with the memory that it may take, in bytes.
-    rewinding: BTreeMap<WorkId, (JobKey, u64)>,
+    /// Rewinds that wait for their turn, oldest first.
+    waiting: Vec<(WorkId, JobKey, Rewind)>,
+    /// Users whose tapes were rewound.
+    turns: Turns<u32>,
+    /// Rewinds that are being made.
+    rewinding: BTreeMap<WorkId, Rewinding>,
     /// Rewinds that are made, and wait for room for their snapshots.
     rewound: VecDeque<(WorkId, JobKey, Rewound)>,
     uploads: BTreeMap<WorkId, Upload>,
@@ -84,6 +87,16 @@ struct Job {
     is_stored: bool,
 }
 
+/// A rewind that is being made.
+#[derive(Debug)]
+struct Rewinding {
+    key: JobKey,
+    /// The user who is accountable for its tape.
+    account: u32,
+    /// Memory that it may take.
+    bytes_max: u64,
+}
+
 /// A snapshot that has its share of the memory bound.
 #[derive(Debug)]
 struct Upload {
@@ -100,7 +113,8 @@ impl Captures {
         Self {
             jobs: BTreeMap::new(),
             own: BTreeSet::new(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
+            turns: Turns::default(),
             rewinding: BTreeMap::new(),
             rewound: VecDeque::new(),
             uploads: BTreeMap::new(),
@@ -140,7 +154,7 @@ impl Captures {
             is_stored: false,
         };
         self.jobs.insert(key.clone(), job);
-        self.waiting.push_back((work, key, rewind));
+        self.waiting.push((work, key, rewind));
         self.begin_rewinds();
         None
     }
@@ -149,7 +163,7 @@ impl Captures {
     pub(crate) fn start_own(&mut self, key: JobKey, rewind: Rewind) {
         let work = self.name_work();
         self.own.insert(work);
-        self.waiting.push_back((work, key, rewind));
+        self.waiting.push((work, key, rewind));
         self.begin_rewinds();
     }
 
@@ -165,7 +179,7 @@ impl Captures {
         id: WorkId,
         rewound: Rewound,
     ) -> Option<(JobKey, Rewound)> {
-        let (key, _) = self.rewinding.remove(&id)?;
+        let Rewinding { key, .. } = self.rewinding.remove(&id)?;
         let own = if self.own.remove(&id) {
             Some((key, rewound))
         } else {
@@ -279,7 +293,7 @@ impl Captures {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let rewound = self.rewound.iter().filter_map(|(.., rewound)| rewound.snapshot.as_ref());
         let snapshots = rewound.chain(self.uploads.values().map(|upload| &upload.snapshot));
-        let rewinding = self.rewinding.values().map(|(_, bytes_max)| *bytes_max);
+        let rewinding = self.rewinding.values().map(|rewinding| rewinding.bytes_max);
         rewinding.chain(snapshots.map(|snapshot| snapshot.bytes.len() as u64)).sum()
     }
 
@@ -299,19 +313,28 @@ impl Captures {
         WorkId(self.works_named)
     }
 
+    /// Begins rewinds while there are places and memory for them. Next is a user of whom fewest are
+    /// being made, and of several the one whose turn is longest ago: a user who wants many delays
+    /// another by one.
     fn begin_rewinds(&mut self) {
+        let (jobs, own) = (&self.jobs, &self.own);
+        let is_wanted = |id: WorkId, key: &JobKey| jobs.get(key).is_some_and(|job| job.work == id);
+        self.waiting.retain(|(id, key, _)| own.contains(id) || is_wanted(*id, key));
         while self.rewinding.len() + self.rewound.len() < self.rewinds_max {
-            let Some((id, key, mut rewind)) = self.waiting.pop_front() else { return };
-            let is_wanted = self.jobs.get(&key).is_some_and(|job| job.work == id);
-            if !is_wanted && !self.own.contains(&id) {
-                continue;
-            }
-            rewind.bytes_max = rewind.bytes().min(self.memory_bytes_max);
-            if self.memory_bytes().saturating_add(rewind.bytes_max) > self.memory_bytes_max {
-                self.waiting.push_front((id, key, rewind));
+            let of_each = self.rewinding.values().map(|rewinding| (rewinding.account, 1));
+            let (running, turns) = (of_each.collect::<Amounts<u32>>(), &self.turns);
+            let next = self.waiting.iter().enumerate().min_by_key(|(_, (.., rewind))| {
+                (running.of(rewind.account), turns.last(rewind.account))
+            });
+            let Some((at, (.., rewind))) = next else { return };
+            let (account, bytes_max) = (rewind.account, rewind.bytes().min(self.memory_bytes_max));
+            if self.memory_bytes().saturating_add(bytes_max) > self.memory_bytes_max {
                 return;
             }
-            self.rewinding.insert(id, (key, rewind.bytes_max));
+            let (id, key, mut rewind) = self.waiting.remove(at);
+            rewind.bytes_max = bytes_max;
+            self.turns.give(account);
+            self.rewinding.insert(id, Rewinding { key, account, bytes_max });
             self.work.push_back(Work::Rewind(id, rewind));
         }
     }

@@ -24,6 +24,8 @@ use crate::tapes::source::{TapeFile, TapeWords};
 /// What a rewind needs.
 #[derive(Debug)]
 pub(crate) struct Rewind {
+    /// The user who is accountable for the tape.
+    pub(crate) account: u32,
     /// The tape.
     pub(crate) tape: Arc<Tape<TapeWords>>,
     /// Its file, for asking the lock.

@@ -1,10 +1,10 @@
 //! What one report carries: present totals of every rank, and the steps it has finished since.
 //!
 //! Step records are bounded per report, so that a message stays well under gRPC's 4 MiB even after
-//! hours without a coordinator; ranks take turns at being first. A rank whose end was sent is in
-//! no report any more.
+//! hours without a coordinator; users share the room, and no more is read than there is room for.
+//! A rank whose end was sent is in no report any more, but for a census that came late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memtape_core::census::changes::Changes;
 use memtape_core::tape::read::Steps;
@@ -14,7 +14,7 @@ use crate::link::wire::{HostFacts, RankFacts, RankReport};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::nvml;
-use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::known::{KnownTape, TapeKey};
 
 /// Why a rank's process cannot be read, although it lives.
 const OTHER_NAMESPACE: &str =
@@ -53,34 +53,67 @@ impl Ranks {
     }
 }
 
-/// Builds the ranks' part, with at most `room` step records. Without any room no rank is drained.
+/// Which tapes a report is about, and how much of them it may carry.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// The tapes.
+    pub(crate) tapes: Vec<(TapeKey, &'a KnownTape)>,
+    /// Tapes whose records are for a later report.
+    pub(crate) later: &'a BTreeSet<TapeKey>,
+    /// Step records that there is room for; users share it.
+    pub(crate) records_max: usize,
+}
+
+/// Builds the ranks' part. The tapes of later records are not drained, nor any without room.
 pub(crate) fn ranks(
-    tapes: &Tapes,
+    asked: Asked<'_>,
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
     (now, node): (Now, &dyn Node),
-    mut room: usize,
 ) -> Ranks {
     let mut ranks = Ranks::default();
-    let may_drain = room > 0;
-    let mut order: Vec<(TapeKey, &KnownTape)> =
-        tapes.iter().filter(|(key, _)| !deliveries.is_down_sent(*key)).collect();
-    let first = usize::try_from(deliveries.next_number()).unwrap_or(0) % order.len().max(1);
-    order.rotate_left(first);
-    for (key, known) in order {
-        if known.is_cut {
-            ranks.drained.push(key);
-            continue;
+    let mut left = asked.records_max;
+    let mut users = in_turn(asked.tapes, deliveries.next_number());
+    while let Some(tapes) = users.pop_front() {
+        // What one user leaves is for those that follow.
+        let part = left.div_ceil(users.len() + 1);
+        let mut room = part;
+        for (key, known) in tapes {
+            if known.is_cut {
+                ranks.drained.push(key);
+                continue;
+            }
+            let mut none = 0;
+            let room = if asked.later.contains(&key) { &mut none } else { &mut room };
+            let may_drain = *room > 0;
+            let has_all = add_rank(&mut ranks, (key, known), deliveries, gpus, (now, node), room);
+            match may_drain && has_all {
+                true => ranks.drained.push(key),
+                false => ranks.has_more = true,
+            }
         }
-        let is_drained = may_drain
-            & add_rank(&mut ranks, (key, known), deliveries, gpus, (now, node), &mut room);
-        if is_drained {
-            ranks.drained.push(key);
-        } else {
-            ranks.has_more = true;
-        }
+        left -= part - room;
     }
     ranks
+}
+
+/// The tapes of each user: users and their tapes take turns at being first, the dead before the
+/// living, because their ends wait for their records.
+fn in_turn(tapes: Vec<(TapeKey, &KnownTape)>, report: u64) -> VecDeque<Vec<(TapeKey, &KnownTape)>> {
+    let mut users = BTreeMap::<u32, Vec<_>>::new();
+    for (key, known) in tapes {
+        users.entry(known.account).or_default().push((key, known));
+    }
+    let turn = |count: usize| usize::try_from(report).unwrap_or(0) % count.max(1);
+    let mut users: VecDeque<Vec<_>> = users.into_values().collect();
+    for tapes in &mut users {
+        let first = turn(tapes.len());
+        tapes.rotate_left(first);
+        tapes.sort_by_key(|(_, known)| known.life.death().is_none());
+    }
+    let first = turn(users.len());
+    users.rotate_left(first);
+    users
 }
 
 /// Adds one rank; false when not all of its records found room.
@@ -108,10 +141,10 @@ fn add_rank(
             .and_then(|(process, uuid)| gpus?.process_bytes(process.pid, uuid));
         report.add_totals(&totals, process_bytes);
     }
-    let mut is_drained = true;
+    let mut has_all = true;
     let mut missed = deliveries.missed(key);
     for device in known.tape.devices() {
-        let mut steps = known.tape.steps_after(device, deliveries.sent_step(key, device));
+        let mut steps = known.tape.next_steps(device, deliveries.sent_step(key, device), *room);
         if deliveries.is_resending(key, device) {
             steps.missed = 0;
         }
@@ -119,15 +152,16 @@ fn add_rank(
             // The first step ended at this moment: its record is for the next report.
             steps = Steps::default();
         }
-        is_drained &= steps.records.len() <= *room;
-        if let Some(mark) = add_steps(&mut report, (key, known), device, &steps, room) {
+        has_all &= !steps.has_more;
+        if let Some(mark) = add_steps(&mut report, (key, known), device, &steps) {
+            *room -= steps.records.len();
             missed = missed.saturating_add(mark.missed);
             ranks.marks.push(mark);
         }
     }
     report.set_steps_missed(missed);
     ranks.reports.push(report);
-    is_drained
+    has_all
 }
 
 /// What the rank's process takes of its host; none when it is gone.
@@ -151,13 +185,10 @@ fn add_steps(
     (key, known): (TapeKey, &KnownTape),
     device: u8,
     steps: &Steps,
-    room: &mut usize,
 ) -> Option<Mark> {
-    let records = steps.records.get(..steps.records.len().min(*room)).unwrap_or_default();
-    *room -= records.len();
-    for record in records {
+    for record in &steps.records {
         report.add_step(device, record, known.tape.wall_ns(record.end_mono_ns));
     }
-    let last_step = records.last()?.last_step;
+    let last_step = steps.records.last()?.last_step;
     Some(Mark { tape: key, device, last_step, missed: steps.missed })
 }

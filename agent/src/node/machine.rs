@@ -1,14 +1,16 @@
 //! What the agent asks the machine it runs on: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
-//! is made of `host.rs`, `cgroup.rs`, `process.rs`, `workload.rs`, `workers.rs` and
+//! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `workload.rs`, `workers.rs` and
 //! `nvml.rs`.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use memtape_core::identity::owner::Workload;
 
+use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
 use crate::node::host::{Host, HostMemory};
@@ -30,6 +32,9 @@ pub(crate) trait Node: Debug + Send {
 
     /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
     fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder;
+
+    /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
+    fn account_of(&self, uid: u32) -> u32;
 
     /// What a scheduler knows a process as, and its namespace; empty where it is not known.
     fn workload(&self, process: Process) -> (Workload, String);
@@ -61,6 +66,8 @@ pub(crate) struct ThisNode {
     pub(crate) boot_id: [u64; 2],
     /// Reads `/proc` and `/sys`.
     pub(crate) host: Host,
+    /// Says whom subordinate user ids were given to.
+    pub(crate) accounts: RefCell<AccountFiles>,
     /// Hears what the driver says.
     pub(crate) gpus: Gpus,
     /// Looks at the processes below ranks.
@@ -82,6 +89,10 @@ impl Node for ThisNode {
 
     fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder {
         Holder::of(self.host.root(), pid, own_pid, uid)
+    }
+
+    fn account_of(&self, uid: u32) -> u32 {
+        self.accounts.borrow_mut().account_of(self.host.root(), uid)
     }
 
     fn workload(&self, process: Process) -> (Workload, String) {

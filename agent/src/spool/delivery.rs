@@ -266,7 +266,10 @@ impl Cursor {
 }
 
 /// The agent-initiated captures on the disk.
-pub(super) fn open_captures(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, KeptCapture>> {
+pub(super) fn open_captures(
+    disk: &mut dyn Disk,
+    account: impl Fn(&str) -> u32,
+) -> io::Result<BTreeMap<u64, KeptCapture>> {
     let mut captures = BTreeMap::new();
     for (name, bytes) in disk.list()? {
         let Some((kind, number)) = log::kind_and_number(&name) else { continue };
@@ -284,11 +287,17 @@ pub(super) fn open_captures(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, Kep
         };
         let heads = entries.iter().take(2);
         let head_bytes = heads.map(Entry::encoded_bytes).sum::<u64>();
-        let (sent_with, has_arrived) = (None, false);
-        captures.insert(
-            number,
-            KeptCapture { name, capture, up, head_bytes, bytes, sent_with, has_arrived },
-        );
+        let kept = KeptCapture {
+            name,
+            account: account(up.tape_id()),
+            capture,
+            up,
+            head_bytes,
+            bytes,
+            sent_with: None,
+            has_arrived: false,
+        };
+        captures.insert(number, kept);
     }
     Ok(captures)
 }

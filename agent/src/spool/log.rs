@@ -16,7 +16,7 @@ const HEAD_BYTES: usize = 20;
 /// Largest payload, in bytes: what is longer was not written by this code.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
-/// Largest file taken for a segment, in bytes: [`Log::open`] holds one in memory.
+/// Largest file taken for a segment, in bytes: one is held in memory.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// One entry.
@@ -45,12 +45,15 @@ pub(crate) struct Log {
     segments: VecDeque<Segment>,
     /// The entries of one segment, by its name.
     read: Option<(u64, Vec<Entry>)>,
+    /// A number, and the number of the first entry after it.
+    next: Option<(u64, u64)>,
     /// Items in segments that were whole once and cannot be read any more.
     lost: u64,
 }
 
+/// A file of entries.
 #[derive(Debug)]
-struct Segment {
+pub(crate) struct Segment {
     /// Number of its first entry, and so its name.
     first: u64,
     last: u64,
@@ -98,42 +101,54 @@ fn decode_one(bytes: &[u8]) -> Option<(Entry, usize)> {
 }
 
 impl Log {
-    /// A log of this kind, with the segments that the disk has of it; `visit` sees all entries.
+    /// An empty log.
+    pub(crate) fn new(kind: &'static str, segment_bytes_max: u64) -> Self {
+        let segments = VecDeque::new();
+        Self { kind, segment_bytes_max, segments, read: None, next: None, lost: 0 }
+    }
+
+    /// A segment that the disk has, with its entries; none, and deleted, when it has no whole one.
     /// Fails with the errors of the disk.
-    pub(crate) fn open(
+    pub(crate) fn read_segment(
         disk: &mut dyn Disk,
-        kind: &'static str,
-        segment_bytes_max: u64,
-        mut visit: impl FnMut(&Entry),
-    ) -> io::Result<Self> {
-        let mut log =
-            Self { kind, segment_bytes_max, segments: VecDeque::new(), read: None, lost: 0 };
-        let mut found: Vec<(u64, u64)> = disk
-            .list()?
-            .into_iter()
-            .filter_map(|(name, bytes)| {
-                let (of, first) = kind_and_number(&name)?;
-                (of == kind).then_some((first, bytes))
-            })
-            .collect();
-        found.sort_unstable();
-        for (first, bytes) in found {
-            let name = log.name(first);
-            let (entries, good) = decode(&disk.read(&name, 0, FILE_BYTES_MAX)?);
-            if (good as u64) < bytes {
-                let cut = bytes - good as u64;
-                tracing::warn!("the last {cut} bytes of {name} in the spool are no whole entry");
-            }
-            let Some(last) = entries.last().map(|entry| entry.number) else {
-                disk.remove(&name)?;
-                continue;
-            };
-            entries.iter().for_each(&mut visit);
-            let items = entries.iter().map(|entry| u64::from(entry.items)).sum();
-            let segment = Segment { first, last, items, bytes, is_open: false, is_synced: false };
-            log.segments.push_back(segment);
+        kind: &str,
+        (first, bytes): (u64, u64),
+    ) -> io::Result<Option<(Segment, Vec<Entry>)>> {
+        let name = name_of(kind, first);
+        let (entries, good) = decode(&disk.read(&name, 0, FILE_BYTES_MAX)?);
+        if (good as u64) < bytes {
+            let cut = bytes - good as u64;
+            tracing::warn!("the last {cut} bytes of {name} in the spool are no whole entry");
         }
-        Ok(log)
+        let Some(last) = entries.last().map(|entry| entry.number) else {
+            disk.remove(&name)?;
+            return Ok(None);
+        };
+        let items = entries.iter().map(|entry| u64::from(entry.items)).sum();
+        let segment = Segment { first, last, items, bytes, is_open: false, is_synced: false };
+        Ok(Some((segment, entries)))
+    }
+
+    /// Adds a segment that is newer than those before it.
+    pub(crate) fn add_segment(&mut self, segment: Segment) {
+        self.segments.push_back(segment);
+    }
+
+    /// The number of [`Self::after`]; the segment that it is in is read once.
+    pub(crate) fn next_number(&mut self, disk: &mut dyn Disk, number: u64) -> Option<u64> {
+        if let Some((from, next)) = self.next
+            && (from..next).contains(&number)
+        {
+            return Some(next);
+        }
+        let next = self.after(disk, number)?.number;
+        self.next = Some((number, next));
+        Some(next)
+    }
+
+    /// Holds no segment in memory until one is read again.
+    pub(crate) fn forget_read(&mut self) {
+        self.read = None;
     }
 
     /// Bytes on the disk.
@@ -225,6 +240,7 @@ impl Log {
             let lost = self.segments.iter().filter(|segment| segment.first == first);
             self.lost += lost.map(|segment| segment.items).sum::<u64>();
             self.segments.retain(|segment| segment.first != first);
+            self.next = None;
         }
         None
     }
@@ -253,6 +269,7 @@ impl Log {
     }
 
     fn remove_front(&mut self, disk: &mut dyn Disk) {
+        self.next = None;
         let Some(segment) = self.segments.pop_front() else { return };
         let name = self.name(segment.first);
         if let Err(error) = disk.remove(&name) {
@@ -267,6 +284,19 @@ impl Log {
     fn name(&self, first: u64) -> String {
         name_of(self.kind, first)
     }
+}
+
+/// The files that the disk has of a kind, oldest first: the number of the first entry of each, and
+/// its length in bytes.
+/// Fails with the errors of the disk.
+pub(crate) fn files(disk: &mut dyn Disk, kind: &str) -> io::Result<Vec<(u64, u64)>> {
+    let files = disk.list()?.into_iter().filter_map(|(name, bytes)| {
+        let (of, first) = kind_and_number(&name)?;
+        (of == kind).then_some((first, bytes))
+    });
+    let mut files: Vec<(u64, u64)> = files.collect();
+    files.sort_unstable();
+    Ok(files)
 }
 
 /// Name of a file of a kind that begins with this entry.

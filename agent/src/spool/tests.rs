@@ -13,7 +13,7 @@ use crate::testing::MemoryDisk;
 const BOUND: u64 = 1 << 20;
 
 fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
-    Spool::open(Box::new(disk.clone()), bytes_max).expect("a spool")
+    Spool::open(Box::new(disk.clone()), bytes_max, Accounts::default()).expect("a spool")
 }
 
 fn up(tape_id: &str) -> RankUp {
@@ -236,13 +236,13 @@ fn facts_go_last_and_are_counted() {
     let disk = MemoryDisk::default();
     let mut spool = open(&disk, 16 << 10);
     for number in 0..400 {
-        spool.add_up(&up(&format!("tape-{number}")));
-        spool.add_down("tape", &down(&format!("tape-{number}")));
+        spool.add_up(&up(&format!("tape{number}-0")));
+        spool.add_down("tape-0", &down(&format!("tape{number}-0")));
     }
     let dropped = spool.dropped();
     assert!(dropped.facts > 0 && dropped.steps == 0, "{dropped:?}");
     let received = drain(&mut spool);
-    assert_eq!(received.downs.last().map(String::as_str), Some("tape-399"));
+    assert_eq!(received.downs.last().map(String::as_str), Some("tape399-0"));
     assert!(disk.bytes() <= 16 << 10);
 }
 
@@ -335,7 +335,7 @@ fn a_newer_format_is_left_alone() {
     let words = [FORMAT + 1, 0, 0, 0, 0, 0];
     let bytes = log::encode(0, 0, &words.map(u64::to_le_bytes).concat());
     Disk::replace(&mut disk.clone(), CURSOR, &bytes).expect("a file");
-    let error = Spool::open(Box::new(disk), BOUND).expect_err("a refusal");
+    let error = Spool::open(Box::new(disk), BOUND, Accounts::default()).expect_err("a refusal");
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
@@ -345,15 +345,50 @@ fn a_folder_is_a_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("state/spool");
     let folder = || Folder::open(&path);
-    let mut spool = Spool::open(Box::new(folder().expect("mine")), BOUND).expect("a spool");
+    let mut spool = Spool::open(Box::new(folder().expect("mine")), BOUND, Accounts::default())
+        .expect("a spool");
     fill(&mut spool);
     let error = folder().expect_err("another's");
     assert!(error.to_string().contains("another agent"), "{error}");
     drop(spool);
-    let mut spool = Spool::open(Box::new(folder().expect("mine again")), BOUND).expect("a spool");
+    let mut spool =
+        Spool::open(Box::new(folder().expect("mine again")), BOUND, Accounts::default())
+            .expect("a spool");
     assert_eq!(drain(&mut spool), whole());
     let left: Vec<_> = std::fs::read_dir(&path).expect("folder").flatten().collect();
     let names: BTreeSet<_> =
         left.iter().filter_map(|each| each.file_name().into_string().ok()).collect();
     assert_eq!(names, BTreeSet::from([CURSOR.to_string(), "lock".to_string()]));
+}
+
+/// A user who keeps very much of each kind while another keeps a little: nothing of the other is
+/// lost, also after a restart.
+#[test]
+fn one_user_pushes_out_nothing_of_another() {
+    let disk = MemoryDisk::default();
+    let mut spool = open(&disk, BOUND);
+    let snapshot = vec![7; 40 << 10];
+    assert!(spool.add_up(&up("quiet-1")) && spool.add_steps(&steps("quiet-1", 1, 50)));
+    spool.add_capture(up("quiet-1"), capture("cap-1-alone", &snapshot), Some(&snapshot));
+    for round in 0..200_u64 {
+        let loud = format!("loud{round}-2");
+        assert!(spool.add_up(&up(&loud)), "{round}");
+        // Captures and facts are worth more than steps of the same user.
+        let _ = spool.add_steps(&steps(&loud, 1, 400));
+        spool.add_down(&loud, &down(&loud));
+        let name = format!("cap-{}-alone", round + 100);
+        spool.add_capture(up(&loud), capture(&name, &snapshot), Some(&snapshot));
+        assert!(spool.bytes() <= BOUND, "{} bytes", spool.bytes());
+        if round == 100 {
+            spool = open(&disk, BOUND);
+        }
+    }
+    spool.add_down("quiet-1", &down("quiet-1"));
+    let amounts = spool.amounts();
+    assert!(amounts.of(2) <= BOUND / 2 && amounts.of(1) > 0, "{amounts:?}");
+    let received = drain(&mut open(&disk, BOUND));
+    assert_eq!(received.steps["quiet-1"], (1..=50).collect::<Vec<u64>>());
+    assert!(received.downs.contains(&"quiet-1".to_string()));
+    assert!(received.captures.contains(&("cap-1-alone".to_string(), snapshot.len())));
+    assert!(received.captures.len() > 5, "and the newest of the other user");
 }

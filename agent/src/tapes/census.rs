@@ -2,9 +2,10 @@
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
 //! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node
-//! does not grow with its ranks. The coordinator gets what changed since the last census on the
-//! present stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be
-//! counted again.
+//! does not grow with its ranks; users take turns, and of each the dead come first. The end of a
+//! rank waits for its last census only a moment. The coordinator gets what changed since the last
+//! census on the present stream; a new stream begins with whole ones. Nothing is kept on disk: the
+//! tape can be counted again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use memtape_core::census::changes::Changes;
 use memtape_core::census::reader::CensusReader;
 use memtape_core::census::{Census, INTERVAL_MIN_NS, STEPS_MIN};
+use memtape_core::sharing::{Amounts, Turns};
 use memtape_core::tape::read::Tape;
 
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -20,6 +22,9 @@ use crate::tapes::source::TapeWords;
 /// A tape whose steps do not move is counted again after this time: a rank that hangs, or a program
 /// without steps; in nanoseconds.
 const INTERVAL_MAX_NS: u64 = 60_000_000_000;
+
+/// Time that the end of a rank waits for its last census, in nanoseconds; a later census follows.
+const END_WAIT_MAX_NS: u64 = 2_000_000_000;
 
 /// Memory for what is remembered of the tapes between two counts of them, in bytes; a tape whose
 /// part is beyond it is counted without.
@@ -35,6 +40,10 @@ pub(crate) struct Censuses {
     tapes: BTreeMap<TapeKey, Counted>,
     /// The tape that is being counted.
     counting: Option<TapeKey>,
+    /// Whose tape is counted next.
+    turns: Turns<u32>,
+    /// Since when ends of ranks wait for their last censuses on the present stream.
+    waiting_since_ns: BTreeMap<TapeKey, u64>,
     /// What the coordinator has, by the present stream.
     sent: BTreeMap<(TapeKey, u8), Sent>,
     /// Reports that had censuses.
@@ -58,8 +67,8 @@ struct Counted {
     censuses: Vec<Census>,
     /// Memory that they take, in bytes.
     censuses_bytes: usize,
-    /// The user who owns the tape.
-    uid: u32,
+    /// The user who is accountable for the tape.
+    account: u32,
     /// Steps finished at the last count.
     step: u64,
     counted_ns: Option<u64>,
@@ -107,12 +116,15 @@ impl Censuses {
             return None;
         }
         let due = tapes.iter().filter(|(key, known)| self.is_due(now_ns, *key, known));
-        let longest_ago = |(key, _): &(TapeKey, _)| self.tapes.get(key).map(|tape| tape.counted_ns);
-        let (key, known) = due.min_by_key(longest_ago)?;
+        let (key, known) = due.min_by_key(|(key, known)| {
+            let longest_ago = self.tapes.get(key).map(|tape| tape.counted_ns);
+            (self.turns.last(known.account), known.life.death().is_none(), longest_ago)
+        })?;
         self.counting = Some(key);
+        self.turns.give(known.account);
         let counted = self.tapes.entry(key).or_default();
         (counted.step, counted.counted_ns) = (known.status.step, Some(now_ns));
-        counted.uid = known.owner.uid;
+        counted.account = known.account;
         let reader = std::mem::take(&mut counted.reader);
         let is_final = known.life.death().is_some();
         Some((key, Count { tape: Arc::clone(&known.tape), reader, is_final }))
@@ -152,41 +164,65 @@ impl Censuses {
 
     /// Drops censuses of the users who have most, until all are within a bound.
     fn drop_beyond(&mut self, bytes_max: usize) {
-        let mut of_users = BTreeMap::<u32, usize>::new();
-        for tape in self.tapes.values() {
-            *of_users.entry(tape.uid).or_default() += tape.censuses_bytes;
-        }
-        while of_users.values().sum::<usize>() > bytes_max {
-            let most = of_users.iter_mut().max_by_key(|(_, bytes)| **bytes);
-            let Some((&uid, of_user)) = most else { return };
-            let of_uid = self.tapes.iter_mut().filter(|(_, tape)| tape.uid == uid);
-            let largest = of_uid.max_by_key(|(_, tape)| tape.censuses_bytes);
+        let of_tapes = self.tapes.values().map(|tape| (tape.account, tape.censuses_bytes as u64));
+        let mut of_users: Amounts<u32> = of_tapes.collect();
+        while of_users.sum() > bytes_max as u64 {
+            let Some((user, _)) = of_users.most() else { return };
+            let of_user = self.tapes.iter_mut().filter(|(_, tape)| tape.account == user);
+            let largest = of_user.max_by_key(|(_, tape)| tape.censuses_bytes);
             let Some((&key, tape)) = largest else { return };
-            *of_user -= std::mem::take(&mut tape.censuses_bytes);
+            of_users.take(user, std::mem::take(&mut tape.censuses_bytes) as u64);
             tape.censuses.clear();
             self.sent.retain(|(of, _), _| *of != key);
-            tracing::warn!("censuses of user {uid} take too much memory: one tape has none now");
+            tracing::warn!("censuses of user {user} take too much memory: one tape has none now");
         }
     }
 
     /// Forgets what was sent: a new stream starts with whole censuses.
     pub(crate) fn start_stream(&mut self) {
         self.sent.clear();
+        self.waiting_since_ns.clear();
     }
 
-    /// Censuses that the coordinator does not have by this stream: those of living ranks first,
-    /// then those of the devices whose last one was sent longest ago. A report has room for some of
-    /// them only, and every rank is to have its turn.
+    /// Censuses that the coordinator does not have by this stream: of users in turn, of each those
+    /// that ends of ranks wait for, then those of living ranks, of the devices whose last one was
+    /// sent longest ago. A report has room for some of them only, and every rank is to have its
+    /// turn.
     pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
         let all = self.tapes.iter().flat_map(|(&key, counted)| {
-            counted.censuses.iter().map(move |census| (counted.is_final, key, census))
+            counted.censuses.iter().map(move |census| (counted, key, census))
         });
         let mut unsent: Vec<_> = all.filter(|(_, key, of)| !self.is_sent(*key, of)).collect();
-        unsent.sort_by_key(|(is_final, key, census)| {
+        unsent.sort_by_key(|(counted, key, census)| {
+            let is_awaited = self.waiting_since_ns.contains_key(key);
             let report = self.sent.get(&(*key, census.device)).map(|sent| sent.report);
-            (*is_final, report)
+            (!(counted.is_final && is_awaited), counted.is_final, report)
         });
-        unsent.into_iter().map(|(_, key, census)| (key, census)).collect()
+        let mut before = Amounts::default();
+        let in_turn = unsent.into_iter().map(|(counted, key, census)| {
+            before.add(counted.account, 1);
+            (before.of(counted.account), key, census)
+        });
+        let mut in_turn: Vec<_> = in_turn.collect();
+        in_turn.sort_by_key(|(turn, ..)| *turn);
+        in_turn.into_iter().map(|(_, key, census)| (key, census)).collect()
+    }
+
+    /// Is there something of a tape that the coordinator does not have by this stream?
+    pub(crate) fn has_unsent(&self, key: TapeKey) -> bool {
+        let counted = self.tapes.get(&key);
+        counted.is_some_and(|of| of.censuses.iter().any(|census| !self.is_sent(key, census)))
+    }
+
+    /// May the end of a rank be reported? After its last census, or when that has taken too long.
+    pub(crate) fn may_end(&mut self, now_ns: u64, key: TapeKey) -> bool {
+        let since_ns = *self.waiting_since_ns.entry(key).or_insert(now_ns);
+        self.is_complete(key) || now_ns.saturating_sub(since_ns) >= END_WAIT_MAX_NS
+    }
+
+    /// The end of a rank was reported.
+    pub(crate) fn end_sent(&mut self, key: TapeKey) {
+        self.waiting_since_ns.remove(&key);
     }
 
     fn known(&self, key: TapeKey, device: u8) -> Option<&Census> {
@@ -203,7 +239,7 @@ impl Censuses {
     }
 
     /// The last census of a tape whose process has ended was made and sent.
-    pub(crate) fn is_complete(&self, key: TapeKey) -> bool {
+    fn is_complete(&self, key: TapeKey) -> bool {
         let Some(counted) = self.tapes.get(&key) else { return false };
         counted.is_final && counted.censuses.iter().all(|census| self.is_sent(key, census))
     }
@@ -225,6 +261,7 @@ impl Censuses {
     /// A tape is gone for good.
     pub(crate) fn forget(&mut self, key: TapeKey) {
         self.tapes.remove(&key);
+        self.waiting_since_ns.remove(&key);
         self.sent.retain(|(of, _), _| *of != key);
     }
 }

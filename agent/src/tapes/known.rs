@@ -60,6 +60,8 @@ pub(crate) struct KnownTape {
     tape_id: String,
     /// Whose it is.
     pub(crate) owner: Owner,
+    /// The user by whom what the node has is shared: the owner, or whose subordinate user that is.
+    pub(crate) account: u32,
     /// What a scheduler knows its process as.
     pub(crate) workload: Workload,
     /// The tape; shared with rewinds in progress.
@@ -157,6 +159,7 @@ impl KnownTape {
             path: path.to_path_buf(),
             tape_id: owned_tape_id(&tape.identity().tape_id, uid),
             owner: Owner { uid, ..Owner::default() },
+            account: node.account_of(uid),
             workload: Workload::default(),
             status: tape.status(),
             tape: Arc::new(tape),
@@ -314,7 +317,8 @@ impl Tapes {
     /// The one with this identity. Before version 1.6 it did not name the owner, and what was kept
     /// then still does not.
     pub(crate) fn find(&self, tape_id: &str) -> Option<(TapeKey, &KnownTape)> {
-        self.iter().find(|(_, of)| of.tape_id() == tape_id || of.own_tape_id() == tape_id)
+        let exact = self.iter().find(|(_, of)| of.tape_id() == tape_id);
+        exact.or_else(|| self.iter().find(|(_, of)| of.own_tape_id() == tape_id))
     }
 
     /// The tapes that counted turns and count steps now; each is named once.
@@ -454,12 +458,11 @@ impl Tapes {
     fn room_for(&mut self, known: &KnownTape) -> Result<Option<(TapeKey, String)>, NotATape> {
         let held = |(key, known): (TapeKey, &KnownTape)| Held {
             key,
-            uid: known.owner.uid,
+            account: known.account,
             is_dead: known.life.death().is_some(),
         };
         let held: Vec<Held> = self.iter().map(held).collect();
-        let uid = known.owner.uid;
-        match quota::room(&held, uid, known.file.writer() == Writer::Gone) {
+        match quota::room(&held, known.account, known.file.writer() == Writer::Gone) {
             Room::Free => Ok(None),
             Room::InPlaceOf(key) => {
                 let Some(displaced) = self.known.remove(&key) else { return Ok(None) };
@@ -467,23 +470,20 @@ impl Tapes {
                 tracing::warn!("tape {path:?} is given up: there are too many of its user");
                 Ok(Some((key, displaced.tape_id)))
             }
-            Room::None => Err(NotATape::NoRoom(uid)),
+            Room::None => Err(NotATape::NoRoom(known.owner.uid)),
         }
     }
 
-    /// Refuses a second file that is the same tape. The tape is the one whose lock was held; where
-    /// both were, or neither, users have one each. A held file displaces a copy that was known.
+    /// Refuses a second file that is the same tape of the same user. A held file displaces a copy
+    /// that was known. Files of two users are never the same tape, whatever they say: a copy takes
+    /// nothing from its original.
     fn refuse_copies(
         &mut self,
         known: &KnownTape,
         budget: &mut Budget,
     ) -> Result<Option<(TapeKey, String)>, NotATape> {
         let is_held = known.file.writer() != Writer::Gone;
-        let is_same = |of: &KnownTape| {
-            let was_held = of.life.seen_alive() || of.file.writer() != Writer::Gone;
-            of.own_tape_id() == known.own_tape_id()
-                && (of.owner.uid == known.owner.uid || is_held != was_held)
-        };
+        let is_same = |of: &KnownTape| of.tape_id() == known.tape_id();
         let Some((key, other)) = self.iter().find(|(_, of)| is_same(of)) else { return Ok(None) };
         if !is_held || other.life.seen_alive() || other.file.writer() != Writer::Gone {
             return Err(NotATape::Copy(other.path.clone()));

@@ -2,11 +2,12 @@
 //!
 //! No user can keep the tapes of another out: a full agent gives up a tape of the user who has the
 //! most, the dead before the living, as long as that user then still has as many as the newcomer's.
-//! Only a living process displaces another tape. This file does not delete tapes.
+//! Only a living process displaces another tape, and never a living one of a user who has few: one
+//! with many unknown user ids would else push out the ranks of others one by one. This file does
+//! not delete tapes.
 
-use std::collections::BTreeMap;
-
-use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::limits::{TAPES_KEPT_PER_USER_MAX, TAPES_PER_NODE_MAX};
+use memtape_core::sharing::Amounts;
 
 use crate::tapes::known::TapeKey;
 
@@ -19,7 +20,7 @@ pub(crate) struct Held {
     /// Which.
     pub(crate) key: TapeKey,
     /// Its user.
-    pub(crate) uid: u32,
+    pub(crate) account: u32,
     /// Its process is gone.
     pub(crate) is_dead: bool,
 }
@@ -35,25 +36,23 @@ pub(crate) enum Room {
     None,
 }
 
-/// Where there is room for a tape of `uid`; `held` in the order of discovery.
-pub(crate) fn room(held: &[Held], uid: u32, is_dead: bool) -> Room {
+/// Where there is room for a tape of a user; `held` in the order of discovery.
+pub(crate) fn room(held: &[Held], account: u32, is_dead: bool) -> Room {
     if held.len() < TAPES_PER_NODE_MAX {
         return Room::Free;
     }
     if is_dead {
         return Room::None;
     }
-    let mut counts = BTreeMap::<u32, usize>::new();
-    for of in held {
-        *counts.entry(of.uid).or_default() += 1;
-    }
-    let own = counts.get(&uid).copied().unwrap_or(0);
-    let oldest_dead = |uid| held.iter().find(|of| of.uid == uid && of.is_dead);
-    let most = counts.iter().max_by_key(|(_, count)| **count);
-    let displaced = most.filter(|(_, count)| **count > own + 1).and_then(|(&most, _)| {
-        oldest_dead(most).or_else(|| held.iter().rfind(|of| of.uid == most))
+    let counts: Amounts<u32> = held.iter().map(|of| (of.account, 1)).collect();
+    let oldest_dead = |account| held.iter().find(|of| of.account == account && of.is_dead);
+    let newest = |account| held.iter().rfind(|of| of.account == account);
+    let most = counts.most().filter(|(_, count)| *count > counts.of(account) + 1);
+    let displaced = most.and_then(|(most, count)| {
+        let has_many = count > TAPES_KEPT_PER_USER_MAX as u64;
+        oldest_dead(most).or_else(|| newest(most).filter(|_| has_many))
     });
-    let displaced = displaced.or_else(|| oldest_dead(uid));
+    let displaced = displaced.or_else(|| oldest_dead(account));
     displaced.map_or(Room::None, |of| Room::InPlaceOf(of.key))
 }
 
@@ -68,7 +67,8 @@ mod tests {
             (0..dead).map(with(true)).chain((0..living).map(with(false)))
         };
         let all = users.iter().flat_map(of).enumerate();
-        all.map(|(key, (uid, is_dead))| Held { key: TapeKey(key as u64), uid, is_dead }).collect()
+        all.map(|(key, (uid, is_dead))| Held { key: TapeKey(key as u64), account: uid, is_dead })
+            .collect()
     }
 
     fn check(users: &[(u32, usize, usize)], uid: u32, expected: Room) {
@@ -102,9 +102,27 @@ mod tests {
                 Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
                 Room::None => continue,
             }
-            known.push(Held { key, uid: 9, is_dead: false });
+            known.push(Held { key, account: 9, is_dead: false });
         }
-        let count = |uid| known.iter().filter(|of| of.uid == uid).count();
+        let count = |uid| known.iter().filter(|of| of.account == uid).count();
         assert_eq!((count(1), count(2), count(9)), (300, 50, TAPES_PER_NODE_MAX - 350));
+    }
+
+    /// A user with a new id for each tape displaces no living rank of those who were there.
+    #[test]
+    fn many_users_of_one_tape_push_out_no_living_one() {
+        let kept = TAPES_KEPT_PER_USER_MAX;
+        let mut known = held(&[(1, 0, 8), (2, 0, kept)]);
+        for flood in 0..3000_u32 {
+            let key = TapeKey(10_000 + u64::from(flood));
+            match room(&known, 100_000 + flood, false) {
+                Room::Free => {}
+                Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
+                Room::None => continue,
+            }
+            known.push(Held { key, account: 100_000 + flood, is_dead: false });
+        }
+        let count = |account| known.iter().filter(|of| of.account == account).count();
+        assert_eq!((count(1), count(2), known.len()), (8, kept, TAPES_PER_NODE_MAX));
     }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{File, Metadata, OpenOptions, ReadDir};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use std::time::Duration;
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
 
+use crate::tapes::folders::{FolderError, check_folder};
 use crate::tapes::liveness::{self, Writer};
 
 /// Why a file is not used as a tape.
@@ -55,39 +57,6 @@ pub(crate) enum NotATape {
          those of dead processes"
     )]
     NoRoom(u32),
-}
-
-/// Why a folder is not searched for tapes.
-#[derive(Debug, thiserror::Error)]
-pub enum FolderError {
-    /// Its owner could delete or replace the tapes of others.
-    #[error(
-        "folder {path:?} belongs to user {uid}, who could replace the tapes of others: give it to \
-         root (chown root {path:?}), or run the agent as that user"
-    )]
-    Owner {
-        /// Which folder.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
-    /// Everybody can delete or replace the tapes of others.
-    #[error(
-        "in folder {path:?} users can replace the tapes of others: set its sticky bit \
-         (chmod 1777 {path:?})"
-    )]
-    Mode {
-        /// Which folder.
-        path: PathBuf,
-    },
-    /// It cannot be read.
-    #[error("folder {path:?} cannot be searched: {source}")]
-    Closed {
-        /// Which folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
 }
 
 /// A file, whatever its name.
@@ -157,6 +126,11 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// Copies words, as a [`Source`] does.
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool;
 
+    /// The first part of these words that was written, as a [`Source`] says it.
+    fn written(&self, words: Range<usize>) -> Range<usize> {
+        words
+    }
+
     /// Who writes it.
     fn writer(&self) -> Writer;
 
@@ -211,6 +185,10 @@ impl Source for TapeWords {
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
         self.file.read(first_word, out)
     }
+
+    fn written(&self, words: Range<usize>) -> Range<usize> {
+        self.file.written(words)
+    }
 }
 
 impl FileId {
@@ -227,32 +205,14 @@ impl TapeFolders {
     }
 }
 
-/// Opens a folder whose owner and mode keep the tapes of one user from another.
+/// Opens a folder in which the tapes of one user are safe from another.
 ///
 /// # Errors
 /// A [`FolderError`].
 fn search(path: &Path) -> Result<ReadDir, FolderError> {
+    check_folder(path)?;
     let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
-    let reading = std::fs::read_dir(path).map_err(closed)?;
-    check_folder(path, &std::fs::metadata(path).map_err(closed)?)?;
-    Ok(reading)
-}
-
-/// Checks that no user can replace or delete the tapes of another in a folder.
-///
-/// # Errors
-/// A [`FolderError`] that says what to do.
-pub(crate) fn check_folder(path: &Path, metadata: &Metadata) -> Result<(), FolderError> {
-    let (path, uid) = (path.to_path_buf(), metadata.uid());
-    let own = rustix::process::geteuid().as_raw();
-    if uid != 0 && uid != own {
-        return Err(FolderError::Owner { path, uid });
-    }
-    // Others may write, and no sticky bit keeps them from what is not theirs.
-    if metadata.mode() & 0o022 != 0 && metadata.mode() & 0o1000 == 0 {
-        return Err(FolderError::Mode { path });
-    }
-    Ok(())
+    std::fs::read_dir(path).map_err(closed)
 }
 
 impl TapeFolder {
@@ -362,6 +322,20 @@ impl TapeFile for DiskFile {
         self.read_by(&mut vec![0; LARGE_WORDS.min(out.len()) * 8], first_word, out)
     }
 
+    fn written(&self, words: Range<usize>) -> Range<usize> {
+        let end = words.end;
+        let seek = |to| rustix::fs::seek(&self.file, to);
+        let start = match seek(SeekFrom::Data(words.start as u64 * 8)) {
+            Ok(at) => usize::try_from(at / 8).map_or(end, |word| word.min(end)),
+            // Nothing was written from there on.
+            Err(rustix::io::Errno::NXIO) => return end..end,
+            // A file system without holes.
+            Err(_) => return words,
+        };
+        let hole = seek(SeekFrom::Hole(start as u64 * 8)).unwrap_or(u64::MAX);
+        start..usize::try_from(hole.div_ceil(8)).map_or(end, |word| word.min(end))
+    }
+
     fn writer(&self) -> Writer {
         liveness::writer(&self.file)
     }
@@ -402,5 +376,28 @@ impl DiskFile {
             offset = offset.saturating_add(bytes.len() as u64);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_never_written_of_a_file_is_known() {
+        const WORDS: usize = 1 << 24;
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.tape");
+        let file = File::create(&path).expect("a file");
+        file.set_len(WORDS as u64 * 8).expect("a length");
+        file.write_all_at(&[1; 8], 64 << 20).expect("a word");
+        let tape = TapeFolders::new(Vec::new()).open(&path).expect("a file");
+        let written = tape.written(0..WORDS);
+        // A file system without holes says that all was written.
+        assert!(written == (0..WORDS) || (1 << 23..1 << 23 | 1 << 18).contains(&written.start));
+        assert!(written.contains(&(1 << 23)), "{written:?}");
+        let before = tape.written(0..1 << 22);
+        assert!(before.is_empty() || before == (0..1 << 22), "{before:?}");
+        assert!(tape.written(WORDS - 8..WORDS).len() <= 8);
     }
 }

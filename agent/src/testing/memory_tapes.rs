@@ -199,6 +199,19 @@ impl MemoryRank {
         identity: &Identity,
         sizes: Sizes,
     ) -> Self {
+        let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
+        Self::start_at(tapes, (&name, uid), now, (boot, pid), identity, sizes)
+    }
+
+    /// As [`Self::start_of`], on a file of this name: two files can be the same tape.
+    pub fn start_at(
+        tapes: &MemoryTapes,
+        (name, uid): (&str, u32),
+        now: Now,
+        (boot, pid): (u32, u32),
+        identity: &Identity,
+        sizes: Sizes,
+    ) -> Self {
         let layout = compact_layout(sizes);
         let words: Arc<[AtomicU64]> =
             std::iter::repeat_with(AtomicU64::default).take(layout.file_words).collect();
@@ -222,8 +235,7 @@ impl MemoryRank {
             .zip(entries.string(b"train_step"))
             .and_then(|(file, function)| entries.frame(file, function, 36));
         let stack = frame.and_then(|frame| entries.stack(&[frame])).unwrap_or(0);
-        let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
-        let tape = tapes.add(&name, uid, words);
+        let tape = tapes.add(name, uid, words);
         let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)
             .map(|opened| owned_tape_id(&opened.identity().tape_id, tape.uid()))
             .unwrap_or_default();

@@ -6,12 +6,13 @@
 //! new one over the same tapes is its restart. What the shell does on a node (connecting, backing
 //! off, obeying a goodbye) is the simulation's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use tokio::sync::mpsc;
@@ -33,6 +34,15 @@ use crate::node::nvml::{NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
 use crate::node::workers::Below;
 use crate::spool::Spool;
+use crate::tapes::census::Count;
+use crate::tapes::known::TapeKey;
+
+/// The `/etc/subuid` of every simulated node.
+const SUBORDINATE: &str = "1001:100000:65536\n";
+
+fn accounts() -> Accounts {
+    Accounts::parse(SUBORDINATE, "")
+}
 
 /// Both clocks of a simulated node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +125,8 @@ pub struct SimulatedAgent {
     hello: FromAgent,
     outgoing: Option<mpsc::Receiver<FromAgent>>,
     rewinds: BTreeMap<WorkId, Rewind>,
+    /// Counts that wait for [`SimulatedAgent::count_one`]; none where counting takes no time.
+    counts: Option<VecDeque<(TapeKey, Count)>>,
     now: Now,
 }
 
@@ -146,6 +158,10 @@ impl Node for MemoryNode {
 
     fn holder(&self, _: u32, _: u32, _: u32) -> Holder {
         Holder::Unreadable
+    }
+
+    fn account_of(&self, uid: u32) -> u32 {
+        accounts().of(uid)
     }
 
     fn workload(&self, _: Process) -> (Workload, String) {
@@ -187,9 +203,10 @@ impl SimulatedAgent {
         disk: Option<MemoryDisk>,
     ) -> Self {
         let hello = wire::hello(&config.node, boot_id).into_raw(u32::MAX);
-        let spool = disk.and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max).ok());
+        let spool = disk
+            .and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max, accounts()).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
-        Self { agent, hello, outgoing: None, rewinds: BTreeMap::new(), now }
+        Self { agent, hello, outgoing: None, rewinds: BTreeMap::new(), counts: None, now }
     }
 
     /// What the agent says first on every stream.
@@ -260,6 +277,22 @@ impl SimulatedAgent {
         true
     }
 
+    /// From now on counting a tape takes until [`Self::count_one`]; before, it takes no time.
+    pub fn hold_counts(&mut self) {
+        self.counts = Some(VecDeque::new());
+    }
+
+    /// Carries out the count that waits; false when none does.
+    pub fn count_one(&mut self, now: Now) -> bool {
+        self.now = now;
+        let waiting = self.counts.as_mut().and_then(VecDeque::pop_front);
+        waiting.map(|(key, count)| self.count(key, count)).is_some()
+    }
+
+    fn count(&mut self, key: TapeKey, count: Count) {
+        self.agent.handle(self.now.into(), agent::Event::Counted(key, count.make()));
+    }
+
     /// The next thing the agent wants, messages first; none when it waits.
     pub fn poll(&mut self) -> Option<Output> {
         let receiver = self.outgoing.as_mut();
@@ -267,10 +300,11 @@ impl SimulatedAgent {
             return Some(Output::Message(message));
         }
         Some(match self.agent.take_work()? {
-            // Takes no time here.
             Work::Count(key, count) => {
-                let counted = agent::Event::Counted(key, count.make());
-                self.agent.handle(self.now.into(), counted);
+                match &mut self.counts {
+                    Some(counts) => counts.push_back((key, count)),
+                    None => self.count(key, count),
+                }
                 return self.poll();
             }
             Work::Rewind(id, rewind) => {

@@ -4,6 +4,7 @@
 //! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
 //! environment; it is passed in as a function.
 
+pub mod accounts;
 pub mod end;
 pub mod ids;
 pub mod owner;

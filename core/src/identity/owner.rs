@@ -92,6 +92,11 @@ pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
     format!("{tape_id}-{uid}")
 }
 
+/// The owner in the id of a tape among those of all users; none before version 1.6.
+pub fn uid_of_tape(owned: &str) -> Option<u32> {
+    owned.rsplit_once('-')?.1.parse().ok()
+}
+
 /// The id that the tape itself has, for every owner.
 pub fn without_owner(tape_id: &str) -> &str {
     tape_id.split_once('-').map_or(tape_id, |(own, _)| own)

@@ -1,0 +1,167 @@
+//! How what a node has once is shared between owners: turns and amounts.
+//!
+//! Work that is done one piece after the other (censuses, rewinds, records of a report) goes by
+//! [`Turns`]: the owner whose last turn is longest ago is next. Room that fills (tapes, the spool,
+//! memory of censuses) goes by [`Amounts`]: the owner who has most gives something up. So an owner
+//! who wants very much takes nothing of the equal parts of others. Nothing here knows what is
+//! shared; the caller says who waits and who has what.
+
+use alloc::collections::BTreeMap;
+
+/// Owners whose turns are remembered. The one whose turn is longest ago is forgotten first, and
+/// counts as an owner who had none.
+const OWNERS_MAX: usize = 4096;
+
+/// Turns by owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turns<Owner> {
+    /// The number of each owner's last turn; numbers begin with 1.
+    last: BTreeMap<Owner, u64>,
+    given: u64,
+}
+
+/// What each owner has, in whatever is counted; nothing is not remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
+
+impl<Owner> Default for Turns<Owner> {
+    fn default() -> Self {
+        Self { last: BTreeMap::new(), given: 0 }
+    }
+}
+
+impl<Owner: Ord + Copy> Turns<Owner> {
+    /// The number of an owner's last turn; 0 without any. The owner with the lowest is next.
+    pub fn last(&self, owner: Owner) -> u64 {
+        self.last.get(&owner).copied().unwrap_or(0)
+    }
+
+    /// This owner has a turn now.
+    pub fn give(&mut self, owner: Owner) {
+        self.given = self.given.saturating_add(1);
+        self.last.insert(owner, self.given);
+        if self.last.len() > OWNERS_MAX {
+            let oldest = self.last.iter().min_by_key(|(_, turn)| **turn);
+            let oldest = oldest.map(|(owner, _)| *owner);
+            oldest.map(|owner| self.last.remove(&owner));
+        }
+    }
+}
+
+impl<Owner> Default for Amounts<Owner> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<Owner: Ord + Copy> Amounts<Owner> {
+    /// What an owner has.
+    pub fn of(&self, owner: Owner) -> u64 {
+        self.0.get(&owner).copied().unwrap_or(0)
+    }
+
+    /// An owner has this much more.
+    pub fn add(&mut self, owner: Owner, amount: u64) {
+        if amount > 0 {
+            let of = self.0.entry(owner).or_default();
+            *of = of.saturating_add(amount);
+        }
+    }
+
+    /// Adds what is in other amounts.
+    pub fn extend(&mut self, others: &Self) {
+        others.0.iter().for_each(|(owner, amount)| self.add(*owner, *amount));
+    }
+
+    /// An owner has this much less.
+    pub fn take(&mut self, owner: Owner, amount: u64) {
+        let rest = self.of(owner).saturating_sub(amount);
+        self.0.retain(|of, _| *of != owner || rest > 0);
+        if let Some(of) = self.0.get_mut(&owner) {
+            *of = rest;
+        }
+    }
+
+    /// What all owners have together.
+    pub fn sum(&self) -> u64 {
+        self.0.values().fold(0, |sum, of| sum.saturating_add(*of))
+    }
+
+    /// The owner who has most, with what that is; of several the one with the highest name.
+    pub fn most(&self) -> Option<(Owner, u64)> {
+        self.0.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
+    }
+
+    /// May an owner have this much more of `all`? An owner who is alone may have all of it; beside
+    /// others, no more than an equal part.
+    pub fn admits(&self, owner: Owner, amount: u64, all: u64) -> bool {
+        let others = self.0.keys().filter(|of| **of != owner).count() as u64;
+        others == 0 || self.of(owner).saturating_add(amount) <= all / others.saturating_add(1)
+    }
+}
+
+impl<Owner: Ord + Copy> FromIterator<(Owner, u64)> for Amounts<Owner> {
+    fn from_iter<All: IntoIterator<Item = (Owner, u64)>>(all: All) -> Self {
+        let mut amounts = Self::default();
+        all.into_iter().for_each(|(owner, amount)| amounts.add(owner, amount));
+        amounts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_equal_part_is_all_for_one_alone() {
+        let mut amounts: Amounts<u32> = [(1, 60), (2, 10), (1, 5)].into_iter().collect();
+        assert_eq!((amounts.of(1), amounts.sum(), amounts.most()), (65, 75, Some((1, 65))));
+        // Of 100, each of two may have 50, and a third a third.
+        assert!(!amounts.admits(1, 1, 100) && amounts.admits(2, 40, 100));
+        assert!(amounts.admits(3, 33, 100) && !amounts.admits(3, 34, 100));
+        amounts.take(2, 10);
+        assert!(amounts.admits(1, 1000, 100), "who is alone has all");
+    }
+
+    #[test]
+    fn turns_are_bounded() {
+        let mut turns = Turns::default();
+        (0..2 * OWNERS_MAX as u64).for_each(|owner| turns.give(owner));
+        assert_eq!(turns.last.len(), OWNERS_MAX);
+        assert!(turns.last(0) == 0 && turns.last(2 * OWNERS_MAX as u64 - 1) > 0);
+    }
+
+    proptest! {
+        /// An owner with something to do is next after at most one turn of each other owner,
+        /// however much these want.
+        #[test]
+        fn an_owner_waits_for_one_turn_of_each_other_at_most(
+            waiting in prop::collection::vec(0_u32..6, 1..80),
+            before in prop::collection::vec(0_u32..6, 0..20),
+        ) {
+            let mut turns = Turns::default();
+            before.into_iter().for_each(|owner| turns.give(owner));
+            let mut waiting = waiting;
+            let mut waited: BTreeMap<u32, usize> = BTreeMap::new();
+            while !waiting.is_empty() {
+                let owners: Vec<u32> = waiting.clone();
+                let next = (0..waiting.len()).min_by_key(|at| turns.last(waiting[*at]));
+                let owner = waiting.remove(next.expect("one waits"));
+                turns.give(owner);
+                waited.remove(&owner);
+                let mut others: Vec<u32> = owners.into_iter().filter(|of| *of != owner).collect();
+                others.sort_unstable();
+                others.dedup();
+                for other in others {
+                    let turns = waited.entry(other).or_default();
+                    *turns += 1;
+                    prop_assert!(*turns <= 5, "owner {} waits for {} turns", other, turns);
+                }
+            }
+        }
+    }
+}
