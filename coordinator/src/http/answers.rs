@@ -14,22 +14,22 @@ use memtape_core::limits::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::ingest::admission::Door;
+use crate::ingest::admission::ByteBudget;
 use crate::state::effects::Share;
 
 /// The room, and who waits for some.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) bytes: Door,
-    requests: Shares<Semaphore>,
-    large: Shares<Semaphore>,
+    pub(crate) bytes: ByteBudget,
+    requests: PerCaller<Semaphore>,
+    large: PerCaller<Semaphore>,
     /// Bytes of each caller.
-    own: Shares<Door>,
+    own: PerCaller<ByteBudget>,
 }
 
 /// What each caller has.
 #[derive(Debug)]
-struct Shares<T> {
+struct PerCaller<T> {
     make: fn() -> T,
     callers: Mutex<HashMap<String, Weak<T>>>,
 }
@@ -40,16 +40,16 @@ pub(crate) struct Room {
     _place: OwnedSemaphorePermit,
     _shares: [Share; 2],
     /// Remembers the bytes of its caller.
-    _own: Arc<Door>,
+    _own: Arc<ByteBudget>,
 }
 
 impl Default for Answers {
     fn default() -> Self {
         Self {
-            bytes: Door::new(ANSWERS_BYTES_MAX),
-            requests: Shares::new(|| Semaphore::new(REQUESTS_IN_PROGRESS_MAX)),
-            large: Shares::new(|| Semaphore::new(LARGE_ANSWERS_PER_CALLER_MAX)),
-            own: Shares::new(|| Door::new(ANSWERS_BYTES_PER_CALLER_MAX)),
+            bytes: ByteBudget::new(ANSWERS_BYTES_MAX),
+            requests: PerCaller::new(|| Semaphore::new(REQUESTS_IN_PROGRESS_MAX)),
+            large: PerCaller::new(|| Semaphore::new(LARGE_ANSWERS_PER_CALLER_MAX)),
+            own: PerCaller::new(|| ByteBudget::new(ANSWERS_BYTES_PER_CALLER_MAX)),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Answers {
     }
 }
 
-impl<T> Shares<T> {
+impl<T> PerCaller<T> {
     fn new(make: fn() -> T) -> Self {
         Self { make, callers: Mutex::default() }
     }

@@ -34,20 +34,20 @@ const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
 
-/// Both doors, and what was seen at them.
+/// Both budgets, and how often requests waited.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    pub(crate) uploads: Door,
-    pub(crate) reports: Door,
+    pub(crate) uploads: ByteBudget,
+    pub(crate) reports: ByteBudget,
     waiting: Arc<Semaphore>,
     first_chunks: Arc<Semaphore>,
     /// Uploads that were asked to come back later.
     pub(crate) deferred: AtomicU64,
 }
 
-/// One door: bytes that may be inside.
+/// One budget: bytes that may be in memory at once.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct ByteBudget {
     kib: Arc<Semaphore>,
     bytes_max: u64,
     /// How often a request had to wait.
@@ -65,8 +65,8 @@ impl Default for Admission {
     fn default() -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
-            uploads: Door::new(UPLOAD_BYTES_MAX),
-            reports: Door::new(REPORTS_WAITING_BYTES_MAX),
+            uploads: ByteBudget::new(UPLOAD_BYTES_MAX),
+            reports: ByteBudget::new(REPORTS_WAITING_BYTES_MAX),
             waiting: places(UPLOADS_WAITING_MAX),
             first_chunks: places(FIRST_CHUNKS_MAX),
             deferred: AtomicU64::new(0),
@@ -74,7 +74,7 @@ impl Default for Admission {
     }
 }
 
-impl Door {
+impl ByteBudget {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let kib = Arc::new(Semaphore::new(kib(bytes_max) as usize));
         Self { kib, bytes_max, waits: AtomicU64::new(0) }
@@ -149,18 +149,18 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_do_not_fit_wait_in_order() {
-        let door = Arc::new(Door::new(10 << 10));
-        let first = door.enter(8 << 10).await;
-        assert_eq!((door.bytes(), door.waits.load(Relaxed)), (8 << 10, 0));
+        let budget = Arc::new(ByteBudget::new(10 << 10));
+        let first = budget.enter(8 << 10).await;
+        assert_eq!((budget.bytes(), budget.waits.load(Relaxed)), (8 << 10, 0));
         let (send, mut entered) = tokio::sync::mpsc::unbounded_channel();
         // A large one, then a small one that would fit: it does not overtake.
         for (place, bytes) in [(1, 9 << 10), (2, 1 << 10)] {
-            let (inner, send) = (door.clone(), send.clone());
+            let (inner, send) = (budget.clone(), send.clone());
             tokio::spawn(async move {
                 let share = inner.enter(bytes).await;
                 let _ = send.send((bytes, share));
             });
-            while door.waits.load(Relaxed) < place {
+            while budget.waits.load(Relaxed) < place {
                 tokio::task::yield_now().await;
             }
         }
@@ -170,11 +170,11 @@ mod tests {
         drop(share);
         assert_eq!(entered.recv().await.expect("the second").0, 1 << 10);
         // More than fits at all is let in alone.
-        while door.bytes() > 0 {
+        while budget.bytes() > 0 {
             tokio::task::yield_now().await;
         }
-        let all = door.enter(u64::MAX).await;
-        assert_eq!(door.bytes(), 10 << 10);
+        let all = budget.enter(u64::MAX).await;
+        assert_eq!(budget.bytes(), 10 << 10);
         drop(all);
     }
 
