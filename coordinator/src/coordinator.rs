@@ -279,7 +279,7 @@ impl Coordinator {
             self.forget_attempt(serial);
         }
         let in_use = self.incidents.captures_in_use();
-        self.captures.make_room(&mut self.context, &in_use);
+        self.captures.make_room(&mut self.context, &in_use, &self.jobs);
         self.actions.make_room(&mut self.context);
     }
 

@@ -366,11 +366,12 @@ limits! {
         "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     PARTS_MAX: usize = 1_000_000, Count, "coordinator",
         "Parts of all captures that are remembered",
-        "the oldest capture that no open incident needs is deleted",
+        "of the node, and there of the owner, that has most, the oldest capture that no open \
+         incident needs is deleted; where one has more than an equal part, also what it needs",
         "`memtape_captures_expired_total{limit=\"count\"}`";
     INCIDENTS_MAX: usize = 4096, Count, "coordinator",
         "Incidents that are remembered",
-        "the oldest closed incident is forgotten",
+        "of the node, and there of the owner, that has most, the oldest closed one is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
     FAILURE_AGE_SECONDS_MAX: u64 = 900, Seconds, "coordinator",
         "Age of a death or a failed request that makes an incident",
@@ -378,7 +379,8 @@ limits! {
         "the state of the rank";
     INCIDENTS_OPEN_MAX: usize = 1024, Count, "coordinator",
         "Open incidents of all jobs",
-        "further growth opens no incident",
+        "further growth opens no incident, unless its node has less than an equal part: then the \
+         newest of the node that has most is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
     RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
         "Restarts, also those of dry runs and those that were refused, within the longest window \

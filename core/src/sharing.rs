@@ -3,8 +3,9 @@
 //! Work that is done one piece after the other (censuses, rewinds, records of a report) goes by
 //! [`Turns`]: the owner whose last turn is longest ago is next. Room that fills (tapes, the spool,
 //! memory of censuses) goes by [`Amounts`]: the owner who has most gives something up. So an owner
-//! who wants very much takes nothing of the equal parts of others. Nothing here knows what is
-//! shared; the caller says who waits and who has what.
+//! who wants very much takes nothing of the equal parts of others. A coordinator shares its room by
+//! node first and then by owner ([`Shares`]): an agent proves its node, and says itself whose its
+//! ranks are. Nothing here knows what is shared; the caller says who waits and who has what.
 
 use alloc::collections::BTreeMap;
 
@@ -23,6 +24,13 @@ pub struct Turns<Owner> {
 /// What each owner has, in whatever is counted; nothing is not remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
+
+/// What each node has, and what each owner has by it. A holder is a node with an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares<Node, Owner> {
+    nodes: Amounts<Node>,
+    owners: Amounts<(Node, Owner)>,
+}
 
 impl<Owner> Default for Turns<Owner> {
     fn default() -> Self {
@@ -75,11 +83,10 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
 
     /// An owner has this much less.
     pub fn take(&mut self, owner: Owner, amount: u64) {
-        let rest = self.of(owner).saturating_sub(amount);
-        self.0.retain(|of, _| *of != owner || rest > 0);
-        if let Some(of) = self.0.get_mut(&owner) {
-            *of = rest;
-        }
+        match self.of(owner).saturating_sub(amount) {
+            0 => self.0.remove(&owner),
+            rest => self.0.insert(owner, rest),
+        };
     }
 
     /// What all owners have together.
@@ -108,6 +115,64 @@ impl<Owner: Ord + Copy> FromIterator<(Owner, u64)> for Amounts<Owner> {
     }
 }
 
+impl<Node, Owner> Default for Shares<Node, Owner> {
+    fn default() -> Self {
+        Self { nodes: Amounts::default(), owners: Amounts::default() }
+    }
+}
+
+impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
+    /// A holder has this much more.
+    pub fn add(&mut self, holder: (Node, Owner), amount: u64) {
+        self.nodes.add(holder.0, amount);
+        self.owners.add(holder, amount);
+    }
+
+    /// The same shares of owners, where what nodes have is counted otherwise.
+    pub fn with_nodes(self, nodes: Amounts<Node>) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// What the node of a holder has, and what the owner has by it. Who has most gives way first.
+    pub fn of(&self, holder: (Node, Owner)) -> (u64, u64) {
+        (self.nodes.of(holder.0), self.owners.of(holder))
+    }
+
+    /// May what is over be forgotten for a newcomer? Not where the newcomer has more.
+    pub fn gives_way(&self, holder: (Node, Owner), newcomer: (Node, Owner)) -> bool {
+        let ((node, owner), own) = (self.of(holder), self.of(newcomer));
+        if holder.0 == newcomer.0 { owner >= own.1 } else { node >= own.0 }
+    }
+
+    /// May what is in use be given up for a newcomer, where there is room for `all`? Only where the
+    /// newcomer's node has less than an equal part, and the newcomer has less afterwards too.
+    pub fn gives_way_in_use(
+        &self,
+        holder: (Node, Owner),
+        newcomer: (Node, Owner),
+        all: u64,
+    ) -> bool {
+        let ((node, owner), own) = (self.of(holder), self.of(newcomer));
+        if holder.0 == newcomer.0 {
+            return owner > own.1.saturating_add(1);
+        }
+        let is_new = self.nodes.of(newcomer.0) == 0;
+        let nodes = (self.nodes.0.len() + usize::from(is_new)) as u64;
+        node > own.0.saturating_add(1) && own.0 < all / nodes.max(1)
+    }
+
+    /// Has a holder more than an equal part of `all`: its node beside other nodes, or, on the only
+    /// node, its owner beside other owners?
+    pub fn is_beyond_its_part(&self, holder: (Node, Owner), all: u64) -> bool {
+        let (node, owner) = self.of(holder);
+        let (nodes, owners) = (self.nodes.0.len() as u64, self.owners.0.len() as u64);
+        match nodes {
+            0 | 1 => owners > 1 && owner > all / owners,
+            _ => node > all / nodes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
@@ -133,6 +198,28 @@ mod tests {
         (0..2 * OWNERS_MAX as u64).for_each(|owner| turns.give(owner));
         assert_eq!(turns.last.len(), OWNERS_MAX);
         assert!(turns.last(0) == 0 && turns.last(2 * OWNERS_MAX as u64 - 1) > 0);
+    }
+
+    #[test]
+    fn a_node_has_no_more_for_having_many_owners() {
+        let mut shares = Shares::default();
+        (0..60_u32).for_each(|owner| shares.add(("thief", owner), 1));
+        (0..40_u32).for_each(|owner| shares.add(("honest", owner % 2), 1));
+        let (thief, honest) = (("thief", 7), ("honest", 1));
+        assert_eq!((shares.of(thief), shares.of(honest)), ((60, 1), (40, 20)));
+        assert!(shares.gives_way(thief, honest) && !shares.gives_way(honest, thief));
+        assert!(shares.gives_way_in_use(thief, honest, 100), "40 is less than half");
+        assert!(!shares.gives_way_in_use(honest, thief, 100));
+        assert!(shares.gives_way_in_use(honest, ("new", 0), 100), "a third is 33");
+        assert!(shares.gives_way_in_use(honest, ("honest", 9), 100), "on one node by owner");
+        assert!(!shares.gives_way_in_use(thief, ("thief", 8), 100));
+        assert!(shares.is_beyond_its_part(thief, 100) && !shares.is_beyond_its_part(honest, 100));
+        let mut alone = Shares::default();
+        alone.add(("node", 1), 100);
+        assert!(!alone.is_beyond_its_part(("node", 1), 50), "who is alone has all");
+        alone.add(("node", 2), 1);
+        assert!(alone.is_beyond_its_part(("node", 1), 50));
+        assert!(!alone.is_beyond_its_part(("node", 2), 50));
     }
 
     proptest! {

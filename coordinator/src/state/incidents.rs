@@ -10,6 +10,7 @@ use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
 use memtape_core::diagnosis::{Activity, Diagnosis};
 use memtape_core::identity::ids::{Ids, Kind};
+use memtape_core::identity::owner::Holder;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
@@ -45,6 +46,11 @@ impl incident::Attempt for Attempt {
 
     fn number(&self) -> u32 {
         self.record.attempt
+    }
+
+    fn holder(&self) -> Holder {
+        let (node, owner) = self.held_by();
+        Holder { node: node.to_string(), owner: owner.cloned() }
     }
 
     fn has_ended(&self) -> bool {
@@ -99,7 +105,8 @@ impl Incidents {
             };
             let under_way = captures.iter().find(is_under_way);
             let under_way = under_way.map(|capture| capture.record.id.clone());
-            machine.restore(now, record, step, under_way);
+            let holder = attempt.map(incident::Attempt::holder).unwrap_or_default();
+            machine.restore(now, record, holder, step, under_way);
         }
         Self { ids, machine, decided: BTreeMap::new() }
     }

@@ -39,6 +39,26 @@ pub struct Workload {
     pub pod_uid: String,
 }
 
+/// By whom something is held, where a coordinator shares its room: the node whose agent announced
+/// it, and the owner whom that agent named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The node.
+    pub node: String,
+    /// The owner; none where the agent named none.
+    pub owner: Option<Owner>,
+}
+
+impl Holder {
+    /// As a key of [`crate::sharing::Shares`].
+    pub fn key(&self) -> HolderKey<'_> {
+        (&self.node, self.owner.as_ref())
+    }
+}
+
+/// A holder as a key of [`crate::sharing::Shares`].
+pub type HolderKey<'a> = (&'a str, Option<&'a Owner>);
+
 /// What tells owners apart where rights and budgets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnerKey<'a> {

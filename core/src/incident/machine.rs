@@ -13,7 +13,7 @@ use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::Class;
-use crate::limits::INCIDENTS_OPEN_MAX;
+use crate::identity::owner::Holder;
 use crate::tape::layout::Clock;
 
 /// Captures for one incident at most, while its class is unknown or it does not page. The count
@@ -48,6 +48,10 @@ pub trait Attempt {
     fn job(&self) -> &str;
     /// As the launcher counts attempts.
     fn number(&self) -> u32;
+    /// Who holds it, where room for incidents is shared.
+    fn holder(&self) -> Holder {
+        Holder::default()
+    }
     /// All of its ranks have ended.
     fn has_ended(&self) -> bool;
     /// The process of this rank has ended.
@@ -318,8 +322,8 @@ impl Incidents {
         failure: Option<Failure>,
         name: impl FnOnce() -> String,
     ) {
-        let is_open = |known: &&Tracked| known.incident.is_open();
-        if self.known.values().filter(is_open).count() >= INCIDENTS_OPEN_MAX {
+        let holder = attempt.holder();
+        if !self.admit(holder.key()) {
             self.effects.push_back(Effect::Lost);
             return;
         }
@@ -343,7 +347,7 @@ impl Incidents {
             closed: None,
         };
         incident.measure(growth, attempt.step_time_ns(growth.rank));
-        let mut tracked = Tracked::new(incident);
+        let mut tracked = Tracked::new(incident, holder);
         let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
         tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
         tracked.await_settling(now);
@@ -504,7 +508,14 @@ impl Incidents {
 
     /// Takes up an incident that an earlier process stored. `step` is the newest step of its rank;
     /// `under_way` a capture of its attempt that was cut short and goes on.
-    pub fn restore(&mut self, now: Now, incident: Incident, step: u64, under_way: Option<String>) {
+    pub fn restore(
+        &mut self,
+        now: Now,
+        incident: Incident,
+        holder: Holder,
+        step: u64,
+        under_way: Option<String>,
+    ) {
         let is_open = incident.is_open();
         let is_unknown = incident.class() == Class::Unknown;
         let is_failure = incident.failure.is_some();
@@ -519,7 +530,7 @@ impl Incidents {
             },
             // What failed is not found again.
             confirm_by_step: (is_open && !is_failure).then_some(confirm_from + CONFIRM_STEPS),
-            ..Tracked::new(incident)
+            ..Tracked::new(incident, holder)
         };
         tracked.await_settling(now);
         if is_open && is_quiet {

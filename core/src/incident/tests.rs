@@ -17,6 +17,7 @@ use super::*;
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::{Class, Diagnosis, diagnose};
+use crate::identity::owner::{Holder, Owner};
 use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::snapshot::{Frame, RankSnapshot};
 use crate::tape::layout::Clock;
@@ -30,12 +31,26 @@ struct Job {
     last_step: u64,
     dead: Option<u32>,
     newest: Option<Growth>,
+    holder: Holder,
 }
 
 impl Job {
     fn new(serial: u32) -> Self {
-        let (here_since_ns, newest) = (Some(0), None);
-        Self { serial, has_ended: false, here_since_ns, last_step: 0, dead: None, newest }
+        Self {
+            serial,
+            has_ended: false,
+            here_since_ns: Some(0),
+            last_step: 0,
+            dead: None,
+            newest: None,
+            holder: Holder::default(),
+        }
+    }
+
+    /// A job of an owner whose first rank this node announced.
+    fn held(serial: u32, node: &str, uid: u32) -> Self {
+        let owner = Some(Owner { uid, ..Owner::default() });
+        Self { holder: Holder { node: node.to_string(), owner }, ..Self::new(serial) }
     }
 }
 
@@ -50,6 +65,10 @@ impl Attempt for Job {
 
     fn number(&self) -> u32 {
         0
+    }
+
+    fn holder(&self) -> Holder {
+        self.holder.clone()
     }
 
     fn has_ended(&self) -> bool {
@@ -298,7 +317,7 @@ fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
         // The coordinator is started again on what it has stored.
         let stored = shell.incident("inc-0001").clone();
         shell.incidents = Incidents::default();
-        shell.incidents.restore(shell.now(), stored, 200, None);
+        shell.incidents.restore(shell.now(), stored, Holder::default(), 200, None);
     }
     assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
 }
@@ -409,6 +428,32 @@ fn incidents_are_bounded() {
     assert_eq!(shell.incidents.len(), INCIDENTS_OPEN_MAX);
     let lost = shell.log.iter().filter(|effect| **effect == Effect::Lost).count();
     assert_eq!(lost, 3);
+}
+
+/// A node that opens all incidents that there is room for, of as many owners, gives way to others.
+#[test]
+fn the_incidents_of_one_node_take_no_room_of_another() {
+    let mut shell = Shell::default();
+    for serial in 0..INCIDENTS_OPEN_MAX as u32 + 3 {
+        shell.found(&Job::held(serial, "thief", serial), Finding::Opened(leak(0)));
+    }
+    assert_eq!(shell.incidents.len(), INCIDENTS_OPEN_MAX);
+    let of_others =
+        |shell: &Shell| shell.incidents.iter().filter(|of| of.incident().serial >= 10_000).count();
+    for rank in 0..600 {
+        shell.found(&Job::held(10_000, "honest", 1), Finding::Opened(leak(rank)));
+    }
+    assert_eq!(shell.incidents.len(), INCIDENTS_OPEN_MAX);
+    assert_eq!(of_others(&shell), INCIDENTS_OPEN_MAX / 2, "an equal part");
+    // The thief gets nothing back.
+    for serial in 2_000..3_000 {
+        shell.found(&Job::held(serial, "thief", 7), Finding::Opened(leak(0)));
+    }
+    assert_eq!(of_others(&shell), INCIDENTS_OPEN_MAX / 2);
+    // On one node, an owner who has none gets room from the one who has most.
+    shell.found(&Job::held(20_000, "honest", 2), Finding::Opened(leak(0)));
+    assert_eq!(of_others(&shell), INCIDENTS_OPEN_MAX / 2);
+    assert!(shell.incidents.iter().any(|of| of.incident().serial == 20_000));
 }
 
 #[derive(Clone, Debug)]

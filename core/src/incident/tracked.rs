@@ -9,6 +9,7 @@ use alloc::string::String;
 use super::machine::Now;
 use super::record::{Incident, Page};
 use crate::detector::GrowthKey;
+use crate::identity::owner::Holder;
 
 /// Former keys that are remembered of an incident.
 const FORMER_MAX: usize = 16;
@@ -29,6 +30,8 @@ pub(super) enum Need {
 #[derive(Clone, Debug)]
 pub struct Tracked {
     pub(super) incident: Incident,
+    /// Who holds the attempt, where room for incidents is shared.
+    pub(super) holder: Holder,
     pub(super) is_stored: bool,
     pub(super) need: Need,
     /// Captures that were granted to it.
@@ -51,9 +54,10 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    pub(super) fn new(incident: Incident) -> Self {
+    pub(super) fn new(incident: Incident, holder: Holder) -> Self {
         Self {
             incident,
+            holder,
             is_stored: false,
             need: Need::Nothing,
             tries: 0,

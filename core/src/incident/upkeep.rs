@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::cmp::Reverse;
 
 use super::machine::{Change, Effect, Incidents, Now, RETRY_NS};
 use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
@@ -9,7 +10,9 @@ use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::Layer;
 use crate::diagnosis::{Class, Diagnosis};
-use crate::limits::INCIDENTS_MAX;
+use crate::identity::owner::{HolderKey, Owner};
+use crate::limits::{INCIDENTS_MAX, INCIDENTS_OPEN_MAX};
+use crate::sharing::Shares;
 
 /// Captures that may be tried without new growth while no diagnosis explains an incident: perhaps
 /// the tapes had no earlier step yet to compare with.
@@ -215,14 +218,45 @@ impl Incidents {
         }
     }
 
-    /// Keeps incidents within their bound.
+    /// Is there room for one more open incident of this holder? Where there is none, the newest of
+    /// the holder that has most gives way to one that has less than an equal part.
+    pub(super) fn admit(&mut self, newcomer: HolderKey<'_>) -> bool {
+        let is_open = |known: &&Tracked| known.incident.is_open();
+        let open = || self.known.values().filter(is_open);
+        if open().count() < INCIDENTS_OPEN_MAX {
+            return true;
+        }
+        let shares = shares(open());
+        let newest = open().max_by_key(|of| (shares.of(of.holder.key()), &of.incident.id));
+        let all = INCIDENTS_OPEN_MAX as u64;
+        let gives_way = |of: &&Tracked| shares.gives_way_in_use(of.holder.key(), newcomer, all);
+        let Some(id) = newest.filter(gives_way).map(|of| of.incident.id.clone()) else {
+            return false;
+        };
+        self.effects.push_back(Effect::Lost);
+        self.forget(&id);
+        true
+    }
+
+    /// Keeps incidents within their bound: of the holder that has most, the oldest that is closed
+    /// is forgotten.
     fn make_room(&mut self) {
         while self.known.len() > INCIDENTS_MAX {
+            let shares = shares(self.known.values());
+            let closed = self.known.values().filter(|known| !known.incident.is_open());
             // Names are in order of age.
-            let oldest = self.known.iter().find(|(_, known)| !known.incident.is_open());
-            let Some(id) = oldest.map(|(id, _)| id.clone()) else { return };
+            let oldest =
+                closed.min_by_key(|of| (Reverse(shares.of(of.holder.key())), &of.incident.id));
+            let Some(id) = oldest.map(|of| of.incident.id.clone()) else { return };
             self.effects.push_back(Effect::Lost);
             self.forget(&id);
         }
     }
+}
+
+/// How many incidents each holder has.
+fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<&'a Owner>> {
+    let mut shares = Shares::default();
+    all.for_each(|of| shares.add(of.holder.key(), 1));
+    shares
 }

@@ -6,21 +6,19 @@
 //! before its snapshot is acknowledged, the whole when it is closed. So a capture that a crash cut
 //! short is taken up again with what it had.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
 use memtape_core::identity::ids::Kind;
 use memtape_core::identity::ids::{Ids, is_agent_capture};
 use memtape_core::incident::NotCompared;
-use memtape_core::limits::{
-    BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX, PEERS_COMPARED_MAX,
-    TAPES_PER_REQUEST_MAX,
-};
+use memtape_core::limits::{PEERS_COMPARED_MAX, TAPES_PER_REQUEST_MAX};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::agent_initiated::Initiated;
+use crate::state::captures::room::Retention;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
@@ -30,16 +28,8 @@ use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
+pub(crate) mod room;
 pub(crate) mod uploads;
-
-/// Bounds on what is kept of captures.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Retention {
-    /// Bytes of all snapshots together.
-    pub(crate) bytes_max: u64,
-    /// Time since a capture was closed.
-    pub(crate) age_ns_max: i64,
-}
 
 /// All captures, by name; names are in order of age.
 #[derive(Debug)]
@@ -434,46 +424,6 @@ impl Captures {
         Ok(part.clone())
     }
 
-    /// Deletes the oldest capture that is beyond a bound and in no use.
-    pub(crate) fn make_room(&mut self, context: &mut Context, in_use: &BTreeSet<String>) {
-        let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
-        for state in self.captures.values() {
-            *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
-            if state.is_baseline() {
-                *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
-            }
-        }
-        let all = || self.captures.values().flat_map(|state| &state.parts);
-        let parts = all().count();
-        // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
-        let stored = all().filter(|part| part.hash.is_some());
-        let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
-        let is_too_large = bytes > self.retention.bytes_max;
-        let before_ns = self.clock.at(context.now).saturating_sub(self.retention.age_ns_max);
-        let is_old = |state: &CaptureState| {
-            state.record.closed_store_ns.is_some_and(|closed_ns| closed_ns < before_ns)
-        };
-        let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
-            of.get(state.record.job.as_str()).copied().unwrap_or(0)
-        };
-        let victim = self.captures.iter().find(|(id, state)| {
-            let is_crowded = count(&per_job, state) > CAPTURES_PER_JOB_MAX
-                || state.is_baseline() && count(&baselines, state) > BASELINES_PER_JOB_MAX;
-            let is_too_much = parts > PARTS_MAX || is_too_large || is_crowded;
-            let is_free = state.record.is_closed() && !in_use.contains(*id);
-            (is_too_much || is_old(state)) && is_free
-        });
-        let Some((id, state)) = victim else { return };
-        context.count(match (is_old(state), is_too_large) {
-            (true, _) => Count::CapturesByAge,
-            (_, true) => Count::CapturesByBytes,
-            _ => Count::CapturesByNumber,
-        });
-        tracing::info!(capture = %id, "an old capture is forgotten");
-        let id = id.clone();
-        self.forget(context, &id);
-    }
-
     /// Deletes the captures of an attempt.
     pub(crate) fn forget_attempt(&mut self, context: &mut Context, serial: u32) {
         let of_attempt = self.captures.values().filter(|state| state.record.serial == serial);
@@ -523,43 +473,6 @@ fn chosen_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DAY_NS: i64 = 24 * 3_600_000_000_000;
-
-    /// Whether a capture that was closed on day 0 is kept, by how many days have passed on the
-    /// monotonic and on the wall clock.
-    fn check_age(mono_days: i64, wall_days: i64, is_kept: bool) {
-        let begin = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
-        let record = CaptureRecord {
-            id: "cap-1".to_string(),
-            closed_wall_ns: Some(begin.wall_ns),
-            closed_store_ns: Some(begin.wall_ns),
-            ..CaptureRecord::default()
-        };
-        let mut captures = Captures {
-            retention: Retention { bytes_max: u64::MAX, age_ns_max: 90 * DAY_NS },
-            clock: StoreClock::go_on(begin, None),
-            ids: Ids::default(),
-            captures: BTreeMap::from([("cap-1".into(), CaptureState::new(record, Vec::new()))]),
-            initiated: Initiated::default(),
-        };
-        let mut context = Context::new(Now {
-            mono_ns: begin.mono_ns + (mono_days * DAY_NS).unsigned_abs(),
-            wall_ns: begin.wall_ns + wall_days * DAY_NS,
-        });
-        captures.make_room(&mut context, &BTreeSet::new());
-        assert_eq!(captures.count() == 1, is_kept, "{mono_days} and {wall_days} days");
-    }
-
-    #[test]
-    fn the_age_of_a_capture_is_no_matter_of_the_wall_clock() {
-        check_age(0, 0, true);
-        check_age(89, 89, true);
-        check_age(91, 91, false);
-        check_age(0, 100, true);
-        check_age(1, -100, true);
-        check_age(91, -100, false);
-    }
 
     #[test]
     fn peers_are_spread_and_at_the_same_step() {

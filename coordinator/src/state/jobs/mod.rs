@@ -237,7 +237,12 @@ impl Jobs {
     ///
     /// # Errors
     /// Why there is no place for it.
-    fn announce(&mut self, now: Now, node: &str, mut up: RankUp) -> Result<Announced, Loss> {
+    pub(in crate::state) fn announce(
+        &mut self,
+        now: Now,
+        node: &str,
+        mut up: RankUp,
+    ) -> Result<Announced, Loss> {
         if let Some((serial, rank)) = self.known_tape(node, &up) {
             return self.announce_again(now, node, serial, rank, up);
         }
@@ -486,14 +491,14 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::state) mod tests {
     use memtape_core::capture::{self, TriggerLimits};
     use memtape_core::detector;
 
     use super::*;
     use crate::state::messages::RankEnd;
 
-    pub(super) fn limits() -> Limits {
+    pub(in crate::state) fn limits() -> Limits {
         Limits {
             detector: detector::Limits::default(),
             capture: capture::Limits::default(),

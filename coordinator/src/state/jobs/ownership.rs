@@ -50,14 +50,14 @@ impl Jobs {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::state) mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::state::counters::Loss;
     use crate::state::jobs::attempt::Limits;
     use crate::state::jobs::tests::limits;
 
-    pub(in crate::state::jobs) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
+    pub(in crate::state) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
         let owner = Some(Owner { uid, ..Owner::default() });
         let (tape_id, job) = (format!("{tape}-{uid}"), job.to_string());
         RankUp { tape_id, job, rank, owner, ..RankUp::default() }

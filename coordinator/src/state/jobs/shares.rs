@@ -5,15 +5,17 @@
 //! is no room for is taken from the node that holds most, and on that node from the owner who has
 //! most. An attempt counts for the node whose rank began it, a rank for the node that announced it.
 //! What a node announces pushes out no running attempt of a node with less than an equal part.
-//! Names of owners and jobs are given elsewhere.
+//! Names of owners and jobs are given elsewhere; captures and incidents are shared by the same rule
+//! in their own files.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::identity::owner::Owner;
+use memtape_core::identity::owner::{HolderKey, Owner};
 use memtape_core::limits::{
     ATTEMPTS_PER_JOB_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX, RANKS_RUNNING_PER_NODE_MAX,
 };
+use memtape_core::sharing::Shares;
 
 use crate::state::counters::Loss;
 use crate::state::jobs::Jobs;
@@ -42,12 +44,10 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) owner: Option<&'a Owner>,
 }
 
-/// What each node has of what there is too much of, ranks or jobs, and what each owner has by it.
-struct Shares<'a> {
-    nodes: BTreeMap<&'a str, usize>,
-    owners: BTreeMap<(&'a str, Option<&'a Owner>), usize>,
-    /// The part of one node where all nodes have the same.
-    equal: usize,
+impl<'a> Newcomer<'a> {
+    fn key(self) -> HolderKey<'a> {
+        (self.node, self.owner)
+    }
 }
 
 impl Holdings {
@@ -87,6 +87,11 @@ impl Attempt {
             "" => self.ranks.values().next().map_or("", |rank| &rank.record.node),
             node => node,
         }
+    }
+
+    /// Who holds it, where room is shared.
+    pub(crate) fn held_by(&self) -> HolderKey<'_> {
+        (self.begun_by(), self.record.owner.as_ref())
     }
 
     /// When it was over, for the order in which attempts are forgotten.
@@ -156,14 +161,13 @@ impl Jobs {
         if self.jobs.len() < JOBS_MAX && !are_ranks_full {
             return None;
         }
-        let shares = self.shares(newcomer, are_ranks_full);
+        let shares = self.shares(are_ranks_full);
         let order = |attempt: &&Attempt| {
-            let (node, owner) = shares.of(attempt);
             let open = has_open_incident(attempt.record.serial);
-            (Reverse(node), Reverse(owner), open, attempt.over())
+            (Reverse(shares.of(attempt.held_by())), open, attempt.over())
         };
         let gives_way = |attempt: &&Attempt| {
-            newcomer.is_none_or(|newcomer| shares.gives_way(attempt, newcomer))
+            newcomer.is_none_or(|newcomer| shares.gives_way(attempt.held_by(), newcomer.key()))
         };
         let ended = has_ended().filter(gives_way).min_by_key(order);
         // Its agents are away: whether it runs is not known.
@@ -172,8 +176,9 @@ impl Jobs {
         let running = || {
             let newcomer = newcomer?;
             let all = self.attempts.values();
-            let newest = all.max_by_key(|of| (shares.of(of), of.record.serial))?;
-            shares.gives_way_running(newest, newcomer).then_some(newest)
+            let newest = all.max_by_key(|of| (shares.of(of.held_by()), of.record.serial))?;
+            let room = if are_ranks_full { self.limits.ranks_max } else { JOBS_MAX } as u64;
+            shares.gives_way_in_use(newest.held_by(), newcomer.key(), room).then_some(newest)
         };
         oldest.or_else(running).map(|attempt| attempt.record.serial)
     }
@@ -193,58 +198,20 @@ impl Jobs {
         over.or(of_most().next_back()).map(|attempt| attempt.record.serial)
     }
 
-    fn shares<'a>(&'a self, newcomer: Option<Newcomer<'a>>, are_ranks_full: bool) -> Shares<'a> {
-        let mut jobs = BTreeSet::new();
-        let (mut nodes, mut owners) = (BTreeMap::new(), BTreeMap::new());
+    /// What each holder has of what there is too much of: ranks, or jobs.
+    fn shares(&self, are_ranks_full: bool) -> Shares<&str, Option<&Owner>> {
+        let (mut jobs, mut shares) = (BTreeSet::new(), Shares::default());
         for attempt in self.attempts.values() {
-            let of = (attempt.begun_by(), attempt.record.owner.as_ref());
-            let is_new = jobs.insert((of, &attempt.record.job));
+            let is_new = jobs.insert((attempt.held_by(), &attempt.record.job));
             let more = if are_ranks_full { attempt.ranks.len() } else { usize::from(is_new) };
-            *owners.entry(of).or_default() += more;
-            *nodes.entry(of.0).or_default() += more;
+            shares.add(attempt.held_by(), more as u64);
         }
-        if are_ranks_full {
-            nodes =
-                self.holdings.0.iter().map(|(node, held)| (node.as_str(), held.ranks)).collect();
+        if !are_ranks_full {
+            return shares;
         }
-        if let Some(newcomer) = newcomer {
-            nodes.entry(newcomer.node).or_default();
-        }
-        let room = if are_ranks_full { self.limits.ranks_max } else { JOBS_MAX };
-        let equal = room / nodes.len().max(1);
-        Shares { nodes, owners, equal }
-    }
-}
-
-impl Shares<'_> {
-    /// What the node and the owner of an attempt have.
-    fn of(&self, attempt: &Attempt) -> (usize, usize) {
-        let (node, owner) = (attempt.begun_by(), attempt.record.owner.as_ref());
-        self.of_both(node, owner)
-    }
-
-    fn of_both(&self, node: &str, owner: Option<&Owner>) -> (usize, usize) {
-        let of_owner = self.owners.get(&(node, owner)).copied().unwrap_or(0);
-        (self.nodes.get(node).copied().unwrap_or(0), of_owner)
-    }
-
-    /// May an attempt that is over be forgotten for a rank of the newcomer? Not where the newcomer
-    /// has more.
-    fn gives_way(&self, attempt: &Attempt, newcomer: Newcomer<'_>) -> bool {
-        let ((node, owner), own) = (self.of(attempt), self.of_both(newcomer.node, newcomer.owner));
-        match attempt.begun_by() == newcomer.node {
-            true => owner >= own.1,
-            false => node >= own.0,
-        }
-    }
-
-    /// The same of one that runs.
-    fn gives_way_running(&self, attempt: &Attempt, newcomer: Newcomer<'_>) -> bool {
-        let ((node, owner), own) = (self.of(attempt), self.of_both(newcomer.node, newcomer.owner));
-        match attempt.begun_by() == newcomer.node {
-            true => owner > own.1 + 1,
-            false => node > own.0 + 1 && own.0 < self.equal,
-        }
+        // A rank counts for the node that announced it.
+        let held = self.holdings.0.iter().map(|(node, held)| (node.as_str(), held.ranks as u64));
+        shares.with_nodes(held.collect())
     }
 }
 

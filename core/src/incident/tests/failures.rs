@@ -286,7 +286,7 @@ fn a_kill_pages_when_it_is_known_whether_all_were_killed() {
     let record = shell.incident("inc-0001").clone();
     let mut again = Shell::default();
     again.at(104);
-    again.incidents.restore(again.now(), record, 149, None);
+    again.incidents.restore(again.now(), record, Holder::default(), 149, None);
     again.at(104 + SETTLED_NS / SECOND);
     assert_eq!(again.compared(), ["cap-death"]);
     again.diagnose_capture("inc-0001", "cap-death");

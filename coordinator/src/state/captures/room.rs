@@ -1,0 +1,250 @@
+//! Which capture is deleted where there are too many, they are too large, or one is too old.
+//!
+//! A job has bounds of its own. Bytes and parts of all captures are shared by node, then by owner:
+//! the oldest capture of the one that has most goes first, those that an open incident needs after
+//! the others. A holder with more than an equal part loses these too, so no flood of incidents
+//! pushes out the captures of others.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_core::identity::owner::HolderKey;
+use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
+use memtape_core::sharing::Shares;
+
+use crate::state::captures::{CaptureState, Captures};
+use crate::state::counters::Count;
+use crate::state::effects::Context;
+use crate::state::jobs::Jobs;
+
+/// Bounds on what is kept of captures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retention {
+    /// Bytes of all snapshots together.
+    pub(crate) bytes_max: u64,
+    /// Time since a capture was closed.
+    pub(crate) age_ns_max: i64,
+}
+
+impl Captures {
+    /// Deletes one capture that is beyond a bound.
+    pub(crate) fn make_room(
+        &mut self,
+        context: &mut Context,
+        in_use: &BTreeSet<String>,
+        jobs: &Jobs,
+    ) {
+        let of_jobs = || self.too_old(context, in_use).or_else(|| self.of_crowded_job(in_use));
+        let Some((id, limit)) = of_jobs().or_else(|| self.too_much(in_use, jobs)) else { return };
+        context.count(limit);
+        tracing::info!(capture = %id, "an old capture is forgotten");
+        self.forget(context, &id);
+    }
+
+    fn too_old(&self, context: &Context, in_use: &BTreeSet<String>) -> Option<(String, Count)> {
+        let before_ns = self.clock.at(context.now).saturating_sub(self.retention.age_ns_max);
+        let is_old = |state: &&CaptureState| {
+            state.record.closed_store_ns.is_some_and(|closed_ns| closed_ns < before_ns)
+        };
+        let oldest = self.free(in_use).find(is_old)?;
+        Some((oldest.record.id.clone(), Count::CapturesByAge))
+    }
+
+    /// The oldest of a job that has more captures, or baselines, than a job keeps.
+    fn of_crowded_job(&self, in_use: &BTreeSet<String>) -> Option<(String, Count)> {
+        let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
+        for state in self.captures.values() {
+            *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
+            if state.is_baseline() {
+                *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
+            }
+        }
+        let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
+            of.get(state.record.job.as_str()).copied().unwrap_or(0)
+        };
+        let is_crowded = |state: &&CaptureState| {
+            count(&per_job, state) > CAPTURES_PER_JOB_MAX
+                || state.is_baseline() && count(&baselines, state) > BASELINES_PER_JOB_MAX
+        };
+        let oldest = self.free(in_use).find(is_crowded)?;
+        Some((oldest.record.id.clone(), Count::CapturesByNumber))
+    }
+
+    /// Of all captures, where they are too many or too large.
+    fn too_much(&self, in_use: &BTreeSet<String>, jobs: &Jobs) -> Option<(String, Count)> {
+        // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
+        let bytes_max = self.retention.bytes_max;
+        if self.captures.values().map(bytes).fold(0, u64::saturating_add) > bytes_max {
+            let id = self.of_largest_holder(in_use, jobs, bytes, bytes_max)?;
+            return Some((id, Count::CapturesByBytes));
+        }
+        if self.captures.values().map(parts).sum::<u64>() > PARTS_MAX as u64 {
+            let id = self.of_largest_holder(in_use, jobs, parts, PARTS_MAX as u64)?;
+            return Some((id, Count::CapturesByNumber));
+        }
+        None
+    }
+
+    /// The oldest closed capture of the holder that has most, by a measure of which there may be
+    /// `all`.
+    fn of_largest_holder(
+        &self,
+        in_use: &BTreeSet<String>,
+        jobs: &Jobs,
+        measure: fn(&CaptureState) -> u64,
+        all: u64,
+    ) -> Option<String> {
+        let mut shares = Shares::default();
+        for state in self.captures.values() {
+            shares.add(holder(state, jobs), measure(state));
+        }
+        let is_used = |state: &CaptureState| in_use.contains(&state.record.id);
+        let may_go = |state: &&CaptureState| {
+            !is_used(state) || shares.is_beyond_its_part(holder(state, jobs), all)
+        };
+        let closed = self.captures.values().filter(|state| state.record.is_closed());
+        let order =
+            |state: &&CaptureState| (Reverse(shares.of(holder(state, jobs))), is_used(state));
+        // Of equals the first, and names are in order of age.
+        let first = closed.filter(may_go).min_by_key(order)?;
+        Some(first.record.id.clone())
+    }
+
+    /// The captures that are closed and that no open incident needs, in order of age.
+    fn free(&self, in_use: &BTreeSet<String>) -> impl Iterator<Item = &CaptureState> {
+        let is_free =
+            |state: &&CaptureState| state.record.is_closed() && !in_use.contains(&state.record.id);
+        self.captures.values().filter(is_free)
+    }
+}
+
+/// Who holds the attempt of a capture.
+fn holder<'a>(state: &CaptureState, jobs: &'a Jobs) -> HolderKey<'a> {
+    jobs.get(state.record.serial).map_or(("", None), |attempt| attempt.held_by())
+}
+
+/// Bytes of the snapshots that are stored.
+fn bytes(state: &CaptureState) -> u64 {
+    let stored = state.parts.iter().filter(|part| part.hash.is_some());
+    stored.fold(0, |sum, part| sum.saturating_add(part.bytes))
+}
+
+fn parts(state: &CaptureState) -> u64 {
+    state.parts.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::identity::ids::Ids;
+
+    use super::*;
+    use crate::clock::Now;
+    use crate::records::{CaptureRecord, PartRecord};
+    use crate::state::captures::agent_initiated::Initiated;
+    use crate::state::jobs::ownership::tests::owned;
+    use crate::state::jobs::tests::limits;
+    use crate::store::clock::StoreClock;
+
+    const DAY_NS: i64 = 24 * 3_600_000_000_000;
+
+    /// Whether a capture that was closed on day 0 is kept, by how many days have passed on the
+    /// monotonic and on the wall clock.
+    fn check_age(mono_days: i64, wall_days: i64, is_kept: bool) {
+        let begin = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
+        let record = CaptureRecord {
+            id: "cap-1".to_string(),
+            closed_wall_ns: Some(begin.wall_ns),
+            closed_store_ns: Some(begin.wall_ns),
+            ..CaptureRecord::default()
+        };
+        let mut captures = Captures {
+            retention: Retention { bytes_max: u64::MAX, age_ns_max: 90 * DAY_NS },
+            clock: StoreClock::go_on(begin, None),
+            ids: Ids::default(),
+            captures: BTreeMap::from([("cap-1".into(), CaptureState::new(record, Vec::new()))]),
+            initiated: Initiated::default(),
+        };
+        let mut context = Context::new(Now {
+            mono_ns: begin.mono_ns + (mono_days * DAY_NS).unsigned_abs(),
+            wall_ns: begin.wall_ns + wall_days * DAY_NS,
+        });
+        captures.make_room(&mut context, &BTreeSet::new(), &Jobs::new(limits()));
+        assert_eq!(captures.count() == 1, is_kept, "{mono_days} and {wall_days} days");
+    }
+
+    #[test]
+    fn the_age_of_a_capture_is_no_matter_of_the_wall_clock() {
+        check_age(0, 0, true);
+        check_age(89, 89, true);
+        check_age(91, 91, false);
+        check_age(0, 100, true);
+        check_age(1, -100, true);
+        check_age(91, -100, false);
+    }
+
+    /// Captures that a job of each of these holders has, 10 bytes each, in order of age.
+    fn flood(bytes_max: u64, jobs: &mut Jobs, counts: &[(&str, u32, u32)]) -> Captures {
+        let now = Now::default();
+        let mut captures = Captures {
+            retention: Retention { bytes_max, age_ns_max: i64::MAX },
+            clock: StoreClock::go_on(now, None),
+            ids: Ids::default(),
+            captures: BTreeMap::new(),
+            initiated: Initiated::default(),
+        };
+        for (node, uid, count) in counts {
+            let up = owned(&format!("tape-{node}-{uid}"), &format!("{node}-{uid}"), 0, *uid);
+            let serial = jobs.announce(now, node, up).unwrap().serial;
+            for number in 0..*count {
+                let id = format!("cap-{:06}", captures.captures.len());
+                let job = format!("{node}-{uid}-{}", number / 8);
+                let closed_wall_ns = Some(0);
+                let record = CaptureRecord {
+                    id: id.clone(),
+                    serial,
+                    job,
+                    closed_wall_ns,
+                    ..Default::default()
+                };
+                let hash = Some("00".repeat(32));
+                let part = PartRecord { bytes: 10, hash, ..PartRecord::default() };
+                captures.captures.insert(id, CaptureState::new(record, vec![part]));
+            }
+        }
+        captures
+    }
+
+    fn of_node(captures: &Captures, jobs: &Jobs, node: &str) -> usize {
+        captures.iter().filter(|state| holder(state, jobs).0 == node).count()
+    }
+
+    /// Captures of one node, for many owners and with open incidents, take no room of another's.
+    #[test]
+    fn the_captures_of_one_node_push_out_none_of_another() {
+        let mut jobs = Jobs::new(limits());
+        let mut all = vec![("honest", 1, 40)];
+        all.extend((0..20).map(|uid| ("thief", 100 + uid, 5)));
+        let mut captures = flood(1000, &mut jobs, &all);
+        let of_thief = captures.iter().filter(|state| holder(state, &jobs).0 == "thief");
+        let in_use: BTreeSet<String> = of_thief.map(|state| state.record.id.clone()).collect();
+        let mut context = Context::new(Now::default());
+        for _ in 0..200 {
+            captures.make_room(&mut context, &in_use, &jobs);
+        }
+        assert_eq!(of_node(&captures, &jobs, "honest"), 40);
+        assert_eq!(of_node(&captures, &jobs, "thief"), 60);
+    }
+
+    /// What an open incident needs stays as long as its holder has no more than an equal part.
+    #[test]
+    fn a_needed_capture_stays_within_its_part() {
+        let mut jobs = Jobs::new(limits());
+        let mut captures = flood(1000, &mut jobs, &[("one", 1, 120)]);
+        let in_use: BTreeSet<String> = captures.iter().map(|of| of.record.id.clone()).collect();
+        let mut context = Context::new(Now::default());
+        captures.make_room(&mut context, &in_use, &jobs);
+        assert_eq!(captures.count(), 120, "one alone loses nothing that it needs");
+        captures.make_room(&mut context, &BTreeSet::from(["cap-000000".to_string()]), &jobs);
+        assert!(captures.get("cap-000000").is_some() && captures.get("cap-000001").is_none());
+    }
+}
