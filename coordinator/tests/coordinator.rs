@@ -109,7 +109,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     let steps: Vec<u64> = (1..=step).collect();
     assert_eq!(series["steps"], json!(steps));
     let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=3").await;
-    assert_eq!(series["steps"].as_array().unwrap().len(), 3);
+    assert!((2..=3).contains(&series["steps"].as_array().unwrap().len()), "{series}");
     let (_, answer) = running.get("/api/v1/actions").await;
     let action = &answer["actions"][0];
     assert_eq!((&action["incident_id"], &action["kind"]), (&json!(incident), &json!("none")));

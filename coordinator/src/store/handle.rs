@@ -17,7 +17,8 @@ use crate::store::error::{During, Error, Result};
 use crate::store::inventory::Loss;
 use crate::store::records::encoding::{Changes, Loaded, load};
 use crate::store::recovery::{format, format::Whose, opening, opening::Recovery};
-use crate::store::steps::{index, packer, packer::Reader, segments};
+use crate::store::steps::packer::{self, Found, Reader};
+use crate::store::steps::{index, segments};
 #[cfg(any(test, feature = "simulation", feature = "bench"))]
 use crate::store::testing::turns::Turns;
 use crate::store::writer::point::{Pin, Point, Taken};
@@ -223,6 +224,11 @@ impl Store {
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
     pub(crate) fn series(&self, key: SeriesKey) -> Result<Vec<StepRow>> {
         packer::read(&self.shared.reader, &self.shared.open, key, None)
+    }
+
+    /// Hands over the same records a block at a time: in no order, and some of them twice. Blocks.
+    pub(crate) fn series_each(&self, key: SeriesKey, take: &mut dyn FnMut(Found)) -> Result<()> {
+        packer::read_each(&self.shared.reader, &self.shared.open, key, None, take)
     }
 
     /// Those of them that were packed in these stretches of time, or are not packed yet. Blocks.

@@ -49,6 +49,15 @@ struct OpenRows {
     count: usize,
 }
 
+/// What is found of a series while it is read.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Records.
+    Rows(Vec<StepRow>),
+    /// All records that were found before are of an attempt that was forgotten.
+    Forgotten,
+}
+
 /// The steps, as the writer has them.
 #[derive(Debug)]
 pub(crate) struct Steps {
@@ -407,29 +416,48 @@ pub(crate) fn read(
     key: SeriesKey,
     stretches: Option<&[u32]>,
 ) -> Result<Vec<StepRow>> {
+    let mut rows = Vec::new();
+    read_each(reader, open, key, stretches, &mut |part| match part {
+        Found::Rows(more) => rows.extend(more),
+        Found::Forgotten => rows.clear(),
+    })?;
+    rows.sort_by_key(|row| (row.last_step, row.first_step));
+    rows.dedup_by_key(|row| row.last_step);
+    Ok(rows)
+}
+
+/// Hands over the records of a series, a block at a time: in no order, and some of them twice. No
+/// more than one block is in memory, and what was not packed yet. Blocks.
+///
+/// # Errors
+/// The disk could not be read.
+pub(crate) fn read_each(
+    reader: &Reader,
+    open: &OpenSteps,
+    key: SeriesKey,
+    stretches: Option<&[u32]>,
+    take: &mut dyn FnMut(Found),
+) -> Result<()> {
     // In this order: rows that are packed away in between are found in either location.
     let newest = open.of(key);
-    let mut rows = Vec::new();
     match index::locations(&reader.catalogue, key, stretches) {
-        Ok(locations) => read_blocks(reader, open, &locations, &mut rows)?,
+        Ok(locations) => read_blocks(reader, open, &locations, take)?,
         Err(why) => {
             if open.without_index.fetch_add(1, Relaxed) == 0 {
                 tracing::warn!("steps are read without their index until the next start: {why}");
             }
-            read_files(reader, key, stretches, &mut rows)?;
+            read_files(reader, key, stretches, take)?;
         }
     }
-    rows.extend(newest);
-    rows.sort_by_key(|row| (row.last_step, row.first_step));
-    rows.dedup_by_key(|row| row.last_step);
-    Ok(rows)
+    take(Found::Rows(newest));
+    Ok(())
 }
 
 fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
     locations: &[Location],
-    rows: &mut Vec<StepRow>,
+    take: &mut dyn FnMut(Found),
 ) -> Result<()> {
     let mut file = None;
     for location in locations {
@@ -449,7 +477,7 @@ fn read_blocks(
             Entry::Forgotten { .. } => None,
         });
         match block {
-            Some(block) => rows.extend(block),
+            Some(block) => take(Found::Rows(block)),
             None => {
                 open.damaged_blocks.fetch_add(1, Relaxed);
             }
@@ -462,7 +490,7 @@ fn read_files(
     reader: &Reader,
     key: SeriesKey,
     stretches: Option<&[u32]>,
-    rows: &mut Vec<StepRow>,
+    take: &mut dyn FnMut(Found),
 ) -> Result<()> {
     let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
     for number in numbers {
@@ -470,9 +498,9 @@ fn read_files(
             Some(Entry::Block { stretch, series, block })
                 if series == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
             {
-                rows.extend(unpack(block).unwrap_or_default());
+                take(Found::Rows(unpack(block).unwrap_or_default()));
             }
-            Some(Entry::Forgotten { serial }) if serial == key.serial => rows.clear(),
+            Some(Entry::Forgotten { serial }) if serial == key.serial => take(Found::Forgotten),
             _ => {}
         });
         match scanned {
