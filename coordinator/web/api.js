@@ -1,7 +1,8 @@
 // Requests to /api/v1, and the series that were fetched lately.
 //
 // A series is kept for a few seconds, a comparison of collectives for good: neither is asked for
-// at every refresh. The only request that changes anything is the one for a capture.
+// at every refresh. The only requests that change anything are the one for a capture, and those
+// that sign in and out.
 
 const SERIES_FRESH_MS = 5000;
 const SERIES_PARALLEL = 6;
@@ -37,6 +38,16 @@ export async function signIn(token) {
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `the coordinator answered ${response.status}`);
 }
+
+/** Signs this browser out: the cookie goes. */
+export const signOut = () => fetch('api/v1/session/end', { method: 'POST' });
+
+/** Does a cookie of this browser hold a token? */
+export const isSignedIn = () =>
+  get('whoami').then(
+    who => who.signed_in,
+    () => false,
+  );
 
 export const jobPath = (job, rest) => `jobs/${part(job)}/${rest}`;
 

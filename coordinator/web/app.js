@@ -4,7 +4,7 @@
 // (everything after #) and the theme. Nothing is drawn while the pointer or the keyboard is on a
 // chart, or text is selected: it would be gone.
 
-import { NotFound, NotSignedIn } from './api.js';
+import { NotFound, NotSignedIn, isSignedIn, signOut } from './api.js';
 import { keepAges, make } from './elements.js';
 import { route } from './route.js';
 import * as actions from './views/actions.js';
@@ -78,7 +78,8 @@ function fail(hash, name, where, error) {
     asOf.textContent = '';
     if (shown.key === 'sign in') return;
     shown = { hash, key: 'sign in' };
-    replace([signIn.draw(refresh)], true);
+    signOutButton.hidden = true;
+    replace([signIn.draw(begin)], true);
     return;
   }
   const isUnknown = error instanceof NotFound;
@@ -151,6 +152,20 @@ document.getElementById('theme').addEventListener('click', () => {
   refresh();
 });
 
+// --- sign-out ----------------------------------------------------------------
+
+const signOutButton = document.getElementById('sign-out');
+
+signOutButton.addEventListener('click', async () => {
+  await signOut();
+  refresh();
+});
+
+async function begin() {
+  refresh();
+  signOutButton.hidden = !(await isSignedIn());
+}
+
 // --- the start ---------------------------------------------------------------
 
 document.querySelector('.skip').addEventListener('click', event => {
@@ -166,4 +181,4 @@ document.addEventListener('visibilitychange', () => {
 setInterval(() => {
   if (!document.hidden) refresh();
 }, REFRESH_MS);
-refresh();
+begin();

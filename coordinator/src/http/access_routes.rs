@@ -10,7 +10,7 @@ use aide::openapi::{Operation, Response as Described};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::access::{Caller, Grant, Role, Scope};
 use memtape_core::limits::{ROWS_LISTED_MAX, TOKEN_DAYS_MAX};
@@ -25,7 +25,7 @@ use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::clock;
 use crate::connections::Call;
-use crate::http::asking::{Asking, COOKIE, refused};
+use crate::http::asking::{Asking, cookie, cookie_name, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::http::site::RequestNumber;
@@ -40,18 +40,20 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .get("/whoami", "Who the caller is, and what they may do.", whoami)
         .post("/session", "Signs a page in with a token, which its cookie then holds.", sign_in)
+        .post("/session/end", "Signs a page out: its cookie goes.", sign_out)
         .get("/tokens", "All tokens, without the tokens themselves.", list)
         .post("/tokens", "Makes a token; it is shown this once.", create)
         .post("/tokens/{id}/revoke", "Revokes a token.", revoke)
         .get("/audit", "Who did what, when and from where; oldest first.", audit)
 }
 
-async fn whoami(asking: Asking) -> Answer<WhoAmI> {
-    Ok(Json(who(&asking.caller)))
+async fn whoami(asking: Asking, headers: HeaderMap) -> Answer<WhoAmI> {
+    let signed_in = cookie(&asking.api, &headers).is_some();
+    Ok(Json(WhoAmI { signed_in, ..who(&asking.caller) }))
 }
 
-/// A page is signed in: its cookie goes along with every request of its own, and with none of
-/// another site.
+/// A page is signed in or out. Its cookie goes along with every request of its own, and with none
+/// of another site.
 struct SignedIn {
     cookie: HeaderValue,
     who: WhoAmI,
@@ -69,10 +71,21 @@ async fn sign_in(
         false => Err(Refused::BadToken),
     };
     let caller = found.map_err(|why| refused(&api, &why))?;
-    let secure = if api.door.tls().is_some() { "; Secure" } else { "" };
-    let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}");
-    let cookie = HeaderValue::from_str(&cookie).map_err(Problem::broken)?;
-    Ok(SignedIn { cookie, who: who(&caller) })
+    let who = WhoAmI { signed_in: true, ..who(&caller) };
+    Ok(SignedIn { cookie: set_cookie(&api, &token)?, who })
+}
+
+/// Also signs out a page whose token is no longer valid. The token itself stays valid until an
+/// admin revokes it.
+async fn sign_out(State(api): State<Api>) -> Result<SignedIn, Problem> {
+    Ok(SignedIn { cookie: set_cookie(&api, "; Max-Age=0")?, who: WhoAmI::default() })
+}
+
+fn set_cookie(api: &Api, value: &str) -> Result<HeaderValue, Problem> {
+    let has_tls = api.door.tls().is_some();
+    let (name, secure) = (cookie_name(has_tls), if has_tls { "; Secure" } else { "" });
+    let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
+    HeaderValue::from_str(&cookie).map_err(Problem::broken)
 }
 
 impl IntoResponse for SignedIn {
@@ -98,6 +111,7 @@ fn who(caller: &Caller) -> WhoAmI {
         name: caller.name.clone(),
         sees_all_jobs: caller.may_see_all(),
         administers: caller.may_administer(),
+        signed_in: false,
     }
 }
 

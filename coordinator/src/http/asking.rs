@@ -23,8 +23,11 @@ use crate::records::Cause;
 use crate::state::counters::Loss;
 use crate::state::visible::Visible;
 
-/// The cookie in which a page that was signed in has its token.
-pub(crate) const COOKIE: &str = "memtape_token";
+/// The cookie in which a page that was signed in has its token. With TLS its name lets browsers
+/// take it from this very host alone, and only by TLS.
+pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
+    if has_tls { "__Host-memtape_token" } else { "memtape_token" }
+}
 
 /// How long a request waits for room for its answer.
 const ROOM_TIME_MAX: Duration = Duration::from_secs(30);
@@ -146,7 +149,7 @@ impl FromRequestParts<Api> for Asking {
         let call = parts.extensions.get::<Arc<Call>>().cloned();
         let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
-        let token = token(&parts.headers).map_err(|why| refused(api, &why))?;
+        let token = token(api, &parts.headers).map_err(|why| refused(api, &why))?;
         let caller = api.door.caller(call.connection().peer(), token);
         let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
         let bucket = api.door.bucket(call.connection().peer(), Some(&caller));
@@ -160,14 +163,20 @@ impl FromRequestParts<Api> for Asking {
 }
 
 /// The token of a request: a program's is in `Authorization`, a page's in its cookie.
-fn token(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+fn token<'a>(api: &Api, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let value = value.to_str().map_err(|_| Refused::BadToken)?;
         return value.strip_prefix("Bearer ").map(Some).ok_or(Refused::BadToken);
     }
+    Ok(cookie(api, headers))
+}
+
+/// The token in the cookie of a page.
+pub(crate) fn cookie<'a>(api: &Api, headers: &'a HeaderMap) -> Option<&'a str> {
+    let wanted = cookie_name(api.door.tls().is_some());
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|of| of.split_once('='));
-    Ok(pairs.find(|(name, _)| name.trim() == COOKIE).map(|(_, value)| value.trim()))
+    pairs.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
 }
 
 pub(crate) fn refused(api: &Api, why: &Refused) -> Problem {

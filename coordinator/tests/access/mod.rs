@@ -334,6 +334,34 @@ async fn health_has_a_port_of_its_own() {
     start(config(folder.path())).await.stop().await;
 }
 
+/// A page is signed in with a token and out again.
+async fn check_session(cluster: &Cluster, grafana: &Client, secret: &str) {
+    let answer = grafana.http.post(format!("{}/session", grafana.base));
+    let answer = answer.json(&json!({ "token": secret })).send().await.unwrap();
+    let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_string();
+    assert!(cookie.starts_with("__Host-memtape_token=mtk_"), "{cookie}");
+    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict; Secure"), "{cookie}");
+    let folder = cluster.of(&Party::User("admin".to_string()));
+    let address = cluster.running.address;
+    let unproven = Client::without_certificate(address, &folder.join("ca.crt"), None);
+    // It is taken from then on, under this name alone, until the page signs out.
+    let pair = cookie.split(';').next().unwrap();
+    for (pair, expected) in [(pair, 200), (&pair["__Host-".len()..], 401)] {
+        let url = format!("{}/whoami", unproven.base);
+        let answer = unproven.http.get(url).header("cookie", pair).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{pair}");
+        if expected == 200 {
+            let who: Value = answer.json().await.unwrap();
+            assert_eq!((&who["name"], &who["signed_in"]), (&json!("token:grafana"), &json!(true)));
+        }
+    }
+    let answer = unproven.http.post(format!("{}/session/end", unproven.base)).send().await;
+    let answer = answer.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    let gone = answer.headers()["set-cookie"].to_str().unwrap();
+    assert!(gone.starts_with("__Host-memtape_token=; Max-Age=0; Path=/; "), "{gone}");
+}
+
 #[tokio::test]
 async fn a_token_does_what_its_role_says_until_it_is_revoked() {
     let cluster = Cluster::start().await;
@@ -362,11 +390,7 @@ async fn a_token_does_what_its_role_says_until_it_is_revoked() {
     ] {
         assert_eq!(admin.post("/tokens", &wrong).await.0, 400, "{wrong}");
     }
-    // A page is signed in with it.
-    let answer = grafana.http.post(format!("{}/session", grafana.base));
-    let answer = answer.json(&json!({ "token": secret })).send().await.unwrap();
-    let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_string();
-    assert!(cookie.contains("HttpOnly; SameSite=Strict; Secure"), "{cookie}");
+    check_session(&cluster, &grafana, &secret).await;
     // Nothing of the secret is in the list, in the store or in the audit.
     let (_, list) = admin.get("/tokens").await;
     assert_eq!(

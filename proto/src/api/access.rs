@@ -16,6 +16,8 @@ pub struct WhoAmI {
     pub sees_all_jobs: bool,
     /// Whether tokens can be made and the audit read.
     pub administers: bool,
+    /// Whether a cookie of this browser holds the token.
+    pub signed_in: bool,
 }
 
 /// Signs a page in.
