@@ -13,7 +13,7 @@ use crate::World;
 
 /// A node without a coordinator whose agent keeps what it sees on a disk, and has seen its ranks
 /// alive.
-fn alone(ranks: u32, change: impl FnOnce(&mut Config)) -> World {
+pub(crate) fn alone(ranks: u32, change: impl FnOnce(&mut Config)) -> World {
     let mut world = World::new(ranks, |_| ());
     let mut config = Config { node: "node-1".to_string(), ..Config::default() };
     change(&mut config);
@@ -26,7 +26,7 @@ fn alone(ranks: u32, change: impl FnOnce(&mut Config)) -> World {
 }
 
 /// Connects, and hears everything that is kept.
-fn connect_and_read(world: &mut World) {
+pub(crate) fn connect_and_read(world: &mut World) {
     world.connect();
     for _ in 0..4 {
         world.say(ToAgent::ReportAck(v1::ReportAck { number: u64::MAX }));
@@ -35,7 +35,7 @@ fn connect_and_read(world: &mut World) {
 }
 
 /// Names of all captures that were announced, with their tapes.
-fn captures(world: &World) -> Vec<(String, String)> {
+pub(crate) fn captures(world: &World) -> Vec<(String, String)> {
     let answers = world.said.iter().filter_map(|said| match said {
         Said::AgentCapture(capture) => capture.answer.clone(),
         _ => None,

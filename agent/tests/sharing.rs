@@ -2,7 +2,7 @@
 
 use memtape_agent::testing::{MemoryRank, Now, SMALL};
 use memtape_core::identity::Identity;
-use memtape_core::limits::{STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX};
+use memtape_core::limits::{AGENT_CAPTURES_PER_USER_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::layout::Sizes;
 use memtape_proto::v1;
 
@@ -71,6 +71,31 @@ fn the_end_of_a_rank_waits_two_seconds_for_its_census() {
     assert_eq!(world.censuses(0).len(), 2, "the last census follows");
     let downs = world.said.iter().filter(|said| matches!(said, Said::RankDown(_))).count();
     assert_eq!(downs, 1, "the end is said once");
+}
+
+/// All ranks of another user die while no coordinator is there: that of ours is captured too.
+#[test]
+fn captures_taken_alone_are_bounded_by_user() {
+    let mut world = crate::agent_captures::alone(1, |config| config.rewinds_max = 200);
+    let count = AGENT_CAPTURES_PER_USER_MAX as u32 + 40;
+    let mut others: Vec<_> = (0..count).map(|pid| world.start_of(OTHER, 500 + pid, TINY)).collect();
+    world.tick();
+    world.tick();
+    others.iter_mut().for_each(MemoryRank::kill);
+    world.tick();
+    world.tick();
+    world.ranks[0].kill();
+    for _ in 0..4 {
+        world.tick();
+        world.do_rewinds();
+    }
+    crate::agent_captures::connect_and_read(&mut world);
+    let captures = crate::agent_captures::captures(&world);
+    let own = captures.iter().filter(|(_, tape)| tape == world.ranks[0].tape_id()).count();
+    let of_others = captures.len() - own;
+    assert_eq!(own, 1);
+    // One comes back every half second.
+    assert!((64..84).contains(&of_others), "{of_others} of {count}");
 }
 
 #[test]

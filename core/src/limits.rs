@@ -228,7 +228,7 @@ limits! {
         "the agent answers `NO_TAPE`",
         "the detail of the rank's part";
     AGENT_CAPTURES_PER_USER_MAX: usize = 64, Count, "agent",
-        "Captures of tapes of one user that an agent takes by itself within 30 seconds",
+        "Captures of tapes of one user that an agent takes by itself at once, and in 30 seconds",
         "captures of deaths are taken later, those of failed requests not",
         "the captures of the job";
     CAPTURE_DEADLINE_SECONDS_MAX: u64 = 600, Seconds, "agent, coordinator",

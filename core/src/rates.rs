@@ -3,13 +3,14 @@
 //! The clock is passed in. A bucket is one number: the time at which it is full again. Full buckets
 //! are forgotten when there are too many. This file does not know what is counted.
 
+use alloc::borrow::{Borrow, ToOwned};
 use alloc::collections::BTreeMap;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::time::Duration;
 
 /// The buckets of all callers.
 #[derive(Clone, Debug)]
-pub struct Rates {
+pub struct Rates<Caller = String> {
     /// Time after which one more permit is there.
     refill_ns: u64,
     /// Time after which an empty bucket is full.
@@ -17,10 +18,10 @@ pub struct Rates {
     /// Callers that are remembered.
     callers_max: usize,
     /// When each bucket is full again.
-    full_at_ns: BTreeMap<String, u64>,
+    full_at_ns: BTreeMap<Caller, u64>,
 }
 
-impl Rates {
+impl<Caller: Ord> Rates<Caller> {
     /// Buckets of `at_once` permits each, one of which comes back every `refill_ns`; for at most
     /// `callers_max` callers at the same time.
     pub fn new(refill_ns: u64, at_once: u64, callers_max: usize) -> Self {
@@ -32,7 +33,11 @@ impl Rates {
     ///
     /// # Errors
     /// The bucket is empty, or there are too many callers: the time to wait.
-    pub fn take(&mut self, now_ns: u64, caller: &str) -> Result<(), Duration> {
+    pub fn take<Key>(&mut self, now_ns: u64, caller: &Key) -> Result<(), Duration>
+    where
+        Caller: Borrow<Key>,
+        Key: Ord + ToOwned<Owned = Caller> + ?Sized,
+    {
         self.check(now_ns, caller)?;
         if self.full_at_ns.len() >= self.callers_max && !self.full_at_ns.contains_key(caller) {
             // A full bucket says nothing.
@@ -42,7 +47,7 @@ impl Rates {
             }
         }
         let full_at_ns = self.after(now_ns, caller);
-        self.full_at_ns.insert(caller.to_string(), full_at_ns);
+        self.full_at_ns.insert(caller.to_owned(), full_at_ns);
         Ok(())
     }
 
@@ -50,7 +55,11 @@ impl Rates {
     ///
     /// # Errors
     /// The bucket is empty: the time to wait.
-    pub fn check(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
+    pub fn check<Key>(&self, now_ns: u64, caller: &Key) -> Result<(), Duration>
+    where
+        Caller: Borrow<Key>,
+        Key: Ord + ?Sized,
+    {
         let wait_ns = self.after(now_ns, caller) - now_ns;
         match wait_ns.checked_sub(self.full_ns) {
             Some(wait_ns @ 1..) => Err(Duration::from_nanos(wait_ns)),
@@ -64,7 +73,11 @@ impl Rates {
     }
 
     /// When the bucket is full again if one permit is taken now.
-    fn after(&self, now_ns: u64, caller: &str) -> u64 {
+    fn after<Key>(&self, now_ns: u64, caller: &Key) -> u64
+    where
+        Caller: Borrow<Key>,
+        Key: Ord + ?Sized,
+    {
         let full_at_ns = self.full_at_ns.get(caller).copied().unwrap_or(0).max(now_ns);
         full_at_ns.saturating_add(self.refill_ns)
     }

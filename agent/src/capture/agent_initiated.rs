@@ -6,10 +6,11 @@
 //! a coordinator that is there sees both by itself and asks for all ranks. Nothing here takes a
 //! capture or keeps one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use memtape_core::identity::ids;
-use memtape_core::limits::AGENT_CAPTURES_PER_USER_MAX;
+use memtape_core::limits::{AGENT_CAPTURES_PER_USER_MAX, TAPES_PER_NODE_MAX};
+use memtape_core::rates::Rates;
 
 use crate::link::wire::Trigger;
 use crate::node::clock::Now;
@@ -20,8 +21,8 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 const DELAY_NS: u64 = 1_000_000_000;
 
 /// Least time between two captures of one tape for the same reason: a job that fails again and
-/// again would otherwise be captured all the time. A process dies only once. Within this time, the
-/// tapes of one user have [`AGENT_CAPTURES_PER_USER_MAX`] captures.
+/// again would otherwise be captured all the time. A process dies only once. The tapes of one user
+/// have [`AGENT_CAPTURES_PER_USER_MAX`] captures at once, and as many in each such time.
 const INTERVAL_NS: u64 = 30_000_000_000;
 
 /// A capture that is wanted.
@@ -39,7 +40,7 @@ pub(crate) struct Wanted {
 }
 
 /// The watcher.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AgentInitiated {
     /// Failed requests of each rank at the last look.
     ooms: BTreeMap<TapeKey, u64>,
@@ -48,8 +49,21 @@ pub(crate) struct AgentInitiated {
     making: BTreeMap<String, Wanted>,
     /// When the last one was wanted.
     taken: BTreeMap<(String, Trigger), u64>,
-    /// When captures of tapes of each user were wanted within the last interval, oldest first.
-    of_users: BTreeMap<u32, VecDeque<u64>>,
+    /// How often tapes of each user are captured.
+    of_users: Rates<u32>,
+}
+
+impl Default for AgentInitiated {
+    fn default() -> Self {
+        let at_once = AGENT_CAPTURES_PER_USER_MAX as u64;
+        Self {
+            ooms: BTreeMap::new(),
+            wanted: Vec::new(),
+            making: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            of_users: Rates::new(INTERVAL_NS / at_once, at_once, TAPES_PER_NODE_MAX),
+        }
+    }
 }
 
 impl AgentInitiated {
@@ -82,9 +96,6 @@ impl AgentInitiated {
             }
         }
         self.ooms.retain(|key, _| tapes.get(*key).is_some());
-        self.of_users.retain(|_, wanted| {
-            wanted.back().is_some_and(|at_ns| now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS)
-        });
         if !is_alone {
             self.cancel(tapes);
         }
@@ -109,7 +120,8 @@ impl AgentInitiated {
         if is_recent {
             return;
         }
-        if !self.may_have(known.account, now.mono_ns) {
+        // A death is wanted again at the next look, a failed request when the rank fails again.
+        if self.of_users.take(now.mono_ns, &known.account).is_err() {
             return;
         }
         let capture_id = name(now, known.tape_id(), reason);
@@ -117,18 +129,6 @@ impl AgentInitiated {
         let due_ns = now.mono_ns.saturating_add(DELAY_NS);
         let seen_wall_ns = now.wall_ns;
         self.wanted.push(Wanted { capture_id, tape, reason, seen_wall_ns, due_ns });
-    }
-
-    /// Counts a capture of a user's tapes; false when the user has as many as an interval may have.
-    /// A death is wanted again at the next look, a failed request when the rank fails again.
-    fn may_have(&mut self, account: u32, now_ns: u64) -> bool {
-        let wanted = self.of_users.entry(account).or_default();
-        while wanted.front().is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) >= INTERVAL_NS) {
-            wanted.pop_front();
-        }
-        let may = wanted.len() < AGENT_CAPTURES_PER_USER_MAX;
-        wanted.extend(may.then_some(now_ns));
-        may
     }
 
     /// The captures whose moment has come; they are in the making then.

@@ -10,7 +10,7 @@ use crate::fake::{Agent, Job, config, start};
 /// Captures of these jobs, as many as a job can have, and one more.
 const JOBS: [&str; 6] = ["j0", "j1", "j2", "j3", "j4", "j5"];
 
-fn taken_alone(job: &Job, number: usize) -> FromAgent {
+fn without_snapshot(job: &Job, number: usize) -> FromAgent {
     FromAgent::AgentCapture(v1::AgentCapture {
         answer: Some(v1::CaptureAnswer {
             capture_id: format!("cap-0k3f9a2-{number:010}-alone"),
@@ -33,7 +33,7 @@ async fn a_flood_of_agent_captures_has_a_rate() {
         let job = Job { name, ..JOB };
         agent.announce(&job).await;
         for _ in 0..AGENT_CAPTURES_PER_JOB_MAX {
-            agent.say(taken_alone(&job, number)).await;
+            agent.say(without_snapshot(&job, number)).await;
             number += 1;
         }
         agent.train(&job, 1..=1).await;
