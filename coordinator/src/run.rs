@@ -95,6 +95,7 @@ pub async fn run(
     let router = for_agents(service).merge(routes::router(api, &config.hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
+    door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
     let (works, to_do) = mpsc::unbounded_channel();
     tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), events));

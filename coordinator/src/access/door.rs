@@ -263,6 +263,7 @@ impl Door {
                 has_changed
             }) {
                 self.changed.send_modify(|changed| *changed += 1);
+                self.note("replace certificates", "those in --tls-dir".to_string()).await;
             }
             let Some(file) = self.file.clone() else { continue };
             match tokio::task::spawn_blocking(move || Policy::read(&file)).await {
@@ -284,9 +285,19 @@ impl Door {
         }
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.changed.send_modify(|changed| *changed += 1);
-        let subject = self.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-        let entry = Entry::own(clock::now(), "replace roles", subject);
-        if let Err(error) = self.audit.write(entry).await {
+        self.note_roles("replace roles").await;
+    }
+
+    /// Writes into the audit which roles count from now on. An entry at the start shows what was
+    /// changed while no coordinator ran.
+    pub(crate) async fn note_roles(&self, action: &'static str) {
+        let Some(file) = &self.file else { return };
+        let subject = format!("{}, blake3 {}", file.display(), self.policy().hash);
+        self.note(action, subject).await;
+    }
+
+    async fn note(&self, action: &'static str, subject: String) {
+        if let Err(error) = self.audit.write(Entry::own(clock::now(), action, subject)).await {
             tracing::error!("{error}");
         }
     }

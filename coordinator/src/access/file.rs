@@ -40,6 +40,8 @@ pub(crate) struct Policy {
     pub(crate) is_audit_required: bool,
     /// Whose tokens name users, beside our own.
     pub(crate) provider: Option<Provider>,
+    /// The BLAKE3 hash of the text, in hexadecimal digits: the audit has it.
+    pub(crate) hash: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -119,6 +121,7 @@ impl Policy {
             rules: Some(Rules { rules: rules?, denied: file.deny }),
             is_audit_required: file.audit == Audit::Required,
             provider: file.oidc,
+            hash: blake3::hash(text.as_bytes()).to_hex().to_string(),
         })
     }
 }

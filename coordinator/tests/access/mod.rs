@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memtape_coordinator::Config;
+use memtape_core::limits::BAD_TOKENS_AT_ONCE_MAX;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_tls::authority::{Party, issue, make};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -40,7 +42,7 @@ const OTHER: Job = Job { name: "bobs-secret", attempt: 0, ranks: 2, leaking: Non
 
 /// A cluster with certificates.
 struct Cluster {
-    folder: tempfile::TempDir,
+    folder: TempDir,
     running: Running,
 }
 
@@ -58,8 +60,13 @@ impl Cluster {
         let certificates = folder.path().join("coordinator");
         issue(&authority, &certificates, &Party::Coordinator(hosts), 30).unwrap();
         std::fs::write(folder.path().join("access.toml"), ROLES).unwrap();
+        Self::start_in(folder).await
+    }
+
+    /// Starts a coordinator with what is in the folder.
+    async fn start_in(folder: TempDir) -> Self {
         let running = start(Config {
-            tls_dir: Some(certificates),
+            tls_dir: Some(folder.path().join("coordinator")),
             access_file: Some(folder.path().join("access.toml")),
             ..config(&folder.path().join("data"))
         });
@@ -398,14 +405,8 @@ async fn a_token_does_what_its_role_says_until_it_is_revoked() {
         (Some("grafana"), &json!(true))
     );
     let (_, audit) = admin.get("/audit").await;
-    let actions: Vec<&str> = audit["entries"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|entry| entry["action"].as_str())
-        .collect();
-    assert_eq!(actions, ["create token", "read audit"], "{audit}");
-    assert_eq!(audit["entries"][0]["who"], "spiffe://memtape/user/admin");
+    assert_eq!(actions(&audit), ["use roles", "create token", "read audit"], "{audit}");
+    assert_eq!(audit["entries"][1]["who"], "spiffe://memtape/user/admin");
     assert!(!format!("{list}{audit}").contains(&secret));
     let id = made["id"].as_str().unwrap();
     assert_eq!(grafana.post(&format!("/tokens/{id}/revoke"), &json!({})).await.0, 403);
@@ -416,15 +417,10 @@ async fn a_token_does_what_its_role_says_until_it_is_revoked() {
     running.stop().await;
     let bytes = files(&folder.path().join("data"));
     assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
-    let running = start(Config {
-        tls_dir: Some(folder.path().join("coordinator")),
-        access_file: Some(folder.path().join("access.toml")),
-        ..config(&folder.path().join("data"))
-    });
-    let cluster = Cluster { folder, running: running.await };
+    let cluster = Cluster::start_in(folder).await;
     assert_eq!(cluster.bearer(&secret).get("/jobs").await.0, 401);
-    let (_, audit) = cluster.user("admin").get("/audit?after=2").await;
-    assert_eq!(audit["entries"][0]["number"], 3, "{audit}");
+    let (_, audit) = cluster.user("admin").get("/audit?after=3").await;
+    assert_eq!(audit["entries"][0]["number"], 4, "{audit}");
     assert_eq!(audit["broken_at"], Value::Null);
     cluster.running.stop().await;
 }
@@ -458,6 +454,31 @@ async fn a_token_is_revoked_and_audited_however_much_its_caller_did() {
     let entry = entries.iter().find(is_meant).expect("the revocation is in the audit");
     assert_eq!(entry["who"], "spiffe://memtape/user/admin");
     cluster.running.stop().await;
+}
+
+/// The file of roles is changed while no coordinator runs.
+#[tokio::test]
+async fn the_audit_shows_which_roles_count() {
+    let cluster = Cluster::start().await;
+    let Cluster { folder, running } = cluster;
+    running.stop().await;
+    let file = folder.path().join("access.toml");
+    let changed = format!("{ROLES}\n# changed\n");
+    std::fs::write(&file, &changed).unwrap();
+    let cluster = Cluster::start_in(folder).await;
+    let (_, audit) = cluster.user("admin").get("/audit").await;
+    assert_eq!(actions(&audit), ["use roles", "use roles", "read audit"], "{audit}");
+    for (number, roles) in [ROLES, &changed].into_iter().enumerate() {
+        let hash = blake3::hash(roles.as_bytes()).to_hex();
+        let subject = audit["entries"][number]["subject"].as_str().unwrap();
+        assert!(subject.ends_with(&format!("access.toml, blake3 {hash}")), "{audit}");
+    }
+    cluster.running.stop().await;
+}
+
+fn actions(audit: &Value) -> Vec<&str> {
+    let entries = audit["entries"].as_array().unwrap();
+    entries.iter().filter_map(|entry| entry["action"].as_str()).collect()
 }
 
 /// All bytes of all files below a folder.
@@ -505,6 +526,35 @@ async fn what_is_replaced_or_taken_away_counts_at_once_for_open_streams() {
     issue(&authority, &new.join("admin"), &admin, 30).unwrap();
     let admin = Client::new(cluster.running.address, Some(&new.join("admin")), None);
     let (_, audit) = admin.get("/audit").await;
-    assert_eq!(audit["entries"][0]["action"], "replace roles", "{audit}");
+    let expected = ["use roles", "replace roles", "replace certificates", "read audit"];
+    assert_eq!(actions(&audit), expected, "{audit}");
     cluster.running.stop().await;
+}
+
+/// A network that sends wrong tokens again and again is refused before they are verified; tokens
+/// of this coordinator, and certificates, are taken from it as before.
+#[tokio::test]
+async fn wrong_tokens_have_a_rate() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.user("admin");
+    let wish = json!({ "name": "grafana", "role": "viewer", "days": 7 });
+    let (_, made) = admin.post("/tokens", &wish).await;
+    let right = cluster.bearer(made["token"].as_str().unwrap());
+    let wrong = cluster.bearer("mtk_00_wrong");
+    let at_once = usize::try_from(BAD_TOKENS_AT_ONCE_MAX).unwrap();
+    let mut refused = 0;
+    for number in 0..at_once + 20 {
+        match wrong.get("/jobs").await.0 {
+            401 => assert!(refused == 0 || number > at_once, "{number}"),
+            429 => refused += 1,
+            status => panic!("{status}"),
+        }
+    }
+    assert!(refused > 0, "none of {at_once} and 20 was refused for its rate");
+    let answer = wrong.http.get(format!("{}/jobs", wrong.base)).send().await.unwrap();
+    if answer.status().as_u16() == 429 {
+        assert!(answer.headers().contains_key("retry-after"));
+    }
+    assert_eq!(right.get("/jobs").await.0, 200);
+    assert_eq!(admin.get("/jobs").await.0, 200);
 }

@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, channel};
+use std::time::Duration;
+
+use memtape_core::limits::CHANGES_QUEUED_MAX;
 
 use crate::records::PartRecord;
 use crate::store::error::Error;
-use crate::store::handle::Store;
+use crate::store::handle::{Store, Unready};
 use crate::store::records::encoding::Changes;
 use crate::store::recovery::opening::Recovery;
 use crate::store::testing::fixtures::{
@@ -190,4 +193,30 @@ fn a_store_belongs_to_one_coordinator() {
     std::fs::write(&file, "").unwrap();
     let line = error_line(Store::open(&file));
     assert!(line.contains("is a file: name a folder") && !line.contains('\n'), "{line}");
+}
+
+/// A disk that does not keep up: what comes after the changes that wait says so, and is ready again
+/// when they are written.
+#[test]
+fn a_store_with_too_many_changes_queued_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let (begun, writer) = channel();
+    let (resume, resumed) = channel::<()>();
+    let done = Box::new(move |_| {
+        begun.send(()).unwrap();
+        let _ = resumed.recv_timeout(Duration::from_secs(60));
+    });
+    store.write(Changes::of(&incident("inc-0", "train")), done);
+    answer(&writer);
+    assert_eq!(store.unready(), None);
+    for number in 0..=CHANGES_QUEUED_MAX {
+        store.write(Changes::of(&incident(&format!("inc-{number}"), "train")), Box::new(|_| {}));
+    }
+    assert!(
+        matches!(store.unready(), Some(Unready::Behind(queued)) if queued > CHANGES_QUEUED_MAX)
+    );
+    resume.send(()).unwrap();
+    flush(&store);
+    assert_eq!(store.unready(), None);
 }
