@@ -6,6 +6,7 @@
 //! `Sec-Fetch-Site` the first. Calls of gRPC may use any name, because agents reach the coordinator
 //! by names that it does not know; they are refused where a browser sent them.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,9 +24,12 @@ use crate::http::request::Problem;
 /// Time for a request that brings something, and for its answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Number of a request, as its answer says.
+/// Number of a request, as its answer says. It tells nothing about other requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestNumber(pub(crate) u64);
+
+/// Bits of a number that a program reads exactly from JSON.
+const NUMBER_BITS: u32 = 53;
 
 /// The names that this coordinator has, beside localhost and all addresses.
 #[derive(Clone)]
@@ -33,12 +37,14 @@ pub(crate) struct Site {
     names: Arc<[String]>,
     door: Option<Arc<Door>>,
     requests: Arc<AtomicU64>,
+    /// Makes numbers of requests of their count.
+    key: RandomState,
 }
 
 impl Site {
     /// The site of these names, without ports, and of those in the certificate of the door.
     pub(crate) fn new(names: &[String], door: Option<Arc<Door>>) -> Self {
-        Self { names: names.into(), door, requests: Arc::default() }
+        Self { names: names.into(), door, requests: Arc::default(), key: RandomState::new() }
     }
 
     /// Answers what may be answered, and gives each answer an id.
@@ -47,7 +53,8 @@ impl Site {
         mut request: Request,
         next: Next,
     ) -> Response {
-        let number = site.requests.fetch_add(1, Relaxed);
+        let count = site.requests.fetch_add(1, Relaxed);
+        let number = site.key.hash_one(count) >> (u64::BITS - NUMBER_BITS);
         request.extensions_mut().insert(RequestNumber(number));
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
         let refused = site.refuse(request.method(), request.uri(), request.headers());
@@ -70,8 +77,11 @@ impl Site {
     fn refuse(&self, method: &Method, uri: &uri::Uri, headers: &HeaderMap) -> Option<Problem> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let asked = uri.authority().map(uri::Authority::as_str).or(text(header::HOST));
-        let Some(asked) = asked else {
-            return Some(Problem::new(StatusCode::BAD_REQUEST, "the request names no host"));
+        // Of two, a proxy may have looked at the other one.
+        let has_more = headers.get_all(header::HOST).iter().nth(1).is_some();
+        let Some(asked) = asked.filter(|_| !has_more) else {
+            let line = "the request names no host, or more than one";
+            return Some(Problem::new(StatusCode::BAD_REQUEST, line));
         };
         let name = asked.parse::<uri::Authority>().ok().map(|asked| asked.host().to_string());
         let name = name.unwrap_or_default();
@@ -137,13 +147,11 @@ mod tests {
 
     fn check(method: &Method, headers: &[(&'static str, &str)], expected: Option<u16>) {
         let site = Site::new(&["memtape.example".to_string()], None);
-        let headers: HeaderMap = headers
-            .iter()
-            .map(|(name, value)| {
-                (header::HeaderName::from_static(name), value.parse::<HeaderValue>().unwrap())
-            })
-            .collect();
-        let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &headers);
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(header::HeaderName::from_static(name), value.parse().unwrap());
+        }
+        let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &map);
         let status = refused.map(|problem| problem.status.as_u16());
         assert_eq!(status, expected, "{method} {headers:?}");
     }
@@ -179,6 +187,8 @@ mod tests {
             check(post, &[("host", host), ("sec-fetch-site", "same-origin")], None);
         }
         check(get, &[], Some(400));
+        check(get, &[("host", "127.0.0.1"), ("host", "evil.example")], Some(400));
+        check(get, &[("host", "127.0.0.1"), ("host", "127.0.0.1")], Some(400));
         for host in ["evil.example", "memtape.example.evil", "localhost.evil:7771", "a b", ""] {
             check(get, &[("host", host)], Some(421));
         }

@@ -99,7 +99,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn add(&self, count: Count, more: u64) {
-        self.counts[count as usize].fetch_add(more, Relaxed);
+        saturate(&self.counts[count as usize], more);
     }
 
     pub(crate) fn get(&self, count: Count) -> u64 {
@@ -107,7 +107,7 @@ impl Counters {
     }
 
     pub(crate) fn lose(&self, loss: Loss, more: u64) {
-        self.losses[loss as usize].fetch_add(more, Relaxed);
+        saturate(&self.losses[loss as usize], more);
     }
 
     /// Every reason with its count.
@@ -117,6 +117,11 @@ impl Counters {
             .zip(&self.losses)
             .map(|(loss, count)| (loss.into(), count.load(Relaxed)))
     }
+}
+
+/// Adds to a counter that never goes back, whatever an agent reports.
+fn saturate(counter: &AtomicU64, more: u64) {
+    let _ = counter.fetch_update(Relaxed, Relaxed, |known| Some(known.saturating_add(more)));
 }
 
 #[cfg(test)]
