@@ -208,6 +208,8 @@ pub(crate) struct ActionRecord {
     pub(crate) job: String,
     /// Whose the job was; none where that is not known, and in records of version 1.6 and before.
     pub(crate) owner: Option<Owner>,
+    /// The node of the incident's rank; empty where it is not known.
+    pub(crate) node: String,
     pub(crate) attempt: u32,
     pub(crate) kind: Named<ActionKind>,
     /// `restart`, `would restart` or `nothing`.

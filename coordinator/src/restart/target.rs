@@ -37,6 +37,9 @@ pub(crate) struct Order {
     pub(crate) node: String,
     /// User id of the job's owner; none where it is not known.
     pub(crate) owner_uid: Option<u32>,
+    /// The job's owner as budgets count it. No target gets it.
+    #[serde(skip)]
+    pub(crate) owner: Option<Owner>,
     /// Kubernetes namespace; empty where there is none.
     pub(crate) namespace: String,
     /// Id of the rank's Slurm job, from the kernel; empty where there is none.
@@ -48,11 +51,4 @@ pub(crate) struct Order {
     pub(crate) sentence: String,
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
-}
-
-impl Order {
-    /// The job's owner; none where it is not known.
-    pub(crate) fn owner(&self) -> Option<Owner> {
-        Some(Owner { uid: self.owner_uid?, namespace: self.namespace.clone() })
-    }
 }

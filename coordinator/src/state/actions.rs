@@ -24,6 +24,7 @@ use crate::state::counters::Count;
 use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::Attempt;
 use crate::store::{Changes, Store};
 
 /// Memory that failed within this time makes a restart urgent.
@@ -82,6 +83,7 @@ impl Actions {
             let restart = Restart {
                 job: &action.job,
                 owner: action.owner.as_ref(),
+                node: &action.node,
                 attempt: action.attempt,
                 is_dry_run: action.dry_run,
             };
@@ -139,6 +141,8 @@ impl Actions {
         let facts = Facts {
             job: &incident.job,
             owner: owner.as_ref(),
+            node: rank.map_or("", |rank| &rank.record.node),
+            is_agreed: attempt.is_none_or(Attempt::agents_agree),
             attempt: incident.attempt,
             incident: &incident.id,
             class: incident.class(),
@@ -157,7 +161,8 @@ impl Actions {
             rank: number,
             node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
             owner_uid: owner.as_ref().map(|owner| owner.uid),
-            namespace: owner.map(|owner| owner.namespace).unwrap_or_default(),
+            namespace: owner.as_ref().map(|owner| owner.namespace.clone()).unwrap_or_default(),
+            owner,
             slurm_job: workload.slurm_job,
             pod: workload.pod,
             pod_uid: workload.pod_uid,
@@ -211,7 +216,8 @@ impl Actions {
                 id: order.action.clone(),
                 incident_id: order.incident.clone(),
                 job: order.job.clone(),
-                owner: order.owner(),
+                owner: order.owner.clone(),
+                node: order.node.clone(),
                 attempt: order.attempt,
                 kind: target.as_ref().map_or(ActionKind::None, |target| target.kind()).into(),
                 decision: decision.as_str().to_string(),

@@ -34,6 +34,8 @@ fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
     let facts = Facts {
         job,
         owner: Some(&owner),
+        node: "",
+        is_agreed: true,
         attempt: 7,
         incident: "inc-1",
         class: Class::Leak,

@@ -14,6 +14,9 @@ use super::decision::Objection;
 use crate::identity::owner::{Owner, OwnerKey};
 use crate::limits::RESTARTS_REMEMBERED_MAX;
 
+/// Of the cluster's budget, one in this many is for owners who had no restart.
+const RESERVED_PART: u32 = 5;
+
 /// How many restarts there may be within a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
@@ -30,7 +33,9 @@ pub struct Limits {
     pub job: Budget,
     /// Restarts of all jobs of one owner; jobs whose owner is not known have one owner.
     pub owner: Budget,
-    /// Restarts of all jobs: an alarm about all of them is a false one, or no restart helps.
+    /// Restarts of all jobs: an alarm about all of them is a false one, or no restart helps. One
+    /// node causes half of them at most, because its agent may lie; the last fifth is for owners
+    /// who had none in the window.
     pub cluster: Budget,
     /// Least time between two restarts of one job, in nanoseconds. Too short restarts a job that
     /// is still loading its checkpoint.
@@ -48,6 +53,8 @@ pub enum Scope {
     Job,
     /// That of all jobs of an owner.
     Owner,
+    /// That of all incidents of a node's ranks.
+    Node,
     /// That of all jobs.
     Cluster,
 }
@@ -80,6 +87,8 @@ pub struct Restart<'a> {
     pub job: &'a str,
     /// Whose the job is; none where that is not known.
     pub owner: Option<&'a Owner>,
+    /// The node of the rank that the restart is for; empty where that is not known.
+    pub node: &'a str,
     /// Number of the attempt at the job.
     pub attempt: u32,
     /// It is only shown.
@@ -98,6 +107,7 @@ struct Known {
     at_ns: u64,
     job: String,
     owner: Option<Owner>,
+    node: String,
     attempt: u32,
     is_dry_run: bool,
     progress: Progress,
@@ -135,6 +145,7 @@ impl Budgets {
             at_ns: at_ns.min(now_ns),
             job: restart.job.to_string(),
             owner: restart.owner.cloned(),
+            node: restart.node.to_string(),
             attempt: restart.attempt,
             is_dry_run: restart.is_dry_run,
             progress,
@@ -188,7 +199,10 @@ impl Budgets {
     /// The objection of the first budget that is spent.
     fn spent(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
         let Limits { job, owner, cluster, .. } = self.limits;
-        let scopes = [(Scope::Job, job), (Scope::Owner, owner), (Scope::Cluster, cluster)];
+        let half = Budget { restarts_max: cluster.restarts_max.div_ceil(2), ..cluster };
+        let rest = Budget { restarts_max: self.rest_of_cluster(now_ns, restart), ..cluster };
+        let scopes =
+            [(Scope::Job, job), (Scope::Owner, owner), (Scope::Node, half), (Scope::Cluster, rest)];
         let of_scopes =
             scopes.into_iter().find_map(|(scope, Budget { restarts_max, window_ns })| {
                 let (mut made, mut refused) = (0, 0);
@@ -197,6 +211,7 @@ impl Budgets {
                         && match scope {
                             Scope::Job => known.job == restart.job,
                             Scope::Owner => key(known.owner.as_ref()) == key(restart.owner),
+                            Scope::Node => !known.node.is_empty() && known.node == restart.node,
                             Scope::Cluster => true,
                         }
                 }) {
@@ -225,6 +240,18 @@ impl Budgets {
                 window_ns,
             })
         })
+    }
+}
+
+impl Budgets {
+    /// Restarts that the cluster may have, as far as an owner is concerned.
+    fn rest_of_cluster(&self, now_ns: u64, restart: &Restart<'_>) -> u32 {
+        let Budget { restarts_max, window_ns } = self.limits.cluster;
+        let had_one = self.known.iter().any(|known| {
+            key(known.owner.as_ref()) == key(restart.owner)
+                && is_within(known.at_ns, now_ns, window_ns)
+        });
+        if had_one { restarts_max - restarts_max / RESERVED_PART } else { restarts_max }
     }
 }
 

@@ -40,8 +40,8 @@ const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
 fn owner(job: usize) -> Option<Owner> {
     match job {
         0 | 1 => Some(Owner { uid: 7, ..Owner::default() }),
-        2 => Some(Owner { uid: 7, namespace: "a".to_string() }),
-        3 => Some(Owner { uid: 8, namespace: "a".to_string() }),
+        2 => Some(Owner { uid: 7, namespace: "a".to_string(), ..Owner::default() }),
+        3 => Some(Owner { uid: 8, namespace: "a".to_string(), ..Owner::default() }),
         _ => None,
     }
 }
@@ -85,6 +85,8 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
     Facts {
         job: JOBS[job],
         owner,
+        node: "",
+        is_agreed: true,
         attempt: 0,
         incident: "inc-1",
         class: Class::Leak,
@@ -105,7 +107,7 @@ fn restored(now_ns: u64, limits: &Limits, made: &[Made]) -> Policy {
     for Made { at_ns, job, progress } in made {
         let owner = owner(*job);
         let (job, owner) = (JOBS[*job], owner.as_ref());
-        let restart = Restart { job, owner, attempt: 0, is_dry_run: false };
+        let restart = Restart { job, owner, node: "", attempt: 0, is_dry_run: false };
         policy.restore(now_ns, *at_ns, &restart, *progress);
     }
     policy
@@ -235,7 +237,7 @@ fn restarts_without_a_budget_are_bounded() {
     let limits =
         Limits { job: budget, owner: budget, cluster: budget, cooldown_ns: 0, retry_ns: 0 };
     let mut budgets = Budgets::new(limits);
-    let restart = Restart { job: "job", owner: None, attempt: 0, is_dry_run: false };
+    let restart = Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run: false };
     for _ in 0..RESTARTS_REMEMBERED_MAX {
         assert_eq!(budgets.objection(1_000, &restart), None);
         budgets.add(1_000, 1_000, &restart, Progress::Made);
@@ -262,10 +264,14 @@ fn users_of_a_namespace_share_a_budget() {
     };
     let mut budgets = Budgets::new(limits);
     let owners = [(0, "a"), (1, "a"), (0, "b"), (0, "")];
-    let owners = owners.map(|(uid, namespace)| Owner { uid, namespace: namespace.to_string() });
+    let owners = owners.map(|(uid, namespace)| {
+        let namespace = namespace.to_string();
+        Owner { uid, namespace, ..Owner::default() }
+    });
     let restart = |job, index: usize| Restart {
         job,
         owner: Some(&owners[index]),
+        node: "",
         attempt: 0,
         is_dry_run: false,
     };

@@ -41,6 +41,8 @@ pub enum Objection {
         /// Number of the attempt.
         attempt: u32,
     },
+    /// The agents of its nodes name different Slurm jobs.
+    Disputed,
     /// The diagnosis does not say that a restart helps.
     NoHelp {
         /// Class of the incident.
@@ -190,6 +192,10 @@ impl Display for Objection {
                 Duration(horizon_ns)
             ),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
+            Self::Disputed => formatter.write_str(
+                "the agents of the job's nodes name different Slurm jobs: one of them may be an \
+                 enemy's",
+            ),
         }
     }
 }

@@ -79,6 +79,10 @@ pub struct Facts<'a> {
     pub job: &'a str,
     /// Whose the job is; none where that is not known.
     pub owner: Option<&'a Owner>,
+    /// The node of the incident's rank; empty where that is not known.
+    pub node: &'a str,
+    /// The agents of the job's nodes agree on what the scheduler knows it as.
+    pub is_agreed: bool,
     /// Number of the attempt at the job.
     pub attempt: u32,
     /// Name of the incident.
@@ -159,6 +163,9 @@ impl Policy {
         if facts.ended {
             return Some(Objection::Ended { attempt: facts.attempt });
         }
+        if !facts.is_agreed {
+            return Some(Objection::Disputed);
+        }
         if facts.restart.helps() != Some(true) {
             return Some(Objection::NoHelp { class: facts.class, answer: facts.restart });
         }
@@ -166,8 +173,8 @@ impl Policy {
     }
 
     fn restart<'a>(&self, facts: &Facts<'a>) -> Restart<'a> {
-        let Facts { job, owner, attempt, .. } = *facts;
-        Restart { job, owner, attempt, is_dry_run: self.settings.mode != Mode::Act }
+        let Facts { job, owner, node, attempt, .. } = *facts;
+        Restart { job, owner, node, attempt, is_dry_run: self.settings.mode != Mode::Act }
     }
 
     fn too_early(&self, facts: &Facts<'_>) -> Option<Objection> {
@@ -185,6 +192,7 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
     use alloc::string::String;
     use alloc::vec::Vec;
 
@@ -196,6 +204,8 @@ mod tests {
         Facts {
             job: "job",
             owner: None,
+            node: "",
+            is_agreed: true,
             attempt: 0,
             incident: "inc-1",
             class: Class::Leak,
@@ -297,7 +307,7 @@ mod tests {
     #[test]
     fn the_past_is_restored() {
         let mut policy = Policy::new(settings(Mode::Act));
-        let past = Restart { job: "job", owner: None, attempt: 0, is_dry_run: false };
+        let past = Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run: false };
         policy.restore(20 * MINUTE, 5 * MINUTE, &past, Progress::Made);
         let decision = policy.decide(20 * MINUTE, &Facts { attempt: 1, ..leak() });
         let why = "did nothing: the last restart is too recent: 15 min of cool-down left";
@@ -344,16 +354,50 @@ mod tests {
             whys.push(decided(&mut policy, 0, &job.to_string(), job % 3, Progress::Made));
         }
         let count = |start: &str| whys.iter().filter(|why| why.starts_with(start)).count();
-        assert_eq!(count("restart: "), 10);
+        // The last two are for owners who had none.
+        assert_eq!(count("restart: "), 8);
+        for (owner, is_made) in [(0, false), (8, true), (8, false), (9, true), (10, false)] {
+            let why =
+                decided(&mut policy, 0, &format!("late {owner} {is_made}"), owner, Progress::Made);
+            assert_eq!(why.starts_with("restart: "), is_made, "{owner}: {why}");
+        }
         let owners = "did nothing: the budget of the owner is spent: 5 restarts within 60 min; \
                       inspect the jobs before you raise the budget";
-        let all = "did nothing: the budget of the cluster is spent: 10 restarts within 60 min; \
+        let all = "did nothing: the budget of the cluster is spent: 8 restarts within 60 min; \
                    inspect the jobs before you raise the budget";
-        assert_eq!(count(owners) + count(all), 990);
+        assert_eq!(count(owners) + count(all), 992);
         let whys: Vec<String> = (0..7)
             .map(|job| decided(&mut policy, 61, &job.to_string(), 7, Progress::Made))
             .collect();
         assert_eq!(whys[5], owners);
+    }
+
+    /// An agent may lie about whose its ranks are, not about its node.
+    #[test]
+    fn one_node_causes_half_of_all_restarts_at_most() {
+        let mut policy = Policy::new(settings(Mode::Act));
+        let mut decide = |job: u32, node: &str| {
+            let (name, owner) = (job.to_string(), Owner { uid: job, ..Owner::default() });
+            let facts = Facts { job: &name, owner: Some(&owner), node, ..leak() };
+            let why = policy.decide(0, &facts).to_string();
+            policy.settle(&name, Progress::Made);
+            why
+        };
+        let whys: Vec<String> = (0..20).map(|job| decide(job, "thief")).collect();
+        assert_eq!(whys.iter().filter(|why| why.starts_with("restart: ")).count(), 5);
+        let spent = "did nothing: the budget of the node is spent: 5 restarts within 60 min; \
+                     inspect the jobs before you raise the budget";
+        assert_eq!(whys[19], spent);
+        assert!(decide(20, "honest").starts_with("restart: "));
+    }
+
+    #[test]
+    fn what_agents_do_not_agree_on_is_not_restarted() {
+        let decision =
+            Policy::new(settings(Mode::Act)).decide(0, &Facts { is_agreed: false, ..leak() });
+        let why = "did nothing: the agents of the job's nodes name different Slurm jobs: \
+                   one of them may be an enemy's";
+        assert_eq!(decision.to_string(), why);
     }
 
     #[test]

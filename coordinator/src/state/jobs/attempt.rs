@@ -162,6 +162,15 @@ impl Attempt {
         self.record.ended_wall_ns.is_some()
     }
 
+    /// Do the agents of its nodes name the same Slurm job, as far as they name one? Each speaks for
+    /// its own ranks, and a stolen one may add ranks to a job of others.
+    pub(crate) fn agents_agree(&self) -> bool {
+        let named = self.ranks.values().map(|rank| &rank.record.workload.slurm_job);
+        let mut named = named.filter(|job| !job.is_empty());
+        let first = named.next();
+        named.all(|job| Some(job) == first)
+    }
+
     /// What the steps of its ranks count.
     pub(crate) fn clock(&self) -> Clock {
         Clock::of_all(self.ranks.values().map(Rank::clock))
