@@ -228,8 +228,11 @@ impl Coordinator {
         self.jobs.heard(self.context.now, &node);
         if let Incoming::RankUp(up) = &message
             && self.jobs.rank_of(&up.tape_id).is_none()
-            && let Some(serial) =
-                self.surplus(Some(Newcomer { node: &node, owner: up.owner.as_ref() }))
+            && let Some(serial) = self.surplus(Some(Newcomer {
+                node: &node,
+                owner: up.owner.as_ref(),
+                begins: self.jobs.begins_attempt(up),
+            }))
         {
             self.forget_attempt(serial);
         }
@@ -293,6 +296,7 @@ impl Coordinator {
     /// Deletes an attempt with all that belongs to it.
     fn forget_attempt(&mut self, serial: u32) {
         if self.jobs.forget(&mut self.context, serial) {
+            self.context.lose(Loss::Forgotten);
             self.captures.forget_attempt(&mut self.context, serial);
             self.incidents.forget_attempt(&mut self.context, serial);
         }
@@ -365,6 +369,10 @@ impl Coordinator {
                 }
                 Effect::AttemptEnded { serial } => {
                     incidents.attempt_ended(context, serial, jobs);
+                    // A newer attempt on other nodes stands for it from now on.
+                    if let Some(attempt) = jobs.get(serial) {
+                        incidents.attempt_begun(context, &attempt.record.job, jobs);
+                    }
                 }
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);

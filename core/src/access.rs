@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     fn owner(uid: u32, namespace: &str) -> Owner {
-        Owner { uid, namespace: namespace.to_string() }
+        Owner { uid, namespace: namespace.to_string(), ..Owner::default() }
     }
 
     fn rule(role: Role, names: &[&str], groups: &[&str], scope: Scope) -> Rule {

@@ -270,6 +270,14 @@ limits! {
         "Ranks of one node that begin, change or end in a minute, in the long run",
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
+    OWNER_CHANGES_AT_ONCE_MAX: u64 = 4096, Count, "coordinator",
+        "Ranks of one owner on one node that begin, change or end at once",
+        "further ones are dropped; the agent is asked to announce them again",
+        "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
+    OWNER_CHANGES_PER_MINUTE_MAX: u64 = 150, Count, "coordinator",
+        "Ranks of one owner on one node that begin, change or end in a minute, in the long run",
+        "further ones are dropped; the agent is asked to announce them again",
+        "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
         "of the node that began most of them, the oldest that is over is forgotten",
@@ -342,18 +350,18 @@ limits! {
         "`memtape_waits_total{of=\"report\"}`, `memtape_report_bytes`";
     CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Captures of one job that are remembered",
-        "the oldest that no open incident needs is deleted",
+        "of the node that took most, the oldest that no open incident needs is deleted",
         "`memtape_captures_expired_total{limit=\"count\"}`";
     BASELINES_PER_JOB_MAX: usize = 4, Count, "coordinator",
         "Captures of a healthy state of one job that are remembered",
         "the oldest is deleted",
         "`memtape_captures_expired_total{limit=\"count\"}`";
     AGENT_CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
-        "Agent-initiated captures of one job, also at once",
+        "Agent-initiated captures of one job by one node, also at once",
         "a further one is refused",
         "`memtape_losses_total{reason=\"no_room\"}`";
     AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX: u64 = 120, Count, "coordinator",
-        "Agent-initiated captures of one job in an hour, in the long run",
+        "Agent-initiated captures of one job by one node in an hour, in the long run",
         "a further one is refused, and the agent gives up its snapshot",
         "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     AGENT_CAPTURES_AT_ONCE_MAX: u64 = 200, Count, "coordinator",

@@ -210,6 +210,7 @@ pub(crate) fn rank_up(
         peer_groups,
         owner: Some(v1::Owner {
             uid: of.owner.uid,
+            account: of.owner.account,
             namespace: of.owner.namespace.clone(),
             slurm_job: of.workload.slurm_job.clone(),
             pod: of.workload.pod.clone(),

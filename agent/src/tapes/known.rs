@@ -158,7 +158,7 @@ impl KnownTape {
         let mut known = Self {
             path: path.to_path_buf(),
             tape_id: owned_tape_id(&tape.identity().tape_id, uid),
-            owner: Owner { uid, ..Owner::default() },
+            owner: Owner { uid, account: Some(node.account_of(uid)), ..Owner::default() },
             account: node.account_of(uid),
             workload: Workload::default(),
             status: tape.status(),

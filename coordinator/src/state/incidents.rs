@@ -48,9 +48,10 @@ impl incident::Attempt for Attempt {
         self.record.attempt
     }
 
-    fn holder(&self) -> Holder {
-        let (node, owner) = self.held_by();
-        Holder { node: node.to_string(), owner: owner.cloned() }
+    fn holder(&self, rank: u32) -> Holder {
+        let (begun_by, _) = self.held_by();
+        let node = self.ranks.get(&rank).map_or(begun_by, |rank| &rank.record.node);
+        Holder { node: node.to_string(), owner: self.record.owner.clone() }
     }
 
     fn has_ended(&self) -> bool {
@@ -105,8 +106,8 @@ impl Incidents {
             };
             let under_way = captures.iter().find(is_under_way);
             let under_way = under_way.map(|capture| capture.record.id.clone());
-            let holder = attempt.map(incident::Attempt::holder).unwrap_or_default();
-            machine.restore(now, record, holder, step, under_way);
+            let holder = attempt.map(|of| incident::Attempt::holder(of, record.growth.rank));
+            machine.restore(now, record, holder.unwrap_or_default(), step, under_way);
         }
         Self { ids, machine, decided: BTreeMap::new() }
     }
@@ -160,8 +161,11 @@ impl Incidents {
 
     /// A job has one attempt more. A late agent may have announced an old one.
     pub(crate) fn attempt_begun(&mut self, context: &mut Context, job: &str, jobs: &Jobs) {
-        let Some((_, older)) = jobs.serials(job).split_last() else { return };
-        self.machine.attempt_begun(context.now, older);
+        let Some((newest, older)) = jobs.serials(job).split_last() else { return };
+        // An attempt of a node that has no rank of the older one takes nothing from it while it
+        // runs: names of jobs can be guessed.
+        let replaced = older.iter().copied().filter(|older| jobs.is_replaced(*older, *newest));
+        self.machine.attempt_begun(context.now, &replaced.collect::<Vec<_>>());
         self.carry_out(context, None);
     }
 

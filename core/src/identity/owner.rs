@@ -22,6 +22,9 @@ const POD_NAME_BYTES_MAX: usize = 253;
 pub struct Owner {
     /// User id of the tape's file, as the agent sees it.
     pub uid: u32,
+    /// The user whom that id belongs to, where it is a subordinate one; none where the agent did
+    /// not say.
+    pub account: Option<u32>,
     /// Kubernetes namespace of the process; empty where there is none or it is not known.
     pub namespace: String,
 }
@@ -52,17 +55,17 @@ pub struct Holder {
 impl Holder {
     /// As a key of [`crate::sharing::Shares`].
     pub fn key(&self) -> HolderKey<'_> {
-        (&self.node, self.owner.as_ref())
+        (&self.node, self.owner.as_ref().map(Owner::key))
     }
 }
 
 /// A holder as a key of [`crate::sharing::Shares`].
-pub type HolderKey<'a> = (&'a str, Option<&'a Owner>);
+pub type HolderKey<'a> = (&'a str, Option<OwnerKey<'a>>);
 
 /// What tells owners apart where rights and budgets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnerKey<'a> {
-    /// User id, where the owner has no namespace.
+    /// User, where the owner has no namespace. Subordinate ids are their user's.
     User(u32),
     /// Kubernetes namespace: the pods in it choose their user ids themselves.
     Namespace(&'a str),
@@ -72,7 +75,7 @@ impl Owner {
     /// What tells this owner from others.
     pub fn key(&self) -> OwnerKey<'_> {
         match self.namespace.as_str() {
-            "" => OwnerKey::User(self.uid),
+            "" => OwnerKey::User(self.account.unwrap_or(self.uid)),
             namespace => OwnerKey::Namespace(namespace),
         }
     }
@@ -245,13 +248,18 @@ mod tests {
 
     #[test]
     fn owners_differ_by_user_and_namespace() {
-        let owner = |uid, namespace: &str| Owner { uid, namespace: namespace.to_string() };
+        let owner = |uid, namespace: &str| {
+            let namespace = namespace.to_string();
+            Owner { uid, namespace, ..Owner::default() }
+        };
         assert!(owner(7, "").admits(&owner(7, "a")) && owner(7, "a").admits(&owner(7, "a")));
         assert!(!owner(7, "a").admits(&owner(7, "b")) && !owner(7, "a").admits(&owner(7, "")));
         assert!(!owner(7, "").admits(&owner(8, "")));
         assert_eq!(owner(7, "a").key(), owner(8, "a").key());
         assert_ne!(owner(7, "").key(), owner(8, "").key());
         assert_ne!(owner(7, "").key(), owner(7, "a").key());
+        let subordinate = Owner { account: Some(7), ..owner(100_000, "") };
+        assert_eq!(subordinate.key(), owner(7, "").key());
         assert_eq!(shared_name("train", &owner(1001, "")), "train@1001");
         assert_eq!(shared_name("train", &owner(0, "team-b")), "train@0.team-b");
         assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@2024-11", &owner(7, "")));

@@ -48,8 +48,9 @@ pub trait Attempt {
     fn job(&self) -> &str;
     /// As the launcher counts attempts.
     fn number(&self) -> u32;
-    /// Who holds it, where room for incidents is shared.
-    fn holder(&self) -> Holder {
+    /// Who holds an incident of this rank, where room for incidents is shared: the node that
+    /// announced the rank. Another node cannot fill the room of a job that it began.
+    fn holder(&self, _rank: u32) -> Holder {
         Holder::default()
     }
     /// All of its ranks have ended.
@@ -322,7 +323,7 @@ impl Incidents {
         failure: Option<Failure>,
         name: impl FnOnce() -> String,
     ) {
-        let holder = attempt.holder();
+        let holder = attempt.holder(growth.rank);
         if !self.admit(holder.key()) {
             self.effects.push_back(Effect::Lost);
             return;

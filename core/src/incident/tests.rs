@@ -67,7 +67,7 @@ impl Attempt for Job {
         0
     }
 
-    fn holder(&self) -> Holder {
+    fn holder(&self, _rank: u32) -> Holder {
         self.holder.clone()
     }
 

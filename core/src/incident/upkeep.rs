@@ -10,7 +10,7 @@ use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::Layer;
 use crate::diagnosis::{Class, Diagnosis};
-use crate::identity::owner::{HolderKey, Owner};
+use crate::identity::owner::{HolderKey, OwnerKey};
 use crate::limits::{INCIDENTS_MAX, INCIDENTS_OPEN_MAX};
 use crate::sharing::Shares;
 
@@ -255,7 +255,7 @@ impl Incidents {
 }
 
 /// How many incidents each holder has.
-fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<&'a Owner>> {
+fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<OwnerKey<'a>>> {
     let mut shares = Shares::default();
     all.for_each(|of| shares.add(of.holder.key(), 1));
     shares

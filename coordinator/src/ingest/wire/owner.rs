@@ -17,7 +17,7 @@ const SLURM_JOB_BYTES_MAX: usize = 20;
 
 pub(super) fn owner(raw: &v1::Owner) -> Result<Owner, BadMessage> {
     let namespace = plain(&raw.namespace, "a namespace", POD_NAME_BYTES_MAX)?;
-    Ok(Owner { uid: raw.uid, namespace })
+    Ok(Owner { uid: raw.uid, account: raw.account, namespace })
 }
 
 pub(super) fn workload(raw: &v1::Owner) -> Result<Workload, BadMessage> {

@@ -1,17 +1,20 @@
 //! Which capture is deleted where there are too many, they are too large, or one is too old.
 //!
-//! A job has bounds of its own. Bytes and parts of all captures are shared by node, then by owner:
-//! the oldest capture of the one that has most goes first, those that an open incident needs after
-//! the others. A holder with more than an equal part loses these too, so no flood of incidents
-//! pushes out the captures of others.
+//! The captures of a job, and the bytes and parts of all captures, are shared by node, then by
+//! owner: the oldest capture of the one that has most goes first, those that an open incident needs
+//! after the others. A holder with more than an equal part loses these too, so no flood of
+//! incidents pushes out the captures of others. Ages are the store's; names of agents' captures
+//! tell none.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::identity::owner::HolderKey;
+use memtape_core::identity::ids::is_agent_capture;
+use memtape_core::identity::owner::{HolderKey, Owner, OwnerKey};
 use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
 use memtape_core::sharing::Shares;
 
+use crate::records::PartRecord;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Count;
 use crate::state::effects::Context;
@@ -34,7 +37,8 @@ impl Captures {
         in_use: &BTreeSet<String>,
         jobs: &Jobs,
     ) {
-        let of_jobs = || self.too_old(context, in_use).or_else(|| self.of_crowded_job(in_use));
+        let of_jobs =
+            || self.too_old(context, in_use).or_else(|| self.of_crowded_job(in_use, jobs));
         let Some((id, limit)) = of_jobs().or_else(|| self.too_much(in_use, jobs)) else { return };
         context.count(limit);
         tracing::info!(capture = %id, "an old capture is forgotten");
@@ -50,8 +54,8 @@ impl Captures {
         Some((oldest.record.id.clone(), Count::CapturesByAge))
     }
 
-    /// The oldest of a job that has more captures, or baselines, than a job keeps.
-    fn of_crowded_job(&self, in_use: &BTreeSet<String>) -> Option<(String, Count)> {
+    /// Of a job that has more captures, or baselines, than a job keeps.
+    fn of_crowded_job(&self, in_use: &BTreeSet<String>, jobs: &Jobs) -> Option<(String, Count)> {
         let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
         for state in self.captures.values() {
             *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
@@ -59,15 +63,20 @@ impl Captures {
                 *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
             }
         }
-        let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
-            of.get(state.record.job.as_str()).copied().unwrap_or(0)
+        let crowded = |of: &BTreeMap<&str, usize>, max| {
+            of.iter().find(|(_, count)| **count > max).map(|(job, _)| (*job).to_string())
         };
-        let is_crowded = |state: &&CaptureState| {
-            count(&per_job, state) > CAPTURES_PER_JOB_MAX
-                || state.is_baseline() && count(&baselines, state) > BASELINES_PER_JOB_MAX
+        let of_job = |job: String, is_meant: fn(&CaptureState) -> bool| {
+            let is_meant = |state: &&CaptureState| state.record.job == job && is_meant(state);
+            let all = self.captures.values().filter(is_meant);
+            self.of_largest_holder(all, in_use, jobs, |_| 1, u64::MAX)
         };
-        let oldest = self.free(in_use).find(is_crowded)?;
-        Some((oldest.record.id.clone(), Count::CapturesByNumber))
+        let baseline = crowded(&baselines, BASELINES_PER_JOB_MAX)
+            .and_then(|job| of_job(job, CaptureState::is_baseline));
+        let id = baseline.or_else(|| {
+            crowded(&per_job, CAPTURES_PER_JOB_MAX).and_then(|job| of_job(job, |_| true))
+        });
+        Some((id?, Count::CapturesByNumber))
     }
 
     /// Of all captures, where they are too many or too large.
@@ -75,37 +84,45 @@ impl Captures {
         // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
         let bytes_max = self.retention.bytes_max;
         if self.captures.values().map(bytes).fold(0, u64::saturating_add) > bytes_max {
-            let id = self.of_largest_holder(in_use, jobs, bytes, bytes_max)?;
+            let all = self.captures.values();
+            let id = self.of_largest_holder(all, in_use, jobs, part_bytes, bytes_max)?;
             return Some((id, Count::CapturesByBytes));
         }
         if self.captures.values().map(parts).sum::<u64>() > PARTS_MAX as u64 {
-            let id = self.of_largest_holder(in_use, jobs, parts, PARTS_MAX as u64)?;
+            let all = self.captures.values();
+            let id = self.of_largest_holder(all, in_use, jobs, |_| 1, PARTS_MAX as u64)?;
             return Some((id, Count::CapturesByNumber));
         }
         None
     }
 
-    /// The oldest closed capture of the holder that has most, by a measure of which there may be
-    /// `all`.
-    fn of_largest_holder(
-        &self,
+    /// The oldest closed one of these captures of the holder that has most, by a measure of parts
+    /// of which there may be `max`.
+    fn of_largest_holder<'a>(
+        &'a self,
+        captures: impl Iterator<Item = &'a CaptureState> + Clone,
         in_use: &BTreeSet<String>,
         jobs: &Jobs,
-        measure: fn(&CaptureState) -> u64,
-        all: u64,
+        measure: fn(&PartRecord) -> u64,
+        max: u64,
     ) -> Option<String> {
         let mut shares = Shares::default();
-        for state in self.captures.values() {
-            shares.add(holder(state, jobs), measure(state));
+        for state in captures.clone() {
+            // What a node brought counts for it, also in a job that another one began.
+            for part in &state.parts {
+                shares.add((part.node.as_str(), owner(state, jobs)), measure(part));
+            }
         }
         let is_used = |state: &CaptureState| in_use.contains(&state.record.id);
         let may_go = |state: &&CaptureState| {
-            !is_used(state) || shares.is_beyond_its_part(holder(state, jobs), all)
+            !is_used(state) || shares.is_beyond_its_part(holder(state, jobs), max)
         };
-        let closed = self.captures.values().filter(|state| state.record.is_closed());
-        let order =
-            |state: &&CaptureState| (Reverse(shares.of(holder(state, jobs))), is_used(state));
+        let closed = captures.filter(|state| state.record.is_closed());
         // Of equals the first, and names are in order of age.
+        let order = |state: &&CaptureState| {
+            let age = state.record.closed_store_ns;
+            (Reverse(shares.of(holder(state, jobs))), is_used(state), age)
+        };
         let first = closed.filter(may_go).min_by_key(order)?;
         Some(first.record.id.clone())
     }
@@ -118,15 +135,26 @@ impl Captures {
     }
 }
 
-/// Who holds the attempt of a capture.
-fn holder<'a>(state: &CaptureState, jobs: &'a Jobs) -> HolderKey<'a> {
-    jobs.get(state.record.serial).map_or(("", None), |attempt| attempt.held_by())
+/// Who holds a capture: the node that took it by itself, else the one that began the attempt.
+fn holder<'a>(state: &'a CaptureState, jobs: &'a Jobs) -> HolderKey<'a> {
+    let attempt = jobs.get(state.record.serial).map_or(("", None), |attempt| attempt.held_by());
+    match state.parts.first().filter(|_| is_agent_capture(&state.record.id)) {
+        Some(part) => (&part.node, attempt.1),
+        None => attempt,
+    }
+}
+
+fn owner<'a>(state: &CaptureState, jobs: &'a Jobs) -> Option<OwnerKey<'a>> {
+    jobs.get(state.record.serial)?.record.owner.as_ref().map(Owner::key)
 }
 
 /// Bytes of the snapshots that are stored.
 fn bytes(state: &CaptureState) -> u64 {
-    let stored = state.parts.iter().filter(|part| part.hash.is_some());
-    stored.fold(0, |sum, part| sum.saturating_add(part.bytes))
+    state.parts.iter().map(part_bytes).fold(0, u64::saturating_add)
+}
+
+fn part_bytes(part: &PartRecord) -> u64 {
+    if part.hash.is_some() { part.bytes } else { 0 }
 }
 
 fn parts(state: &CaptureState) -> u64 {
@@ -139,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Now;
-    use crate::records::{CaptureRecord, PartRecord};
+    use crate::records::CaptureRecord;
     use crate::state::captures::agent_initiated::Initiated;
     use crate::state::jobs::ownership::tests::owned;
     use crate::state::jobs::tests::limits;
@@ -207,7 +235,8 @@ mod tests {
                     ..Default::default()
                 };
                 let hash = Some("00".repeat(32));
-                let part = PartRecord { bytes: 10, hash, ..PartRecord::default() };
+                let node = (*node).to_string();
+                let part = PartRecord { bytes: 10, hash, node, ..PartRecord::default() };
                 captures.captures.insert(id, CaptureState::new(record, vec![part]));
             }
         }
@@ -246,5 +275,49 @@ mod tests {
         assert_eq!(captures.count(), 120, "one alone loses nothing that it needs");
         captures.make_room(&mut context, &BTreeSet::from(["cap-000000".to_string()]), &jobs);
         assert!(captures.get("cap-000000").is_some() && captures.get("cap-000001").is_none());
+    }
+
+    /// A node adds a rank to the job of another, and captures of it: they count for their node.
+    #[test]
+    fn captures_of_a_rank_that_joined_push_out_none_of_its_job() {
+        let mut jobs = Jobs::new(limits());
+        let mut captures = flood(1000, &mut jobs, &[("honest", 1, 60)]);
+        let serial = captures.captures.values().next().unwrap().record.serial;
+        let add = |captures: &mut Captures, number: usize, job: &str| {
+            // Its name says that it is the newest, or the oldest.
+            let id = format!(
+                "cap-{}{number:06}-alone",
+                if number.is_multiple_of(2) { "00" } else { "vv" }
+            );
+            let mut state = captures.captures.values().next().unwrap().clone();
+            state.record = CaptureRecord {
+                id: id.clone(),
+                serial,
+                job: job.to_string(),
+                closed_wall_ns: Some(0),
+                closed_store_ns: Some(1_000 + number as i64),
+                ..CaptureRecord::default()
+            };
+            state.parts[0].node = "thief".to_string();
+            captures.captures.insert(id, state);
+        };
+        let mut context = Context::new(Now::default());
+        (0..100).for_each(|number| add(&mut captures, number, &format!("other-{}", number / 8)));
+        for _ in 0..200 {
+            captures.make_room(&mut context, &BTreeSet::new(), &jobs);
+        }
+        assert_eq!(captures.count(), 100);
+        let left = |captures: &Captures| {
+            captures.iter().filter(|state| state.parts[0].node == "honest").count()
+        };
+        assert_eq!(left(&captures), 50, "an equal part");
+        // The same within one job.
+        for state in captures.captures.values_mut() {
+            state.record.job = "one".to_string();
+        }
+        for _ in 0..200 {
+            captures.make_room(&mut context, &BTreeSet::new(), &jobs);
+        }
+        assert_eq!((captures.count(), left(&captures)), (CAPTURES_PER_JOB_MAX, 32));
     }
 }

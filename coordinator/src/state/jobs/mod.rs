@@ -18,8 +18,7 @@ use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::{
-    JOBS_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
+    JOBS_MAX, NODES_MAX, REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
 };
 use memtape_core::rates::Rates;
 
@@ -28,11 +27,13 @@ use crate::records::{AttemptRecord, End, RankRecord};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
+use crate::state::jobs::change_rates::ChangeRates;
 use crate::state::jobs::shares::Holdings;
 use crate::state::messages::RankUp;
 use crate::store::Changes;
 
 pub(crate) mod attempt;
+mod change_rates;
 pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
@@ -62,8 +63,8 @@ pub(crate) struct Jobs {
     nodes: BTreeMap<String, Node>,
     /// Ranks of each node.
     holdings: Holdings,
-    /// How often nodes change what is remembered.
-    changes: Rates,
+    /// How often nodes change what is remembered, and the owners on each.
+    changes: ChangeRates,
     /// How often the log has a line about a node's bad reports.
     logged: Rates,
     next_serial: u32,
@@ -93,11 +94,7 @@ impl Jobs {
             old_names: BTreeMap::new(),
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
-            changes: Rates::new(
-                60 * SECOND_NS / NODE_CHANGES_PER_MINUTE_MAX,
-                NODE_CHANGES_AT_ONCE_MAX,
-                NODES_MAX,
-            ),
+            changes: ChangeRates::default(),
             logged: Rates::new(
                 60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX,
                 REFUSALS_LOGGED_AT_ONCE_MAX,
@@ -119,6 +116,16 @@ impl Jobs {
     /// The attempts of a job by their serials, in order of their start.
     pub(crate) fn serials(&self, job: &str) -> &[u32] {
         self.jobs.get(job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Does a newer attempt stand for an older one? Where ranks of the older are here, only one
+    /// that has a rank on a node of the older.
+    pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
+        let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
+        let nodes: BTreeSet<&str> =
+            older.ranks.values().map(|rank| rank.record.node.as_str()).collect();
+        let mut of_newer = newer.ranks.values().map(|rank| rank.record.node.as_str());
+        older.ranks_here() == 0 || of_newer.any(|node| nodes.contains(node))
     }
 
     /// The names of all jobs.
@@ -251,7 +258,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         self.admit_rank(node)?;
-        let (serial, is_new_attempt) = match self.attempt_for(&up) {
+        let (serial, is_new_attempt) = match self.attempt_for(&up.job, &up) {
             Some(serial) => (serial, false),
             None => (self.begin_attempt(now, node, &up)?, true),
         };
@@ -319,11 +326,15 @@ impl Jobs {
         Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
     }
 
+    /// Does a new tape begin an attempt, if it is taken?
+    pub(crate) fn begins_attempt(&self, up: &RankUp) -> bool {
+        self.name_for(up).is_some_and(|job| self.attempt_for(&job, up).is_none())
+    }
+
     /// The attempt that a new tape joins: one of the same number that lacks this rank and was not
     /// over when the tape began, the nearest in time.
-    fn attempt_for(&self, up: &RankUp) -> Option<u32> {
-        let attempts =
-            self.jobs.get(&up.job)?.iter().filter_map(|serial| self.attempts.get(serial));
+    fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
+        let attempts = self.jobs.get(job)?.iter().filter_map(|serial| self.attempts.get(serial));
         let fitting = attempts.filter(|attempt| {
             let record = &attempt.record;
             record.attempt == up.attempt
@@ -354,7 +365,8 @@ impl Jobs {
             attempt: up.attempt,
             ordinal,
             world_size: up.world_size,
-            started_wall_ns: up.start_wall_ns,
+            // Of a node whose clock is ahead, or that says so, it would stay the newest.
+            started_wall_ns: up.start_wall_ns.min(now.wall_ns),
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
             // Its first rank tells it.

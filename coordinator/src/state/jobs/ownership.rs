@@ -54,7 +54,7 @@ pub(in crate::state) mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::state::counters::Loss;
-    use crate::state::jobs::attempt::Limits;
+    use crate::state::jobs::attempt::{Limits, Presence};
     use crate::state::jobs::tests::limits;
 
     pub(in crate::state) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
@@ -137,7 +137,7 @@ pub(in crate::state) mod tests {
     fn a_namespace_that_is_not_known_joins_none_that_is() {
         let mut jobs = Jobs::new(limits());
         let mut announce = |tape: &str, rank, namespace: &str| {
-            let owner = Some(Owner { uid: 0, namespace: namespace.to_string() });
+            let owner = Some(Owner { namespace: namespace.to_string(), ..Owner::default() });
             let up = RankUp { owner, ..owned(tape, "llm", rank, 0) };
             let announced = jobs.announce(Now::default(), "n", up).unwrap();
             jobs.get(announced.serial).unwrap().record.job.clone()
@@ -147,5 +147,40 @@ pub(in crate::state) mod tests {
         assert_eq!(announce("t1", 1, "team-a"), "llm");
         assert_eq!(announce("t2", 2, "team-b"), "llm@0.team-b");
         assert_eq!(announce("t3", 3, ""), "llm@0");
+    }
+
+    /// A node without a rank of an attempt begins a newer one: that stands for the older only when
+    /// no rank of that is here.
+    #[test]
+    fn a_forged_attempt_replaces_none_that_runs() {
+        let mut jobs = Jobs::new(limits());
+        let now = Now { mono_ns: 1, wall_ns: 1_000 };
+        let up = |tape: &str, attempt| RankUp {
+            attempt,
+            start_wall_ns: i64::MAX - 7,
+            ..owned(tape, "llm", 0, 7)
+        };
+        let real = jobs.announce(now, "a", up("t0", 0)).unwrap().serial;
+        let forged = jobs.announce(now, "thief", up("t1", 1)).unwrap().serial;
+        let next = jobs.announce(now, "a", up("t2", 2)).unwrap().serial;
+        assert!(!jobs.is_replaced(real, forged) && jobs.is_replaced(real, next));
+        // Its start is no later than now: what comes next is newer.
+        assert_eq!(jobs.serials("llm").last(), Some(&next));
+        let attempt = jobs.attempts.get_mut(&real).unwrap();
+        attempt.ranks.values_mut().for_each(|rank| rank.presence = Presence::Unknown);
+        assert!(jobs.is_replaced(real, forged), "no rank of it is here");
+    }
+
+    #[test]
+    fn agents_that_name_different_jobs_do_not_agree() {
+        let mut jobs = Jobs::new(limits());
+        let mut announce = |tape: &str, rank, slurm_job: &str| {
+            let mut up = owned(tape, "llm", rank, 7);
+            up.workload.slurm_job = slurm_job.to_string();
+            let serial = jobs.announce(Now::default(), "n", up).unwrap().serial;
+            jobs.get(serial).unwrap().agents_agree()
+        };
+        assert!(announce("t0", 0, "4711") && announce("t1", 1, "") && announce("t2", 2, "4711"));
+        assert!(!announce("t3", 3, "77"));
     }
 }

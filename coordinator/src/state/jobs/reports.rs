@@ -103,7 +103,8 @@ impl Jobs {
     /// A tape is announced.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
-        if self.changes.check(context.now.mono_ns, node).is_err() {
+        let owner = up.owner.clone();
+        if self.changes.check(context.now.mono_ns, node, owner.as_ref()).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let announced = match self.announce(context.now, node, up) {
@@ -127,7 +128,8 @@ impl Jobs {
         }
         if announced.is_news {
             // There is one, as was checked.
-            let _ = self.changes.take(context.now.mono_ns, node);
+            let _ = self.changes.take(context.now.mono_ns, node, owner.as_ref());
+            let Some(attempt) = self.attempts.get(&announced.serial) else { return };
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
                 changes.put(&rank.record);
@@ -280,18 +282,21 @@ impl Jobs {
     ) {
         let RankEnd { end, wall_ns, step, .. } = ended;
         let Some((serial, number)) = self.tape_on(context, node, tape_id) else { return };
+        let Some(attempt) = self.attempts.get(&serial) else { return };
+        let owner = attempt.record.owner.clone();
+        let of_rank = attempt.ranks.get(&number);
+        if of_rank.is_some_and(|of| of.presence == Presence::Ended && of.record.end == Some(end)) {
+            // Repeated after a reconnect.
+            return;
+        }
+        if self.changes.take(context.now.mono_ns, node, owner.as_ref()).is_err() {
+            return context.lose(Loss::NodeChangesTooMany);
+        }
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         rank.step = rank.step.max(step);
         attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
-        if rank.presence == Presence::Ended && rank.record.end == Some(end) {
-            // Repeated after a reconnect.
-            return;
-        }
-        if self.changes.take(context.now.mono_ns, node).is_err() {
-            return context.lose(Loss::NodeChangesTooMany);
-        }
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
         self.holdings.changed(node, rank.presence, Presence::Ended);
         rank.end(ended);

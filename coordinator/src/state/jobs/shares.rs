@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::identity::owner::{HolderKey, Owner};
+use memtape_core::identity::owner::{HolderKey, Owner, OwnerKey};
 use memtape_core::limits::{
     ATTEMPTS_PER_JOB_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX, RANKS_RUNNING_PER_NODE_MAX,
 };
@@ -42,11 +42,13 @@ pub(super) struct Holdings(BTreeMap<String, Held>);
 pub(crate) struct Newcomer<'a> {
     pub(crate) node: &'a str,
     pub(crate) owner: Option<&'a Owner>,
+    /// It is the first of an attempt.
+    pub(crate) begins: bool,
 }
 
 impl<'a> Newcomer<'a> {
     fn key(self) -> HolderKey<'a> {
-        (self.node, self.owner)
+        (self.node, self.owner.map(Owner::key))
     }
 }
 
@@ -91,7 +93,7 @@ impl Attempt {
 
     /// Who holds it, where room is shared.
     pub(crate) fn held_by(&self) -> HolderKey<'_> {
-        (self.begun_by(), self.record.owner.as_ref())
+        (self.begun_by(), self.record.owner.as_ref().map(Owner::key))
     }
 
     /// When it was over, for the order in which attempts are forgotten.
@@ -132,12 +134,13 @@ impl Jobs {
         (ranks_max / NODES_AT_LEAST).max(RANKS_RUNNING_PER_NODE_MAX.min(ranks_max))
     }
 
-    /// The attempt to forget first when there is no room: of a job that has too many, one that came
-    /// by the node that began most of them; else, by a node that has as many ranks as a node may
-    /// have, one of its own; else one of the node that holds most, and there of the owner who has
-    /// most. Those that were over first go first, those with an open incident after the others.
-    /// Where none is over, a running one of the node that holds most gives way to a newcomer that
-    /// has less than an equal part.
+    /// The attempt to forget first when there is no room: of a node that has as many running jobs
+    /// or ranks as it may, one of the owner who has most there; of a job that has too many, one
+    /// that came by the node that began most of them; else, by a node that has as many ranks as a
+    /// node may have, one of its own; else one of the node that holds most, and there of the owner
+    /// who has most. Those that were over first go first, those with an open incident after the
+    /// others. Where none is over, a running one of the node that holds most gives way to a
+    /// newcomer that has less than an equal part.
     pub(crate) fn surplus(
         &self,
         newcomer: Option<Newcomer<'_>>,
@@ -146,6 +149,9 @@ impl Jobs {
         let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
         if let Some(serials) = crowded {
             return self.surplus_of_job(serials);
+        }
+        if let Some(serial) = newcomer.and_then(|newcomer| self.surplus_of_node(newcomer)) {
+            return Some(serial);
         }
         let has_ended = || self.attempts.values().filter(|attempt| attempt.has_ended());
         let full_node = newcomer
@@ -183,6 +189,29 @@ impl Jobs {
         oldest.or_else(running).map(|attempt| attempt.record.serial)
     }
 
+    /// Of a node that has as many running jobs, or ranks, as a node can have: the newest running
+    /// attempt of the owner who has most, where the newcomer's owner has less.
+    fn surplus_of_node(&self, newcomer: Newcomer<'_>) -> Option<u32> {
+        let running = || {
+            self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == newcomer.node)
+        };
+        let are_ranks_full = self.holdings.of(newcomer.node).running >= RANKS_RUNNING_PER_NODE_MAX;
+        let are_jobs_full = newcomer.begins && running().count() >= JOBS_RUNNING_PER_NODE_MAX;
+        let max = match (are_ranks_full, are_jobs_full) {
+            (true, _) => RANKS_RUNNING_PER_NODE_MAX,
+            (false, true) => JOBS_RUNNING_PER_NODE_MAX,
+            (false, false) => return None,
+        };
+        let mut shares = Shares::default();
+        for attempt in running() {
+            let more = if are_ranks_full { attempt.ranks_here() as u64 } else { 1 };
+            shares.add(attempt.held_by(), more);
+        }
+        let newest = running().max_by_key(|of| (shares.of(of.held_by()), of.record.serial))?;
+        let gives_way = shares.gives_way_in_use(newest.held_by(), newcomer.key(), max as u64);
+        gives_way.then_some(newest.record.serial)
+    }
+
     /// The attempt to forget of a job that has too many: the oldest that is over, else the newest,
     /// of those that came by the node that began most.
     fn surplus_of_job(&self, serials: &[u32]) -> Option<u32> {
@@ -199,7 +228,7 @@ impl Jobs {
     }
 
     /// What each holder has of what there is too much of: ranks, or jobs.
-    fn shares(&self, are_ranks_full: bool) -> Shares<&str, Option<&Owner>> {
+    fn shares(&self, are_ranks_full: bool) -> Shares<&str, Option<OwnerKey<'_>>> {
         let (mut jobs, mut shares) = (BTreeSet::new(), Shares::default());
         for attempt in self.attempts.values() {
             let is_new = jobs.insert((attempt.held_by(), &attempt.record.job));

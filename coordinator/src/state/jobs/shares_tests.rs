@@ -20,7 +20,7 @@ fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
 
 /// Announces as the loop does: first makes room where there is none.
 fn announce(jobs: &mut Jobs, node: &str, up: RankUp) -> Result<u32, Loss> {
-    let newcomer = Newcomer { node, owner: up.owner.as_ref() };
+    let newcomer = Newcomer { node, owner: up.owner.as_ref(), begins: jobs.begins_attempt(&up) };
     if let Some(serial) = jobs.surplus(Some(newcomer), |_| false) {
         jobs.remove(serial);
     }
@@ -98,6 +98,38 @@ fn a_node_has_bounded_ranks_and_running_jobs() {
     check_holdings(&jobs);
 }
 
+/// One user with as many running jobs as a node can have, by subordinate ids: another one's job is
+/// taken, and the first user gets nothing back.
+#[test]
+fn a_user_who_fills_a_node_keeps_no_other_off_it() {
+    let mut jobs = Jobs::new(limits());
+    let flood = |number: u32| {
+        let up = owned(&format!("f{number}"), &format!("flood-{number}"), 0, 100_000 + number);
+        let owner = up.owner.map(|owner| Owner { account: Some(2001), ..owner });
+        RankUp { owner, ..up }
+    };
+    for number in 0..JOBS_RUNNING_PER_NODE_MAX as u32 + 9 {
+        let _ = announce(&mut jobs, "n", flood(number));
+    }
+    assert_eq!(of_node(&jobs, "n"), JOBS_RUNNING_PER_NODE_MAX);
+    let of_victim =
+        |jobs: &Jobs| jobs.attempts().filter(|of| of.record.job.starts_with("real")).count();
+    for number in 0..200 {
+        let up = owned(&format!("r{number}"), &format!("real-{number}"), 0, 2002);
+        let _ = announce(&mut jobs, "n", up);
+    }
+    assert_eq!(of_victim(&jobs), JOBS_RUNNING_PER_NODE_MAX / 2);
+    for number in 1_000..2_000 {
+        let _ = announce(&mut jobs, "n", flood(number));
+    }
+    assert_eq!(of_victim(&jobs), JOBS_RUNNING_PER_NODE_MAX / 2);
+    // A further rank of a job that is there pushes out none.
+    let rank = owned("r0-1", "real-0", 1, 2002);
+    assert!(!jobs.begins_attempt(&rank) && announce(&mut jobs, "n", rank).is_ok());
+    assert_eq!(of_node(&jobs, "n"), JOBS_RUNNING_PER_NODE_MAX);
+    check_holdings(&jobs);
+}
+
 #[test]
 fn ranks_of_a_full_node_give_way_to_its_own_alone() {
     let mut jobs = Jobs::new(Limits { ranks_max: 40_000, ..limits() });
@@ -147,7 +179,7 @@ fn running_jobs_give_way_to_the_first_of_a_smaller_node_alone() {
     let owner = |uid| Owner { uid, ..Owner::default() };
     let surplus = |node, uid| {
         let owner = owner(uid);
-        jobs.surplus(Some(Newcomer { node, owner: Some(&owner) }), |_| false)
+        jobs.surplus(Some(Newcomer { node, owner: Some(&owner), begins: true }), |_| false)
     };
     assert_eq!(jobs.surplus(None, |_| false), None);
     // Of its own node, another owner's; of another node, any owner's.
