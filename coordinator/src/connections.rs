@@ -10,7 +10,6 @@
 //! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
 //! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
 
-pub(crate) mod upload_line;
 mod waiting;
 
 use std::any::Any;
@@ -29,7 +28,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
-use crate::connections::upload_line::UploadLine;
 use crate::connections::waiting::{Standing, Waiting};
 
 /// Time between two looks for clients that do not read.
@@ -97,7 +95,6 @@ pub(crate) struct Connection {
     calls: Mutex<Calls>,
     /// The nodes of the agents whose streams are among the calls.
     nodes: Mutex<Vec<String>>,
-    uploads: UploadLine,
     changed: Notify,
     is_given_up: AtomicBool,
     /// When each answer that is on its way was last read from.
@@ -179,7 +176,6 @@ impl Connections {
             peer,
             calls: Mutex::new(Calls::default()),
             nodes: Mutex::default(),
-            uploads: UploadLine::default(),
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
@@ -261,11 +257,6 @@ impl Connection {
         drop(trusted);
         let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|of| of.0(&self.peer));
         calls.iter().all(is_trusted)
-    }
-
-    /// Its line of uploads.
-    pub(crate) fn uploads(&self) -> &UploadLine {
-        &self.uploads
     }
 
     /// Returns when the connection is to be closed, with the reason.

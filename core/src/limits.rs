@@ -338,9 +338,22 @@ limits! {
     UPLOAD_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
         "Time that the upload of one snapshot takes, from its turn on",
         "the upload is refused, and the agent tries again",
-        "`memtape_losses_total{reason=\"bad_snapshot\"}`";
-    UPLOADS_PER_CONNECTION_MAX: usize = 32, Count, "coordinator",
-        "Uploads of snapshots at the same time on one connection",
+        "`memtape_losses_total{reason=\"slow_upload\"}`";
+    UPLOAD_PART_SECONDS_MAX: u64 = 5, Seconds, "coordinator",
+        "Time that each 1 MiB of a snapshot takes while its upload holds room",
+        "the upload is refused, and the agent tries again",
+        "`memtape_losses_total{reason=\"slow_upload\"}`";
+    UPLOADS_BYTES_PER_NODE_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 + (1 << 20), Bytes, "coordinator",
+        "Memory for snapshots of one node that are uploaded or wait for room among all: one as \
+         large as a snapshot can be, or some smaller ones",
+        "further uploads of that node wait",
+        "none";
+    UPLOADS_BYTES_MAX: u64 = 2 * UPLOADS_BYTES_PER_NODE_MAX, Bytes, "coordinator",
+        "Memory for snapshots of all nodes that are uploaded",
+        "further uploads wait",
+        "`memtape_waits_total{of=\"upload\"}`, `memtape_upload_bytes`";
+    UPLOADS_PER_NODE_MAX: usize = 32, Count, "coordinator",
+        "Uploads of snapshots of one node at the same time, on all its connections",
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
     REPORTS_WAITING_BYTES_MAX: u64 = 128 << 20, Bytes, "coordinator",

@@ -7,8 +7,9 @@
 //!
 //! There are two bounds. *Uploads* reserve the size of their snapshot, all of it at once, because
 //! half-reserved snapshots would wait for each other forever. Before that an upload waits for its
-//! turn to say what it brings; a connection has few turns, so that silent uploads of one node do
-//! not hold up those of others. *Messages* reserve what decoding them takes. Reports and
+//! turn to say what it brings. A node has few turns, and at most half of the room of all, so that
+//! slow uploads of one node do not hold up those of others, whatever connections it has
+//! (`upload_lines.rs`). *Messages* reserve what decoding them takes. Reports and
 //! announcements hold it until they are stored, so that a slow disk stops the streams and not the
 //! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
 //! them.
@@ -16,16 +17,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memtape_core::limits::{REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_WAITING_MAX};
+use memtape_core::limits::{REPORTS_WAITING_BYTES_MAX, UPLOADS_BYTES_MAX, UPLOADS_WAITING_MAX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::connections::upload_line::UploadLine;
+use crate::ingest::upload_lines::{UploadLine, UploadLines};
 use crate::state::effects::Share;
 use crate::telemetry::metrics::AdmissionFigures;
-
-/// Bytes of snapshots in memory, all uploads together; the others wait. A snapshot as large as a
-/// snapshot can be passes alone.
-const UPLOAD_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 + UPLOAD_OVERHEAD_BYTES;
 
 /// What an upload takes besides its snapshot: a chunk that is being understood.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
@@ -39,6 +36,7 @@ const FIRST_CHUNKS_MAX: usize = 16;
 pub(crate) struct Admission {
     pub(crate) uploads: ByteBudget,
     pub(crate) reports: ByteBudget,
+    pub(crate) lines: UploadLines,
     waiting: Arc<Semaphore>,
     first_chunks: Arc<Semaphore>,
     /// Uploads that were asked to come back later.
@@ -57,16 +55,28 @@ pub(crate) struct ByteBudget {
 /// A place in the line of uploads, and beyond it the place of those who have said what they bring.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    of_node: Share,
     _waiting: [OwnedSemaphorePermit; 2],
-    _first_chunk: [Share; 2],
+    _first_chunk: Share,
+    line: Arc<UploadLine>,
+}
+
+/// Room for a snapshot.
+#[derive(Debug)]
+pub(crate) struct Room {
+    _bytes: [Share; 2],
+    _turn: Share,
+    /// Kept, so that further uploads of the node count what is taken here.
+    _line: Arc<UploadLine>,
 }
 
 impl Default for Admission {
     fn default() -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
-            uploads: ByteBudget::new(UPLOAD_BYTES_MAX),
+            uploads: ByteBudget::new(UPLOADS_BYTES_MAX),
             reports: ByteBudget::new(REPORTS_WAITING_BYTES_MAX),
+            lines: UploadLines::default(),
             waiting: places(UPLOADS_WAITING_MAX),
             first_chunks: places(FIRST_CHUNKS_MAX),
             deferred: AtomicU64::new(0),
@@ -97,23 +107,29 @@ impl ByteBudget {
 }
 
 impl Admission {
-    /// A place in the line of uploads, at its end; none when it is too long, or the connection has
-    /// too many in it. Waits until the first chunk may be read.
-    pub(crate) async fn turn(&self, of: &UploadLine) -> Option<Turn> {
+    /// A place in the line of uploads, at its end; none when it is too long, or the node has too
+    /// many in it. Waits until the first chunk may be read.
+    pub(crate) async fn turn(&self, node: &str) -> Option<Turn> {
+        let line = self.lines.of(node);
         let enter = |line: &Arc<Semaphore>| line.clone().try_acquire_owned().ok();
-        let Some(waiting) = enter(&of.waiting).zip(enter(&self.waiting)) else {
+        let Some(waiting) = enter(&line.waiting).zip(enter(&self.waiting)) else {
             self.deferred.fetch_add(1, Relaxed);
             return None;
         };
-        // Its connection's turn first: it holds none that others wait for meanwhile.
-        let of_connection = of.first_chunks.clone().acquire_owned().await.ok();
+        // Its node's turn first: it holds none that others wait for meanwhile.
+        let of_node = line.turns.clone().acquire_owned().await.ok();
         let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
-        Some(Turn { _waiting: waiting.into(), _first_chunk: [of_connection, first_chunk] })
+        Some(Turn { of_node, _waiting: waiting.into(), _first_chunk: first_chunk, line })
     }
 
-    /// Waits until a snapshot of this size may be read whole.
-    pub(crate) async fn upload(&self, bytes: u64) -> Share {
-        self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
+    /// Waits until a snapshot of this size may be read whole; the place for the first chunk is
+    /// given back then.
+    pub(crate) async fn upload(&self, turn: Turn, bytes: u64) -> Room {
+        let bytes = bytes.saturating_add(UPLOAD_OVERHEAD_BYTES);
+        // The room of its node first: it takes no place before others while it waits for its own.
+        let of_node = turn.line.bytes.enter(bytes).await;
+        let of_all = self.uploads.enter(bytes).await;
+        Room { _bytes: [of_node, of_all], _turn: turn.of_node, _line: turn.line }
     }
 
     /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, and what
@@ -142,10 +158,16 @@ fn kib(bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::limits::UPLOADS_PER_CONNECTION_MAX;
+    use memtape_core::limits::{
+        SNAPSHOT_BYTES_MAX, UPLOAD_PART_SECONDS_MAX, UPLOADS_BYTES_PER_NODE_MAX,
+        UPLOADS_PER_NODE_MAX,
+    };
+    use tokio::time::{Duration, Instant, sleep};
 
     use super::*;
-    use crate::connections::upload_line::FIRST_CHUNKS_PER_CONNECTION_MAX;
+    use crate::ingest::upload_lines::TURNS_PER_NODE_MAX;
+
+    const STALL: Duration = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
 
     #[tokio::test]
     async fn those_who_do_not_fit_wait_in_order() {
@@ -182,13 +204,12 @@ mod tests {
     async fn a_line_that_is_too_long_ends() {
         let admission = Admission::default();
         let mut inside = Vec::new();
-        let connections: Vec<UploadLine> =
-            (0..UPLOADS_WAITING_MAX).map(|_| UploadLine::default()).collect();
-        for of in &connections[..FIRST_CHUNKS_MAX] {
+        let nodes: Vec<String> = (0..UPLOADS_WAITING_MAX).map(|of| format!("node-{of}")).collect();
+        for of in &nodes[..FIRST_CHUNKS_MAX] {
             inside.push(admission.turn(of).await.expect("there is room"));
         }
         let mut lining_up = Vec::new();
-        for of in &connections[FIRST_CHUNKS_MAX..] {
+        for of in &nodes[FIRST_CHUNKS_MAX..] {
             let mut turn = Box::pin(admission.turn(of));
             let waits = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())
@@ -196,31 +217,72 @@ mod tests {
             assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
             lining_up.push(turn);
         }
-        assert!(admission.turn(&UploadLine::default()).await.is_none());
+        assert!(admission.turn("other").await.is_none());
         assert_eq!(admission.deferred.load(Relaxed), 1);
         drop(inside.pop());
         assert!(lining_up.remove(0).await.is_some());
     }
 
     #[tokio::test]
-    async fn silent_uploads_of_one_connection_hold_up_no_other() {
-        let (admission, silent) = (Admission::default(), UploadLine::default());
+    async fn silent_uploads_of_one_node_hold_up_no_other() {
+        let admission = Admission::default();
         let mut inside = Vec::new();
-        for _ in 0..FIRST_CHUNKS_PER_CONNECTION_MAX {
-            inside.push(admission.turn(&silent).await.expect("there is room"));
+        for _ in 0..TURNS_PER_NODE_MAX {
+            inside.push(admission.turn("silent").await.expect("there is room"));
         }
         let mut lining_up = Vec::new();
-        for _ in FIRST_CHUNKS_PER_CONNECTION_MAX..UPLOADS_PER_CONNECTION_MAX {
-            let mut turn = Box::pin(admission.turn(&silent));
+        for _ in TURNS_PER_NODE_MAX..UPLOADS_PER_NODE_MAX {
+            let mut turn = Box::pin(admission.turn("silent"));
             let waits = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())
             });
-            assert!(waits.await, "no more than {FIRST_CHUNKS_PER_CONNECTION_MAX} of a connection");
+            assert!(waits.await, "no more than {TURNS_PER_NODE_MAX} of a node");
             lining_up.push(turn);
         }
-        assert!(admission.turn(&silent).await.is_none(), "too many of a connection");
-        assert!(admission.turn(&UploadLine::default()).await.is_some());
+        assert!(admission.turn("silent").await.is_none(), "too many of a node");
+        assert!(admission.turn("other").await.is_some());
         drop(inside.pop());
         assert!(lining_up.remove(0).await.is_some());
+    }
+
+    /// Makes all uploads of a node that it may, again and again, each as large as can be; none of
+    /// them brings anything.
+    fn stall(admission: &Arc<Admission>, node: &'static str) {
+        for _ in 0..UPLOADS_PER_NODE_MAX {
+            let admission = admission.clone();
+            tokio::spawn(async move {
+                while let Some(turn) = admission.turn(node).await {
+                    let _room = admission.upload(turn, SNAPSHOT_BYTES_MAX as u64).await;
+                    sleep(STALL).await;
+                }
+            });
+        }
+    }
+
+    /// Uploads a snapshot as large as can be; how long it waits for room.
+    async fn waits(admission: &Admission, node: &str) -> Duration {
+        let begin = Instant::now();
+        let turn = admission.turn(node).await.expect("a turn");
+        let _room = admission.upload(turn, SNAPSHOT_BYTES_MAX as u64).await;
+        begin.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_uploads_of_a_node_hold_up_no_other() {
+        let admission = Arc::new(Admission::default());
+        stall(&admission, "evil-1");
+        sleep(STALL / 2).await;
+        assert_eq!(admission.uploads.bytes(), UPLOADS_BYTES_PER_NODE_MAX);
+        for _ in 0..100 {
+            assert_eq!(waits(&admission, "node-a").await, Duration::ZERO);
+            sleep(STALL / 7).await;
+        }
+        // Two of them fill the room, and every other node waits for one upload of each at most.
+        stall(&admission, "evil-2");
+        for _ in 0..100 {
+            let waited = waits(&admission, "node-a").await;
+            assert!(waited <= 2 * STALL, "{waited:?}");
+            sleep(STALL / 7).await;
+        }
     }
 }

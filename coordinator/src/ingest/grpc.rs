@@ -18,7 +18,7 @@ use memtape_proto::snapshot::{self, DecodeError};
 use memtape_proto::v1;
 use opentelemetry::KeyValue;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -28,6 +28,7 @@ use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
+use crate::ingest::progress::{Progress, TooSlow};
 use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
@@ -43,9 +44,6 @@ const REPORTS_MAX: usize = 64;
 
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A snapshot that makes no progress for this long is given up.
-const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first chunk must come sooner: few may be on their way at the same time, and those whose
 /// machine is gone must not hold up the others for long.
@@ -162,12 +160,13 @@ impl coordinator_server::Coordinator for Service {
         // The places of uploads are for agents: a client without a stream gets none.
         let call = call(&request)?;
         let nodes = call.connection().nodes();
-        if nodes.is_empty() {
+        // One, but for agents of several nodes that share a connection and so a line.
+        let Some(node) = nodes.iter().min() else {
             return Err(Status::unavailable("no agent is attached on this connection"));
-        }
+        };
         call.admit();
         // Nothing of a snapshot is read before its turn.
-        let turn = self.admission.turn(call.connection().uploads()).await;
+        let turn = self.admission.turn(node).await;
         let turn = turn.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
@@ -278,12 +277,11 @@ impl Service {
             return Err(self.refuse(&DecodeError::TooLarge { bytes, bytes_max }));
         }
         // All of it at once: snapshots that wait for each other's rest would wait forever.
-        let share = self.admission.upload(bytes).await;
-        drop(turn);
+        let room = self.admission.upload(turn, bytes).await;
         let patience = Duration::from_secs(UPLOAD_SECONDS_MAX);
         let collected = timeout(patience, self.collect(first, chunks, bytes)).await;
         let snapshot = collected.map_err(|_| {
-            self.shared.counters.lose(Loss::BadSnapshot, 1);
+            self.shared.counters.lose(Loss::SlowUpload, 1);
             Status::deadline_exceeded("the snapshot comes too slowly")
         })??;
         let hash = blake3::hash(&snapshot);
@@ -300,7 +298,7 @@ impl Service {
         // owner.
         let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
         let kept = tokio::spawn(async move {
-            let _share = share;
+            let _room = room;
             service.keep(&capture, &tape_id, snapshot, hash).await
         });
         kept.await.map_err(|error| Status::internal(error.to_string()))?
@@ -341,7 +339,7 @@ impl Service {
     ) -> Result<Bytes, Status> {
         // Not by doubling, which would take twice the share. Memory is taken as it is written to.
         let mut snapshot = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
-        let mut next = Some(first);
+        let (mut next, mut progress) = (Some(first), Progress::begin());
         while let Some(chunk) = next {
             // An empty one is no progress, and would hold the share for ever.
             let is_next = chunk.offset == snapshot.len() as u64
@@ -352,9 +350,17 @@ impl Service {
                 return Err(Status::invalid_argument(line));
             }
             snapshot.extend_from_slice(&chunk.data);
-            next = next_chunk(&mut chunks, CHUNK_TIMEOUT).await?;
+            progress.add(chunk.data.len()).map_err(|why| self.too_slow(why))?;
+            let arrived = timeout_at(progress.ends(), chunks.message()).await;
+            next = decoded(arrived.map_err(|_| self.too_slow(TooSlow))??)?;
         }
         Ok(snapshot.freeze())
+    }
+
+    /// The agent tries again later.
+    fn too_slow(&self, why: TooSlow) -> Status {
+        self.shared.counters.lose(Loss::SlowUpload, 1);
+        Status::deadline_exceeded(why.to_string())
     }
 
     fn refuse(&self, why: &DecodeError) -> Status {
@@ -418,6 +424,10 @@ async fn next_chunk(
     let chunk = timeout(patience, chunks.message()).await;
     let chunk =
         chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))??;
+    decoded(chunk)
+}
+
+fn decoded(chunk: Option<Encoded<v1::UploadChunk>>) -> Result<Option<v1::UploadChunk>, Status> {
     let decode = |chunk: Encoded<v1::UploadChunk>| {
         chunk.measured(MESSAGE_DECODED_BYTES_MAX).and_then(Measured::decode)
     };

@@ -3,5 +3,7 @@
 pub(crate) mod admission;
 pub(crate) mod event;
 pub(crate) mod grpc;
+pub(crate) mod progress;
 pub(crate) mod streams;
+pub(crate) mod upload_lines;
 pub(crate) mod wire;

@@ -66,6 +66,8 @@ pub(crate) enum Loss {
     RequestsTooMany,
     /// A download that was ended because its client read too slowly.
     SlowDownload,
+    /// An upload that was ended because its snapshot came too slowly.
+    SlowUpload,
     /// An entry of the audit that could not be written.
     AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.

@@ -1,11 +1,19 @@
 //! An enemy with one agent's stream: what it can make the coordinator write and forget.
 
-use memtape_core::limits::{AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_MAX};
+use std::time::Duration;
+
+use memtape_core::limits::{
+    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_MAX, SNAPSHOT_BYTES_MAX,
+    UPLOAD_PART_SECONDS_MAX,
+};
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::StreamExt as _;
+use tonic::Code;
 
 use crate::JOB;
-use crate::fake::{Agent, Job, config, start};
+use crate::fake::{Agent, Job, PATIENCE, Running, config, start};
 
 /// Captures of these jobs, as many as a job can have, and one more.
 const JOBS: [&str; 6] = ["j0", "j1", "j2", "j3", "j4", "j5"];
@@ -80,5 +88,95 @@ async fn an_agent_whose_tape_is_not_known_announces_it_again() {
     let third = Job { name: "third", ..JOB };
     agent.train(&third, 1..=1).await;
     agent.train(&JOB, 7..=7).await;
+    running.stop().await;
+}
+
+fn capture_id(of: usize) -> String {
+    format!("cap-0k3f9a2-{of:010}-alone")
+}
+
+/// A snapshot of this size was taken alone.
+fn taken_alone(job: &Job, of: usize, bytes: u64, hash: blake3::Hash) -> FromAgent {
+    FromAgent::AgentCapture(v1::AgentCapture {
+        answer: Some(v1::CaptureAnswer {
+            capture_id: capture_id(of),
+            tape_id: job.tape(0),
+            outcome: v1::RankOutcome::Aligned.into(),
+            step: 1,
+            snapshot_bytes: bytes,
+            snapshot_hash: hash.as_bytes().to_vec(),
+            ..v1::CaptureAnswer::default()
+        }),
+        reason: v1::AgentCaptureReason::OutOfMemory.into(),
+        seen_wall_ns: 1_700_000_000_000_000_000,
+    })
+}
+
+/// Uploads of this node, each on a connection of its own, which bring a byte a second.
+async fn stall(
+    running: &Running,
+    node: &'static str,
+    first: usize,
+) -> Vec<tokio::task::JoinHandle<(Agent, Option<tonic::Status>)>> {
+    let job = Job { name: node, ranks: 1, ..JOB };
+    let mut uploads = Vec::new();
+    for of in first..first + 4 {
+        let mut agent = Agent::attach(running, node).await;
+        agent.announce(&job).await;
+        let bytes = SNAPSHOT_BYTES_MAX as u64;
+        agent.say(taken_alone(&job, of, bytes, blake3::hash(b"none"))).await;
+        agent.train(&job, of as u64 + 1..=of as u64 + 1).await;
+        let tape_id = job.tape(0);
+        let chunk = move |offset| v1::UploadChunk {
+            capture_id: capture_id(of),
+            tape_id: tape_id.clone(),
+            offset,
+            data: vec![0].into(),
+        };
+        let chunks = tokio_stream::iter(0..).map(chunk).throttle(Duration::from_secs(1));
+        uploads.push(tokio::spawn(async move {
+            let answer = agent.client.upload(chunks).await;
+            (agent, answer.err())
+        }));
+        sleep(Duration::from_millis(20)).await;
+    }
+    uploads
+}
+
+/// Whatever connections it has, one stolen agent delays no upload, and two delay it by one stall.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_uploads_on_many_connections_delay_others_by_one_stall() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let stall_time = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
+    let job = Job { name: "honest", ranks: 1, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    let snapshot = job.snapshot(0, 1, 0);
+    let mut stalled = Vec::new();
+    for (of, (node, delay)) in
+        [("evil-1", stall_time / 2), ("evil-2", stall_time * 2)].into_iter().enumerate()
+    {
+        let begin = Instant::now();
+        stalled.extend(stall(&running, node, 10 * of).await);
+        let of = 100 + of;
+        let taken = taken_alone(&job, of, snapshot.len() as u64, blake3::hash(&snapshot));
+        agent.say(taken).await;
+        agent.train(&job, of as u64..=of as u64).await;
+        let (id, tape) = (capture_id(of), job.tape(0));
+        let upload = timeout(delay, agent.upload(&id, &tape, &snapshot)).await;
+        upload.expect("not held up").unwrap();
+        println!("{node}: uploaded after {:?}", begin.elapsed());
+    }
+    // The agent of one that came too slowly is asked to try again.
+    let (_evil, refused) = timeout(PATIENCE, stalled.remove(0)).await.unwrap().unwrap();
+    let refused = refused.expect("too slow");
+    assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused}");
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    let line = text.lines().find(|line| line.contains(r#"{reason="slow_upload"}"#)).unwrap();
+    assert!(!line.ends_with(" 0"), "{line}");
+    for upload in stalled {
+        upload.abort();
+    }
     running.stop().await;
 }
