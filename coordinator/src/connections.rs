@@ -2,9 +2,9 @@
 //!
 //! A call is *admitted* when its client is known: an agent by its first message, a caller of the
 //! API by a certificate or a token. Calls that are not cost memory, and connections without a call
-//! cost places that agents need. Such connections give way (`connections/waiting.rs`): an idle one
-//! where all places are taken, that with most unknown calls where there are too many of these. What
-//! a client sends before it is known is bounded, too.
+//! cost places that agents need. Such connections give way (`connections/waiting.rs`): one of the
+//! network that has most of them where all places are taken, one of the network with most unknown
+//! calls where there are too many of these. What a client sends before it is known is bounded, too.
 //! A connection without a call is closed after [`Times::idle`]; one whose certificate or role is
 //! valid no more at once; and one whose client does not read its answer after [`Times::stalled`];
 //! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
-use crate::connections::waiting::{Standing, Waiting};
+use crate::connections::waiting::{Kind, Standing, Waiting};
 
 /// Time between two looks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -78,12 +78,8 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Yielding {
-    /// Without a call.
-    idle: Waiting,
-    /// With calls that are not admitted.
-    unknown: Waiting,
-    /// Number of those calls.
-    unknown_calls: usize,
+    /// Those that were not given up.
+    waiting: Waiting,
     next: u64,
 }
 
@@ -113,13 +109,6 @@ struct Calls {
     place: Option<(Kind, Standing)>,
     /// Since when there is no call.
     idle_since: Option<Instant>,
-}
-
-/// A kind of connection that can give way.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
-    Idle,
-    Unknown,
 }
 
 /// A call in progress; it ends when this is dropped.
@@ -185,39 +174,32 @@ impl Connections {
         connection
     }
 
-    /// Gives up a connection for another: an idle one before one with calls that are not admitted.
+    /// Gives up a connection for another.
     pub(crate) fn give_up_one(&self) -> Option<Arc<Connection>> {
-        self.give_up(|yielding| yielding.idle.pop().or_else(|| yielding.unknown.pop()))
+        self.give_up(Waiting::pop)
     }
 
     /// Gives up a connection where too many calls are not admitted.
     fn give_up_unknown(&self) -> Option<Arc<Connection>> {
-        self.give_up(|yielding| {
-            let is_too_many = yielding.unknown_calls > UNKNOWN_CALLS_MAX;
-            is_too_many.then(|| yielding.unknown.pop()).flatten()
+        self.give_up(|waiting| {
+            let is_too_many = waiting.unknown_calls() > UNKNOWN_CALLS_MAX;
+            is_too_many.then(|| waiting.pop_unknown()).flatten()
         })
     }
 
     fn give_up(
         &self,
-        choose: impl Fn(&mut Yielding) -> Option<Weak<Connection>>,
+        choose: impl Fn(&mut Waiting) -> Option<Weak<Connection>>,
     ) -> Option<Arc<Connection>> {
         loop {
-            // Not held below: a connection that is dropped there takes the lock.
-            let first = choose(&mut lock(&self.yielding));
-            let Some(connection) = first?.upgrade() else { continue };
+            let mut all = lock(&self.yielding);
+            let Some(connection) = choose(&mut all.waiting)?.upgrade() else { continue };
+            // Under the lock: its calls count no more from here on.
             connection.is_given_up.store(true, SeqCst);
+            // Not held below: a connection that is dropped there takes the lock.
+            drop(all);
             connection.changed.notify_one();
             return Some(connection);
-        }
-    }
-}
-
-impl Yielding {
-    fn of(&mut self, kind: Kind) -> &mut Waiting {
-        match kind {
-            Kind::Idle => &mut self.idle,
-            Kind::Unknown => &mut self.unknown,
         }
     }
 }
@@ -232,9 +214,14 @@ impl Connection {
     pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
         let (is_admitted, kept) = (AtomicBool::new(false), Mutex::default());
         let call = Call { connection: self.clone(), is_admitted, kept, trust: OnceLock::new() };
-        self.change(|calls| calls.in_progress += 1, 1);
+        self.change(|calls| calls.in_progress += 1);
         self.all.give_up_unknown();
         Arc::new(call)
+    }
+
+    /// The peer has shown a certificate that was accepted.
+    pub(crate) fn proven(self: &Arc<Self>) {
+        self.change(|_| {});
     }
 
     /// A stream of a node's agent begins.
@@ -291,13 +278,10 @@ impl Connection {
         answers.iter().filter_map(Weak::upgrade).map(|read| *lock(&read)).min()
     }
 
-    /// Changes the calls, and by how much those that are not admitted become more or fewer.
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Calls), unknown: isize) {
+    /// Changes the calls.
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Calls)) {
         let mut calls = lock(&self.calls);
         change(&mut calls);
-        let mut all = lock(&self.all.yielding);
-        all.unknown_calls = all.unknown_calls.saturating_add_signed(unknown);
-        drop(all);
         self.settle(&mut calls);
     }
 
@@ -309,10 +293,13 @@ impl Connection {
             (_, 0) => None,
             _ => Some(Kind::Unknown),
         };
-        let before = calls.place;
-        self.leave(calls);
-        if let Some(kind) = kind {
-            let mut all = lock(&self.all.yielding);
+        let before = calls.place.take();
+        let mut all = lock(&self.all.yielding);
+        if let Some(place) = before {
+            all.waiting.remove(self.peer.network(), place);
+        }
+        // What was given up is about to be closed, and counts nowhere.
+        if let Some(kind) = kind.filter(|_| !self.is_given_up.load(SeqCst)) {
             let number = match before {
                 Some((same, place)) if same == kind => place.number,
                 _ => {
@@ -320,11 +307,16 @@ impl Connection {
                     all.next
                 }
             };
-            let unknown_calls = Reverse(unknown_calls);
-            let place = Standing { unknown_calls, is_known: calls.admitted > 0, number };
-            all.of(kind).add(self.peer.network(), place, Arc::downgrade(self));
-            calls.place = Some((kind, place));
+            let standing = Standing {
+                is_proven: !self.peer.chain().is_empty(),
+                unknown_calls: Reverse(unknown_calls),
+                is_known: calls.admitted > 0,
+                number,
+            };
+            all.waiting.add(self.peer.network(), (kind, standing), Arc::downgrade(self));
+            calls.place = Some((kind, standing));
         }
+        drop(all);
         if before.map(|(kind, _)| kind) != kind {
             calls.idle_since = (kind == Some(Kind::Idle)).then(Instant::now);
             self.changed.notify_one();
@@ -333,8 +325,8 @@ impl Connection {
 
     /// Gives its place back.
     fn leave(&self, calls: &mut Calls) {
-        if let Some((kind, place)) = calls.place.take() {
-            lock(&self.all.yielding).of(kind).remove(self.peer.network(), place);
+        if let Some(place) = calls.place.take() {
+            lock(&self.all.yielding).waiting.remove(self.peer.network(), place);
         }
     }
 }
@@ -348,13 +340,10 @@ impl Drop for Connection {
 impl Drop for Call {
     fn drop(&mut self) {
         let is_admitted = self.is_admitted.load(SeqCst);
-        self.connection.change(
-            |calls| {
-                calls.in_progress -= 1;
-                calls.admitted -= usize::from(is_admitted);
-            },
-            if is_admitted { 0 } else { -1 },
-        );
+        self.connection.change(|calls| {
+            calls.in_progress -= 1;
+            calls.admitted -= usize::from(is_admitted);
+        });
     }
 }
 
@@ -381,7 +370,7 @@ impl Call {
     /// Its client is known, and may make it.
     pub(crate) fn admit(&self) {
         if !self.is_admitted.swap(true, SeqCst) {
-            self.connection.change(|calls| calls.admitted += 1, -1);
+            self.connection.change(|calls| calls.admitted += 1);
         }
     }
 

@@ -308,7 +308,8 @@ limits! {
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     UNKNOWN_CALLS_MAX: usize = 1024, Count, "coordinator",
         "Calls in progress whose client is not known yet",
-        "of the network with most such connections, the oldest is closed",
+        "of the network with most such calls, the connection with most of them is closed, one with \
+         an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     UNKNOWN_CALL_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
         "What a call brings before its client is known",

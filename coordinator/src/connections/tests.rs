@@ -96,6 +96,60 @@ async fn calls_of_unknown_clients_give_way() {
     assert!(is_given_up(&other), "the oldest of the network with most");
 }
 
+#[tokio::test(start_paused = true)]
+async fn unfinished_calls_of_one_network_close_no_connection_of_another() {
+    let all = Arc::new(Connections::default());
+    let is_given_up = |it: &Arc<Connection>| it.is_given_up.load(SeqCst);
+    let honest: Vec<_> = (1..=3).map(|last| all.open(peer(last, 1))).collect();
+    let _unfinished: Vec<_> = honest.iter().map(Connection::begin).collect();
+    let idle = all.open(peer(4, 1));
+    // Those that are given up are not closed yet: their calls go on for now.
+    let flood: Vec<_> = (1..=100).map(|port| all.open(peer(9, port))).collect();
+    let each = UNKNOWN_CALLS_MAX / 10;
+    let mut calls: Vec<_> =
+        flood.iter().flat_map(|it| (0..each).map(|_| it.begin()).collect::<Vec<_>>()).collect();
+    let given_up = flood.iter().filter(|it| is_given_up(it)).count();
+    assert!((88..=92).contains(&given_up), "{given_up}");
+    assert!(!honest.iter().any(is_given_up));
+    assert!(lock(&all.yielding).waiting.unknown_calls() <= UNKNOWN_CALLS_MAX);
+    // Calls that begin or end on one that was given up change nothing.
+    let closing = flood.iter().find(|it| is_given_up(it)).unwrap();
+    let count = || lock(&all.yielding).waiting.unknown_calls();
+    let before = count();
+    calls.push(closing.begin());
+    calls.retain(|call| !Arc::ptr_eq(call.connection(), closing));
+    assert_eq!(count(), before);
+    // Where a place is needed it is the flood's, although another network has an idle one.
+    for _ in 0..flood.len() - given_up - 1 {
+        assert_eq!(all.give_up_one().unwrap().peer().network(), flood[0].peer().network());
+        assert!(!honest.iter().any(is_given_up) && !is_given_up(&idle));
+    }
+    // All calls of the flood are gone.
+    drop(calls);
+    assert_eq!(count(), honest.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_with_an_accepted_certificate_give_way_last() {
+    let all = Arc::new(Connections::default());
+    let prove = |it: &Arc<Connection>| {
+        it.peer().prove(vec![rustls::pki_types::CertificateDer::from(vec![0])]);
+        it.proven();
+    };
+    let given_up = || all.give_up_one().map(|it| it.peer().address.port());
+    // In one network, before idle ones with a certificate.
+    let agents: Vec<_> = (1..=2).map(|port| all.open(peer(1, port))).collect();
+    agents.iter().for_each(prove);
+    let unfinished = all.open(peer(1, 3));
+    let _call = unfinished.begin();
+    assert_eq!(given_up(), Some(3));
+    // Of networks with equal parts.
+    let _others: Vec<_> = (4..=5).map(|port| all.open(peer(2, port))).collect();
+    assert_eq!(given_up(), Some(4));
+    // No more than an equal part is kept, with a certificate or without.
+    assert_eq!((given_up(), given_up(), given_up(), given_up()), (Some(1), Some(5), Some(2), None));
+}
+
 #[tokio::test]
 async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() {
     let all = Arc::new(Connections::default());

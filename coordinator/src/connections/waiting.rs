@@ -1,9 +1,12 @@
 //! The connections that can give way to others: those without a call, and those with calls of
 //! unknown clients.
 //!
-//! The first to give way is, of the network with most unknown calls, or else with most connections,
-//! the connection with most unknown calls; of equal ones, one without a known client, and then the
-//! oldest. So a flood costs other networks nothing. Nothing is closed here.
+//! First a network is chosen, then a connection of it, so that a flood of one network costs other
+//! networks nothing. A network that has no more than an equal part is chosen only where no other
+//! has more. Of its connections those that showed an accepted certificate go last; of others, those
+//! without a call go first where a place is needed, and those with most unknown calls where there
+//! are too many of these; of equal ones, one without a known client, and then the oldest. Nothing
+//! is closed here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,9 +15,20 @@ use std::sync::Weak;
 
 use crate::connections::Connection;
 
-/// Where a connection stands among those of its network: the first gives way first.
+/// A kind of connection that can give way, in the order in which they do.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Kind {
+    /// Without a call.
+    Idle,
+    /// With calls that are not admitted.
+    Unknown,
+}
+
+/// Where a connection stands among those of its kind and network: the first gives way first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Standing {
+    /// Has it shown a certificate that was accepted?
+    pub(super) is_proven: bool,
     /// Calls that are not admitted.
     pub(super) unknown_calls: Reverse<usize>,
     /// Has it calls that are?
@@ -23,46 +37,108 @@ pub(super) struct Standing {
     pub(super) number: u64,
 }
 
-/// Connections of one kind.
+/// All connections that can give way.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     of_network: HashMap<IpAddr, OfNetwork>,
-}
-
-#[derive(Debug, Default)]
-struct OfNetwork {
-    connections: BTreeMap<Standing, Weak<Connection>>,
+    connections: usize,
     /// Unknown calls on all of them.
     calls: usize,
 }
 
+#[derive(Debug, Default)]
+struct OfNetwork {
+    idle: BTreeMap<Standing, Weak<Connection>>,
+    unknown: BTreeMap<Standing, Weak<Connection>>,
+    /// Unknown calls on all of them.
+    calls: usize,
+}
+
+impl OfNetwork {
+    fn of(&mut self, kind: Kind) -> &mut BTreeMap<Standing, Weak<Connection>> {
+        match kind {
+            Kind::Idle => &mut self.idle,
+            Kind::Unknown => &mut self.unknown,
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.idle.len() + self.unknown.len()
+    }
+
+    /// The one that gives way to a connection.
+    fn first(&self) -> Option<(Kind, Standing)> {
+        let idle = self.idle.keys().next().map(|first| (Kind::Idle, *first));
+        let first = idle.into_iter().chain(self.first_unknown());
+        first.min_by_key(|(kind, standing)| (standing.is_proven, *kind))
+    }
+
+    /// The one that gives way to a call.
+    fn first_unknown(&self) -> Option<(Kind, Standing)> {
+        self.unknown.keys().next().map(|first| (Kind::Unknown, *first))
+    }
+}
+
 impl Waiting {
     /// Adds a connection.
-    pub(super) fn add(&mut self, network: IpAddr, place: Standing, connection: Weak<Connection>) {
+    pub(super) fn add(
+        &mut self,
+        network: IpAddr,
+        (kind, standing): (Kind, Standing),
+        connection: Weak<Connection>,
+    ) {
         let of_network = self.of_network.entry(network).or_default();
-        of_network.calls += place.unknown_calls.0;
-        of_network.connections.insert(place, connection);
+        if of_network.of(kind).insert(standing, connection).is_none() {
+            of_network.calls += standing.unknown_calls.0;
+            self.calls += standing.unknown_calls.0;
+            self.connections += 1;
+        }
     }
 
     /// Takes a connection out; one that is not there is no error.
-    pub(super) fn remove(&mut self, network: IpAddr, place: Standing) -> Option<Weak<Connection>> {
+    pub(super) fn remove(
+        &mut self,
+        network: IpAddr,
+        (kind, standing): (Kind, Standing),
+    ) -> Option<Weak<Connection>> {
         let of_network = self.of_network.get_mut(&network)?;
-        let removed = of_network.connections.remove(&place)?;
-        of_network.calls -= place.unknown_calls.0;
-        if of_network.connections.is_empty() {
+        let removed = of_network.of(kind).remove(&standing)?;
+        of_network.calls -= standing.unknown_calls.0;
+        self.calls -= standing.unknown_calls.0;
+        self.connections -= 1;
+        if of_network.connections() == 0 {
             self.of_network.remove(&network);
         }
         Some(removed)
     }
 
-    /// Takes out the connection that is to give way.
+    /// Unknown calls on all connections.
+    pub(super) fn unknown_calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Takes out the connection that gives way to another one.
     pub(super) fn pop(&mut self) -> Option<Weak<Connection>> {
-        let most = |(_, of): &(&IpAddr, &OfNetwork)| {
-            let oldest = of.connections.keys().map(|place| place.number).next();
-            (of.calls, of.connections.len(), Reverse(oldest))
-        };
-        let (&network, of_network) = self.of_network.iter().max_by_key(most)?;
-        let &place = of_network.connections.keys().next()?;
-        self.remove(network, place)
+        let parts = self.of_network.iter().filter_map(|(network, of)| {
+            let is_more = of.connections() * self.of_network.len() > self.connections;
+            let first @ (_, standing) = of.first()?;
+            let key = (is_more, !standing.is_proven, of.connections(), of.calls);
+            Some(((key, Reverse(standing.number)), *network, first))
+        });
+        let (_, network, first) = parts.max_by_key(|(key, ..)| *key)?;
+        self.remove(network, first)
+    }
+
+    /// Takes out the connection that gives way where unknown calls are too many.
+    pub(super) fn pop_unknown(&mut self) -> Option<Weak<Connection>> {
+        let networks = self.of_network.values().filter(|of| of.calls > 0).count();
+        let parts = self.of_network.iter().filter_map(|(network, of)| {
+            let is_more = of.calls * networks > self.calls;
+            let first @ (_, standing) = of.first_unknown()?;
+            let key = (is_more, !standing.is_proven, of.calls, of.connections());
+            Some(((key, Reverse(standing.number)), *network, first))
+        });
+        let (_, network, first) = parts.max_by_key(|(key, ..)| *key)?;
+        self.remove(network, first)
     }
 }

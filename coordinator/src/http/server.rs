@@ -232,6 +232,7 @@ impl Serving {
                 self.connection.peer().prove(chain.collect());
                 // What it was trusted by may have been replaced since the handshake began.
                 if door.is_some_and(|door| door.still_admits(self.connection.peer(), &[])) {
+                    self.connection.proven();
                     self.answer(stream).await;
                 }
             }
