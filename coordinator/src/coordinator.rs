@@ -218,7 +218,9 @@ impl Coordinator {
     /// A stream is over.
     fn gone(&mut self, stream: StreamId) {
         let Some(node) = self.streams.close(stream) else { return };
-        tracing::warn!(node = ?node, "agent disconnected");
+        if self.jobs.is_stream_logged(self.context.now, &node) {
+            tracing::warn!(node = ?node, "agent disconnected");
+        }
         self.jobs.node_lost(self.context.now, &node);
     }
 
@@ -463,7 +465,9 @@ impl Coordinator {
         let Err(unsent) = self.streams.send(node, message) else { return };
         if unsent.is_slow {
             self.shared.counters.lose(Loss::SlowAgent, 1);
-            tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
+            if self.jobs.is_stream_logged(self.context.now, node) {
+                tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
+            }
         }
         self.gone(unsent.stream);
     }

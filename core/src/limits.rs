@@ -303,8 +303,9 @@ limits! {
         "none";
     CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
         "Connections at the same time",
-        "of the network with most idle connections, the one that is idle longest is closed for a \
-         further one; without an idle one, the oldest whose calls come from unknown clients",
+        "of the network with most connections that are idle or have calls of unknown clients, the \
+         one that is idle longest is closed for a further one, or else one with such calls; one \
+         with an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     UNKNOWN_CALLS_MAX: usize = 1024, Count, "coordinator",
         "Calls in progress whose client is not known yet",
@@ -458,13 +459,15 @@ limits! {
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     REFUSALS_LOGGED_PER_MINUTE_MAX: u64 = 6, Count, "coordinator",
-        "Refusals of agents of one network that the log has a minute, in the long run",
+        "Refusals of agents of one network, or of one node, that the log has a minute, in the long \
+         run; and lines about streams of one node",
         "further ones are counted alone",
-        "`memtape_losses_total{reason=\"caller_refused\"}`";
+        "`memtape_losses_total`";
     REFUSALS_LOGGED_AT_ONCE_MAX: u64 = 8, Count, "coordinator",
-        "Refusals of agents of one network that the log has at once",
+        "Refusals of agents of one network, or of one node, that the log has at once; and lines \
+         about streams of one node",
         "further ones are counted alone",
-        "`memtape_losses_total{reason=\"caller_refused\"}`";
+        "`memtape_losses_total`";
     BAD_TOKENS_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
         "Tokens of one network that are not valid in a minute, in the long run",
         "tokens of an OpenID provider from there are refused with status 429, unverified",

@@ -121,8 +121,8 @@ impl coordinator_server::Coordinator for Service {
         let first = first
             .measured(MESSAGE_DECODED_BYTES_MAX)
             .and_then(Measured::decode)
-            .map_err(|why| self.bad(&BadMessage::NotDecoded(why)))?;
-        let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
+            .map_err(|why| self.bad(&connection, &BadMessage::NotDecoded(why)))?;
+        let hello = wire::hello(first).map_err(|why| self.bad(&connection, &why))?;
         if !self.door.is_agent(connection.peer(), &hello.node) {
             return Err(self.no_agent(&connection, Some(&hello.node)));
         }
@@ -144,7 +144,7 @@ impl coordinator_server::Coordinator for Service {
         tokio::spawn(async move {
             let _open = open;
             tokio::select! {
-                () = service.listen(stream, incoming, unanswered) => {}
+                () = service.listen(stream, &connection, incoming, unanswered) => {}
                 _ = ended => {}
             }
             // The loop is gone: the coordinator stops.
@@ -191,6 +191,7 @@ impl Service {
     async fn listen(
         &self,
         stream: u64,
+        connection: &Connection,
         mut incoming: Streaming<Encoded<v1::AgentMessage>>,
         reports: Arc<Semaphore>,
     ) {
@@ -204,7 +205,7 @@ impl Service {
                 Ok(Some(admitted)) => admitted,
                 Ok(None) => continue,
                 Err(why) => {
-                    let _ = self.bad(&why);
+                    let _ = self.bad(connection, &why);
                     return;
                 }
             };
@@ -249,9 +250,12 @@ impl Service {
         ))
     }
 
-    fn bad(&self, why: &BadMessage) -> Status {
+    fn bad(&self, connection: &Connection, why: &BadMessage) -> Status {
         self.shared.counters.lose(Loss::BadMessage, 1);
-        tracing::warn!("an agent's stream is closed: {why}");
+        let peer = connection.peer();
+        if self.door.is_logged(peer) {
+            tracing::warn!(from = %peer.address, "an agent's stream is closed: {why}");
+        }
         Status::invalid_argument(why.to_string())
     }
 

@@ -65,8 +65,10 @@ pub(crate) struct Jobs {
     holdings: Holdings,
     /// How often nodes change what is remembered, and the owners on each.
     changes: ChangeRates,
-    /// How often the log has a line about a node's bad reports.
+    /// How often the log has a line about what a node reports.
     logged: Rates,
+    /// How often the log has a line about a node's streams.
+    streams_logged: Rates,
     next_serial: u32,
     /// Attempts whose machines may have something to say.
     touched: BTreeSet<u32>,
@@ -86,6 +88,11 @@ pub(crate) struct Announced {
 impl Jobs {
     /// No jobs yet.
     pub(crate) fn new(limits: Limits) -> Self {
+        let logged = Rates::new(
+            60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX,
+            REFUSALS_LOGGED_AT_ONCE_MAX,
+            NODES_MAX,
+        );
         Self {
             limits,
             attempts: BTreeMap::new(),
@@ -95,11 +102,8 @@ impl Jobs {
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
             changes: ChangeRates::default(),
-            logged: Rates::new(
-                60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX,
-                REFUSALS_LOGGED_AT_ONCE_MAX,
-                NODES_MAX,
-            ),
+            streams_logged: logged.clone(),
+            logged,
             next_serial: 0,
             touched: BTreeSet::new(),
         }
@@ -501,6 +505,9 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
         record.workload = up.workload;
     }
 }
+
+#[cfg(test)]
+mod logged_tests;
 
 #[cfg(test)]
 pub(in crate::state) mod tests {

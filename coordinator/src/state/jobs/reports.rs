@@ -6,6 +6,7 @@ use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::limits::NODES_MAX;
+use memtape_core::rates::Rates;
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
 
@@ -66,13 +67,20 @@ impl Jobs {
 
     /// The agent of a node opened a stream.
     pub(crate) fn attach(&mut self, now: Now, hello: Hello) {
-        tracing::info!(node = ?hello.node, version = ?hello.version, "agent connected");
+        if self.is_stream_logged(now, &hello.node) {
+            tracing::info!(node = ?hello.node, version = ?hello.version, "agent connected");
+        }
         let node = self.nodes.entry(hello.node).or_default();
         node.boot_id = hello.boot_id;
         node.version = hello.version;
         node.is_connected = true;
         (node.heard_ns, node.reported_ns) = (now.mono_ns, now.mono_ns);
         node.has_reported = false;
+    }
+
+    /// Is an event of a node's streams worth a line in the log?
+    pub(crate) fn is_stream_logged(&mut self, now: Now, node: &str) -> bool {
+        self.streams_logged.take(now.mono_ns, node).is_ok()
     }
 
     /// A stream replaced another that was alive. An agent that lost its connection does that now
@@ -111,7 +119,9 @@ impl Jobs {
             Ok(announced) => announced,
             Err(loss) => {
                 context.lose(loss);
-                tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
+                if self.logged.take(context.now.mono_ns, node).is_ok() {
+                    tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
+                }
                 return;
             }
         };
@@ -153,8 +163,8 @@ impl Jobs {
         node.reported_ns = context.now.mono_ns;
         node.gpus = report.gpus;
         node.host = report.host;
-        node.note_spool(context, name, report.spool);
-        node.note_refused(context, name, report.refused);
+        node.note_spool(context, name, report.spool, &mut self.logged);
+        node.note_refused(context, name, report.refused, &mut self.logged);
         if report.bad_ranks > 0 {
             context.push(Effect::Lose(Loss::BadRank, report.bad_ranks));
             if self.logged.take(context.now.mono_ns, name).is_ok() {
@@ -392,7 +402,7 @@ impl Attempt {
 impl Node {
     /// Counts what the agent has dropped from its spool since its last report. After a restart of
     /// the coordinator its counters begin at zero, and so does this comparison.
-    fn note_spool(&mut self, context: &mut Context, name: &str, spool: Spool) {
+    fn note_spool(&mut self, context: &mut Context, name: &str, spool: Spool, logged: &mut Rates) {
         let before = std::mem::replace(&mut self.spool, spool);
         let steps = spool.steps_dropped.saturating_sub(before.steps_dropped);
         let snapshots = spool.snapshots_dropped.saturating_sub(before.snapshots_dropped);
@@ -403,16 +413,24 @@ impl Node {
         context.push(Effect::Lose(Loss::SpooledSteps, steps));
         context.push(Effect::Lose(Loss::SpooledSnapshots, snapshots));
         context.push(Effect::Lose(Loss::SpooledFacts, facts));
-        tracing::warn!(
-            node = ?name, steps, snapshots, facts,
-            "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
-        );
+        if logged.take(context.now.mono_ns, name).is_ok() {
+            tracing::warn!(
+                node = ?name, steps, snapshots, facts,
+                "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
+            );
+        }
     }
 }
 
 impl Node {
     /// Counts the tapes that the agent has refused since its last report, as `note_spool` does.
-    fn note_refused(&mut self, context: &mut Context, name: &str, refused: RefusedTapes) {
+    fn note_refused(
+        &mut self,
+        context: &mut Context,
+        name: &str,
+        refused: RefusedTapes,
+        logged: &mut Rates,
+    ) {
         let before = std::mem::replace(&mut self.refused, refused);
         let more = [
             (Loss::TapeCopies, refused.copies, before.copies),
@@ -421,8 +439,10 @@ impl Node {
             (Loss::TapesWithoutRoom, refused.no_room, before.no_room),
         ];
         for (loss, now, before) in more.into_iter().filter(|(_, now, before)| now > before) {
-            let reason: &str = loss.into();
-            tracing::warn!(node = ?name, files = now - before, "an agent refused tapes: {reason}");
+            if logged.take(context.now.mono_ns, name).is_ok() {
+                let (files, reason): (u64, &str) = (now - before, loss.into());
+                tracing::warn!(node = ?name, files, "an agent refused tapes: {reason}");
+            }
             context.push(Effect::Lose(loss, now - before));
         }
     }

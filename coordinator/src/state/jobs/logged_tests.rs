@@ -1,0 +1,98 @@
+//! Tests of how many lines of the log a node causes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::*;
+use crate::state::jobs::ownership::tests::owned;
+use crate::state::jobs::tests::limits;
+use crate::state::messages::{Hello, RefusedTapes, Report, Spool};
+
+/// Counts the lines of this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicU64>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn at(seconds: u64) -> Context {
+    Context::new(Now { mono_ns: seconds * SECOND_NS, ..Now::default() })
+}
+
+/// What was counted as lost.
+fn lost(mut context: Context) -> u64 {
+    let effects = std::iter::from_fn(|| context.pop());
+    effects.map(|effect| if let Effect::Lose(_, count) = effect { count } else { 0 }).sum()
+}
+
+#[test]
+fn a_node_causes_a_bounded_number_of_log_lines() {
+    type Flood = fn(&mut Jobs, &mut Context, &str, u64);
+    let floods: [(Flood, u64); 4] = [
+        (|jobs, context, node, _| jobs.rank_up(context, node, owned("t", "job", 0, 1), None), 1),
+        (|jobs, context, node, _| jobs.attach(context.now, hello(node)), 0),
+        (
+            |jobs, context, node, number| {
+                let spool = Spool { facts_dropped: number, ..Spool::default() };
+                jobs.report(context, node, Report { spool, ..Report::default() }, None);
+            },
+            1,
+        ),
+        (
+            |jobs, context, node, number| {
+                let refused = RefusedTapes { copies: number, ..RefusedTapes::default() };
+                jobs.report(context, node, Report { refused, ..Report::default() }, None);
+            },
+            1,
+        ),
+    ];
+    let per_minute = REFUSALS_LOGGED_PER_MINUTE_MAX + REFUSALS_LOGGED_AT_ONCE_MAX;
+    for (index, (flood, lost_each)) in floods.into_iter().enumerate() {
+        let (mut jobs, lines) = (Jobs::new(limits()), Lines::default());
+        jobs.announce(Now::default(), "node-a", owned("t", "job", 0, 1)).unwrap();
+        jobs.attach(Now::default(), hello("stolen"));
+        jobs.attach(Now::default(), hello("node-b"));
+        let count = || lines.0.load(SeqCst);
+        tracing::subscriber::with_default(lines.clone(), || {
+            let mut all_lost = 0;
+            for number in 1..=600 {
+                let mut context = at(number / 10);
+                flood(&mut jobs, &mut context, "stolen", number);
+                all_lost += lost(context);
+            }
+            assert!((1..=per_minute).contains(&count()), "{index}: {} lines", count());
+            assert_eq!(all_lost, 600 * lost_each, "{index}: all are counted");
+            // Those of another node are there.
+            let before = count();
+            flood(&mut jobs, &mut at(60), "node-b", 1);
+            assert_eq!(count(), before + 1, "{index}");
+        });
+    }
+}
+
+fn hello(node: &str) -> Hello {
+    let (boot_id, version) = (String::new(), String::new());
+    Hello { node: node.to_string(), boot_id, version }
+}
