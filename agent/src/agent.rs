@@ -7,13 +7,14 @@
 //! takes time is handed out as [`Work`]. `run.rs` carries it out on a node, a simulation in its
 //! own way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::census::Census;
 use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::redaction::Redaction;
 use memtape_core::roles;
+use memtape_core::sharing::Amounts;
 
 use crate::capture::agent_initiated::AgentInitiated;
 use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
@@ -34,6 +35,7 @@ use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
 
+mod announcing;
 mod spooling;
 
 /// Everything that can happen to an agent.
@@ -69,20 +71,19 @@ pub(crate) struct Agent {
     captures: Captures,
     censuses: Censuses,
     session: Option<Session>,
-    /// What was said of each rank on the present stream.
-    announced: BTreeMap<TapeKey, RankUp>,
+    announcements: announcing::Announcements,
     /// Records wait for the next acknowledgement.
     has_more: bool,
     report_interval: Duration,
     /// Since when there is no coordinator.
     alone_since_ns: u64,
+    /// When a report was last acknowledged on the present stream, or the stream began.
+    acked_ns: u64,
     alone: AgentInitiated,
     /// None keeps nothing on disk.
     spool: Option<Spool>,
     /// Tapes of which the spool was asked what it has.
     recalled: BTreeSet<TapeKey>,
-    /// Ranks without tapes that were announced on the present stream, and whether they were ended.
-    announced_tapeless: BTreeMap<String, bool>,
     own_upload: Option<spooling::CaptureUpload>,
     /// What the log says of the spool.
     spool_state: spooling::SpoolState,
@@ -114,14 +115,14 @@ impl Agent {
             deliveries: Deliveries::default(),
             censuses: Censuses::default(),
             session: None,
-            announced: BTreeMap::new(),
+            announcements: announcing::Announcements::default(),
             has_more: false,
             report_interval: config.report_interval,
             alone_since_ns: now.mono_ns,
+            acked_ns: now.mono_ns,
             alone,
             spool,
             recalled: BTreeSet::new(),
-            announced_tapeless: BTreeMap::new(),
             own_upload: None,
             spool_state: spooling::SpoolState::default(),
             keep_again_ns: 0,
@@ -150,6 +151,7 @@ impl Agent {
             looked_ns: now.mono_ns,
             report_interval: self.report_interval,
             is_connected: self.session.is_some(),
+            acked_ns: self.acked_ns,
             tapes: self.tapes.iter().count(),
             refused: self.tapes.refused(),
             spool: spool.map(|spool| (spool.bytes(), spool.dropped())),
@@ -252,6 +254,9 @@ impl Agent {
             }
             StreamEvent::Message(Incoming::Ack(number)) => {
                 let number = self.deliveries.acked(number);
+                if number > 0 {
+                    self.acked_ns = now.mono_ns;
+                }
                 self.captures.acked(number);
                 if let Some(spool) = &mut self.spool {
                     spool.acked(number);
@@ -272,7 +277,7 @@ impl Agent {
         self.report_interval = asked.clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX);
         self.look_at_store(&session.store);
         self.session = Some(session);
-        self.announced.clear();
+        self.acked_ns = now.mono_ns;
         self.deliveries.start_stream();
         self.censuses.start_stream();
         self.captures.start_stream();
@@ -280,7 +285,7 @@ impl Agent {
         // started must not say so before it has looked.
         self.look(now);
         self.recall();
-        self.announced_tapeless.clear();
+        self.announcements.start_stream(self.tapes.iter().map(|(key, _)| key).collect());
         if let Some(spool) = &mut self.spool {
             spool.start_stream();
         }
@@ -308,43 +313,26 @@ impl Agent {
 
     /// Sends what the coordinator does not know yet on this stream.
     fn send_news(&mut self, now: Now) {
-        if self.session.is_none() || !self.announce_tapeless() || !self.announce_ranks() {
+        if self.session.is_none() {
             return;
         }
+        let announced = self.announce(now);
         self.send_answers();
-        let Ok(kept) = self.send_kept() else { return };
+        let is_first = self.deliveries.next_number() == 1;
+        if is_first && !(announced.has_awaited && announced.has_tapeless) {
+            return;
+        }
+        // What is kept of a rank comes after its announcement.
+        let kept = if announced.has_tapeless { self.send_kept() } else { Ok(None) };
+        let Ok(kept) = kept else { return };
         if self.spool.as_mut().is_some_and(Spool::take_has_lost) {
             self.deliveries.distrust_kept();
         }
         let Some(drained) = self.send_report(now, kept) else { return };
-        self.send_ends(now, &drained);
-        self.send_last(now);
-    }
-
-    /// Announces ranks that are new or changed; false when the queue is full.
-    fn announce_ranks(&mut self) -> bool {
-        let mut news = Vec::new();
-        for (key, known) in self.tapes.iter() {
-            let was_ended = self.deliveries.is_down_sent(key) || self.deliveries.is_settled(key);
-            if was_ended && known.life.death().is_none() {
-                self.deliveries.revive(key);
-                self.announced.remove(&key);
-            }
-            if known.is_cut && self.announced.contains_key(&key) {
-                continue;
-            }
-            let up = rank_up(known);
-            if self.announced.get(&key) != Some(&up) {
-                news.push((key, up));
-            }
+        self.send_ends(now, drained);
+        if announced.has_tapeless {
+            self.send_last(now);
         }
-        for (key, up) in news {
-            if !self.send(wire::up_message(up.clone())) {
-                return false;
-            }
-            self.announced.insert(key, up);
-        }
-        true
     }
 
     /// The tapes whose ends were not sent on this stream, or of which something else is still to
@@ -370,8 +358,10 @@ impl Agent {
         let records_kept = kept.iter().flat_map(|(_, kept)| kept);
         let records_kept: usize = records_kept.map(|rank| rank.steps().len()).sum();
         let later = self.later();
+        let mut tapes = self.unended(|key| self.censuses.has_unsent(key));
+        tapes.retain(|(key, _)| self.announcements.has_said(*key));
         let asked = report::Asked {
-            tapes: self.unended(|key| self.censuses.has_unsent(key)),
+            tapes,
             later: &later,
             records_max: STEPS_PER_REPORT_MAX.saturating_sub(records_kept),
         };
@@ -424,22 +414,28 @@ impl Agent {
     }
 
     /// Reports processes that are gone, after the last of their steps and their last census, which
-    /// may be late.
-    fn send_ends(&mut self, now: Now, drained: &[TapeKey]) {
+    /// may be late: of each user one after the other, so that the queue is not full of one user's.
+    fn send_ends(&mut self, now: Now, mut drained: Vec<TapeKey>) {
+        let mut before = Amounts::<u32>::default();
+        drained.sort_by_cached_key(|key| {
+            let account = self.tapes.get(*key).map_or(0, |known| known.account);
+            before.add(account, 1);
+            before.of(account)
+        });
         for key in drained {
-            if self.deliveries.is_down_sent(*key) {
+            if self.deliveries.is_down_sent(key) {
                 continue;
             }
-            let Some(known) = self.tapes.get(*key) else { continue };
+            let Some(known) = self.tapes.get(key) else { continue };
             let Some(death) = known.life.death() else { continue };
             let is_counted = self.takes_censuses() && !known.is_cut;
-            if is_counted && !self.censuses.may_end(now.mono_ns, *key) {
+            if is_counted && !self.censuses.may_end(now.mono_ns, key) {
                 continue;
             }
             let message = wire::rank_down(known.tape_id(), death, known.status.step);
             if self.send(message) {
-                self.deliveries.down_sent(*key);
-                self.censuses.end_sent(*key);
+                self.deliveries.down_sent(key);
+                self.censuses.end_sent(key);
             }
         }
     }
@@ -542,7 +538,7 @@ impl Agent {
     fn forget(&mut self, key: TapeKey, tape_id: &str) {
         self.deliveries.forget(key);
         self.censuses.forget(key);
-        self.announced.remove(&key);
+        self.announcements.forget(key);
         self.recalled.remove(&key);
         self.alone.forget(tape_id);
     }

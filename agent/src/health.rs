@@ -15,6 +15,7 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
@@ -35,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Looks that may be missed before the agent counts as stuck.
 const MISSED_MAX: u32 = 10;
 
+/// Time without an acknowledged report, beside the interval of reports.
+const ACK_WAIT: Duration = Duration::from_secs(ACK_WAIT_SECONDS_MAX);
+
 /// The state of an agent at its last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Health {
@@ -42,6 +46,8 @@ pub(crate) struct Health {
     pub(crate) looked_ns: u64,
     pub(crate) report_interval: Duration,
     pub(crate) is_connected: bool,
+    /// When a report was last acknowledged on the present stream, or the stream began.
+    pub(crate) acked_ns: u64,
     /// Times that the coordinator had another store than before.
     pub(crate) store_changes: u64,
     pub(crate) tapes: usize,
@@ -59,16 +65,21 @@ enum Unready {
     Stuck,
     #[error("no coordinator is connected, and there is no spool: what happens now is not kept")]
     KeepsNothing,
+    #[error("a coordinator is connected, and acknowledges no report")]
+    Unheard,
 }
 
 impl Health {
     fn unready(&self, now_ns: u64) -> Option<Unready> {
         let patience = self.report_interval.saturating_mul(MISSED_MAX);
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
+        let heard = Duration::from_nanos(now_ns.saturating_sub(self.acked_ns));
+        let is_heard = heard <= ACK_WAIT.saturating_add(self.report_interval);
         match self {
             _ if self.looked_ns == 0 => Some(Unready::NotStarted),
             _ if passed > patience => Some(Unready::Stuck),
             _ if !self.is_connected && self.spool.is_none() => Some(Unready::KeepsNothing),
+            _ if self.is_connected && !is_heard => Some(Unready::Unheard),
             _ => None,
         }
     }
@@ -209,6 +220,7 @@ mod tests {
             looked_ns: 100 * SECOND_NS,
             report_interval: Duration::from_secs(1),
             is_connected: true,
+            acked_ns: 100 * SECOND_NS,
             store_changes: 1,
             tapes: 8,
             refused: Refused { copies: 3, ..Refused::default() },
@@ -228,6 +240,11 @@ mod tests {
         check(Health { is_connected: false, ..healthy() }, 0, None);
         let alone = Health { is_connected: false, spool: None, ..healthy() };
         check(alone, 0, Some(Unready::KeepsNothing));
+        let acked = |before_s: u64| Health { acked_ns: (100 - before_s) * SECOND_NS, ..healthy() };
+        check(acked(ACK_WAIT_SECONDS_MAX + 1), 0, None);
+        check(acked(ACK_WAIT_SECONDS_MAX + 2), 0, Some(Unready::Unheard));
+        let alone = Health { is_connected: false, ..acked(ACK_WAIT_SECONDS_MAX + 2) };
+        check(alone, 0, None);
     }
 
     #[tokio::test]
@@ -249,7 +266,11 @@ mod tests {
             said
         };
         assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
-        published.set(Health { looked_ns: clock::now().mono_ns, ..healthy() });
+        published.set(Health {
+            looked_ns: clock::now().mono_ns,
+            acked_ns: clock::now().mono_ns,
+            ..healthy()
+        });
         assert!(ask("/readyz").await.ends_with("ready\n"));
         assert!(ask("/healthz").await.ends_with("ok\n"));
         let metrics = ask("/metrics").await;

@@ -2,11 +2,14 @@
 
 use memtape_agent::testing::{MemoryRank, Now, SMALL};
 use memtape_core::identity::Identity;
-use memtape_core::limits::{AGENT_CAPTURES_PER_USER_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX};
-use memtape_core::tape::layout::Sizes;
+use memtape_core::limits::{
+    AGENT_CAPTURES_PER_USER_MAX, ANNOUNCEMENT_WAIT_SECONDS_MAX, ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX,
+    ANNOUNCEMENTS_PER_ROUND_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX,
+};
+use memtape_core::tape::layout::{Sizes, device};
 use memtape_proto::v1;
 
-use super::{SECOND_NS, Said, ToAgent, World};
+use super::{SECOND_NS, Said, ToAgent, World, is_of};
 
 /// The user who wants much; ranks of a world are root's.
 const OTHER: u32 = 1001;
@@ -26,6 +29,11 @@ impl World {
             deadline_ms: 60_000,
             ..v1::CaptureRequest::default()
         }));
+    }
+
+    fn ups(&self, rank: &MemoryRank) -> usize {
+        let is_up = |said: &&Said| matches!(said, Said::RankUp(up) if up.tape_id == rank.tape_id());
+        self.said.iter().filter(is_up).count()
     }
 
     fn acknowledge(&mut self) {
@@ -91,7 +99,7 @@ fn captures_taken_alone_are_bounded_by_user() {
     }
     crate::agent_captures::connect_and_read(&mut world);
     let captures = crate::agent_captures::captures(&world);
-    let own = captures.iter().filter(|(_, tape)| tape == world.ranks[0].tape_id()).count();
+    let own = captures.iter().filter(|(_, tape)| is_of(tape, &world.ranks[0])).count();
     let of_others = captures.len() - own;
     assert_eq!(own, 1);
     // One comes back every half second.
@@ -206,4 +214,108 @@ fn subordinate_users_are_one_user() {
         assert_eq!(world.steps(rank).last(), Some(&4), "rank {rank}");
     }
     drop(others);
+}
+
+/// 900 tapes of another user say another device at every look.
+#[test]
+fn tapes_that_change_all_the_time_silence_no_other_user() {
+    let mut world = World::new(2, |_| ());
+    let others: Vec<_> = (0..900).map(|pid| world.start_of(OTHER, 500 + pid, TINY)).collect();
+    let mut value = 0;
+    let mut look = |world: &mut World| {
+        value += 1;
+        others.iter().for_each(|rank| rank.set_device(device::UUID, value));
+        world.train(1);
+        world.tick();
+        world.acknowledge();
+    };
+    world.connect_to_minor(6);
+    let rounds = 902_usize.div_ceil(ANNOUNCEMENTS_PER_ROUND_MAX);
+    (0..rounds).for_each(|_| look(&mut world));
+    assert_eq!(world.steps(0), (1..=rounds as u64).collect::<Vec<_>>(), "after {rounds} rounds");
+    let looks = 4 * ANNOUNCEMENT_WAIT_SECONDS_MAX;
+    for step in 1..=looks {
+        look(&mut world);
+        assert_eq!(world.steps(0).last(), Some(&(rounds as u64 + step)), "every step at once");
+    }
+    // A change of ours is announced at the next look, as is a new rank, and an end after three.
+    world.ranks[1].set_device(device::UUID, 77);
+    world.ranks.push(world.start_of(0, 9, SMALL));
+    let before = world.ups(&world.ranks[1]);
+    look(&mut world);
+    assert_eq!((world.ups(&world.ranks[1]) - before, world.ups(&world.ranks[2])), (1, 1));
+    world.ranks[0].kill();
+    (0..3).for_each(|_| look(&mut world));
+    assert!(world.down(0).is_some(), "the end is said");
+    let ups: usize = others.iter().map(|rank| world.ups(rank)).sum();
+    let minutes = (rounds as u64 + looks).div_ceil(60) + 1;
+    let again = TAPES_PER_NODE_MAX as u64 + minutes * ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX;
+    assert!(ups as u64 <= 900 + again, "{ups} announcements of the others");
+}
+
+/// As before, and their processes seem to end and to come back.
+#[test]
+fn processes_that_come_and_go_silence_no_other_user() {
+    let mut world = World::new(1, |_| ());
+    let mut others: Vec<_> = (0..900).map(|pid| world.start_of(OTHER, 500 + pid, TINY)).collect();
+    world.connect_to_minor(6);
+    (0..8).for_each(|_| world.tick());
+    for look in 0..200_u64 {
+        others.iter_mut().for_each(|rank| match look % 4 {
+            3 => rank.come_back(),
+            _ => rank.kill(),
+        });
+        world.train(1);
+        world.tick();
+        world.acknowledge();
+        assert_eq!(world.steps(0).last(), Some(&(look + 1)), "every step at once");
+    }
+    world.ranks[0].kill();
+    for _ in 0..4 {
+        world.tick();
+        world.acknowledge();
+    }
+    assert!(world.down(0).is_some(), "the end is said");
+    let ups: usize = others.iter().map(|rank| world.ups(rank)).sum();
+    let again = TAPES_PER_NODE_MAX as u64 + 4 * ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX;
+    assert!(ups as u64 <= 900 + again, "{ups} announcements of the others");
+}
+
+/// A change waits for the change before, and is not lost.
+#[test]
+fn a_tape_is_announced_again_at_once_and_then_after_a_time() {
+    let mut world = World::new(1, |_| ());
+    world.connect_to_minor(6);
+    let ups = |world: &World| world.ups(&world.ranks[0]);
+    for (value, looks, expected) in [(1, 1, 2), (2, ANNOUNCEMENT_WAIT_SECONDS_MAX - 1, 2)] {
+        world.ranks[0].set_device(device::UUID, value);
+        (0..looks).for_each(|_| world.tick());
+        assert_eq!(ups(&world), expected);
+    }
+    world.tick();
+    assert_eq!(ups(&world), 3);
+    (0..2 * ANNOUNCEMENT_WAIT_SECONDS_MAX).for_each(|_| world.tick());
+    assert_eq!(ups(&world), 3, "nothing has changed");
+}
+
+/// The first report says that all tapes were announced.
+#[test]
+fn the_first_report_comes_after_all_announcements() {
+    let mut world = World::new(2, |_| ());
+    let others: Vec<_> = (0..900).map(|pid| world.start_of(OTHER, 500 + pid, TINY)).collect();
+    world.connect_to_minor(6);
+    assert!(world.ups(&world.ranks[0]) == 1 && world.ups(&world.ranks[1]) == 1, "by turns");
+    let is_report = |said: &Said| matches!(said, Said::Report(_));
+    let mut more = Vec::new();
+    let mut rounds = 1;
+    while !world.said.iter().any(is_report) {
+        // What comes later does not hold it up.
+        more.extend((0..20).map(|pid| world.start_of(1002, 2000 + 20 * rounds + pid, TINY)));
+        world.tick();
+        rounds += 1;
+        assert!(rounds <= 8, "{rounds} rounds");
+    }
+    let first = world.said.iter().position(is_report).expect("a report");
+    world.said.truncate(first);
+    assert!(others.iter().all(|rank| world.ups(rank) == 1));
 }

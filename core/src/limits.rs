@@ -215,6 +215,25 @@ limits! {
         "Messages that wait for one stream",
         "the agent skips a report; the coordinator closes the stream",
         "`memtape_losses_total{reason=\"slow_agent\"}`";
+    ANNOUNCEMENTS_PER_ROUND_MAX: usize = 192, Count, "agent",
+        "Announcements of ranks that are queued at once, by user in turns; the rest of the queue is \
+         for answers, reports and ends",
+        "further announcements wait for the next report; their tapes are in no report yet",
+        "none";
+    ANNOUNCEMENT_WAIT_SECONDS_MAX: u64 = 30, Seconds, "agent",
+        "The time that a change of an announced tape waits after the change before",
+        "the tape is announced again",
+        "none";
+    ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX: u64 = 300, Count, "agent",
+        "Changes of announced tapes of a node in a minute, in the long run, by user in turns; at \
+         once as many as an agent knows tapes",
+        "further changes wait",
+        "none";
+    ACK_WAIT_SECONDS_MAX: u64 = 60, Seconds, "agent",
+        "The time without an acknowledged report while a coordinator is connected, beside the \
+         interval of reports",
+        "`/readyz` says that the agent is not ready",
+        "its answer";
     REPORT_INTERVAL_SECONDS_MAX: u64 = 60, Seconds, "agent, coordinator",
         "The time between two reports",
         "a longer setting is refused; the agent shortens what a coordinator asks for",

@@ -226,23 +226,6 @@ impl Agent {
         );
     }
 
-    /// Announces the ranks of which only the spool knows; false when the queue is full.
-    pub(super) fn announce_tapeless(&mut self) -> bool {
-        let Some(spool) = &self.spool else { return true };
-        let is_announced = |tape_id: &str| self.announced_tapeless.contains_key(tape_id);
-        let tapeless = spool
-            .ups()
-            .filter(|up| !is_announced(up.tape_id()) && self.tapes.find(up.tape_id()).is_none());
-        for up in tapeless.cloned().collect::<Vec<_>>() {
-            let tape_id = up.tape_id().to_string();
-            if !self.send(wire::up_message(up)) {
-                return false;
-            }
-            self.announced_tapeless.insert(tape_id, false);
-        }
-        true
-    }
-
     /// Sends the kept ends whose turn it is. The step records that come next, with the number
     /// they reach to; `Err` when the queue is full.
     pub(super) fn send_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, QueueFull> {
@@ -256,7 +239,7 @@ impl Agent {
                     if self.tapes.find(&tape_id).is_none() && !self.send(*message) {
                         return Err(QueueFull);
                     }
-                    if let Some(is_ended) = self.announced_tapeless.get_mut(&tape_id) {
+                    if let Some(is_ended) = self.announcements.tapeless.get_mut(&tape_id) {
                         *is_ended = true;
                     }
                     let report = self.deliveries.next_number();
@@ -286,7 +269,8 @@ impl Agent {
             return;
         }
         let unended: Vec<String> = self
-            .announced_tapeless
+            .announcements
+            .tapeless
             .iter()
             .filter(|(_, is_ended)| !**is_ended)
             .map(|(tape_id, _)| tape_id.clone())
@@ -296,7 +280,7 @@ impl Agent {
             if !self.send(wire::rank_down(&tape_id, &death, 0)) {
                 return;
             }
-            self.announced_tapeless.insert(tape_id, true);
+            self.announcements.tapeless.insert(tape_id, true);
         }
     }
 

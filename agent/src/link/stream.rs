@@ -63,6 +63,11 @@ impl Session {
         Ok(Self { outgoing, report_interval, minor, store })
     }
 
+    /// Messages for which the queue has room.
+    pub(crate) fn room(&self) -> usize {
+        self.outgoing.capacity()
+    }
+
     /// Queues a message, without what the coordinator does not know; false when the queue is full.
     pub(crate) fn send(&self, message: Outgoing) -> bool {
         self.outgoing.try_send(message.into_raw(self.minor)).is_ok()

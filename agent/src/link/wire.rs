@@ -80,6 +80,11 @@ impl RankUp {
     pub(crate) fn tape_id(&self) -> &str {
         &self.0.tape_id
     }
+
+    /// The user whose rank it is; root where an earlier version did not say it.
+    pub(crate) fn uid(&self) -> u32 {
+        self.0.owner.as_ref().map_or(0, |owner| owner.uid)
+    }
 }
 
 /// A message from the coordinator.

@@ -252,6 +252,16 @@ impl MemoryRank {
         self.tape.words().set(self.lane.head + word, value);
     }
 
+    /// Says something of the device, true or not.
+    pub fn set_device(&self, word: usize, value: u64) {
+        self.tape.words().set(header::DEVICES + word, value);
+    }
+
+    /// Takes the lock again.
+    pub fn come_back(&mut self) {
+        self.tape.hold(true);
+    }
+
     /// Says how many steps are finished, true or not.
     pub fn set_step(&self, step: u64) {
         self.tape.words().set(header::STEP, step);

@@ -295,31 +295,32 @@ impl SimulatedAgent {
 
     /// The next thing the agent wants, messages first; none when it waits.
     pub fn poll(&mut self) -> Option<Output> {
-        let receiver = self.outgoing.as_mut();
-        if let Some(message) = receiver.and_then(|receiver| receiver.try_recv().ok()) {
-            return Some(Output::Message(message));
-        }
-        Some(match self.agent.take_work()? {
-            Work::Count(key, count) => {
-                match &mut self.counts {
+        loop {
+            let receiver = self.outgoing.as_mut();
+            if let Some(message) = receiver.and_then(|receiver| receiver.try_recv().ok()) {
+                return Some(Output::Message(message));
+            }
+            match self.agent.take_work()? {
+                Work::Count(key, count) => match &mut self.counts {
                     Some(counts) => counts.push_back((key, count)),
                     None => self.count(key, count),
+                },
+                Work::Rewind(id, rewind) => {
+                    self.rewinds.insert(id, rewind);
+                    return Some(Output::Rewind { id: id.0 });
                 }
-                return self.poll();
+                Work::Upload(id, key, snapshot, time_left) => {
+                    return Some(Output::Upload {
+                        id: id.0,
+                        capture_id: key.capture_id,
+                        tape_id: key.tape_id,
+                        hash: *snapshot.hash.as_bytes(),
+                        snapshot: snapshot.bytes,
+                        time_left,
+                    });
+                }
             }
-            Work::Rewind(id, rewind) => {
-                self.rewinds.insert(id, rewind);
-                Output::Rewind { id: id.0 }
-            }
-            Work::Upload(id, key, snapshot, time_left) => Output::Upload {
-                id: id.0,
-                capture_id: key.capture_id,
-                tape_id: key.tape_id,
-                hash: *snapshot.hash.as_bytes(),
-                snapshot: snapshot.bytes,
-                time_left,
-            },
-        })
+        }
     }
 }
 
