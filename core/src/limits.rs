@@ -360,7 +360,7 @@ limits! {
         "Time that the upload of one snapshot takes, from its turn on",
         "the upload is refused, and the agent tries again",
         "`memtape_losses_total{reason=\"slow_upload\"}`";
-    UPLOAD_PART_SECONDS_MAX: u64 = 5, Seconds, "coordinator",
+    UPLOAD_PART_SECONDS_MAX: u64 = 10, Seconds, "coordinator",
         "Time that each 1 MiB of a snapshot takes while its upload holds room",
         "the upload is refused, and the agent tries again",
         "`memtape_losses_total{reason=\"slow_upload\"}`";

@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant};
 /// Bytes that come in each part's time. An agent's chunk is as large.
 const PART_BYTES: usize = CHUNK_BYTES_MAX;
 
-/// Time for one part.
+/// Time for one part: enough for a link of 1 Mbit/s, or for one window of HTTP/2 each 300 ms.
 const PART_TIME: Duration = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
 
 /// The snapshot of an upload comes too slowly.
@@ -73,6 +73,8 @@ mod tests {
         for chunk_bytes in [4 << 10, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX - 1] {
             assert_eq!(lasts(chunk_bytes, 625_000, whole).await, None, "{chunk_bytes}");
         }
+        // A window of 32 KiB each 300 ms.
+        assert_eq!(lasts(4 << 10, (32 << 10) * 10 / 3, whole).await, None);
         // A byte each second, and little all the time.
         assert_eq!(lasts(1, 1, 1000).await, Some(UPLOAD_PART_SECONDS_MAX));
         assert_eq!(lasts(100, 100_000, whole).await, Some(UPLOAD_PART_SECONDS_MAX));
