@@ -216,8 +216,8 @@ limits! {
         "the agent skips a report; the coordinator closes the stream",
         "`memtape_losses_total{reason=\"slow_agent\"}`";
     ANNOUNCEMENTS_PER_ROUND_MAX: usize = 192, Count, "agent",
-        "Announcements of ranks that are queued at once, by user in turns; the rest of the queue is \
-         for answers, reports and ends",
+        "Announcements of ranks that are queued at once, by user in turns; the rest of the queue \
+         is for answers, reports and ends",
         "further announcements wait for the next report; their tapes are in no report yet",
         "none";
     ANNOUNCEMENT_WAIT_SECONDS_MAX: u64 = 30, Seconds, "agent",
