@@ -1,6 +1,7 @@
 //! Writing to a terminal, a file or a pipe that may have gone away, and keeping what strangers
 //! wrote from driving the terminal.
 
+use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -83,7 +84,26 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 /// Writes one JSON value on one line to stdout.
 /// Fails as [`print`] does.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print_as_it_is(&serde_json::to_string(value)?)
+    print_as_it_is(&json(value)?)
+}
+
+/// A value as JSON on one line, without control characters: those that JSON itself lets stand
+/// (DEL, and U+0080 to U+009F, some of which begin escape sequences) are written as `\u009b`.
+/// Fails when the value cannot be JSON.
+pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    if !text.contains(char::is_control) {
+        return Ok(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for mark in text.chars() {
+        match mark.is_control() {
+            // Only in strings: JSON on one line has no control characters elsewhere.
+            true => write!(out, "\\u{:04x}", u32::from(mark)).unwrap_or_default(),
+            false => out.push(mark),
+        }
+    }
+    Ok(out)
 }
 
 /// An error and its causes in one line. Errors of the operating system have plain words.
@@ -182,6 +202,15 @@ mod tests {
     fn strangers_do_not_drive_the_terminal() {
         assert_eq!(clean("a\u{1b}[31mb\nc"), "a\u{fffd}[31mb\u{fffd}c");
         assert_eq!(one_line("error:\n  one\ttwo\u{7}\n"), "error: one two\u{fffd}");
+    }
+
+    #[test]
+    fn json_has_no_control_characters() {
+        let said = "train.py \u{9b}31m \u{7f} \u{85} \u{1b}[0m é \u{a0}\n";
+        let text = json(&[said]).unwrap();
+        let expected = "[\"train.py \\u009b31m \\u007f \\u0085 \\u001b[0m é \u{a0}\\n\"]";
+        assert_eq!(text, expected);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [said]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use memtape_proto::api::Lines;
 use super::names::{check_rank, one_job};
 use crate::client::parse;
 use crate::globals::Globals;
+use crate::output;
 use crate::read::tape_file;
 use crate::render::lines;
 use crate::watch::Watch;
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     if !files.is_empty() && files.len() == args.of.len() {
         return args.watch.print(|| {
             let found = of_tapes(&files, args.rank)?;
-            Ok(if globals.json { serde_json::to_string(&found)? } else { text(&found, args.rank) })
+            Ok(if globals.json { output::json(&found)? } else { text(&found, args.rank) })
         });
     }
     let asked = match (args.of.as_slice(), &args.named) {
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     let query: Vec<(&str, &str)> = rank.iter().map(|rank| ("rank", rank.as_str())).collect();
     args.watch.print(|| {
         let answer = client.get(&["jobs", &job, "lines"], &query)?;
-        Ok(if globals.json { answer.to_string() } else { text(&parse(&answer)?, args.rank) })
+        Ok(if globals.json { output::json(&answer)? } else { text(&parse(&answer)?, args.rank) })
     })
 }
 

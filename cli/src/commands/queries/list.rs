@@ -9,6 +9,7 @@ use super::names::{OneJob, SomeJobs, check_rank};
 use crate::client::{Client, parse};
 use crate::clock;
 use crate::globals::Globals;
+use crate::output;
 use crate::render::{answers, ranks};
 use crate::watch::Watch;
 
@@ -116,7 +117,7 @@ fn shown<T: DeserializeOwned>(
     text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<String> {
     if globals.json {
-        return Ok(serde_json::to_string(answer)?);
+        return Ok(output::json(answer)?);
     }
     Ok(text(&parse(answer)?))
 }
