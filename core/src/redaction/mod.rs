@@ -238,10 +238,12 @@ impl<'a> Reader<'a> {
     /// A word, or the rest of one, that may hold names with their values.
     fn pieces(&mut self, word: &str) {
         let is_separator = |(_, mark): &(usize, char)| matches!(mark, '=' | ':');
-        for (at, _) in word.char_indices().filter(is_separator) {
+        for (at, mark) in word.char_indices().filter(is_separator) {
             let (name, value) = (last_name(&word[..at]), &word[at + 1..]);
             let is_path = value.starts_with("//");
-            if value.is_empty() || is_path || !self.names.is_secret(name) {
+            let is_secret = self.names.is_secret(name)
+                || (mark == '=' && names::is_assigned_password(name, value));
+            if value.is_empty() || is_path || !is_secret {
                 continue;
             }
             // The secret of `Authorization:Bearer` is the next word.

@@ -39,8 +39,19 @@ const ENDINGS: [&str; 27] = [
 ];
 
 /// A name that is, or ends with, one of these words.
-const LAST: [&str; 8] =
-    ["auth", "authorization", "jwt", "cookie", "signature", "sig", "sas", "passkey"];
+const LAST: [&str; 11] = [
+    "auth",
+    "authorization",
+    "jwt",
+    "cookie",
+    "signature",
+    "sig",
+    "sas",
+    "passkey",
+    "cred",
+    "creds",
+    "otp",
+];
 
 /// A `key` after one of these is a secret.
 const KEYS: [&str; 34] = [
@@ -183,6 +194,13 @@ impl Names {
             last => LAST.contains(&last),
         }
     }
+}
+
+/// Is it a password in a connection string, as in `Server=x;Pwd=y`? `PWD=/data` is the folder of a
+/// shell.
+pub(super) fn is_assigned_password(name: &str, value: &str) -> bool {
+    let is_folder = name == "PWD" && value.trim_start_matches(['"', '\'']).starts_with(['/', '$']);
+    name.eq_ignore_ascii_case("pwd") && !is_folder
 }
 
 /// The words of a name without a number at its end, as in `OPENAI_API_KEY_2`, and without a word

@@ -87,6 +87,13 @@ fn further_names_and_shapes_are_known() {
         ("t.py glpat-abcdefghijklmnopqrst", "t.py [redacted]"),
         ("t.py xoxb-123456789012-abc", "t.py [redacted]"),
         ("t.py eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "t.py [redacted]"),
+        ("t.py --conn Server=x;Pwd=WWWSECRET; -v", "t.py --conn Server=x;Pwd=[redacted] -v"),
+        ("t.py pwd=x PWD=hush", "t.py pwd=[redacted] PWD=[redacted]"),
+        ("t.py --otp 123456 --db-creds=x", "t.py --otp [redacted] --db-creds=[redacted]"),
+        (
+            "env GIT_CRED=x t.py {\"cred\":\"x\"}",
+            "env GIT_CRED=[redacted] t.py {\"cred\":[redacted]}",
+        ),
         ("t.py https://hooks.slack.com/services/T000/B000/abcdefgh", "t.py https://[redacted]"),
     ] {
         check(line, expected);
@@ -121,6 +128,7 @@ fn ordinary_command_lines_stay_as_they_are() {
         "train.py --tokenizer-path /data/t --key-value-channels 128 --pass-through 1 --seq_key x",
         "python -u train.py --user me docker run -u 1000:1000 srun -u host:29400 a : b",
         "train.py tokenizer : gpt2 --layer-2 x --max-token-value 5 SG.x gsk_hooks r8_small",
+        "env PWD=/data/x OLDPWD=/data python t.py --pwd /data --dir $PWD PWD=$HOME",
         "",
         "  two  spaces\tand a tab ",
     ] {
