@@ -1,0 +1,55 @@
+//! Limits of the commands.
+
+use super::{Limit, Unit, limits};
+
+limits! {
+    FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
+        "Files, tapes and ranks of captures that `memtape analyze`, `diff` or `report` compares",
+        "the command refuses them",
+        "its message";
+    FOLDER_DEPTH_MAX: usize = 3, Count, "CLI",
+        "Folders below a folder that are searched, by `memtape analyze`, `diff`, `show`, `export` \
+         and `tape`",
+        "files that lie deeper are not read",
+        "the list of the files";
+    TAPE_EVENTS_ANALYZED_MAX: usize = 1 << 18, Count, "CLI",
+        "Events of one device of a tape that `memtape analyze` and `diff` read",
+        "the oldest events are left out, and the steps that end in them",
+        "`steps_ended` of the answer";
+    LIVE_LINES_LISTED_MAX: usize = 200, Count, "CLI",
+        "Lines of one device in the JSON of `memtape show`, of a rank",
+        "the largest are listed",
+        "`lines_left_out`";
+    CHANGES_LISTED_MAX: usize = 200, Count, "CLI",
+        "Lines, and stacks, in the JSON of `memtape diff`",
+        "the largest changes are listed",
+        "`lines_differing`, `stacks_differing`";
+    TAPES_LISTED_MAX: usize = 4096, Count, "CLI",
+        "Tapes in the list of `memtape tape`",
+        "those written last are listed",
+        "a line that counts the others";
+    FLAMEGRAPH_BOXES_MAX: usize = 20_000, Count, "CLI",
+        "Boxes of a flame graph of `memtape export`",
+        "the smallest below one frame are added up",
+        "a box \"too small to show\" with their number and bytes";
+    TRACE_RANKS_MAX: usize = 64, Count, "CLI",
+        "Ranks of a capture in one trace of `memtape export --format perfetto`",
+        "ranks with higher numbers are left out",
+        "its message";
+    REPORT_BOXES_MAX: usize = 1_200, Count, "CLI",
+        "Boxes of one flame graph in a report",
+        "the smallest below one frame are added up",
+        "a box \"too small to show\" with their number and bytes";
+    REPORT_RANKS_MAX: usize = 64, Count, "CLI",
+        "Ranks in the chart of a report",
+        "ranks with higher numbers are left out",
+        "a line below the chart";
+    REPORT_ROWS_MAX: usize = 64, Count, "CLI",
+        "Rows of a table in a report",
+        "further rows are left out",
+        "a line below the table";
+    REPORT_SNAPSHOTS_MAX: usize = 16, Count, "CLI",
+        "Snapshots of one capture that are compared with each other",
+        "ranks with higher numbers are no peers",
+        "the number of peers in the title";
+}
