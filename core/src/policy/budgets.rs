@@ -14,7 +14,7 @@ use super::decision::Objection;
 use crate::identity::owner::{Owner, OwnerKey};
 use crate::limits::RESTARTS_REMEMBERED_MAX;
 
-/// Of the cluster's budget, one in this many is for owners who had no restart.
+/// Of the budgets of a node and of the cluster, one in this many is for owners who had no restart.
 const RESERVED_PART: u32 = 5;
 
 /// How many restarts there may be within a time.
@@ -34,8 +34,8 @@ pub struct Limits {
     /// Restarts of all jobs of one owner; jobs whose owner is not known have one owner.
     pub owner: Budget,
     /// Restarts of all jobs: an alarm about all of them is a false one, or no restart helps. One
-    /// node causes half of them at most, because its agent may lie; the last fifth is for owners
-    /// who had none in the window.
+    /// node causes half of them at most, because its agent may lie; the last fifth of both is for
+    /// owners who had none in the window.
     pub cluster: Budget,
     /// Least time between two restarts of one job, in nanoseconds. Too short restarts a job that
     /// is still loading its checkpoint.
@@ -200,7 +200,7 @@ impl Budgets {
     fn spent(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
         let Limits { job, owner, cluster, .. } = self.limits;
         let half = Budget { restarts_max: cluster.restarts_max.div_ceil(2), ..cluster };
-        let rest = Budget { restarts_max: self.rest_of_cluster(now_ns, restart), ..cluster };
+        let [half, rest] = [half, cluster].map(|budget| self.rest(now_ns, budget, restart));
         let scopes =
             [(Scope::Job, job), (Scope::Owner, owner), (Scope::Node, half), (Scope::Cluster, rest)];
         let of_scopes =
@@ -244,14 +244,15 @@ impl Budgets {
 }
 
 impl Budgets {
-    /// Restarts that the cluster may have, as far as an owner is concerned.
-    fn rest_of_cluster(&self, now_ns: u64, restart: &Restart<'_>) -> u32 {
-        let Budget { restarts_max, window_ns } = self.limits.cluster;
+    /// A budget of several owners, as far as one of them is concerned.
+    fn rest(&self, now_ns: u64, budget: Budget, restart: &Restart<'_>) -> Budget {
+        let Budget { restarts_max, window_ns } = budget;
         let had_one = self.known.iter().any(|known| {
             key(known.owner.as_ref()) == key(restart.owner)
                 && is_within(known.at_ns, now_ns, window_ns)
         });
-        if had_one { restarts_max - restarts_max / RESERVED_PART } else { restarts_max }
+        let reserved = if had_one { restarts_max / RESERVED_PART } else { 0 };
+        Budget { restarts_max: restarts_max - reserved, window_ns }
     }
 }
 

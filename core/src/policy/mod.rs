@@ -389,6 +389,17 @@ mod tests {
                      inspect the jobs before you raise the budget";
         assert_eq!(whys[19], spent);
         assert!(decide(20, "honest").starts_with("restart: "));
+        // One owner does not use up what a node has for all.
+        let mut policy = Policy::new(settings(Mode::Act));
+        let mut decide = |job: u32, uid: u32| {
+            let (name, owner) = (job.to_string(), Owner { uid, ..Owner::default() });
+            let facts = Facts { job: &name, owner: Some(&owner), node: "shared", ..leak() };
+            let decision = policy.decide(0, &facts);
+            policy.settle(&name, Progress::Made);
+            matches!(decision, Decision::Restart(_))
+        };
+        assert_eq!((0..9).filter(|job| decide(*job, 1)).count(), 4);
+        assert!(decide(9, 2) && !decide(10, 3));
     }
 
     #[test]
