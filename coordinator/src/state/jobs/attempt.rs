@@ -91,6 +91,9 @@ pub(crate) struct Node {
     pub(crate) refused: RefusedTapes,
     /// Streams that replaced a live one, and since when they are counted.
     pub(super) replaced: (u32, u64),
+    /// Tapes that were announced and not taken, and when: announced again they would not be taken
+    /// either. At most as many as a node has.
+    pub(super) not_taken: BTreeMap<String, u64>,
     /// When its agent may be asked to announce everything again, and the wait after that.
     pub(super) ask_again: Wait,
 }

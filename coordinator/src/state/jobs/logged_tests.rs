@@ -1,15 +1,16 @@
-//! Tests of how many lines of the log a node causes.
+//! Tests of what a node causes: lines of the log, and requests to announce everything again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 use crate::state::jobs::ownership::tests::owned;
 use crate::state::jobs::tests::limits;
-use crate::state::messages::{Hello, RefusedTapes, Report, Spool};
+use crate::state::messages::{Hello, RankReport, RefusedTapes, Report, Spool};
 
 /// Counts the lines of this thread.
 #[derive(Clone, Default)]
@@ -95,4 +96,31 @@ fn a_node_causes_a_bounded_number_of_log_lines() {
 fn hello(node: &str) -> Hello {
     let (boot_id, version) = (String::new(), String::new());
     Hello { node: node.to_string(), boot_id, version }
+}
+
+/// A user's tapes for which there is no room break the stream of the node once in a long time.
+#[test]
+fn a_tape_that_was_not_taken_is_asked_for_rarely() {
+    let mut jobs = Jobs::new(limits());
+    jobs.attach(Now::default(), hello("n"));
+    let up = |number: u32| owned(&format!("f{number}"), &format!("flood-{number}"), 0, 666);
+    let most = JOBS_RUNNING_PER_NODE_MAX as u32;
+    let mut context = at(0);
+    (0..=most).for_each(|number| jobs.rank_up(&mut context, "n", up(number), None));
+    assert_eq!(lost(context), 1, "one has no room");
+    let mut asked = Vec::new();
+    for seconds in 1..1_300 {
+        let mut context = at(seconds);
+        // In turns with reports of tapes that are known.
+        let number = if u64::is_multiple_of(seconds, 3) { 0 } else { most };
+        let tape_id = up(number).tape_id;
+        let ranks = vec![RankReport { tape_id, ..RankReport::default() }];
+        jobs.report(&mut context, "n", Report { ranks, ..Report::default() }, None);
+        let effects: Vec<Effect> = std::iter::from_fn(|| context.pop()).collect();
+        if effects.iter().any(|effect| matches!(effect, Effect::AskToComeAgain { .. })) {
+            asked.push(seconds);
+            jobs.rank_up(&mut at(seconds), "n", up(most), None);
+        }
+    }
+    assert!(asked.len() == 2 && asked[0] >= 600, "{asked:?}");
 }

@@ -5,7 +5,7 @@
 use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::incident::{Failure, FailureKind};
-use memtape_core::limits::NODES_MAX;
+use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::rates::Rates;
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
@@ -32,6 +32,10 @@ const REPLACED_NS: u64 = 60_000_000_000;
 /// long as the agent still reports of tapes that are not known: there may be no room for them.
 const ASK_AGAIN_NS_MIN: u64 = 10_000_000_000;
 const ASK_AGAIN_NS_MAX: u64 = 600_000_000_000;
+
+/// Time for which a tape that was not taken is no reason to ask for all: the streams of a node are
+/// of all its users.
+const NOT_TAKEN_NS: u64 = 600_000_000_000;
 
 /// Why an agent is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -111,7 +115,7 @@ impl Jobs {
     /// A tape is announced.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
-        let owner = up.owner.clone();
+        let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
         if self.changes.check(context.now.mono_ns, node, owner.as_ref()).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
@@ -119,6 +123,7 @@ impl Jobs {
             Ok(announced) => announced,
             Err(loss) => {
                 context.lose(loss);
+                self.note_not_taken(context.now.mono_ns, node, tape_id);
                 if self.logged.take(context.now.mono_ns, node).is_ok() {
                     tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
                 }
@@ -178,7 +183,8 @@ impl Jobs {
         let mut is_unknown = false;
         for of_rank in &report.ranks {
             let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else {
-                is_unknown = true;
+                let now_ns = context.now.mono_ns;
+                is_unknown |= !self.is_not_taken(now_ns, name, &of_rank.tape_id);
                 continue;
             };
             host_readings::add_shares(&mut shares, &rank.record.device_uuids, of_rank);
@@ -197,7 +203,7 @@ impl Jobs {
     }
 
     /// Asks the agent of a node to announce everything again where it reports of a tape that is not
-    /// known: its job was forgotten, or there was no room for it. Before the report is
+    /// known: its job was forgotten, or there was no room for it some time ago. Before the report is
     /// acknowledged, so that the agent sends it again, too.
     fn ask_again(&mut self, context: &mut Context, name: &str, is_unknown: bool) {
         let Some(node) = self.nodes.get_mut(name) else { return };
@@ -207,6 +213,19 @@ impl Jobs {
         if node.ask_again.take(context.now.mono_ns, ASK_AGAIN_NS_MIN, ASK_AGAIN_NS_MAX) {
             context.push(Effect::AskToComeAgain { node: name.to_string() });
         }
+    }
+
+    fn note_not_taken(&mut self, now_ns: u64, node: &str, tape_id: String) {
+        let Some(node) = self.nodes.get_mut(node) else { return };
+        node.not_taken.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < NOT_TAKEN_NS);
+        if node.not_taken.len() < TAPES_PER_NODE_MAX {
+            node.not_taken.insert(tape_id, now_ns);
+        }
+    }
+
+    fn is_not_taken(&self, now_ns: u64, node: &str, tape_id: &str) -> bool {
+        let at_ns = self.nodes.get(node).and_then(|node| node.not_taken.get(tape_id));
+        at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < NOT_TAKEN_NS)
     }
 
     fn announced_all(&mut self, context: &mut Context, name: &str) {
