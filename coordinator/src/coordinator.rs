@@ -371,10 +371,6 @@ impl Coordinator {
                 }
                 Effect::AttemptEnded { serial } => {
                     incidents.attempt_ended(context, serial, jobs);
-                    // A newer attempt on other nodes stands for it from now on.
-                    if let Some(attempt) = jobs.get(serial) {
-                        incidents.attempt_begun(context, &attempt.record.job, jobs);
-                    }
                 }
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);

@@ -40,7 +40,10 @@ export async function signIn(token) {
 }
 
 /** Signs this browser out: the cookie goes. */
-export const signOut = () => fetch('api/v1/session/end', { method: 'POST' });
+export async function signOut() {
+  const response = await fetch('api/v1/session/end', { method: 'POST' });
+  if (!response.ok) throw new Error(`the coordinator answered ${response.status}`);
+}
 
 /** Does a cookie of this browser hold a token? */
 export const isSignedIn = () =>

@@ -157,8 +157,14 @@ document.getElementById('theme').addEventListener('click', () => {
 const signOutButton = document.getElementById('sign-out');
 
 signOutButton.addEventListener('click', async () => {
-  await signOut();
-  refresh();
+  try {
+    await signOut();
+  } catch (error) {
+    asOf.className = 'stale';
+    asOf.textContent = `✕ not signed out: ${error.message}`;
+    return;
+  }
+  begin();
 });
 
 async function begin() {

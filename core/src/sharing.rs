@@ -3,7 +3,7 @@
 //! Work that is done one piece after the other (censuses, rewinds, records of a report) goes by
 //! [`Turns`]: the owner whose last turn is longest ago is next. Room that fills (tapes, the spool,
 //! memory of censuses) goes by [`Amounts`]: the owner who has most gives something up. So an owner
-//! who wants very much takes nothing of the equal parts of others. A coordinator shares its room by
+//! with a large demand does not reduce the equal part of another. A coordinator shares its room by
 //! node first and then by owner ([`Shares`]): an agent proves its node, and says itself whose its
 //! ranks are. Nothing here knows what is shared; the caller says who waits and who has what.
 
@@ -21,7 +21,7 @@ pub struct Turns<Owner> {
     given: u64,
 }
 
-/// What each owner has, in whatever is counted; nothing is not remembered.
+/// The amount of each owner. Owners with 0 are not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
 
@@ -128,24 +128,26 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         self.owners.add(holder, amount);
     }
 
-    /// The same shares of owners, where what nodes have is counted otherwise.
+    /// Replaces the amounts of nodes; those of owners stay.
     pub fn with_nodes(self, nodes: Amounts<Node>) -> Self {
         Self { nodes, ..self }
     }
 
-    /// What the node of a holder has, and what the owner has by it. Who has most gives way first.
+    /// What the node of a holder has, and what the owner has by it. The greatest gives way first.
     pub fn of(&self, holder: (Node, Owner)) -> (u64, u64) {
         (self.nodes.of(holder.0), self.owners.of(holder))
     }
 
-    /// May what is over be forgotten for a newcomer? Not where the newcomer has more.
+    /// Can an item of `holder` that is over be forgotten for `newcomer`? Not where the newcomer has
+    /// more.
     pub fn gives_way(&self, holder: (Node, Owner), newcomer: (Node, Owner)) -> bool {
         let ((node, owner), own) = (self.of(holder), self.of(newcomer));
         if holder.0 == newcomer.0 { owner >= own.1 } else { node >= own.0 }
     }
 
-    /// May what is in use be given up for a newcomer, where there is room for `all`? Only where the
-    /// newcomer's node has less than an equal part, and the newcomer has less afterwards too.
+    /// Can an item of `holder` that is in use be given up for `newcomer`, where there is room for
+    /// `all`? Only where the newcomer has less, also afterwards, and, between nodes, where the
+    /// newcomer's node has less than an equal part.
     pub fn gives_way_in_use(
         &self,
         holder: (Node, Owner),
@@ -161,14 +163,12 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         node > own.0.saturating_add(1) && own.0 < all / nodes.max(1)
     }
 
-    /// Has a holder more than an equal part of `all`: its node beside other nodes, or, on the only
-    /// node, its owner beside other owners?
-    pub fn is_beyond_its_part(&self, holder: (Node, Owner), all: u64) -> bool {
+    /// Has a holder more than all others together: its node, or, on the only node, its owner?
+    pub fn has_more_than_half(&self, holder: (Node, Owner)) -> bool {
         let (node, owner) = self.of(holder);
-        let (nodes, owners) = (self.nodes.0.len() as u64, self.owners.0.len() as u64);
-        match nodes {
-            0 | 1 => owners > 1 && owner > all / owners,
-            _ => node > all / nodes,
+        match self.nodes.0.len() {
+            0 | 1 => self.owners.0.len() > 1 && owner > self.owners.sum() / 2,
+            _ => node > self.nodes.sum() / 2,
         }
     }
 }
@@ -213,13 +213,12 @@ mod tests {
         assert!(shares.gives_way_in_use(honest, ("new", 0), 100), "a third is 33");
         assert!(shares.gives_way_in_use(honest, ("honest", 9), 100), "on one node by owner");
         assert!(!shares.gives_way_in_use(thief, ("thief", 8), 100));
-        assert!(shares.is_beyond_its_part(thief, 100) && !shares.is_beyond_its_part(honest, 100));
+        assert!(shares.has_more_than_half(thief) && !shares.has_more_than_half(honest));
         let mut alone = Shares::default();
         alone.add(("node", 1), 100);
-        assert!(!alone.is_beyond_its_part(("node", 1), 50), "who is alone has all");
+        assert!(!alone.has_more_than_half(("node", 1)), "an owner without others");
         alone.add(("node", 2), 1);
-        assert!(alone.is_beyond_its_part(("node", 1), 50));
-        assert!(!alone.is_beyond_its_part(("node", 2), 50));
+        assert!(alone.has_more_than_half(("node", 1)) && !alone.has_more_than_half(("node", 2)));
     }
 
     proptest! {

@@ -40,7 +40,11 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .get("/whoami", "Who the caller is, and what they may do.", whoami)
         .post("/session", "Signs a page in with a token, which its cookie then holds.", sign_in)
-        .post("/session/end", "Signs a page out: its cookie goes.", sign_out)
+        .post(
+            "/session/end",
+            "Signs a page out: deletes its cookie. The token stays valid.",
+            sign_out,
+        )
         .get("/tokens", "All tokens, without the tokens themselves.", list)
         .post("/tokens", "Makes a token; it is shown this once.", create)
         .post("/tokens/{id}/revoke", "Revokes a token.", revoke)
@@ -77,7 +81,7 @@ async fn sign_in(
 
 /// Also signs out a page whose token is no longer valid. The token itself stays valid until an
 /// admin revokes it.
-async fn sign_out(State(api): State<Api>) -> Result<SignedIn, Problem> {
+async fn sign_out(State(api): State<Api>, _body: Bytes) -> Result<SignedIn, Problem> {
     Ok(SignedIn { cookie: set_cookie(&api, "; Max-Age=0")?, who: WhoAmI::default() })
 }
 
@@ -167,6 +171,8 @@ async fn revoke(
     Extension(call): Extension<Arc<Call>>,
     Extension(number): Extension<RequestNumber>,
     path: PathOf<IdPath>,
+    // Read, so that a client that sends one gets its answer over HTTP/2.
+    _body: Bytes,
 ) -> Answer<Token> {
     asking.administers()?;
     let Path(IdPath { id }) = path?;

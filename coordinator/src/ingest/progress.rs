@@ -7,7 +7,8 @@ use tokio::time::{Duration, Instant};
 /// Bytes that come in each part's time. An agent's chunk is as large.
 const PART_BYTES: usize = CHUNK_BYTES_MAX;
 
-/// Time for one part: enough for a link of 1 Mbit/s, or for one window of HTTP/2 each 300 ms.
+/// Time for one part: enough for a link of 1 Mbit/s, or for one window of HTTP/2 each 300 ms. The
+/// whole snapshot has a time of its own ([`memtape_core::limits::UPLOAD_SECONDS_MAX`]).
 const PART_TIME: Duration = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
 
 /// The snapshot of an upload comes too slowly.

@@ -162,11 +162,19 @@ impl Incidents {
     /// A job has one attempt more. A late agent may have announced an old one.
     pub(crate) fn attempt_begun(&mut self, context: &mut Context, job: &str, jobs: &Jobs) {
         let Some((newest, older)) = jobs.serials(job).split_last() else { return };
-        // An attempt of a node that has no rank of the older one takes nothing from it while it
+        // An attempt of a node that has no rank of the older one does not replace it while it
         // runs: names of jobs can be guessed.
         let replaced = older.iter().copied().filter(|older| jobs.is_replaced(*older, *newest));
         self.machine.attempt_begun(context.now, &replaced.collect::<Vec<_>>());
         self.carry_out(context, None);
+    }
+
+    /// Ranks of a newer attempt may have come since, and those of an older one may be gone.
+    fn review_attempts(&mut self, context: &mut Context, jobs: &Jobs) {
+        let open = self.iter().map(Tracked::incident).filter(|incident| incident.is_open());
+        let failed = open.filter(|incident| incident.failure.is_some());
+        let failed: BTreeSet<String> = failed.map(|incident| incident.job.clone()).collect();
+        failed.iter().for_each(|job| self.attempt_begun(context, job, jobs));
     }
 
     /// A rank died, or could not get memory.
@@ -215,6 +223,7 @@ impl Incidents {
 
     /// Time has passed.
     pub(crate) fn tick(&mut self, context: &mut Context, captures: &Captures, jobs: &Jobs) {
+        self.review_attempts(context, jobs);
         self.machine.tick(context.now);
         self.carry_out(context, Some((captures, jobs)));
     }

@@ -551,10 +551,6 @@ async fn wrong_tokens_have_a_rate() {
         }
     }
     assert!(refused > 0, "none of {at_once} and 20 was refused for its rate");
-    let answer = wrong.http.get(format!("{}/jobs", wrong.base)).send().await.unwrap();
-    if answer.status().as_u16() == 429 {
-        assert!(answer.headers().contains_key("retry-after"));
-    }
     assert_eq!(right.get("/jobs").await.0, 200);
     assert_eq!(admin.get("/jobs").await.0, 200);
 }

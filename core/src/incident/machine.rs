@@ -324,7 +324,7 @@ impl Incidents {
         name: impl FnOnce() -> String,
     ) {
         let holder = attempt.holder(growth.rank);
-        if !self.admit(holder.key()) {
+        if !self.admit(now, holder.key()) {
             self.effects.push_back(Effect::Lost);
             return;
         }

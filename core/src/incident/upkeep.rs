@@ -218,22 +218,22 @@ impl Incidents {
         }
     }
 
-    /// Is there room for one more open incident of this holder? Where there is none, the newest of
-    /// the holder that has most gives way to one that has less than an equal part.
-    pub(super) fn admit(&mut self, newcomer: HolderKey<'_>) -> bool {
+    /// Is there room for one more open incident of this holder? Where there is none, the newest
+    /// gives way of the holder that has most, of those that give way to the newcomer.
+    pub(super) fn admit(&mut self, now: Now, newcomer: HolderKey<'_>) -> bool {
         let is_open = |known: &&Tracked| known.incident.is_open();
         let open = || self.known.values().filter(is_open);
         if open().count() < INCIDENTS_OPEN_MAX {
             return true;
         }
         let shares = shares(open());
-        let newest = open().max_by_key(|of| (shares.of(of.holder.key()), &of.incident.id));
         let all = INCIDENTS_OPEN_MAX as u64;
         let gives_way = |of: &&Tracked| shares.gives_way_in_use(of.holder.key(), newcomer, all);
-        let Some(id) = newest.filter(gives_way).map(|of| of.incident.id.clone()) else {
-            return false;
-        };
+        let newest =
+            open().filter(gives_way).max_by_key(|of| (shares.of(of.holder.key()), &of.incident.id));
+        let Some(id) = newest.map(|of| of.incident.id.clone()) else { return false };
         self.effects.push_back(Effect::Lost);
+        self.release(now, &id);
         self.forget(&id);
         true
     }

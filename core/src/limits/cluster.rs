@@ -98,7 +98,7 @@ limits! {
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
     UPLOAD_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
-        "Time that the upload of one snapshot takes, from its turn on",
+        "Time that the upload of one snapshot takes, from when there is room for it",
         "the upload is refused, and the agent tries again",
         "`memtape_losses_total{reason=\"slow_upload\"}`";
     UPLOAD_PART_SECONDS_MAX: u64 = 10, Seconds, "coordinator",

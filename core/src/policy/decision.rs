@@ -193,8 +193,8 @@ impl Display for Objection {
             ),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
             Self::Disputed => formatter.write_str(
-                "the agents of the job's nodes name different Slurm jobs: one of them may be an \
-                 enemy's",
+                "the agents of the job's nodes name different Slurm jobs: one agent may be \
+                 compromised",
             ),
         }
     }

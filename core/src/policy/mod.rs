@@ -406,8 +406,8 @@ mod tests {
     fn what_agents_do_not_agree_on_is_not_restarted() {
         let decision =
             Policy::new(settings(Mode::Act)).decide(0, &Facts { is_agreed: false, ..leak() });
-        let why = "did nothing: the agents of the job's nodes name different Slurm jobs: \
-                   one of them may be an enemy's";
+        let why = "did nothing: the agents of the job's nodes name different Slurm jobs: one agent \
+                   may be compromised";
         assert_eq!(decision.to_string(), why);
     }
 

@@ -5,8 +5,8 @@
 //! acknowledges it. The snapshot may come any time later, once. The coordinator may have a capture
 //! of its own of the same death: this one shows the moment itself. Every message may come twice.
 //!
-//! An agent may be an enemy's: each node, and each job of it, has a rate of such captures, and what
-//! they cost does not grow with the captures that are kept.
+//! An agent may be compromised: each node, and each job of it, has a rate of such captures, and
+//! what they cost does not grow with the captures that are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,8 +84,8 @@ impl Initiated {
     /// May the agent of a node write something about a capture of a job?
     fn take(&mut self, context: &mut Context, node: &str, job: &str) -> bool {
         let now_ns = context.now.mono_ns;
-        // No node uses up the rate of another, in the same job neither.
-        let of_job = format!("{node} {job}");
+        // A node does not use up the rate of another node, even in the same job.
+        let of_job = format!("{node:?} {job:?}");
         let taken = self.of_nodes.check(now_ns, node).and_then(|()| {
             self.of_jobs.take(now_ns, of_job.as_str())?;
             self.of_nodes.take(now_ns, node)

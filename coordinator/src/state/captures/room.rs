@@ -2,15 +2,14 @@
 //!
 //! The captures of a job, and the bytes and parts of all captures, are shared by node, then by
 //! owner: the oldest capture of the one that has most goes first, those that an open incident needs
-//! after the others. A holder with more than an equal part loses these too, so no flood of
-//! incidents pushes out the captures of others. Ages are the store's; names of agents' captures
-//! tell none.
+//! after the others. A holder with more than all others together loses these too, so no flood of
+//! incidents pushes out the captures of others. The age is the store's time of closing: names of
+//! agent-initiated captures do not give one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::identity::ids::is_agent_capture;
-use memtape_core::identity::owner::{HolderKey, Owner, OwnerKey};
+use memtape_core::identity::owner::{Owner, OwnerKey};
 use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
 use memtape_core::sharing::Shares;
 
@@ -63,19 +62,16 @@ impl Captures {
                 *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
             }
         }
-        let crowded = |of: &BTreeMap<&str, usize>, max| {
-            of.iter().find(|(_, count)| **count > max).map(|(job, _)| (*job).to_string())
+        let first = |of: &BTreeMap<&str, usize>, max, is_meant: fn(&CaptureState) -> bool| {
+            let mut crowded = of.iter().filter(|(_, count)| **count > max);
+            crowded.find_map(|(job, _)| {
+                let is_meant = |state: &&CaptureState| state.record.job == *job && is_meant(state);
+                let all = self.captures.values().filter(is_meant);
+                self.of_largest_holder(all, in_use, jobs, |_| 1)
+            })
         };
-        let of_job = |job: String, is_meant: fn(&CaptureState) -> bool| {
-            let is_meant = |state: &&CaptureState| state.record.job == job && is_meant(state);
-            let all = self.captures.values().filter(is_meant);
-            self.of_largest_holder(all, in_use, jobs, |_| 1, u64::MAX)
-        };
-        let baseline = crowded(&baselines, BASELINES_PER_JOB_MAX)
-            .and_then(|job| of_job(job, CaptureState::is_baseline));
-        let id = baseline.or_else(|| {
-            crowded(&per_job, CAPTURES_PER_JOB_MAX).and_then(|job| of_job(job, |_| true))
-        });
+        let baseline = first(&baselines, BASELINES_PER_JOB_MAX, CaptureState::is_baseline);
+        let id = baseline.or_else(|| first(&per_job, CAPTURES_PER_JOB_MAX, |_| true));
         Some((id?, Count::CapturesByNumber))
     }
 
@@ -85,43 +81,43 @@ impl Captures {
         let bytes_max = self.retention.bytes_max;
         if self.captures.values().map(bytes).fold(0, u64::saturating_add) > bytes_max {
             let all = self.captures.values();
-            let id = self.of_largest_holder(all, in_use, jobs, part_bytes, bytes_max)?;
+            let id = self.of_largest_holder(all, in_use, jobs, part_bytes)?;
             return Some((id, Count::CapturesByBytes));
         }
         if self.captures.values().map(parts).sum::<u64>() > PARTS_MAX as u64 {
             let all = self.captures.values();
-            let id = self.of_largest_holder(all, in_use, jobs, |_| 1, PARTS_MAX as u64)?;
+            let id = self.of_largest_holder(all, in_use, jobs, |_| 1)?;
             return Some((id, Count::CapturesByNumber));
         }
         None
     }
 
-    /// The oldest closed one of these captures of the holder that has most, by a measure of parts
-    /// of which there may be `max`.
+    /// The oldest closed one of these captures with a part of the holder that has most, by a
+    /// measure of parts. What a node brought counts for it, also in a job that another node began.
     fn of_largest_holder<'a>(
         &'a self,
         captures: impl Iterator<Item = &'a CaptureState> + Clone,
         in_use: &BTreeSet<String>,
         jobs: &Jobs,
         measure: fn(&PartRecord) -> u64,
-        max: u64,
     ) -> Option<String> {
         let mut shares = Shares::default();
         for state in captures.clone() {
-            // What a node brought counts for it, also in a job that another one began.
             for part in &state.parts {
                 shares.add((part.node.as_str(), owner(state, jobs)), measure(part));
             }
         }
-        let is_used = |state: &CaptureState| in_use.contains(&state.record.id);
-        let may_go = |state: &&CaptureState| {
-            !is_used(state) || shares.is_beyond_its_part(holder(state, jobs), max)
+        let largest = |state: &'a CaptureState| {
+            let of_parts = state.parts.iter().map(|part| (part.node.as_str(), owner(state, jobs)));
+            of_parts.max_by_key(|holder| shares.of(*holder)).unwrap_or(("", None))
         };
+        let is_used = |state: &CaptureState| in_use.contains(&state.record.id);
+        let may_go =
+            |state: &&'a CaptureState| !is_used(state) || shares.has_more_than_half(largest(state));
         let closed = captures.filter(|state| state.record.is_closed());
-        // Of equals the first, and names are in order of age.
-        let order = |state: &&CaptureState| {
-            let age = state.record.closed_store_ns;
-            (Reverse(shares.of(holder(state, jobs))), is_used(state), age)
+        let order = |state: &&'a CaptureState| {
+            let age = (state.record.closed_store_ns, state.record.requested_wall_ns);
+            (Reverse(shares.of(largest(state))), is_used(state), age)
         };
         let first = closed.filter(may_go).min_by_key(order)?;
         Some(first.record.id.clone())
@@ -135,15 +131,7 @@ impl Captures {
     }
 }
 
-/// Who holds a capture: the node that took it by itself, else the one that began the attempt.
-fn holder<'a>(state: &'a CaptureState, jobs: &'a Jobs) -> HolderKey<'a> {
-    let attempt = jobs.get(state.record.serial).map_or(("", None), |attempt| attempt.held_by());
-    match state.parts.first().filter(|_| is_agent_capture(&state.record.id)) {
-        Some(part) => (&part.node, attempt.1),
-        None => attempt,
-    }
-}
-
+/// The owner of the job of a capture.
 fn owner<'a>(state: &CaptureState, jobs: &'a Jobs) -> Option<OwnerKey<'a>> {
     jobs.get(state.record.serial)?.record.owner.as_ref().map(Owner::key)
 }
@@ -201,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_a_capture_is_no_matter_of_the_wall_clock() {
+    fn the_wall_clock_does_not_change_the_age_of_a_capture() {
         check_age(0, 0, true);
         check_age(89, 89, true);
         check_age(91, 91, false);
@@ -243,8 +231,8 @@ mod tests {
         captures
     }
 
-    fn of_node(captures: &Captures, jobs: &Jobs, node: &str) -> usize {
-        captures.iter().filter(|state| holder(state, jobs).0 == node).count()
+    fn of_node(captures: &Captures, node: &str) -> usize {
+        captures.iter().filter(|state| state.parts[0].node == node).count()
     }
 
     /// Captures of one node, for many owners and with open incidents, take no room of another's.
@@ -254,14 +242,14 @@ mod tests {
         let mut all = vec![("honest", 1, 40)];
         all.extend((0..20).map(|uid| ("thief", 100 + uid, 5)));
         let mut captures = flood(1000, &mut jobs, &all);
-        let of_thief = captures.iter().filter(|state| holder(state, &jobs).0 == "thief");
+        let of_thief = captures.iter().filter(|state| state.parts[0].node == "thief");
         let in_use: BTreeSet<String> = of_thief.map(|state| state.record.id.clone()).collect();
         let mut context = Context::new(Now::default());
         for _ in 0..200 {
             captures.make_room(&mut context, &in_use, &jobs);
         }
-        assert_eq!(of_node(&captures, &jobs, "honest"), 40);
-        assert_eq!(of_node(&captures, &jobs, "thief"), 60);
+        assert_eq!(of_node(&captures, "honest"), 40);
+        assert_eq!(of_node(&captures, "thief"), 60);
     }
 
     /// What an open incident needs stays as long as its holder has no more than an equal part.
@@ -319,5 +307,33 @@ mod tests {
             captures.make_room(&mut context, &BTreeSet::new(), &jobs);
         }
         assert_eq!((captures.count(), left(&captures)), (CAPTURES_PER_JOB_MAX, 32));
+    }
+
+    /// A node adds ranks to one job and brings large parts of its captures: captures of that job
+    /// give way, and none of another. A job whose captures are all needed holds up no other one.
+    #[test]
+    fn large_parts_of_a_rank_that_joined_push_out_no_capture_of_another_job() {
+        let mut jobs = Jobs::new(limits());
+        let all = [("honest", 1, 40), ("other", 2, 40)];
+        let mut captures = flood(1000, &mut jobs, &all);
+        for state in captures.captures.values_mut().filter(|of| of.parts[0].node == "honest") {
+            let thief = PartRecord { node: "thief".into(), bytes: 20, ..state.parts[0].clone() };
+            state.parts.push(thief);
+        }
+        let mut context = Context::new(Now::default());
+        for _ in 0..200 {
+            captures.make_room(&mut context, &BTreeSet::new(), &jobs);
+        }
+        assert_eq!((of_node(&captures, "honest"), of_node(&captures, "other")), (20, 40));
+        let mut captures = flood(u64::MAX, &mut jobs, &[("x", 3, 70), ("y", 4, 70)]);
+        for state in captures.captures.values_mut() {
+            state.record.job = state.parts[0].node.clone();
+        }
+        let of_x = captures.iter().filter(|state| state.record.job == "x");
+        let in_use = of_x.map(|state| state.record.id.clone()).collect();
+        for _ in 0..200 {
+            captures.make_room(&mut context, &in_use, &jobs);
+        }
+        assert_eq!((of_node(&captures, "x"), of_node(&captures, "y")), (70, CAPTURES_PER_JOB_MAX));
     }
 }

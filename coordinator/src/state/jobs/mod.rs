@@ -122,7 +122,7 @@ impl Jobs {
         self.jobs.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Does a newer attempt stand for an older one? Where ranks of the older are here, only one
+    /// Does a newer attempt replace an older one? Where ranks of the older are here, only one
     /// that has a rank on a node of the older.
     pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
         let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
@@ -369,7 +369,7 @@ impl Jobs {
             attempt: up.attempt,
             ordinal,
             world_size: up.world_size,
-            // Of a node whose clock is ahead, or that says so, it would stay the newest.
+            // A start in the future would keep this attempt the newest.
             started_wall_ns: up.start_wall_ns.min(now.wall_ns),
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,

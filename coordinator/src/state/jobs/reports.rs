@@ -203,8 +203,8 @@ impl Jobs {
     }
 
     /// Asks the agent of a node to announce everything again where it reports of a tape that is not
-    /// known: its job was forgotten, or there was no room for it some time ago. Before the report is
-    /// acknowledged, so that the agent sends it again, too.
+    /// known: its job was forgotten, or there was no room for it some time ago. Before the report
+    /// is acknowledged, so that the agent sends it again, too.
     fn ask_again(&mut self, context: &mut Context, name: &str, is_unknown: bool) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         if !is_unknown {

@@ -181,10 +181,11 @@ impl Jobs {
         let oldest = ended.or_else(|| away().filter(gives_way).min_by_key(order));
         let running = || {
             let newcomer = newcomer?;
-            let all = self.attempts.values();
-            let newest = all.max_by_key(|of| (shares.of(of.held_by()), of.record.serial))?;
             let room = if are_ranks_full { self.limits.ranks_max } else { JOBS_MAX } as u64;
-            shares.gives_way_in_use(newest.held_by(), newcomer.key(), room).then_some(newest)
+            let gives_way =
+                |of: &&Attempt| shares.gives_way_in_use(of.held_by(), newcomer.key(), room);
+            let all = self.attempts.values().filter(gives_way);
+            all.max_by_key(|of| (shares.of(of.held_by()), of.record.serial))
         };
         oldest.or_else(running).map(|attempt| attempt.record.serial)
     }
@@ -203,9 +204,14 @@ impl Jobs {
             (false, false) => return None,
         };
         let mut shares = Shares::default();
-        for attempt in running() {
-            let more = if are_ranks_full { attempt.ranks_here() as u64 } else { 1 };
-            shares.add(attempt.held_by(), more);
+        let on_node = |attempt: &Attempt| {
+            let ranks = attempt.ranks.values().filter(|of| of.presence != Presence::Ended);
+            ranks.filter(|rank| rank.record.node == newcomer.node).count() as u64
+        };
+        for attempt in self.attempts.values().filter(|of| !of.has_ended()) {
+            let is_own = u64::from(attempt.begun_by() == newcomer.node);
+            let more = if are_ranks_full { on_node(attempt) } else { is_own };
+            shares.add((newcomer.node, attempt.held_by().1), more);
         }
         let newest = running().max_by_key(|of| (shares.of(of.held_by()), of.record.serial))?;
         let gives_way = shares.gives_way_in_use(newest.held_by(), newcomer.key(), max as u64);
