@@ -267,6 +267,8 @@ impl Coordinator {
         let Self { jobs, captures, incidents, context, .. } = self;
         incidents.tick(context, captures, jobs);
         self.carry_out();
+        self.actions.observe(&mut self.context, &self.jobs);
+        self.carry_out();
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
             self.make_room();

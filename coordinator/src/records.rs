@@ -5,6 +5,7 @@
 //! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::access::{Role, Scope};
+use memtape_core::action::{Observation, Verdict};
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
@@ -218,6 +219,10 @@ pub(crate) struct ActionRecord {
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
     pub(crate) outcome: policy::Outcome,
+    /// What was seen of the job since its target was asked; none where there is nothing to observe.
+    pub(crate) observation: Option<Observation>,
+    /// Whether it helped; none until that is known.
+    pub(crate) verdict: Option<Verdict>,
 }
 
 impl ActionRecord {

@@ -9,6 +9,7 @@ mod host_readings;
 mod old_store;
 mod openapi;
 mod page;
+mod proofs;
 mod reference;
 mod turns;
 mod versions;
@@ -106,8 +107,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     assert_eq!(rank["devices"][0]["process_bytes"], 4300 * fake::MIB);
     assert_eq!(rank["devices"][0]["uuid"], "GPU-2");
     let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
-    let steps: Vec<u64> = (1..=step).collect();
-    assert_eq!(series["steps"], json!(steps));
+    assert_eq!(series["steps"], json!((1..=step).collect::<Vec<u64>>()));
     let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=3").await;
     assert!((2..=3).contains(&series["steps"].as_array().unwrap().len()), "{series}");
     let (_, answer) = running.get("/api/v1/actions").await;
@@ -644,7 +644,7 @@ async fn captures_are_kept_for_a_time() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(running.get(&path).await.0, 404);
-    let metrics = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
-    assert!(metrics.contains(r#"memtape_captures_expired_total{limit="age"} 1"#), "{metrics}");
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    assert!(text.contains(r#"memtape_captures_expired_total{limit="age"} 1"#), "{text}");
     running.stop().await;
 }

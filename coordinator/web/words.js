@@ -158,11 +158,12 @@ export const hook = kind => ({ none: 'no hook is configured' })[kind] ?? `by ${s
 
 /** What came of a decision. */
 export function outcome(action) {
-  if (action.outcome) return action.outcome;
+  const proof = action.verdict ? `${action.verdict}: ${action.proof}` : '';
+  if (action.outcome) return [action.outcome, proof].filter(Boolean).join('; ');
   return action.decision === 'nothing' ? 'nothing to do' : 'not known yet';
 }
 
-const SAME = ['incident_id', 'job', 'attempt', 'kind', 'decision', 'dry_run', 'why', 'outcome'];
+const SAME = ['incident_id', 'job', 'attempt', 'kind', 'decision', 'dry_run', 'why', 'outcome', 'verdict'];
 
 /** Decisions, newest first, where neighbours that say the same are one with `times`. */
 export function joined(actions) {

@@ -15,7 +15,8 @@
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
-//! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
+//! | [`incident`], [`policy`] | the life of an incident; whether to ask for a restart |
+//! | [`action`] | whether an action on a job has helped |
 //! | [`redaction`] | secrets in command lines |
 //! | [`sharing`] | turns and amounts of the owners who share a node |
 //! | [`visible`] | characters that a reader does not see |
@@ -26,6 +27,7 @@
 extern crate alloc;
 
 pub mod access;
+pub mod action;
 pub mod capacity;
 pub mod capture;
 pub mod census;

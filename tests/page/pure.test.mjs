@@ -158,6 +158,8 @@ const action = of => ({
   dry_run: true,
   why: 'a notice',
   outcome: '',
+  verdict: '',
+  proof: '',
   wall_ns: 1,
   ...of,
 });
@@ -191,6 +193,8 @@ test('decisions are words', () => {
     outcome: 'not run: dry run',
   });
   assert.deepEqual(words(would), ['would restart', 'by command', 'not run: dry run']);
+  const proven = action({ outcome: 'done', verdict: 'helped', proof: 'the next attempt finished' });
+  assert.equal(outcome(proven), 'done; helped: the next attempt finished');
 });
 
 test('events are in the order of time, newest first', () => {

@@ -215,5 +215,7 @@ fn action(record: &records::ActionRecord) -> Action {
         why: record.why,
         wall_ns: record.wall_ns,
         outcome: record.outcome.to_string(),
+        verdict: record.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
+        proof: record.verdict.map(|it| it.why().to_string()).unwrap_or_default(),
     }
 }

@@ -25,6 +25,11 @@ pub(crate) enum Count {
     ActionsDryRun,
     ActionsDeclined,
     ActionsFailed,
+    /// Verdicts about restarts.
+    ActionsHelped,
+    ActionsNoEffect,
+    ActionsWorse,
+    ActionsUnknown,
 }
 
 /// Why something is not there; by these names in the metrics.

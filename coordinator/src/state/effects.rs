@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use memtape_core::action::Observation;
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
@@ -117,6 +118,8 @@ pub(crate) struct Proposal {
     pub(crate) serial: u32,
     pub(crate) decision: Decision,
     pub(crate) order: Order,
+    /// What is known of the job before a restart.
+    pub(crate) observation: Observation,
 }
 
 /// Why a user's request for a capture fails.

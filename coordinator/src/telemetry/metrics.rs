@@ -153,6 +153,7 @@ pub(crate) fn text(
 ) -> Result<String, std::fmt::Error> {
     let mut families = ranks::families(&view);
     families.extend(service_families(&view));
+    families.extend(action_families(&view));
     families.extend(admission_families(admission));
     families.extend(store_families(store));
     families.extend(store_damage_families(store));
@@ -239,12 +240,6 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         ("bytes", count(Count::CapturesByBytes)),
         ("count", count(Count::CapturesByNumber)),
     ];
-    let actions = [
-        ("taken", count(Count::ActionsTaken)),
-        ("dry_run", count(Count::ActionsDryRun)),
-        ("declined", count(Count::ActionsDeclined)),
-        ("failed", count(Count::ActionsFailed)),
-    ];
     let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
     vec![
         gauge("memtape_build_info", "Version of the coordinator", version),
@@ -273,12 +268,38 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         ),
         counter("memtape_snapshots", "Snapshots of captures stored", one(count(Count::Snapshots))),
         counter("memtape_snapshot_bytes", "Bytes of those", one(count(Count::SnapshotBytes))),
-        counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
         counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
     ]
 }
 
 /// What is in memory on its way to the store, with its bounds.
+/// Decisions about restarts, and what came of them.
+fn action_families(view: &MetricsView) -> Vec<Family> {
+    let row = |label: &'static str, name: &str, count: Count| {
+        (vec![(label, name.to_string())], view.counters.get(count) as f64)
+    };
+    let results = [
+        row("result", "taken", Count::ActionsTaken),
+        row("result", "dry_run", Count::ActionsDryRun),
+        row("result", "declined", Count::ActionsDeclined),
+        row("result", "failed", Count::ActionsFailed),
+    ];
+    let verdicts = [
+        row("verdict", "helped", Count::ActionsHelped),
+        row("verdict", "no_effect", Count::ActionsNoEffect),
+        row("verdict", "worse", Count::ActionsWorse),
+        row("verdict", "unknown", Count::ActionsUnknown),
+    ];
+    vec![
+        counter("memtape_actions", "Restart decisions by result", results.to_vec()),
+        counter(
+            "memtape_action_verdicts",
+            "Restarts by what the job's next attempt showed",
+            verdicts.to_vec(),
+        ),
+    ]
+}
+
 fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     let one = |value: f64| vec![(Labels::new(), value)];
     let waits = admission.waits.map(|(of, waits)| (vec![("of", of.to_string())], waits as f64));

@@ -170,6 +170,14 @@ limits! {
          of a budget",
         "nothing is restarted until the oldest leaves the window",
         "the reason in the list of actions";
+    ACTION_RETURN_SECONDS_MAX: u64 = 900, Seconds, "coordinator",
+        "Time from an action until the job's next attempt begins",
+        "the verdict is `no effect` where the attempt runs on, else `worse`",
+        "the list of actions";
+    ACTION_STEPS_SECONDS_MAX: u64 = 1800, Seconds, "coordinator",
+        "Time in which the next attempt makes the steps that prove an action",
+        "the verdict is `worse`",
+        "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Restart decisions that are remembered",
         "the oldest is forgotten",

@@ -88,12 +88,14 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         node: "",
         is_agreed: true,
         attempt: 0,
+        serial: 0,
         incident: "inc-1",
         class: Class::Leak,
         restart: RestartAnswer::GivesBack,
         oom_in_ns: None,
         urgent: true,
         ended: false,
+        is_observed: false,
     }
 }
 

@@ -61,6 +61,8 @@ pub enum Objection {
     },
     /// A restart of the job is under way.
     UnderWay,
+    /// A restart of the job was asked for, and whether it helped is not known yet.
+    Observed,
     /// The restart target refused the last restart of the job; it is tried again.
     Retried {
         /// Tries that were refused.
@@ -95,6 +97,11 @@ pub enum Objection {
     },
     /// There is no forecast of when the device is full.
     NoForecast,
+    /// The last restarts of the job did not help.
+    DidNotHelp {
+        /// How many in a row.
+        failures: usize,
+    },
 }
 
 impl Decision {
@@ -192,10 +199,16 @@ impl Display for Objection {
                 Duration(horizon_ns)
             ),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
+            Self::Observed => {
+                formatter.write_str("whether the last restart helped is not known yet")
+            }
             Self::Disputed => formatter.write_str(
                 "the agents of the job's nodes name different Slurm jobs: one agent may be \
                  compromised",
             ),
+            Self::DidNotHelp { failures } => {
+                write!(formatter, "the last {failures} restarts did not help: a person must look")
+            }
         }
     }
 }
@@ -225,8 +238,8 @@ fn write_no_help(
     }
 }
 
-/// A duration as people say it.
-struct Duration(u64);
+/// A duration in nanoseconds, as people say it.
+pub(crate) struct Duration(pub(crate) u64);
 
 impl Display for Duration {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {

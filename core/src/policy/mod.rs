@@ -14,10 +14,14 @@ use crate::identity::owner::Owner;
 pub mod budgets;
 mod decision;
 mod outcome;
+mod proofs;
 
 use budgets::{Budget, Budgets, Limits, Progress, Restart};
+pub(crate) use decision::Duration;
 pub use decision::{Decision, Grounds, Objection};
 pub use outcome::Outcome;
+pub use proofs::Proof;
+use proofs::Proofs;
 
 /// How far the policy may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
@@ -85,6 +89,8 @@ pub struct Facts<'a> {
     pub is_agreed: bool,
     /// Number of the attempt at the job.
     pub attempt: u32,
+    /// Serial number of the attempt, never used twice.
+    pub serial: u32,
     /// Name of the incident.
     pub incident: &'a str,
     /// Class of the incident.
@@ -97,6 +103,8 @@ pub struct Facts<'a> {
     pub urgent: bool,
     /// The attempt is over: there is nothing to restart.
     pub ended: bool,
+    /// A restart of the job was asked for, and whether it helped is not known yet.
+    pub is_observed: bool,
 }
 
 /// The policy, and what is spent of its budgets. A dry run counts like a real restart, so that a
@@ -105,13 +113,14 @@ pub struct Facts<'a> {
 pub struct Policy {
     settings: Settings,
     budgets: Budgets,
+    proofs: Proofs,
 }
 
 impl Policy {
     /// A policy that remembers nothing.
     pub fn new(settings: Settings) -> Self {
         let budgets = Budgets::new(settings.budgets.clone());
-        Self { settings, budgets }
+        Self { settings, budgets, proofs: Proofs::default() }
     }
 
     /// The settings.
@@ -133,6 +142,11 @@ impl Policy {
     /// Says what has become of the restart of a job that is under way.
     pub fn settle(&mut self, job: &str, progress: Progress) {
         self.budgets.settle(job, progress);
+    }
+
+    /// Remembers whether a restart helped, oldest first.
+    pub fn prove(&mut self, proof: &Proof<'_>) {
+        self.proofs.add(proof);
     }
 
     /// Decides. A decision to restart, also in a dry run, counts against the budgets at once.
@@ -169,7 +183,10 @@ impl Policy {
         if facts.restart.helps() != Some(true) {
             return Some(Objection::NoHelp { class: facts.class, answer: facts.restart });
         }
-        self.too_early(facts).or_else(|| self.budgets.objection(now_ns, &self.restart(facts)))
+        self.too_early(facts)
+            .or_else(|| self.proofs.objection(facts.job, facts.serial))
+            .or_else(|| self.budgets.objection(now_ns, &self.restart(facts)))
+            .or_else(|| facts.is_observed.then_some(Objection::Observed))
     }
 
     fn restart<'a>(&self, facts: &Facts<'a>) -> Restart<'a> {
@@ -207,12 +224,14 @@ mod tests {
             node: "",
             is_agreed: true,
             attempt: 0,
+            serial: 0,
             incident: "inc-1",
             class: Class::Leak,
             restart: RestartAnswer::GivesBack,
             oom_in_ns: Some(10 * MINUTE),
             urgent: false,
             ended: false,
+            is_observed: false,
         }
     }
 
@@ -249,7 +268,10 @@ mod tests {
         let why = "did nothing: it is not known when memory runs out";
         check(on.clone(), blind, false, false, why);
         let ended = Facts { ended: true, ..leak() };
-        check(on, ended, false, false, "did nothing: attempt 0 is over");
+        check(on.clone(), ended, false, false, "did nothing: attempt 0 is over");
+        let observed = Facts { is_observed: true, ..leak() };
+        let why = "did nothing: whether the last restart helped is not known yet";
+        check(on, observed, false, false, why);
     }
 
     #[test]
@@ -344,6 +366,37 @@ mod tests {
             "the restart target refuses: 3 tries of the job within 24 h, a person must look";
         check(24 * 60 - 1, made, spent);
         check(24 * 60, made, restart);
+    }
+
+    #[test]
+    fn two_restarts_that_did_not_help_are_the_last_of_an_attempt() {
+        let settings = Settings { always: true, ..settings(Mode::Act) };
+        let mut policy = Policy::new(settings);
+        let mut check = |minute: u64, serial: u32, has_helped: bool, expected: &str| {
+            let facts = Facts { serial, ..leak() };
+            let why = policy.decide(minute * MINUTE, &facts).to_string();
+            assert!(why.starts_with(expected), "{minute}: {why}");
+            if why.starts_with("restart") {
+                policy.settle("job", Progress::Made);
+                let (next, decided_ns) = (Some(serial + 5), minute as i64);
+                // By two targets.
+                for _ in 0..2 {
+                    policy.prove(&Proof { job: "job", serial, next, decided_ns, has_helped });
+                }
+            }
+        };
+        check(0, 1, false, "restart");
+        check(31, 6, true, "restart");
+        check(62, 11, false, "restart");
+        // A day later, as far as the budgets are concerned.
+        check(2_000, 16, false, "restart");
+        let why = "did nothing: the last 2 restarts did not help";
+        check(2_031, 21, false, why);
+        check(4_000, 21, false, why);
+        check(4_000, 16, false, why);
+        // A person started the job again.
+        check(4_001, 40, true, "restart");
+        check(4_100, 45, true, "restart");
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub struct Action {
     pub wall_ns: i64,
     /// What came of it.
     pub outcome: String,
+    /// Whether a restart helped, as the job's next attempt shows: `helped`, `no effect`, `worse`
+    /// or `unknown`; empty until that is known, and where no target was asked.
+    pub verdict: String,
+    /// What the verdict rests on, in a sentence.
+    pub proof: String,
 }
 
 /// How a restart is requested.

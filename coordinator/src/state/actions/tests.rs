@@ -37,12 +37,14 @@ fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
         node: "",
         is_agreed: true,
         attempt: 7,
+        serial: 7,
         incident: "inc-1",
         class: Class::Leak,
         restart: RestartAnswer::GivesBack,
         oom_in_ns: None,
         urgent: true,
         ended: false,
+        is_observed: false,
     };
     actions.policy.decide(NOW.mono_ns, &facts).to_string()
 }
@@ -67,7 +69,7 @@ fn budgets_outlive_the_coordinator() {
     ]);
     let outcomes: Vec<String> = actions.iter().map(|known| known.outcome.to_string()).collect();
     assert_eq!(outcomes[2], Outcome::Lost.to_string());
-    assert!(outcomes[3].contains("may have been restarted"), "{}", outcomes[3]);
+    assert!(outcomes[3].contains("its next attempt shows"), "{}", outcomes[3]);
     let mut check = |job: &str, uid, expected: &str| {
         let why = decided(&mut actions, job, uid);
         assert!(why.starts_with(expected), "{job}: {why}");

@@ -1,8 +1,9 @@
 //! Actions: the policy's decisions about restarts, and what became of them.
 //!
 //! Every decision is logged, stored and shown, also the one to do nothing. The same decision is not
-//! written down twice in a row. Dry run is the default: what would be done is shown. The
-//! targets themselves are in `restart/`.
+//! written down twice in a row. Dry run is the default: what would be done is shown. A restart is
+//! stored before its target is asked, and observed from then on (`observing.rs`); a coordinator
+//! that was killed meanwhile observes, and does not ask again. The targets are in `restart/`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +26,10 @@ use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
+use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
+
+mod observing;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;
@@ -44,6 +48,8 @@ pub(crate) struct Actions {
     targets: Vec<Arc<dyn Target>>,
     actions: VecDeque<ActionRecord>,
     held: Vec<HeldRestart>,
+    /// Measures the times of observations: it runs while a coordinator does.
+    clock: StoreClock,
     /// When it was audited last that the budget of a scope is spent.
     spent_audited_ns: BTreeMap<&'static str, u64>,
 }
@@ -71,6 +77,7 @@ impl Actions {
             ids.seen(&action.id);
             if let Some(outcome) = after_a_kill(&action.outcome) {
                 action.outcome = outcome;
+                action.forget_if_not_asked();
                 store.write(Changes::of(action), Box::new(|_| {}));
             }
         }
@@ -91,8 +98,12 @@ impl Actions {
             let at_ns = u64::try_from(action.wall_ns).unwrap_or(0);
             policy.restore(now.mono_ns, at_ns, &restart, progress);
         }
-        let (actions, held) = (records.into(), Vec::new());
-        Self { ids, policy, targets, actions, held, spent_audited_ns: BTreeMap::new() }
+        let (actions, held, clock) = (records.into(), Vec::new(), store.clock());
+        let spent_audited_ns = BTreeMap::new();
+        let mut restored = Self { ids, policy, targets, actions, held, clock, spent_audited_ns };
+        let proofs = restored.actions.iter().filter_map(ActionRecord::proof);
+        proofs.for_each(|proof| restored.policy.prove(&proof));
+        restored
     }
 
     /// All actions, oldest first.
@@ -144,12 +155,14 @@ impl Actions {
             node: rank.map_or("", |rank| &rank.record.node),
             is_agreed: attempt.is_none_or(Attempt::agents_agree),
             attempt: incident.attempt,
+            serial: incident.serial,
             incident: &incident.id,
             class: incident.class(),
             restart: diagnosis.map_or(RestartAnswer::Unknown, |known| known.restart.answer),
             oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
             ended: jobs.is_over(incident.serial),
+            is_observed: self.actions.iter().any(|of| of.job == incident.job && of.is_observed()),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
         let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
@@ -171,7 +184,8 @@ impl Actions {
             why: decision.to_string(),
             wall_ns: now.wall_ns,
         };
-        Proposal { serial: incident.serial, decision, order }
+        let observation = observing::begin(incident, attempt);
+        Proposal { serial: incident.serial, decision, order, observation }
     }
 
     /// The answer to the request for a capture before a restart; without one it runs at once.
@@ -190,7 +204,7 @@ impl Actions {
     fn decide(
         &mut self,
         context: &mut Context,
-        Proposal { serial, decision, order }: &Proposal,
+        Proposal { serial, decision, order, observation }: &Proposal,
         capture: Option<&str>,
     ) {
         let mut targets: Vec<_> = self.targets.iter().cloned().map(Some).collect();
@@ -224,6 +238,8 @@ impl Actions {
                 dry_run: self.policy.settings().mode == Mode::DryRun,
                 why: decision.to_string(),
                 wall_ns: context.now.wall_ns,
+                observation: self.observed(context.now, &outcome, observation),
+                verdict: None,
                 outcome,
             };
             let changes = Changes::of(&record);
@@ -286,7 +302,7 @@ impl Actions {
             let is_open = incident.is_some_and(|known| known.incident().is_open());
             let is_due = is_open && !jobs.is_over(serial);
             let outcome = if is_due { Outcome::Running } else { Outcome::Overtaken };
-            let changes = self.note(&order.action, outcome);
+            let changes = self.note(context.now, &order.action, outcome);
             let work = Work::Restart { target, order };
             context.write_then(changes, if is_due { After::Start(work) } else { After::Nothing });
         }
@@ -300,15 +316,20 @@ impl Actions {
         } else {
             tracing::info!(action, "the restart target ran: {outcome}");
         }
-        let changes = self.note(action, outcome);
+        let changes = self.note(context.now, action, outcome);
         context.write(changes);
     }
 
     /// Notes what became of an action; the change to be written.
-    fn note(&mut self, action: &str, outcome: Outcome) -> Changes {
+    fn note(&mut self, now: Now, action: &str, outcome: Outcome) -> Changes {
+        let asked_ns = observing::asked_ns(self.clock, now);
         let known = self.actions.iter_mut().rev().find(|record| record.id == action);
         let Some(record) = known else { return Changes::default() };
+        if let (Outcome::Running, Some(observation)) = (&outcome, &mut record.observation) {
+            observation.asked_ns = Some(asked_ns);
+        }
         record.outcome = outcome;
+        record.forget_if_not_asked();
         let changes = Changes::of(record);
         let (incident, wall_ns) = (record.incident_id.clone(), record.wall_ns);
         self.settle(&incident, wall_ns);
@@ -352,8 +373,10 @@ fn after_a_kill(outcome: &Outcome) -> Option<Outcome> {
         // The order is gone; the policy decides again.
         Outcome::Waiting { .. } => Some(Outcome::Lost),
         Outcome::Running => Some(Outcome::Failed {
-            why: "the coordinator was restarted meanwhile: the job may have been restarted"
-                .to_string(),
+            why:
+                "the coordinator was restarted meanwhile: whether the job was restarted, its next \
+                  attempt shows"
+                    .to_string(),
         }),
         Outcome::Nothing
         | Outcome::DryRun
@@ -384,5 +407,4 @@ fn restarts(records: &[ActionRecord]) -> Vec<(&ActionRecord, Progress)> {
 }
 
 #[cfg(test)]
-#[path = "actions_tests.rs"]
 mod tests;

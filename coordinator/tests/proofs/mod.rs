@@ -1,0 +1,174 @@
+//! Restarts and what the job's next attempt shows of them, over the network and across a kill.
+
+use std::path::Path;
+use std::time::Duration;
+
+use memtape_coordinator::Config;
+use memtape_core::policy::Mode;
+use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::fake::{Agent, Job, PATIENCE, Running, config, copy_store, start, wall_ns};
+use crate::{JOB, train_until_captured};
+
+/// A coordinator that restarts at once, by a script that notes each call.
+fn acting(folder: &Path, data: &str, script: &str) -> Config {
+    let mut config = config(&folder.join(data));
+    config.restart.policy.mode = Mode::Act;
+    config.restart.policy.always = true;
+    config.restart.policy.budgets.cooldown_ns = 0;
+    config.restart.policy.budgets.job.restarts_max = 9;
+    let (script, note) = (format!("echo asked >>\"$0\"; {script}"), folder.join("note"));
+    config.restart.command =
+        ["sh", "-c", &script, note.to_str().unwrap()].map(str::to_string).to_vec();
+    config
+}
+
+fn calls(folder: &Path) -> usize {
+    std::fs::read_to_string(folder.join("note")).map_or(0, |text| text.lines().count())
+}
+
+/// All ranks of an attempt exit, as a launcher makes them.
+async fn exit(agent: &Agent, job: &Job, step: u64) {
+    for rank in 0..job.ranks {
+        agent
+            .say(FromAgent::RankDown(v1::RankDown {
+                tape_id: job.tape(rank),
+                end: v1::RankEnd::Exited.into(),
+                wall_ns: wall_ns(),
+                step,
+                ..v1::RankDown::default()
+            }))
+            .await;
+    }
+}
+
+/// The newest restart, when it is as wished.
+async fn restart(running: &Running, is_there: impl Fn(&Value) -> bool) -> Value {
+    let newest = |answer: &Value| {
+        let actions = answer["actions"].as_array().cloned().unwrap_or_default();
+        actions.into_iter().find(|action| action["decision"] == "restart")
+    };
+    let is_there = |answer: &Value| newest(answer).is_some_and(|action| is_there(&action));
+    newest(&running.wait("/api/v1/actions", is_there).await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_has_a_verdict_when_the_next_attempt_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path(), "data", "true")).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let action = restart(&running, |action| action["outcome"] == "done").await;
+    assert_eq!((&action["verdict"], &action["proof"]), (&json!(""), &json!("")));
+    exit(&agent, &JOB, step).await;
+    let next = Job { attempt: 1, run: 2, ..JOB };
+    agent.announce(&next).await;
+    agent.train(&next, 1..=1).await;
+    // The first step is seen before the twentieth comes.
+    sleep(Duration::from_millis(1_500)).await;
+    agent.train(&next, 2..=40).await;
+    let action = restart(&running, |action| action["verdict"] != "").await;
+    assert_eq!(action["verdict"], "helped", "{action:#}");
+    let proof = action["proof"].as_str().unwrap();
+    assert!(proof.contains(", 512 MiB at step 40 of the next attempt; "), "{proof}");
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    let line = "memtape_action_verdicts_total{verdict=\"helped\"} 1";
+    assert!(text.contains(line), "no {line} in {text}");
+    let (_, audit) = running.get("/api/v1/audit").await;
+    assert!(audit.to_string().contains("\"verdict\""), "{audit}");
+    assert_eq!(calls(dir.path()), 1);
+    running.stop().await;
+}
+
+/// The coordinator is killed while its target runs: the next one does not ask again, and sees by
+/// the next attempt what came of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_coordinator_observes_and_does_not_repeat() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path(), "data", "sleep 20")).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    restart(&running, |action| action["outcome"] == "running").await;
+    let begin = Instant::now();
+    while calls(dir.path()) == 0 {
+        assert!(begin.elapsed() < PATIENCE, "the target was not asked");
+        sleep(Duration::from_millis(20)).await;
+    }
+    copy_store(&dir.path().join("data"), &dir.path().join("killed"));
+    running.stop().await;
+    let again = start(acting(dir.path(), "killed", "true")).await;
+    let action = restart(&again, |_| true).await;
+    assert!(action["outcome"].as_str().unwrap().contains("its next attempt shows"), "{action}");
+    let mut agent = Agent::attach(&again, "node-a").await;
+    agent.announce(&JOB).await;
+    exit(&agent, &JOB, step).await;
+    let next = Job { attempt: 1, run: 2, ..JOB };
+    agent.announce(&next).await;
+    agent.train(&next, 1..=1).await;
+    sleep(Duration::from_millis(1_500)).await;
+    agent.train(&next, 2..=40).await;
+    let action = restart(&again, |action| action["verdict"] != "").await;
+    assert_eq!(action["verdict"], "helped", "{action:#}");
+    assert_eq!(calls(dir.path()), 1, "asked once");
+    again.stop().await;
+}
+
+/// Trains and serves captures until there is such an action; the last step.
+async fn train_until(
+    running: &Running,
+    agent: &mut Agent,
+    job: &Job,
+    from: u64,
+    is_there: impl Fn(&Value) -> bool,
+) -> u64 {
+    let mut step = from;
+    loop {
+        agent.train(job, step + 1..=step + 8).await;
+        step += 8;
+        while let Some(request) = agent.requests.pop() {
+            agent.serve(job, &request).await;
+        }
+        let (_, answer) = running.get("/api/v1/actions").await;
+        if answer["actions"].as_array().unwrap().iter().any(&is_there) {
+            return step;
+        }
+        assert!(step < from + 1_000, "{answer:#}");
+    }
+}
+
+/// Attempts that go on where the one before was, with the same memory: after two there is no third
+/// restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_restarts_without_effect_are_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path(), "data", "true")).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    let mut step = 0;
+    for attempt in 0..2 {
+        let job = Job { attempt, run: attempt + 1, ..JOB };
+        agent.announce(&job).await;
+        let done =
+            |action: &Value| action["attempt"] == json!(attempt) && action["outcome"] == "done";
+        step = train_until(&running, &mut agent, &job, step, done).await;
+        exit(&agent, &job, step).await;
+        let next = Job { attempt: attempt + 1, run: attempt + 2, ..JOB };
+        agent.announce(&next).await;
+        agent.train(&next, step..=step).await;
+        sleep(Duration::from_millis(1_500)).await;
+        let proven = |action: &Value| {
+            action["attempt"] == json!(attempt) && action["verdict"] == "no effect"
+        };
+        step = train_until(&running, &mut agent, &next, step, proven).await;
+    }
+    let last = Job { attempt: 2, run: 3, ..JOB };
+    let why = "did nothing: the last 2 restarts did not help: a person must look";
+    let declined = |action: &Value| action["why"] == why;
+    train_until(&running, &mut agent, &last, step, declined).await;
+    assert_eq!(calls(dir.path()), 2);
+    running.stop().await;
+}

@@ -1,0 +1,14 @@
+//! What an action does to a job, and whether it helped.
+//!
+//! The memory of the rank before an action is stored with the action, and the job's next attempt is
+//! observed until enough steps show the memory after it ([`Observation`]). The verdict
+//! ([`Verdict`]) has the figures of both. A coordinator that was killed meanwhile goes on
+//! observing: what it needs is stored with the action.
+//!
+//! This module decides nothing about whether to act ([`crate::policy`]), and carries out nothing.
+
+mod observation;
+mod verdict;
+
+pub use observation::{Ended, FirstStep, Job, Observation, Successor};
+pub use verdict::{Measure, Memory, Verdict, Why};

@@ -1,0 +1,207 @@
+//! Verdicts about actions, with their figures; the sentences are made by [`Display`].
+
+use core::fmt::{self, Display, Formatter};
+
+use crate::detector::Layer;
+use crate::diagnosis::{bytes, plural};
+use crate::policy::Duration;
+
+/// Memory of one device of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Memory {
+    /// Number of the step.
+    pub step: u64,
+    /// Lowest bytes in tensors in the step.
+    pub min_bytes: u64,
+    /// Highest bytes in tensors in the step.
+    pub peak_bytes: u64,
+    /// Highest bytes the allocator held in the step.
+    pub reserved_bytes: u64,
+}
+
+/// Whether an action helped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Verdict {
+    /// The job goes on with less memory.
+    Helped(Why),
+    /// The memory is as it was, or nothing was done.
+    NoEffect(Why),
+    /// The job is worse off than before.
+    Worse(Why),
+    /// The job goes on; whether with less memory is not known.
+    Unknown(Why),
+}
+
+/// Which figure of the memory shows whether an action helped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Measure {
+    /// The per-step minimum of bytes in tensors.
+    Minimum,
+    /// The peak of bytes in tensors.
+    Peak,
+    /// The bytes that the allocator holds.
+    Reserved,
+    /// None that is kept by step: memory of the host, of other processes and outside the allocator.
+    #[default]
+    None,
+}
+
+impl Measure {
+    /// The figure that growth of a layer shows in.
+    pub fn of(layer: Layer) -> Self {
+        match layer {
+            Layer::Allocated | Layer::Blocks => Self::Minimum,
+            Layer::Peak | Layer::Spread => Self::Peak,
+            Layer::Reserved | Layer::Deferred | Layer::Retries | Layer::Churn => Self::Reserved,
+            Layer::NonTorch
+            | Layer::Other
+            | Layer::Host
+            | Layer::Pinned
+            | Layer::Shared
+            | Layer::Workers
+            | Layer::Progress
+            | Layer::Process => Self::None,
+        }
+    }
+}
+
+impl Memory {
+    /// The figure, in bytes.
+    pub(super) fn figure(&self, measure: Measure) -> Option<u64> {
+        match measure {
+            Measure::Minimum => Some(self.min_bytes),
+            Measure::Peak => Some(self.peak_bytes),
+            Measure::Reserved => Some(self.reserved_bytes),
+            Measure::None => None,
+        }
+    }
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Why {
+    /// The rank's memory before and after, at least 20 steps into
+    /// the next attempt.
+    Measured {
+        /// Before the action.
+        before: Memory,
+        /// In the next attempt.
+        after: Memory,
+        /// From the action to the first step of the next attempt, in nanoseconds.
+        away_ns: u64,
+    },
+    /// The next attempt made enough steps, and the memory is not kept by step.
+    NotMeasured {
+        /// Steps that it made.
+        steps: u64,
+    },
+    /// The next attempt ended well.
+    Finished,
+    /// The attempt runs on; no other began in this time, in nanoseconds.
+    NotRestarted {
+        /// The time.
+        waited_ns: u64,
+    },
+    /// The attempt is over, and no other began in this time, in nanoseconds.
+    NotBack {
+        /// The time.
+        waited_ns: u64,
+    },
+    /// The next attempt made too few steps in this time, in nanoseconds.
+    Stuck {
+        /// Steps that it made.
+        steps: u64,
+        /// The time.
+        waited_ns: u64,
+    },
+    /// The next attempt died after some steps.
+    Died {
+        /// Steps that it made.
+        steps: u64,
+    },
+    /// The next attempt could not get memory after some steps.
+    OutOfMemory {
+        /// Steps that it made.
+        steps: u64,
+    },
+}
+
+impl Verdict {
+    /// The name a user meets.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Helped(_) => "helped",
+            Self::NoEffect(_) => "no effect",
+            Self::Worse(_) => "worse",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    /// What it rests on.
+    pub fn why(&self) -> &Why {
+        match self {
+            Self::Helped(why) | Self::NoEffect(why) | Self::Worse(why) | Self::Unknown(why) => why,
+        }
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.as_str(), self.why())
+    }
+}
+
+impl Display for Why {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured { before, after, away_ns } => write!(
+                formatter,
+                "per-step minimum {} at step {}, {} at step {} of the next attempt; peak {}, then \
+                 {}; reserved {}, then {}; its first step came after {}",
+                bytes(before.min_bytes),
+                before.step,
+                bytes(after.min_bytes),
+                after.step,
+                bytes(before.peak_bytes),
+                bytes(after.peak_bytes),
+                bytes(before.reserved_bytes),
+                bytes(after.reserved_bytes),
+                Duration(*away_ns)
+            ),
+            Self::NotMeasured { steps } => write!(
+                formatter,
+                "the next attempt made {}; this kind of memory is not compared",
+                plural(*steps, "step")
+            ),
+            Self::Finished => formatter.write_str("the next attempt finished"),
+            Self::NotRestarted { waited_ns } => {
+                write!(formatter, "the attempt runs on after {}", Duration(*waited_ns))
+            }
+            Self::NotBack { waited_ns } => {
+                write!(formatter, "no attempt began within {}", Duration(*waited_ns))
+            }
+            Self::Stuck { steps, waited_ns } => write!(
+                formatter,
+                "the next attempt made {} within {}",
+                plural(*steps, "step"),
+                Duration(*waited_ns)
+            ),
+            Self::Died { steps } => {
+                write!(formatter, "the next attempt died after {}", plural(*steps, "step"))
+            }
+            Self::OutOfMemory { steps } => write!(
+                formatter,
+                "the next attempt ran out of memory after {}",
+                plural(*steps, "step")
+            ),
+        }
+    }
+}
