@@ -45,6 +45,16 @@ async fn exit(agent: &Agent, job: &Job, step: u64) {
     }
 }
 
+/// Trains forty steps of the next attempt, without a leak.
+async fn train_next(agent: &mut Agent) {
+    let next = Job { attempt: 1, run: 2, ..JOB };
+    agent.announce(&next).await;
+    agent.train(&next, 1..=1).await;
+    // The first step is seen before the twentieth comes.
+    sleep(Duration::from_millis(1_500)).await;
+    agent.train(&next, 2..=40).await;
+}
+
 /// The newest restart, when it is as wished.
 async fn restart(running: &Running, is_there: impl Fn(&Value) -> bool) -> Value {
     let newest = |answer: &Value| {
@@ -65,12 +75,7 @@ async fn a_restart_has_a_verdict_when_the_next_attempt_shows_it() {
     let action = restart(&running, |action| action["outcome"] == "done").await;
     assert_eq!((&action["verdict"], &action["proof"]), (&json!(""), &json!("")));
     exit(&agent, &JOB, step).await;
-    let next = Job { attempt: 1, run: 2, ..JOB };
-    agent.announce(&next).await;
-    agent.train(&next, 1..=1).await;
-    // The first step is seen before the twentieth comes.
-    sleep(Duration::from_millis(1_500)).await;
-    agent.train(&next, 2..=40).await;
+    train_next(&mut agent).await;
     let action = restart(&running, |action| action["verdict"] != "").await;
     assert_eq!(action["verdict"], "helped", "{action:#}");
     let proof = action["proof"].as_str().unwrap();
@@ -107,11 +112,7 @@ async fn a_killed_coordinator_observes_and_does_not_repeat() {
     let mut agent = Agent::attach(&again, "node-a").await;
     agent.announce(&JOB).await;
     exit(&agent, &JOB, step).await;
-    let next = Job { attempt: 1, run: 2, ..JOB };
-    agent.announce(&next).await;
-    agent.train(&next, 1..=1).await;
-    sleep(Duration::from_millis(1_500)).await;
-    agent.train(&next, 2..=40).await;
+    train_next(&mut agent).await;
     let action = restart(&again, |action| action["verdict"] != "").await;
     assert_eq!(action["verdict"], "helped", "{action:#}");
     assert_eq!(calls(dir.path()), 1, "asked once");
