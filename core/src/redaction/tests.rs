@@ -273,9 +273,10 @@ proptest! {
         }
     }
 
-    /// Nothing is reordered or made up: without secrets the line is the same.
+    /// Nothing is reordered or made up: without secrets the line is the same. No word is as long
+    /// as a token.
     #[test]
-    fn words_that_announce_nothing_stay(line in "[a-s0-9 /_-]{0,80}") {
+    fn words_that_announce_nothing_stay(line in "( *[a-s0-9/_-]{1,15} ){0,8}") {
         let is_plain = !["api", "key", "pass", "secret", "auth", "credential", "cookie", "sig"]
             .iter()
             .any(|word| line.contains(word));
