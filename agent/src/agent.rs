@@ -36,6 +36,7 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
 
 mod announcing;
+mod remedies;
 mod spooling;
 
 /// Everything that can happen to an agent.
@@ -267,6 +268,7 @@ impl Agent {
                 }
             }
             StreamEvent::Message(Incoming::Capture(request)) => self.capture(now, request),
+            StreamEvent::Message(Incoming::Remedy(request)) => self.remedy(&request),
             // stream.rs handles both.
             StreamEvent::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
         }
