@@ -21,13 +21,13 @@ use crate::node::nvml;
 use crate::tapes::death::{Cause, Death};
 use crate::tapes::known::Refused;
 
+mod asks;
 mod facts;
 mod kept;
-mod remedies;
 
+pub(crate) use asks::{BadAsk, RemedyRequest, remedy_answer};
 pub(crate) use facts::{CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
-pub(crate) use remedies::{RemedyRequest, remedy_answer};
 
 /// The client of the coordinator's service.
 pub(crate) type Client = v1::coordinator_client::CoordinatorClient<tonic::transport::Channel>;
@@ -152,7 +152,7 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
             sample_workers: request.sample_workers,
         }),
         Body::ReportAck(ack) => Incoming::Ack(ack.number),
-        Body::RemedyRequest(request) => Incoming::Remedy(remedies::request(request)),
+        Body::RemedyRequest(request) => Incoming::Remedy(asks::request(request)),
         Body::Goodbye(goodbye) => {
             Incoming::Goodbye(millis(goodbye.reconnect_after_ms).unwrap_or_default())
         }
@@ -225,7 +225,7 @@ pub(crate) fn rank_up(
             pod: of.workload.pod.clone(),
             pod_uid: of.workload.pod_uid.clone(),
         }),
-        offered: remedies::offered(status.offered),
+        offered: asks::offered(status.offered),
     })
 }
 

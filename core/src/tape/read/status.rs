@@ -12,7 +12,7 @@ use crate::tape::layout::states::{
     Clock, Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks,
 };
 use crate::tape::layout::{head, header};
-use crate::tape::mailbox::{Offers, Reply};
+use crate::tape::mailbox::Offers;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
 
@@ -108,19 +108,8 @@ impl<S: Source> Tape<S> {
             losses,
             start_wall_ns: self.start_wall_ns,
             clock_error_ns: self.clock_error_ns,
-            offered: Offers::from_word(self.word(header::OFFERED)),
+            offered: self.offered(),
         }
-    }
-
-    /// The words of the mailbox and of the reply.
-    pub fn mailbox(&self) -> (u64, u64) {
-        (self.word(header::MAILBOX), self.word(header::REPLY))
-    }
-
-    /// The rank's reply to the last instruction, and the nanoseconds that carrying it out took.
-    pub fn reply(&self) -> Option<(Reply, u64)> {
-        let reply = Reply::from_word(self.word(header::REPLY))?;
-        Some((reply, believable(self.word(header::REPLY_TOOK_NS))))
     }
 
     /// Frees of unknown blocks count on devices alone: the other lanes' hooks come late, and see

@@ -19,8 +19,10 @@ pub(crate) struct RemedyRequest {
     pub(crate) tape_ids: Vec<String>,
     /// What is asked for, or why it cannot be.
     pub(crate) ask: Result<Ask, BadAsk>,
-    /// Time from its arrival in which it may be begun.
+    /// Time after it was read in which it may be begun.
     pub(crate) valid: Duration,
+    /// CLOCK_MONOTONIC when it was read from the stream; none is now.
+    pub(crate) read_ns: Option<u64>,
 }
 
 /// Why a request cannot be followed, whatever the ranks are.
@@ -37,7 +39,7 @@ pub(crate) enum BadAsk {
 pub(super) fn request(raw: v1::RemedyRequest) -> RemedyRequest {
     let ask = ask(&raw);
     let valid = Duration::from_millis(u64::from(raw.valid_ms));
-    RemedyRequest { action_id: raw.action_id, tape_ids: raw.tape_ids, ask, valid }
+    RemedyRequest { action_id: raw.action_id, tape_ids: raw.tape_ids, ask, valid, read_ns: None }
 }
 
 fn ask(raw: &v1::RemedyRequest) -> Result<Ask, BadAsk> {
