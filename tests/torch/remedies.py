@@ -22,6 +22,11 @@ rank = int(os.environ.get("RANK", "0"))
 collections = 0
 
 
+def say(*words):
+    """A line in one piece: several ranks write into one pipe."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
 def collected(phase, info):
     global collections
     collections += phase == "stop"
@@ -34,7 +39,7 @@ def save(steps):
         raise KeyboardInterrupt
     if dist.is_initialized():
         dist.barrier()
-    print(f"checkpoint of rank {rank} after step {steps}", flush=True)
+    say(f"checkpoint of rank {rank} after step {steps}")
 
 
 class Cycle:
@@ -67,19 +72,19 @@ def main():
         try:
             optimizer.step()
         except KeyboardInterrupt:
-            print(f"interrupted in step {step}", flush=True)
+            say(f"interrupted in step {step}")
         optimizer.zero_grad()
         counters = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-        print("step", step, *counters, collections, rank, flush=True)
+        say("step", step, *counters, collections, rank)
         if step == PAUSE:
-            print(f"waits: rank {rank}", flush=True)
+            say(f"waits: rank {rank}")
             while not os.path.exists(GO):
                 time.sleep(0.01)
             if MODE == "plain":
                 child()
     if MODE == "gloo":
         dist.destroy_process_group()
-    print("done", flush=True)
+    say("done")
 
 
 def child():
@@ -92,7 +97,7 @@ def child():
             for parameter in model.parameters():  # PyTorch has no backward in a forked child
                 parameter.grad = torch.ones_like(parameter)
             optimizer.step()
-        print(f"child collected {collections - before}", flush=True)
+        say(f"child collected {collections - before}")
         os._exit(0)
     os.wait()
 
