@@ -33,7 +33,7 @@ pub(crate) struct Armed {
 struct Entry {
     /// None once it is over.
     armed: Option<Armed>,
-    /// What is to be told; none while a word was taken back and it is not known whether in time.
+    /// What is to be sent; none while a word was taken back and it is not known whether in time.
     answer: Option<Answer>,
     /// The report of the present stream whose acknowledgement says that the answer has arrived.
     arrives_with: Option<u64>,
@@ -49,7 +49,7 @@ pub(crate) struct Remedies {
 }
 
 impl Remedies {
-    /// True while so many further ones have room.
+    /// True while this number of further ones has room.
     pub(crate) fn have_room(&self, more: usize) -> bool {
         let under_way = self.entries.len() - self.over.len();
         under_way.saturating_add(more) <= REMEDIES_KNOWN_MAX
@@ -163,7 +163,7 @@ mod tests {
         remedies.acked(1);
         remedies.start_stream();
         assert!(remedies.unsent().is_empty());
-        // What comes of it is another answer, and is there for whoever asks again.
+        // What comes of it is another answer, which a second request gets, too.
         remedies.end(key(1), done());
         assert_eq!(remedies.unsent(), [(key(1), done())]);
         remedies.sent(&key(1), 2);

@@ -1,4 +1,4 @@
-//! Remedies: what an agent writes onto tapes, what it refuses, and what it tells of it.
+//! Remedies: what an agent writes onto tapes, what it refuses, and what it reports of it.
 //!
 //! The tests are the recorder: they read the mailbox of a tape and write the reply.
 
@@ -53,7 +53,7 @@ fn request(action: &str, ranks: &[&Rank], remedy: v1::Remedy, step: u64) -> v1::
     }
 }
 
-/// Sends a request; the answers that come of it until there are so many for its action.
+/// Sends a request; the answers that come of it until there is this number for its action.
 async fn asked(
     coordinator: &FakeCoordinator,
     request: &v1::RemedyRequest,
@@ -61,12 +61,16 @@ async fn asked(
 ) -> Vec<v1::RemedyAnswer> {
     let before = of(&coordinator.seen(), &request.action_id).len();
     coordinator.say(ToAgent::RemedyRequest(request.clone()));
-    let mut found = told(coordinator, &request.action_id, before + answers).await;
+    let mut found = reported(coordinator, &request.action_id, before + answers).await;
     found.split_off(before)
 }
 
-/// Waits until so many answers about an action have come.
-async fn told(coordinator: &FakeCoordinator, action: &str, count: usize) -> Vec<v1::RemedyAnswer> {
+/// Waits until this number of answers about an action has come.
+async fn reported(
+    coordinator: &FakeCoordinator,
+    action: &str,
+    count: usize,
+) -> Vec<v1::RemedyAnswer> {
     let what = format!("{count} answers about {action}");
     let enough = |seen: &Seen| Some(of(seen, action)).filter(|answers| answers.len() >= count);
     coordinator.wait(&what, enough).await
@@ -86,7 +90,7 @@ async fn started(dir: &Path, ranks: &[&Rank]) -> (FakeCoordinator, RunningAgent)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_remedy_is_armed_and_what_came_of_it_is_told_once() {
+async fn a_remedy_is_armed_and_what_came_of_it_is_reported_once() {
     let dir = folder();
     let mut rank = rank(dir.path(), 0, "gc,signal");
     // Another program wrote something there.
@@ -111,12 +115,12 @@ async fn a_remedy_is_armed_and_what_came_of_it_is_told_once() {
 
     rank.train(3);
     reply(&rank, written, ReplyStatus::Done, 8);
-    let answers = told(&coordinator, "act-1", 3).await;
+    let answers = reported(&coordinator, "act-1", 3).await;
     let done = answers.last().expect("an answer");
     assert_eq!((done.outcome(), done.step, done.took_ns), (Outcome::Done, 8, 1234));
     coordinator.wait_for_reports(5).await;
-    assert_eq!(of(&coordinator.seen(), "act-1").len(), 3, "it is told once");
-    // Whoever asks again gets the same answer, and the rank nothing to do.
+    assert_eq!(of(&coordinator.seen(), "act-1").len(), 3, "it is reported once");
+    // A second request gets the same answer, and the rank nothing to do.
     assert_eq!(asked(&coordinator, &gc, 1).await[0].outcome(), Outcome::Done);
     assert_eq!(instruction(&rank), Some(written));
 
@@ -127,18 +131,18 @@ async fn a_remedy_is_armed_and_what_came_of_it_is_told_once() {
     assert_ne!(second.number(), written.number());
     rank.train(2);
     reply(&rank, second, ReplyStatus::Late, 10);
-    let answers = told(&coordinator, "act-3", 2).await;
+    let answers = reported(&coordinator, "act-3", 2).await;
     assert_eq!((answers[1].outcome(), answers[1].step), (Outcome::Late, 10));
     // A rank that goes on without having read it; and one that ends.
     let unread = request("act-4", &[&rank], v1::Remedy::Gc, 12);
     assert_eq!(asked(&coordinator, &unread, 1).await[0].outcome(), Outcome::Armed);
     rank.train(4);
-    let answers = told(&coordinator, "act-4", 2).await;
+    let answers = reported(&coordinator, "act-4", 2).await;
     assert_eq!(answers[1].outcome(), Outcome::Failed, "{answers:?}");
     let ends = request("act-5", &[&rank], v1::Remedy::Gc, 20);
     assert_eq!(asked(&coordinator, &ends, 1).await[0].outcome(), Outcome::Armed);
     rank.kill();
-    let answers = told(&coordinator, "act-5", 2).await;
+    let answers = reported(&coordinator, "act-5", 2).await;
     assert_eq!(answers[1].outcome(), Outcome::Failed, "{answers:?}");
     assert!(answers[1].detail.contains("ended"), "{answers:?}");
     agent.stop().await;
@@ -222,7 +226,7 @@ async fn a_remedy_is_withdrawn_only_where_it_is_not_begun() {
     coordinator.wait_for_reports(5).await;
     assert_eq!(of(&coordinator.seen(), "act-2").len(), 1, "it is not known yet");
     reply(&rank, written, ReplyStatus::Done, 8);
-    let answers = told(&coordinator, "act-2", 2).await;
+    let answers = reported(&coordinator, "act-2", 2).await;
     assert_eq!(answers[1].outcome(), Outcome::Done);
 
     // It may have begun, and has not: it ends a further step without a reply.
@@ -232,7 +236,7 @@ async fn a_remedy_is_withdrawn_only_where_it_is_not_begun() {
     coordinator.wait_for_reports(5).await;
     assert_eq!(of(&coordinator.seen(), "act-3").len(), 1, "it is not known yet");
     rank.train(1);
-    let answers = told(&coordinator, "act-3", 2).await;
+    let answers = reported(&coordinator, "act-3", 2).await;
     assert_eq!(answers[1].outcome(), Outcome::Withdrawn);
     // What is over is not withdrawn: the answer says how it ended.
     assert_eq!(asked(&coordinator, &not_second, 1).await[0].outcome(), Outcome::Done);

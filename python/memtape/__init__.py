@@ -288,12 +288,9 @@ def _run_checkpoint(steps: int) -> bool:
         return True
     except Exception as error:
         try:
-            kind = type(error).__name__
-            print(
-                f"memtape: the function of on_checkpoint failed after step {steps}: {kind}: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            line = f"memtape: the function of on_checkpoint failed after step {steps}: {why}"
+            print(line, file=sys.stderr, flush=True)
         except Exception:  # no standard error, or a text that cannot be made
             pass
         return False

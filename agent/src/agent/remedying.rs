@@ -1,8 +1,8 @@
 //! Remedies that the coordinator asks for: what is checked, written and watched.
 //!
 //! The agent writes one word of a tape, and only of a rank whose job offers the remedy. What the
-//! rank replies is read in the usual looks. A request is prepared as a whole: where one of its ranks
-//! cannot be asked, none is.
+//! rank replies is read in the usual looks. A request is prepared as a whole: where one of its
+//! ranks cannot be asked, none is.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -107,7 +107,7 @@ impl Agent {
         keys.iter().for_each(|key| self.refuse_one(key, why));
     }
 
-    /// Nothing is kept of what was refused: a later request is looked at anew.
+    /// Nothing is kept of what was refused: a later request is checked again.
     fn refuse_one(&self, key: &RemedyKey, why: &Refusal) {
         let answer = answer(Outcome::Refused, 0, &why.to_string());
         self.send(wire::remedy_answer(&key.action_id, &key.tape_id, &answer));

@@ -82,7 +82,7 @@ mod tests {
         assert!(child.try_wait().expect("a child").is_none());
         fence.send(remedy::Signal::SigTerm).expect("sent");
         assert_eq!(child.wait().expect("an end").signal(), Some(libc::SIGTERM));
-        // It has ended: whoever has its pid now is not reached.
+        // It has ended: a process that has its pid now is not reached.
         assert!(fence.send(remedy::Signal::SigTerm).is_err());
         let gone = Process::known(child.id(), start_ticks);
         assert!(matches!(Fence::of(root, gone), Err(NotFenced::Ended)));

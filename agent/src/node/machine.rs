@@ -1,8 +1,8 @@
 //! What the agent asks the machine it runs on: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
-//! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`, `workers.rs` and
-//! `nvml.rs`.
+//! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`,
+//! `workers.rs` and `nvml.rs`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

@@ -347,7 +347,7 @@ impl TapeFile for DiskFile {
     }
 
     fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()> {
-        let (folder, name) = place(path)?;
+        let (folder, name) = folder_of(path)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&folder, name, flags, Mode::empty())?);
         let metadata = file.metadata()?;
@@ -361,7 +361,7 @@ impl TapeFile for DiskFile {
     }
 
     fn delete(&self, path: &Path) -> io::Result<()> {
-        let (folder, name) = place(path)?;
+        let (folder, name) = folder_of(path)?;
         let there = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             // Another program has moved or deleted it: here it is gone.
             Err(rustix::io::Errno::NOENT) => return Ok(()),
@@ -378,7 +378,7 @@ impl TapeFile for DiskFile {
 
 /// The folder that a file lies in, and its name there: no name on the way to it can be exchanged
 /// afterwards.
-fn place(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+fn folder_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };

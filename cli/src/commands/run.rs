@@ -39,9 +39,9 @@ pub(crate) struct RunArgs {
     /// none].
     #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_REDACT")]
     pub(crate) redact: Vec<String>,
-    /// What may be asked of the ranks while they run: gc (Python's garbage collection), empty-cache
-    /// (torch.cuda.empty_cache), checkpoint (the function of memtape.on_checkpoint), signal (SIGUSR1,
-    /// SIGUSR2, SIGTERM, SIGINT) [default: nothing].
+    /// What may be asked of the ranks while they run: gc (Python's garbage collection),
+    /// empty-cache (torch.cuda.empty_cache), checkpoint (the function of memtape.on_checkpoint),
+    /// signal (SIGUSR1, SIGUSR2, SIGTERM, SIGINT) [default: nothing].
     #[arg(
         long,
         value_name = "ACTIONS",

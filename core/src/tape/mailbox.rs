@@ -8,9 +8,10 @@
 //! check (8 bits) | number (8) | remedy or status (8) | step (40)
 //! ```
 //!
-//! The two processes share no lock, and the agent's write need not be atomic. So the check binds the
-//! other 56 bits: a word that is half written, or that another program wrote, is no instruction.
-//! What the job lets be asked is in [`header::OFFERED`](super::layout::header::OFFERED).
+//! The two processes share no lock, and the agent's write need not be atomic. So the check binds
+//! the other 56 bits: a word that is half written, or that another program wrote, is no
+//! instruction. What the job lets be asked is in
+//! [`header::OFFERED`](super::layout::header::OFFERED).
 
 /// Largest step that fits into a word.
 pub const STEP_MAX: u64 = (1 << 40) - 1;

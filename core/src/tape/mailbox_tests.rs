@@ -1,3 +1,5 @@
+//! Words of the mailbox: what was written, damaged, torn and empty.
+
 use alloc::vec::Vec;
 
 use proptest::prelude::*;

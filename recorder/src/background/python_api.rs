@@ -1,8 +1,8 @@
 //! The functions of CPython that the hook needs, found by name.
 //!
 //! A call that runs the program's Python may end the calling thread from inside, where the
-//! interpreter is being torn down: such calls are `C-unwind`, and no frame of this library that they
-//! unwind has anything to drop.
+//! interpreter is being torn down: such calls are `C-unwind`, and no frame of this library that
+//! they unwind has anything to drop.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;

@@ -2,9 +2,9 @@
 //!
 //! The word of the mailbox is read here and nowhere else, after a step was counted: no signal, no
 //! thread and no allocation has anything to do with it. While there is none, that is one load and
-//! two comparisons. What is done is a call of Python, with the GIL that the hook has, at exactly the
-//! step that the word names; a word that comes late does nothing. `core/src/tape/mailbox.rs` has the
-//! format.
+//! two comparisons. What is done is a call of Python, with the GIL that the hook has, at exactly
+//! the step that the word names; a word that comes late does nothing. `core/src/tape/mailbox.rs`
+//! has the format.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -119,8 +119,8 @@ unsafe fn carry_out(api: &Api, remedy: Remedy, steps: u64) -> Result<bool, Raise
 }
 
 /// Calls a function of a module; `Some` says whether its result is true. None where the module is
-/// not imported (this imports nothing: that could deadlock with the program), has no such function,
-/// or the function raised an `Exception`.
+/// not imported (this imports nothing: that could deadlock with the program), has no such
+/// function, or the function raised an `Exception`.
 ///
 /// # Safety
 /// As of [`after_step`].
@@ -130,8 +130,8 @@ unsafe fn call(
     argument: Option<Object>,
 ) -> Result<Option<bool>, Raised> {
     let null: Object = std::ptr::null_mut();
-    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, which are
-    // given back.
+    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, which
+    // are given back.
     unsafe {
         let module = (api.dict_get)((api.modules)(), module.as_ptr());
         let function =
