@@ -307,7 +307,7 @@ fn ended(known: &KnownTape, armed: Armed) -> Option<Answer> {
         };
         return Some(Answer { took_ns, ..answer(outcome, reply.step(), detail) });
     }
-    if armed.is_withdrawn && (finished < armed.step || finished > armed.step) {
+    if armed.is_withdrawn && finished != armed.step {
         return Some(answer(Outcome::Withdrawn, finished, ""));
     }
     if is_dead {
