@@ -29,6 +29,7 @@ use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, Ownership, Ran
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::py_spy::Sampling;
+use crate::remedies::Remedies;
 use crate::spool::Spool;
 use crate::tapes::census::{Censuses, CountResult};
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
@@ -36,6 +37,7 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
 
 mod announcing;
+mod remedying;
 mod spooling;
 
 /// Everything that can happen to an agent.
@@ -69,6 +71,7 @@ pub(crate) struct Agent {
     tapes: Tapes,
     deliveries: Deliveries,
     captures: Captures,
+    remedies: Remedies,
     censuses: Censuses,
     session: Option<Session>,
     announcements: announcing::Announcements,
@@ -112,6 +115,7 @@ impl Agent {
         Self {
             tapes: Tapes::new(source, redaction),
             captures: Captures::new(&config),
+            remedies: Remedies::default(),
             deliveries: Deliveries::default(),
             censuses: Censuses::default(),
             session: None,
@@ -190,6 +194,7 @@ impl Agent {
         match event {
             Event::Tick => {
                 self.look(now);
+                self.watch_remedies();
                 self.captures.pass_time(now.mono_ns);
                 self.count(now);
                 self.keep(now);
@@ -258,6 +263,7 @@ impl Agent {
                     self.acked_ns = now.mono_ns;
                 }
                 self.captures.acked(number);
+                self.remedies.acked(number);
                 if let Some(spool) = &mut self.spool {
                     spool.acked(number);
                 }
@@ -267,6 +273,7 @@ impl Agent {
                 }
             }
             StreamEvent::Message(Incoming::Capture(request)) => self.capture(now, request),
+            StreamEvent::Message(Incoming::Remedy(request)) => self.remedy(now, request),
             // stream.rs handles both.
             StreamEvent::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
         }
@@ -281,6 +288,7 @@ impl Agent {
         self.deliveries.start_stream();
         self.censuses.start_stream();
         self.captures.start_stream();
+        self.remedies.start_stream();
         // A stream's first report says that all tapes were announced: an agent that has just
         // started must not say so before it has looked.
         self.look(now);
@@ -318,6 +326,7 @@ impl Agent {
         }
         let announced = self.announce(now);
         self.send_answers();
+        self.send_remedies();
         let is_first = self.deliveries.next_number() == 1;
         if is_first && !(announced.has_awaited && announced.has_tapeless) {
             return;

@@ -16,6 +16,7 @@ mod node {
     pub(crate) mod accounts;
     pub(crate) mod cgroup;
     pub(crate) mod clock;
+    pub(crate) mod fence;
     pub(crate) mod host;
     pub(crate) mod machine;
     pub(crate) mod nvml;
@@ -55,6 +56,7 @@ mod capture {
     pub(crate) mod rewind;
 }
 
+mod remedies;
 mod spool;
 
 mod agent;

@@ -4,6 +4,7 @@ mod without_coordinator;
 
 mod host_memory;
 mod ownership;
+mod remedies;
 mod secrets;
 
 mod support;

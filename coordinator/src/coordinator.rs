@@ -238,7 +238,7 @@ impl Coordinator {
         {
             self.forget_attempt(serial);
         }
-        let Self { jobs, captures, context, .. } = self;
+        let Self { jobs, captures, actions, context, .. } = self;
         match message {
             Incoming::RankUp(up) => jobs.rank_up(context, &node, *up, share),
             Incoming::Report(report) => jobs.report(context, &node, report, share),
@@ -254,6 +254,7 @@ impl Coordinator {
             Incoming::AgentCapture(taken) => {
                 captures.agent_capture(context, &node, &taken, jobs);
             }
+            Incoming::Remedied(answer) => actions.answered(context, &node, &answer, jobs),
         }
     }
 

@@ -30,5 +30,5 @@ pub const PROTOCOL: u32 = 1;
 /// The minor version this code speaks. 1 brought `AgentCapture` and `Report.spool`; 2 the host
 /// memory of ranks, roles, and the memory that other code than PyTorch's allocator holds; 3 the
 /// census of lines; 4 samples of worker processes; 5 phases and annotations in snapshots; 6 the
-/// owners of ranks, and tapes that were refused.
-pub const PROTOCOL_MINOR: u32 = 6;
+/// owners of ranks, and tapes that were refused; 7 remedies.
+pub const PROTOCOL_MINOR: u32 = 7;

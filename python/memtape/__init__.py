@@ -15,13 +15,25 @@ The recorder is looked for by its C functions, once, at the first call; importin
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 TYPE_CHECKING = False  # type checkers take it for true; the module `typing` is not imported
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memtape.notebook import Report, Tape
 
-__all__ = ["annotate", "is_recording", "phase", "report", "step", "tape", "tape_path"]
+__all__ = [
+    "annotate",
+    "is_recording",
+    "on_checkpoint",
+    "phase",
+    "report",
+    "step",
+    "tape",
+    "tape_path",
+]
 
 # For type checkers only: at run time `__getattr__` asks the installed package for it.
 __version__: str
@@ -76,6 +88,23 @@ def annotate(key: str = "", value: object = None, /, **values: object) -> None:
         recorder.annotate(key, value)
     for name, each in values.items():
         recorder.annotate(name, each)
+
+
+def on_checkpoint(function: Callable[[int], object] | None) -> None:
+    """Lets a checkpoint be asked of this job, if it runs under ``memtape run --actions checkpoint``.
+
+    `function` is called with the number of steps that have ended, by the thread that trains, inside
+    ``optimizer.step()`` and after its work: on every rank that is asked, after the same step. So it
+    may use collectives, where all ranks of the job have given a function. An exception that it raises
+    is printed in one line and goes no further; only an interrupt and ``sys.exit`` do.
+
+    ``on_checkpoint(None)`` takes it back. Each call replaces the function before.
+    """
+    global _checkpoint
+    _checkpoint = function
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.offer_checkpoint(function is not None)
 
 
 def is_recording() -> bool:
@@ -212,6 +241,10 @@ class _Recorder:
             function.argtypes, function.restype = arguments, None
             functions.append(function)
         self._step, self._step_to, self._phase, self._annotate = functions
+        # Recorders of before have no such function.
+        self._offer_checkpoint = getattr(everything, "memtape_offer_checkpoint", None)
+        if self._offer_checkpoint is not None:
+            self._offer_checkpoint.argtypes, self._offer_checkpoint.restype = number, None
 
     def step(self, n: int | None) -> None:
         try:
@@ -237,6 +270,32 @@ class _Recorder:
             pass
 
 
+    def offer_checkpoint(self, is_offered: bool) -> None:
+        try:
+            if self._offer_checkpoint is not None:
+                self._offer_checkpoint(int(is_offered))
+        except Exception:
+            pass
+
+
+def _run_checkpoint(steps: int) -> bool:
+    """Called by the recorder inside ``optimizer.step()``: true when the function returned."""
+    function = _checkpoint
+    if function is None:
+        return False
+    try:
+        function(steps)
+        return True
+    except Exception as error:
+        try:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            line = f"memtape: the function of on_checkpoint failed after step {steps}: {why}"
+            print(line, file=sys.stderr, flush=True)
+        except Exception:  # no standard error, or a text that cannot be made
+            pass
+        return False
+
+
 def _cut(text: str) -> bytes:
     """UTF-8, not longer than a mark may be, without half a character at its end."""
     whole = text[:MARK_BYTES_MAX].encode(errors="replace")
@@ -253,6 +312,8 @@ def _recorder() -> _Recorder | None:
     return _found[0]
 
 
+#: What `on_checkpoint` was given last.
+_checkpoint: Callable[[int], object] | None = None
 #: Empty until it was looked for; then what was found, first.
 _found: list[_Recorder | None] = []
 _phases = _Phases()

@@ -3,6 +3,7 @@
 Run by the scenario of the wheel, or by hand: `PYTHONPATH=python python3 python/tests/test_memtape.py`.
 """
 
+import io
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ class StandIn(memtape._Recorder):
 
         self._step, self._step_to = function("step"), function("step_to")
         self._phase, self._annotate = function("phase"), function("annotate")
+        self._offer_checkpoint = function("offer_checkpoint")
 
     def phases(self):
         return [call[1].decode() for call in self.calls if call[0] == "phase"]
@@ -58,6 +60,8 @@ def everything():
     memtape.annotate("bad", Unprintable())
     memtape.annotate(Unprintable(), 1)
     memtape.phase("")
+    memtape.on_checkpoint(print)
+    memtape.on_checkpoint(None)
 
 
 class Case(unittest.TestCase):
@@ -68,6 +72,70 @@ class Case(unittest.TestCase):
         if found is not None:
             found.calls.clear()
         return found
+
+
+class Checkpoints(Case):
+    def setUp(self):
+        self.addCleanup(memtape.on_checkpoint, None)
+
+    def warning(self):
+        """What a run of the function prints on standard error, and its result."""
+        before, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            return memtape._run_checkpoint(7), sys.stderr.getvalue()
+        finally:
+            sys.stderr = before
+
+    def test_the_function_is_offered_and_taken_back(self):
+        recorder = self.recorder(StandIn())
+        memtape.on_checkpoint(lambda step: None)
+        memtape.on_checkpoint(None)
+        self.assertEqual(recorder.calls, [("offer_checkpoint", 1), ("offer_checkpoint", 0)])
+        self.assertEqual(self.warning(), (False, ""))
+
+    def test_an_older_recorder_has_no_such_function(self):
+        recorder = self.recorder(StandIn())
+        recorder._offer_checkpoint = None
+        memtape.on_checkpoint(print)
+        self.assertEqual(recorder.calls, [])
+
+    def test_the_function_gets_the_step(self):
+        self.recorder(None)
+        steps = []
+        memtape.on_checkpoint(steps.append)
+        self.assertEqual((self.warning(), steps), ((True, ""), [7]))
+
+    def test_an_exception_is_one_line(self):
+        self.recorder(None)
+
+        def full(step):
+            raise OSError("no space\nleft")
+
+        memtape.on_checkpoint(full)
+        done, line = self.warning()
+        self.assertFalse(done)
+        self.assertEqual(line.count("\n"), 1)
+        self.assertIn("after step 7: OSError: no space left", line)
+
+        class Strange(Exception):
+            def __str__(self):
+                raise ValueError("no text")
+
+        def strange(step):
+            raise Strange
+
+        memtape.on_checkpoint(strange)
+        self.assertEqual(self.warning(), (False, ""))
+
+    def test_an_interrupt_passes_through(self):
+        self.recorder(None)
+
+        def interrupted(step):
+            raise KeyboardInterrupt
+
+        memtape.on_checkpoint(interrupted)
+        with self.assertRaises(KeyboardInterrupt):
+            memtape._run_checkpoint(7)
 
 
 class Absent(Case):

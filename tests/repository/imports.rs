@@ -110,6 +110,33 @@ fn impurities(file: &Source) -> Vec<String> {
 }
 
 #[test]
+fn only_the_optimizer_hook_reads_instructions() {
+    let hot = Source::of("recorder/src/writer/hot_path.rs", "words.get(header::MAILBOX)");
+    check(readers_of_instructions, &hot, &rust());
+    let elsewhere = Source::of("recorder/src/background/control.rs", "remedies::after_step(api)");
+    assert_eq!(readers_of_instructions(&elsewhere).len(), 1);
+    // The rule is about code that is there.
+    let carrier = fs::read_to_string(root().join(CARRIES_OUT)).expect("the file is there");
+    assert!(carrier.contains("header::MAILBOX") && carrier.contains("fn after_step("));
+}
+
+/// Carries instructions out, and is called by the other one alone.
+const CARRIES_OUT: &str = "recorder/src/background/remedies.rs";
+const CALLS_IT: &str = "recorder/src/background/optimizer_hook.rs";
+
+/// Instructions cost nothing where a step does not end.
+fn readers_of_instructions(file: &Source) -> Vec<String> {
+    let is_recorder = file.path.starts_with("recorder/src/") && file.path != CARRIES_OUT;
+    let names = |line: &str| {
+        line.contains("MAILBOX") || (line.contains("after_step(") && file.path != CALLS_IT)
+    };
+    file.lines()
+        .filter(|(_, line)| is_recorder && names(line))
+        .map(|(number, _)| format!("{}:{number}: only {CARRIES_OUT} reads it", file.path))
+        .collect()
+}
+
+#[test]
 fn unsafe_code_is_where_it_is_said_to_be() {
     let library = Source::of(
         "recorder/src/lib.rs",

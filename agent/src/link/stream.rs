@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::link::backoff::backoff;
 use crate::link::channel::CONNECT_TIMEOUT;
-use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing};
+use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing, RemedyRequest};
 use crate::node::clock;
 
 /// A stream that lasted for this long resets the backoff.
@@ -169,9 +169,15 @@ async fn attach<E: From<StreamEvent>>(
             Err(status) => return end(None, &reason(&status)),
         };
         let Some(message) = message else { continue };
-        if let Incoming::Goodbye(wait) = message {
-            return end(Some(wait), "it is going away");
-        }
+        let message = match message {
+            Incoming::Goodbye(wait) => return end(Some(wait), "it is going away"),
+            // It may wait while the agent looks at its tapes.
+            Incoming::Remedy(request) => {
+                let read_ns = Some(clock::now().mono_ns);
+                Incoming::Remedy(RemedyRequest { read_ns, ..request })
+            }
+            message => message,
+        };
         if events.send(StreamEvent::Message(message).into()).await.is_err() {
             return end(None, "the agent stops");
         }

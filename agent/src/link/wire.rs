@@ -21,10 +21,11 @@ use crate::node::nvml;
 use crate::tapes::death::{Cause, Death};
 use crate::tapes::known::Refused;
 
+mod asks;
 mod facts;
-
 mod kept;
 
+pub(crate) use asks::{BadAsk, RemedyRequest, remedy_answer};
 pub(crate) use facts::{CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
@@ -107,6 +108,8 @@ pub(crate) enum Incoming {
     Capture(CaptureRequest),
     /// Reports up to this number were taken.
     Ack(u64),
+    /// Asks ranks for a remedy.
+    Remedy(RemedyRequest),
     /// The coordinator leaves; wait this long.
     Goodbye(Duration),
 }
@@ -149,6 +152,7 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
             sample_workers: request.sample_workers,
         }),
         Body::ReportAck(ack) => Incoming::Ack(ack.number),
+        Body::RemedyRequest(request) => Incoming::Remedy(asks::request(request)),
         Body::Goodbye(goodbye) => {
             Incoming::Goodbye(millis(goodbye.reconnect_after_ms).unwrap_or_default())
         }
@@ -221,6 +225,7 @@ pub(crate) fn rank_up(
             pod: of.workload.pod.clone(),
             pod_uid: of.workload.pod_uid.clone(),
         }),
+        offered: asks::offered(status.offered),
     })
 }
 

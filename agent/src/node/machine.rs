@@ -1,8 +1,8 @@
 //! What the agent asks the machine it runs on: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
-//! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `workload.rs`, `workers.rs` and
-//! `nvml.rs`.
+//! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`,
+//! `workers.rs` and `nvml.rs`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -13,6 +13,7 @@ use memtape_core::identity::owner::Workload;
 use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
+use crate::node::fence::{Fence, NotFenced};
 use crate::node::host::{Host, HostMemory};
 use crate::node::nvml::{Gpus, NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
@@ -32,6 +33,10 @@ pub(crate) trait Node: Debug + Send {
 
     /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
     fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder;
+
+    /// Takes hold of a process, so that a signal reaches it and no other.
+    /// The error says why that cannot be.
+    fn fence(&self, process: Process) -> Result<Fence, NotFenced>;
 
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
@@ -89,6 +94,10 @@ impl Node for ThisNode {
 
     fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder {
         Holder::of(self.host.root(), pid, own_pid, uid)
+    }
+
+    fn fence(&self, process: Process) -> Result<Fence, NotFenced> {
+        Fence::of(self.host.root(), process)
     }
 
     fn account_of(&self, uid: u32) -> u32 {

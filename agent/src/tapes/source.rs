@@ -8,10 +8,12 @@
 //! look costs the same whatever lies there. This file does not parse tapes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{File, Metadata, OpenOptions, ReadDir};
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,6 +135,10 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
 
     /// Who writes it.
     fn writer(&self) -> Writer;
+
+    /// Writes one word of it, if it is still this one that lies at `path`.
+    /// Fails with the errors of the file system, and when it is not.
+    fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()>;
 
     /// Deletes it, if it is still this one that lies at `path` and its lock is free.
     /// Fails with the errors of the file system, and when it is not.
@@ -340,13 +346,22 @@ impl TapeFile for DiskFile {
         liveness::writer(&self.file)
     }
 
+    fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()> {
+        let (folder, name) = folder_of(path)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&folder, name, flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        let is_this = FileId::of(&metadata) == self.id && metadata.uid() == self.uid;
+        let at = word as u64 * 8;
+        // Behind the end of a file that was cut short it would write a new page.
+        if !is_this || metadata.len() < at + 8 {
+            return Err(io::Error::other("another file has taken its place"));
+        }
+        file.write_all_at(&value.to_le_bytes(), at)
+    }
+
     fn delete(&self, path: &Path) -> io::Result<()> {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        // By the folder itself: no name on the way to it can be exchanged in between.
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-        let folder = openat(rustix::fs::CWD, folder, flags, Mode::empty())?;
+        let (folder, name) = folder_of(path)?;
         let there = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             // Another program has moved or deleted it: here it is gone.
             Err(rustix::io::Errno::NOENT) => return Ok(()),
@@ -359,6 +374,16 @@ impl TapeFile for DiskFile {
         }
         Ok(unlinkat(&folder, name, AtFlags::empty())?)
     }
+}
+
+/// The folder that a file lies in, and its name there: no name on the way to it can be exchanged
+/// afterwards.
+fn folder_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+    Ok((openat(rustix::fs::CWD, folder, flags, Mode::empty())?, name))
 }
 
 impl DiskFile {
@@ -399,5 +424,28 @@ mod tests {
         let before = tape.written(0..1 << 22);
         assert!(before.is_empty() || before == (0..1 << 22), "{before:?}");
         assert!(tape.written(WORDS - 8..WORDS).len() <= 8);
+    }
+
+    #[test]
+    fn a_word_is_written_onto_no_other_file_than_the_one_that_was_opened() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        let make = |name: &str| std::fs::write(at(name), [0; 64]).expect("a file");
+        let read = |name: &str| std::fs::read(at(name)).expect("a file");
+        make("a.tape");
+        let tape = TapeFolders::new(Vec::new()).open(&at("a.tape")).expect("a file");
+        tape.write(&at("a.tape"), 3, 0x0102).expect("a word");
+        assert_eq!(read("a.tape")[24..32], [2, 1, 0, 0, 0, 0, 0, 0]);
+        // Behind the end, through a link, in another file of the name, and in none.
+        assert!(tape.write(&at("a.tape"), 8, 1).is_err());
+        assert_eq!(read("a.tape").len(), 64);
+        std::fs::rename(at("a.tape"), at("moved.tape")).expect("moved");
+        std::os::unix::fs::symlink(at("moved.tape"), at("a.tape")).expect("a link");
+        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
+        std::fs::remove_file(at("a.tape")).expect("removed");
+        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
+        make("a.tape");
+        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
+        assert_eq!((read("a.tape"), read("moved.tape")[0]), (vec![0; 64], 0));
     }
 }

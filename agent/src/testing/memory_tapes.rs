@@ -155,6 +155,16 @@ impl TapeFile for MemoryTape {
         if is_held { Writer::Alive(None) } else { Writer::Gone }
     }
 
+    fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()> {
+        let is_this =
+            self.0.source.files().by_path.get(path).is_some_and(|of| of.0.id == self.0.id);
+        if !is_this {
+            return Err(io::Error::other("another tape has taken its place"));
+        }
+        self.words().set(word, value);
+        Ok(())
+    }
+
     fn delete(&self, path: &Path) -> io::Result<()> {
         let mut files = self.0.source.files();
         let is_this = files.by_path.get(path).is_some_and(|tape| tape.0.id == self.0.id);

@@ -28,6 +28,7 @@ use crate::link::upload::UploadError;
 use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
+use crate::node::fence::{Fence, NotFenced};
 use crate::node::host::HostMemory;
 use crate::node::machine::Node;
 use crate::node::nvml::{NoReading, Reading};
@@ -158,6 +159,10 @@ impl Node for MemoryNode {
 
     fn holder(&self, _: u32, _: u32, _: u32) -> Holder {
         Holder::Unreadable
+    }
+
+    fn fence(&self, _: Process) -> Result<Fence, NotFenced> {
+        Err(NotFenced::Ended)
     }
 
     fn account_of(&self, uid: u32) -> u32 {

@@ -34,6 +34,7 @@ pub(crate) struct Seen {
     pub(crate) downs: Vec<v1::RankDown>,
     pub(crate) answers: Vec<v1::CaptureAnswer>,
     pub(crate) captures: Vec<v1::AgentCapture>,
+    pub(crate) remedies: Vec<v1::RemedyAnswer>,
     /// By capture and tape.
     pub(crate) snapshots: BTreeMap<(String, String), Vec<u8>>,
     /// Every message in order, by kind: `up 0`, `report 3`, `down 0`.
@@ -123,6 +124,7 @@ impl Default for Seen {
             downs: Vec::new(),
             answers: Vec::new(),
             captures: Vec::new(),
+            remedies: Vec::new(),
             snapshots: BTreeMap::new(),
             order: Vec::new(),
             uploads_to_fail: 0,
@@ -217,6 +219,10 @@ impl Service {
             FromAgent::CaptureAnswer(answer) => {
                 seen.order.push(format!("answer {}", answer.capture_id));
                 seen.answers.push(answer);
+            }
+            FromAgent::RemedyAnswer(answer) => {
+                seen.order.push(format!("remedy {}", answer.action_id));
+                seen.remedies.push(answer);
             }
         }
         None

@@ -146,6 +146,11 @@ impl Rank {
         self.words.set(word, value);
     }
 
+    /// A word of the header.
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        self.words.get(word)
+    }
+
     /// A request for memory fails for good.
     pub(crate) fn out_of_memory(&mut self, size: u64) {
         let grant = Grant { size, stack: self.stack, ..Grant::default() };

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use memtape_core::limits::TAPE_ITEMS_MAX;
+use memtape_core::tape::mailbox::{Offer, Offers};
 use rustix::fs::{Access, access};
 use serde_json::json;
 
@@ -38,6 +39,17 @@ pub(crate) struct RunArgs {
     /// none].
     #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_REDACT")]
     pub(crate) redact: Vec<String>,
+    /// What may be asked of the ranks while they run: gc (Python's garbage collection),
+    /// empty-cache (torch.cuda.empty_cache), checkpoint (the function of memtape.on_checkpoint),
+    /// signal (SIGUSR1, SIGUSR2, SIGTERM, SIGINT) [default: nothing].
+    #[arg(
+        long,
+        value_name = "ACTIONS",
+        value_delimiter = ',',
+        env = "MEMTAPE_ACTIONS",
+        value_parser = offer
+    )]
+    pub(crate) actions: Vec<Offer>,
     /// The command and its arguments. Options before the command belong to `memtape run`, unless
     /// they come after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
@@ -73,6 +85,11 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     if !args.redact.is_empty() {
         command.env("MEMTAPE_REDACT", args.redact.join(","));
     }
+    if !args.actions.is_empty() {
+        let offers: Offers = args.actions.iter().copied().collect();
+        let names: Vec<&str> = offers.iter().map(Offer::as_str).collect();
+        command.env("MEMTAPE_ACTIONS", names.join(","));
+    }
     if args.detail {
         command.env("MEMTAPE_DETAIL", "1");
     }
@@ -88,6 +105,16 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     let error = command.exec();
     Err(NotStarted { program: program.clone(), error }.into())
 }
+
+/// Reads the name of an action.
+fn offer(name: &str) -> Result<Offer, NoSuchAction> {
+    name.trim().parse().map_err(|_| NoSuchAction)
+}
+
+/// A name that no action has.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the actions are gc, empty-cache, checkpoint and signal")]
+struct NoSuchAction;
 
 /// What a user reads where there is no GPU. CPU tensors are recorded from the first GPU memory on.
 const NO_GPU: &str = "memtape: no NVIDIA GPU is visible here: the command runs as usual, and \
@@ -209,6 +236,13 @@ mod tests {
             );
         }
         assert!(check_size("MEMTAPE_BLOCKS", None).is_ok());
+    }
+
+    #[test]
+    fn actions_have_names() {
+        assert!(Offer::all().iter().all(|of| offer(of.as_str()).is_ok_and(|read| read == *of)));
+        let line = offer("reboot").expect_err("no action").to_string();
+        assert!(Offer::all().iter().all(|of| line.contains(of.as_str())), "{line}");
     }
 
     #[test]

@@ -30,8 +30,8 @@ use crate::state::messages::{
 
 mod census;
 mod host;
-
 mod owner;
+pub(crate) mod remedies;
 
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
@@ -83,6 +83,8 @@ pub(crate) enum BadMessage {
     // Only the coordinator says so.
     #[error("an agent cannot be unreachable")]
     Unreachable,
+    #[error("{0:?} is no name of an action")]
+    ActionName(String),
 }
 
 /// Understands the first message of a stream.
@@ -140,6 +142,7 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
             Incoming::Answer { capture, tape_id, answer }
         }
         Some(Body::AgentCapture(taken)) => Incoming::AgentCapture(agent_capture(&taken)?),
+        Some(Body::RemedyAnswer(answer)) => Incoming::Remedied(remedies::answer(&answer)?),
     }))
 }
 
@@ -149,6 +152,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     }
     let uuids = up.device_uuids.iter().take(DEVICES_MAX);
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
+    let offered = remedies::offers(up.offered());
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
         job: job_in_paths(&named(&up.job, "a job's name", NAME_BYTES_MAX)?),
@@ -166,6 +170,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
         owner: up.owner.as_ref().map(owner::owner).transpose()?,
         workload: up.owner.as_ref().map(owner::workload).transpose()?.unwrap_or_default(),
+        offered,
     })
 }
 

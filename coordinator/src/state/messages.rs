@@ -1,10 +1,12 @@
 //! What agents say, in the types that the coordinator works with. `ingest/wire.rs` makes them from
 //! messages of the wire and checks all bounds.
 
+use memtape_core::action::remedy;
 use memtape_core::capture::Answer;
 use memtape_core::census;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::layout::Clock;
+use memtape_core::tape::mailbox::Offers;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
 use crate::records::{End, Outside, StepRow, Totals};
@@ -17,6 +19,15 @@ pub(crate) enum Incoming {
     RankDown { tape_id: String, end: RankEnd },
     Answer { capture: String, tape_id: String, answer: Answer },
     AgentCapture(AgentCapture),
+    Remedied(RemedyAnswer),
+}
+
+/// What became of an action for one rank.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RemedyAnswer {
+    pub(crate) action: String,
+    pub(crate) tape_id: String,
+    pub(crate) answer: remedy::Answer,
 }
 
 /// How a process ended.
@@ -85,6 +96,8 @@ pub(crate) struct RankUp {
     pub(crate) owner: Option<Owner>,
     /// What a scheduler knows it as.
     pub(crate) workload: Workload,
+    /// What its job lets be asked of it; nothing where its agent is of before version 1.7.
+    pub(crate) offered: Offers,
 }
 
 /// Tapes that an agent refused since it started, by reason.

@@ -5,9 +5,12 @@
 //! ([`Verdict`]) has the figures of both. A coordinator that was killed meanwhile goes on
 //! observing: what it needs is stored with the action.
 //!
+//! [`remedy`] has what can be asked of a running rank, and its answers.
+//!
 //! This module decides nothing about whether to act ([`crate::policy`]), and carries out nothing.
 
 mod observation;
+pub mod remedy;
 mod verdict;
 
 pub use observation::{Ended, FirstStep, Job, Observation, Successor};

@@ -194,6 +194,10 @@ limits! {
         "Ranks that a node is capturing",
         "the agent answers `NO_TAPE`",
         "the detail of the rank's part";
+    REMEDIES_KNOWN_MAX: usize = 4096, Count, "agent",
+        "Remedies of ranks that an agent knows: those under way, and the last that are over",
+        "what is over longest is forgotten; where all are under way, a request is refused",
+        "the detail of the answer";
     AGENT_CAPTURES_PER_USER_MAX: usize = 64, Count, "agent",
         "Captures of tapes of one user that an agent takes by itself at once, and in 30 seconds",
         "captures of deaths are taken later, those of failed requests not",

@@ -14,7 +14,8 @@
 //!
 //! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
 //! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
-//! flight recorder says, `step_boundary` which optimizer call ends a step.
+//! flight recorder says, `step_boundary` which optimizer call ends a step, `mailbox` how a rank is
+//! asked for a remedy.
 
 #[cfg(any(memtape_loom, memtape_shuttle))]
 pub mod atomic;
@@ -24,6 +25,7 @@ pub mod collective;
 pub mod event;
 pub mod interned;
 pub mod layout;
+pub mod mailbox;
 pub mod read;
 pub mod rewind;
 pub(crate) mod shared_words;

@@ -4,6 +4,10 @@ pub(crate) mod control;
 
 pub(crate) mod optimizer_hook;
 
+mod python_api;
+
+pub(crate) mod remedies;
+
 pub(crate) mod collectives;
 
 pub(crate) mod flight_recorder;

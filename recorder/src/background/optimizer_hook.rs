@@ -8,31 +8,16 @@
 //!
 //! The interpreter is also asked to call back when it ends: its frames must not be read afterwards.
 
-use std::ffi::{c_char, c_int, c_void};
-use std::sync::OnceLock;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_core::tape::layout::{StepSource, header};
 
-use crate::host::libraries::global_symbol;
+use crate::background::python_api::{Api, MethodDef, Object};
+use crate::background::remedies;
 use crate::stacks::availability;
 use crate::writer::panic_boundary::guarded;
 use crate::writer::{state, steps};
-
-type Object = *mut c_void;
-type Call = unsafe extern "C" fn(Object, Object) -> Object;
-
-/// CPython's `PyMethodDef`.
-#[repr(C)]
-struct MethodDef {
-    name: *const c_char,
-    function: Call,
-    flags: c_int,
-    doc: *const c_char,
-}
-
-// SAFETY: never written, and its pointers are to static strings.
-unsafe impl Sync for MethodDef {}
 
 /// `METH_VARARGS`.
 const VARARGS: c_int = 1;
@@ -66,87 +51,6 @@ unsafe extern "C" {
 
 /// A request to the main thread is on its way.
 static ASKED: AtomicBool = AtomicBool::new(false);
-
-/// The functions of the interpreter that are needed here.
-struct Api {
-    is_initialized: unsafe extern "C" fn() -> c_int,
-    /// Private until 3.13, public from then on; it may be missing.
-    is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
-    add_pending_call:
-        unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
-    /// Ends the calling thread from inside where the interpreter is being torn down.
-    gil_ensure: unsafe extern "C-unwind" fn() -> c_int,
-    gil_release: unsafe extern "C" fn(c_int),
-    modules: unsafe extern "C" fn() -> Object,
-    dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
-    attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
-    function: unsafe extern "C" fn(*const MethodDef, Object, Object) -> Object,
-    call: unsafe extern "C" fn(Object, ...) -> Object,
-    clear_error: unsafe extern "C" fn(),
-    increment: unsafe extern "C" fn(Object),
-    decrement: unsafe extern "C" fn(Object),
-    none: Object,
-    tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
-}
-
-// SAFETY: the functions may be called from any thread that follows their rules, and None is only
-// handed on.
-unsafe impl Send for Api {}
-// SAFETY: as above.
-unsafe impl Sync for Api {}
-
-impl Api {
-    /// The interpreter is being torn down.
-    fn is_ending(&self) -> bool {
-        // SAFETY: the function reads a flag and needs no GIL.
-        self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
-    }
-
-    /// The functions, looked up once; `None` where there is no interpreter.
-    fn find() -> Option<&'static Self> {
-        static FOUND: OnceLock<Option<Api>> = OnceLock::new();
-        FOUND.get_or_init(Self::look_up).as_ref()
-    }
-
-    #[expect(clippy::missing_transmute_annotations, reason = "the field's type says it")]
-    fn look_up() -> Option<Self> {
-        macro_rules! function {
-            ($name:literal) => {{
-                let found = global_symbol($name);
-                if found.is_null() {
-                    return None;
-                }
-                // SAFETY: the field's type is the function's signature in CPython's headers.
-                unsafe { std::mem::transmute(found) }
-            }};
-        }
-        let none = global_symbol(c"_Py_NoneStruct");
-        (!none.is_null()).then_some(())?;
-        Some(Self {
-            is_initialized: function!(c"Py_IsInitialized"),
-            is_finalizing: {
-                let names = [c"_Py_IsFinalizing", c"Py_IsFinalizing"];
-                let mut found = names.into_iter().map(global_symbol);
-                let found = found.find(|it| !it.is_null()).unwrap_or(std::ptr::null_mut());
-                // SAFETY: the signature in CPython's headers; a null pointer is `None`.
-                unsafe { std::mem::transmute(found) }
-            },
-            add_pending_call: function!(c"Py_AddPendingCall"),
-            gil_ensure: function!(c"PyGILState_Ensure"),
-            gil_release: function!(c"PyGILState_Release"),
-            modules: function!(c"PyImport_GetModuleDict"),
-            dict_get: function!(c"PyDict_GetItemString"),
-            attribute: function!(c"PyObject_GetAttrString"),
-            function: function!(c"PyCFunction_NewEx"),
-            call: function!(c"PyObject_CallFunctionObjArgs"),
-            clear_error: function!(c"PyErr_Clear"),
-            increment: function!(c"Py_IncRef"),
-            decrement: function!(c"Py_DecRef"),
-            none,
-            tuple_get: function!(c"PyTuple_GetItem"),
-        })
-    }
-}
 
 /// Asks the main thread to register the hook. Cheap, needs no GIL, may be called again.
 pub(crate) fn ask_main_thread() {
@@ -293,14 +197,18 @@ unsafe fn ask_for_the_end(api: &Api) {
 }
 
 /// The interpreter ends.
-unsafe extern "C" fn on_end(_: Object, _: Object) -> Object {
+unsafe extern "C-unwind" fn on_end(_: Object, _: Object) -> Object {
     guarded(availability::end);
     none()
 }
 
 /// The hook: PyTorch calls it with the optimizer, its arguments and its keyword arguments.
-unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
+///
+/// A remedy runs outside of the panic boundary, as a call of the program's own would: what it frees
+/// is recorded, and an interrupt of the user goes on to the training loop.
+unsafe extern "C-unwind" fn on_step(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::find() else { return std::ptr::null_mut() };
+    let mut ended = None;
     guarded(|| {
         // SAFETY: called by the interpreter with the GIL and a tuple; the item is borrowed.
         let optimizer = unsafe { (api.tuple_get)(arguments, 0) };
@@ -308,9 +216,16 @@ unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
             // SAFETY: the GIL is held.
             unsafe { (api.clear_error)() };
         } else {
-            steps::optimizer_stepped(optimizer as u64);
+            ended = steps::optimizer_stepped(optimizer as u64);
         }
     });
+    if let Some(steps) = ended {
+        // SAFETY: the GIL is held, and nothing here has to be dropped.
+        let done = unsafe { remedies::after_step(api, steps) };
+        if done.is_err() {
+            return std::ptr::null_mut();
+        }
+    }
     none()
 }
 

@@ -15,7 +15,7 @@ use memtape_core::tape::write::Totals;
 use crate::hooks::wake;
 use crate::writer::hot_path::{self, Next, Report};
 use crate::writer::panic_boundary::guarded;
-use crate::writer::{outside_allocator, steps};
+use crate::writer::{offers, outside_allocator, steps};
 
 /// Longest name or annotation, in bytes; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 256;
@@ -52,6 +52,12 @@ unsafe extern "C" fn memtape_annotate(note: *const c_char, length: usize) {
     // SAFETY: the caller's promise.
     let note = unsafe { text(note, length) };
     guarded(|| steps::annotate(note));
+}
+
+/// The program has a function for checkpoints (`memtape.on_checkpoint`), or none any more.
+#[unsafe(no_mangle)]
+extern "C" fn memtape_offer_checkpoint(is_offered: u64) {
+    guarded(|| offers::set_checkpoint(is_offered != 0));
 }
 
 /// # Safety

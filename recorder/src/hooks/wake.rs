@@ -13,7 +13,7 @@ use crate::host::errno::keeping_errno;
 use crate::host::process::{self, LoadedAs};
 use crate::host::{clock, driver, environment};
 use crate::writer::state::{self, Recorder, Waking};
-use crate::writer::{outside_allocator, panic_boundary, steps};
+use crate::writer::{offers, outside_allocator, panic_boundary, steps};
 
 /// Events of other threads while one thread made the tape.
 static LOST_WHILE_WAKING: AtomicU64 = AtomicU64::new(0);
@@ -52,6 +52,7 @@ fn wake(device: u8) -> Option<&'static Recorder> {
     let lost = LOST_WHILE_WAKING.load(Ordering::Relaxed);
     recorder.words().add(header::LOST_DEVICE_EVENTS, lost);
     steps::woken(recorder);
+    offers::woken(recorder);
     attach_tracker(recorder);
     Some(recorder)
 }

@@ -18,6 +18,7 @@ use memtape_core::limits::DEVICES_MAX;
 use memtape_core::tape::layout::{
     CPU_LANE, Disabled, HOST_LANE, LANES, State, Tracker, descriptor, head, header, hooks,
 };
+use memtape_core::tape::mailbox::Offers;
 use memtape_core::tape::read::identity_text;
 use memtape_core::tape::step_boundary::StepBoundary;
 use memtape_core::tape::write::Lane;
@@ -28,6 +29,7 @@ use crate::host::process::{self, OwnPage};
 use crate::host::{bus_error, clock, environment};
 use crate::stacks::availability;
 use crate::stacks::interner::Interner;
+use crate::writer::offers;
 use crate::writer::tape_file::TapeFile;
 use crate::writer::trace::Traces;
 
@@ -53,6 +55,8 @@ pub(crate) struct Recorder {
     since: clock::Both,
     /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
     wants_detail: bool,
+    /// What the job opts in to (`MEMTAPE_ACTIONS`).
+    opted_in: Offers,
     /// PyTorch is configured to use `cudaMallocAsync` instead of its own allocator.
     async_backend: bool,
     pid: u32,
@@ -119,6 +123,7 @@ impl Recorder {
             step_boundary: Mutex::new(StepBoundary::default()),
             since,
             wants_detail: wants_detail(),
+            opted_in: offers::from_environment(),
             async_backend: ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
                 std::env::var(name).is_ok_and(|settings| settings.contains("cudaMallocAsync"))
             }),
@@ -159,6 +164,11 @@ impl Recorder {
     #[inline(always)]
     pub(crate) fn wants_detail(&self) -> bool {
         self.wants_detail
+    }
+
+    /// What the job opts in to.
+    pub(crate) fn opted_in(&self) -> Offers {
+        self.opted_in
     }
 
     /// True when PyTorch's trace tracker is attached.

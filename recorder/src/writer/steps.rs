@@ -46,18 +46,21 @@ fn given(step: u64) {
     }
 }
 
-/// An optimizer has stepped; `optimizer` identifies it.
-pub(crate) fn optimizer_stepped(optimizer: u64) {
-    let Some(recorder) = recording() else { return };
+/// An optimizer has stepped; `optimizer` identifies it. Returns the number of steps that have
+/// ended where this call ended one.
+pub(crate) fn optimizer_stepped(optimizer: u64) -> Option<u64> {
+    let recorder = recording()?;
     if recorder.words().get(header::STEP_SOURCE) == StepSource::Given as u64 {
-        return;
+        return None;
     }
     // Optimizers step under the GIL, so no other thread holds this.
-    let Ok(mut boundary) = recorder.step_boundary().try_lock() else { return };
-    if boundary.stepped(optimizer) {
-        let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
-        recorder.words().mark_step(clock::mono_ns(), step);
+    let mut boundary = recorder.step_boundary().try_lock().ok()?;
+    if !boundary.stepped(optimizer) {
+        return None;
     }
+    let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
+    recorder.words().mark_step(clock::mono_ns(), step);
+    Some(step)
 }
 
 /// The program enters a phase; an empty name ends it. A phase that begins before the first GPU

@@ -255,7 +255,8 @@ impl Agent {
             }
             Some(Heard::CaptureRequest(request)) => self.capture(request).await?,
             Some(Heard::Goodbye(_)) => bail!("the coordinator is going away"),
-            Some(Heard::Welcome(_)) | None => {}
+            // Its ranks offer nothing.
+            Some(Heard::Welcome(_) | Heard::RemedyRequest(_)) | None => {}
         }
         Ok(())
     }

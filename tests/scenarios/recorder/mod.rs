@@ -24,5 +24,8 @@ mod memory;
 // The recorder changes nothing that its program can see.
 mod non_interference;
 
+// Remedies are carried out at exactly their step, and only where the job offers them.
+mod remedies;
+
 // Stacks equal Python's own, on every version of CPython.
 mod pythons;

@@ -8,6 +8,7 @@ mod capture;
 mod census;
 mod cluster;
 mod disturbance;
+mod hook;
 mod recorder;
 mod store;
 
@@ -27,6 +28,8 @@ use crate::report::Found;
 pub(crate) enum Bench {
     /// What recording costs PyTorch, beside PyTorch's own history.
     Recorder,
+    /// What the optimizer hook costs a step, with and without an instruction that waits.
+    Hook,
     /// Thousands of simulated agents against one coordinator on this machine: 1 record per second
     /// and rank, for 512 to 16,384 ranks or for this many.
     Cluster {
@@ -73,6 +76,7 @@ impl Bench {
     pub(crate) fn run(&self, steps: &mut Steps) -> (&'static str, Result<Found>) {
         match *self {
             Self::Recorder => ("bench recorder", recorder::bench(steps)),
+            Self::Hook => ("bench hook", hook::bench(steps)),
             Self::Cluster { ranks, storm: true, .. } => {
                 ("bench cluster --storm", cluster::storm(steps, ranks))
             }

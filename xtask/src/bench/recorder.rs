@@ -76,7 +76,7 @@ pub(super) fn bench(steps: &mut Steps) -> Result<Found> {
 
 /// The library as it is shipped: alone, because beside an rlib cargo does not optimize it as a
 /// whole.
-fn library() -> Command {
+pub(super) fn library() -> Command {
     let mut build = cargo(&["rustc", "--locked", "--profile", "dist", "-p", "memtape-recorder"]);
     build.args(["--lib", "--crate-type", "cdylib"]);
     build

@@ -247,6 +247,7 @@ fn tape_ids(message: &mut v1::AgentMessage) -> Vec<&mut String> {
         Some(Body::Report(report)) => {
             report.ranks.iter_mut().map(|rank| &mut rank.tape_id).collect()
         }
+        Some(Body::RemedyAnswer(answer)) => vec![&mut answer.tape_id],
         Some(Body::Hello(_)) | None => Vec::new(),
     }
 }

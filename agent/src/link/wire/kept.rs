@@ -106,6 +106,6 @@ pub(crate) fn kept(bytes: &[u8]) -> Option<Kept> {
         Body::RankDown(down) => Kept::Down(down.tape_id, Outgoing(message)),
         Body::Report(report) => Kept::Steps(report.ranks.into_iter().map(RankReport).collect()),
         Body::AgentCapture(capture) => Kept::Capture(InitiatedCapture(capture)),
-        Body::Hello(_) | Body::CaptureAnswer(_) => return None,
+        Body::Hello(_) | Body::CaptureAnswer(_) | Body::RemedyAnswer(_) => return None,
     })
 }

@@ -30,6 +30,7 @@ use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
 
 mod observing;
+mod remedies;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;

@@ -371,7 +371,12 @@ impl Jobs {
     }
 
     /// Attempt and rank of a tape, if it is on this node.
-    fn tape_on(&self, context: &mut Context, node: &str, tape_id: &str) -> Option<(u32, u32)> {
+    pub(crate) fn tape_on(
+        &self,
+        context: &mut Context,
+        node: &str,
+        tape_id: &str,
+    ) -> Option<(u32, u32)> {
         let found = self.rank_of(tape_id).filter(|(_, rank)| rank.record.node == node);
         if found.is_none() {
             context.lose(Loss::UnknownTape);

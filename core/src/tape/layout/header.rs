@@ -90,6 +90,15 @@ pub const STEPS_SINCE_NS: usize = 105;
 pub const TURNS: usize = 106;
 /// Device whose memory ends the turns, plus one; 0 is none yet.
 pub const TURN_DEVICE: usize = 107;
+/// Instruction to the rank, see `mailbox.rs`; 0 is none. The only word that an agent writes.
+pub const MAILBOX: usize = 108;
+/// The rank's reply to the last instruction; 0 when there was none …
+pub const REPLY: usize = 109;
+/// … and the nanoseconds that carrying it out took.
+pub const REPLY_TOOK_NS: usize = 110;
+/// What the job lets be asked of the rank: 1 garbage collection, 2 `empty_cache`, 4 checkpoint,
+/// 8 signals. 0 is nothing.
+pub const OFFERED: usize = 111;
 /// Twelve words for each lane: see [`super::descriptor`].
 pub const DESCRIPTORS: usize = 128;
 /// 1 where the recorder keeps the sums that follow; 0 is not known.

@@ -6,6 +6,7 @@ pub(crate) mod entries;
 pub(crate) mod live_blocks;
 pub(crate) mod marks;
 pub(crate) mod outside_sums;
+pub(crate) mod remedies;
 pub(crate) mod source;
 pub(crate) mod status;
 pub(crate) mod step_index;

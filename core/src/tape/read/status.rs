@@ -12,6 +12,7 @@ use crate::tape::layout::states::{
     Clock, Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks,
 };
 use crate::tape::layout::{head, header};
+use crate::tape::mailbox::Offers;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
 
@@ -77,6 +78,8 @@ pub struct Status {
     pub start_wall_ns: i64,
     /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
     pub clock_error_ns: u64,
+    /// What the job lets be asked of the rank.
+    pub offered: Offers,
 }
 
 impl<S: Source> Tape<S> {
@@ -105,6 +108,7 @@ impl<S: Source> Tape<S> {
             losses,
             start_wall_ns: self.start_wall_ns,
             clock_error_ns: self.clock_error_ns,
+            offered: self.offered(),
         }
     }
 

@@ -1,0 +1,322 @@
+//! Remedies that the coordinator asks for: what is checked, written and watched.
+//!
+//! The agent writes one word of a tape, and only of a rank whose job offers the remedy. What the
+//! rank replies is read in the usual looks. A request is prepared as a whole: where one of its
+//! ranks cannot be asked, none is.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+
+use memtape_core::action::remedy::{Answer, Ask, Outcome, Signal};
+use memtape_core::limits::{ID_BYTES_MAX, REMEDIES_KNOWN_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::tape::layout::{Clock, header};
+use memtape_core::tape::mailbox::{Instruction, Offer, Remedy, ReplyStatus};
+
+use super::Agent;
+use crate::link::wire::{self, BadAsk, RemedyRequest};
+use crate::node::clock::Now;
+use crate::node::fence::{Fence, NotFenced};
+use crate::node::process::Holder;
+use crate::remedies::{Armed, RemedyKey};
+use crate::tapes::known::{KnownTape, TapeKey};
+use crate::tapes::liveness::Writer;
+
+/// Steps beyond that of an instruction after which a rank that has not replied never will.
+const STEPS_UNTIL_GIVEN_UP: u64 = 2;
+
+/// Why a rank is not asked.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Ask(#[from] BadAsk),
+    #[error("the request came too late")]
+    TooOld,
+    #[error("the request names no action of at most {ID_BYTES_MAX} bytes")]
+    NoAction,
+    #[error("another rank of the request cannot be asked")]
+    OtherRank,
+    #[error("the agent has {REMEDIES_KNOWN_MAX} remedies under way: ask again later")]
+    NoRoom,
+    #[error("this node has no such tape")]
+    NoTape,
+    #[error("the tape was cut short")]
+    Cut,
+    #[error("its process has ended")]
+    Ended,
+    #[error("its recorder is off")]
+    Disabled,
+    #[error("its job does not offer {}", .0.as_str())]
+    NotOffered(Offer),
+    #[error("its program marks no steps")]
+    Turns,
+    #[error("its steps do not end in PyTorch's optimizer hook, which alone reads instructions")]
+    NoHook,
+    #[error("step {step} has passed: {finished} steps have ended")]
+    Passed { step: u64, finished: u64 },
+    #[error("another remedy waits for its step: {0}")]
+    Busy(String),
+    #[error("its tape cannot be written: {0}")]
+    Write(#[source] io::Error),
+    #[error("the pid of its process is not known here")]
+    NoPid,
+    #[error("the lock of its tape is held by another process than before")]
+    OtherHolder,
+    #[error(transparent)]
+    Fence(#[from] NotFenced),
+    #[error("the signal cannot be sent: {0}")]
+    Send(#[source] io::Error),
+    #[error("nothing of this action is under way")]
+    NothingToWithdraw,
+}
+
+/// A rank that can be asked.
+#[derive(Debug)]
+enum Prepared {
+    /// The instruction that is to be written.
+    Write(TapeKey, Instruction),
+    /// The instruction lies there already: an agent before this one wrote it.
+    Found(Armed),
+    Signal(Fence, Signal),
+}
+
+impl Agent {
+    /// Follows a request for a remedy, or answers why it does not.
+    pub(super) fn remedy(&mut self, now: Now, request: RemedyRequest) {
+        let mut named = BTreeSet::new();
+        let mut keys = Vec::new();
+        for tape_id in request.tape_ids.into_iter().take(TAPES_PER_REQUEST_MAX) {
+            if named.insert(tape_id.clone()) {
+                keys.push(RemedyKey { action_id: request.action_id.clone(), tape_id });
+            }
+        }
+        let valid_ns = u64::try_from(request.valid.as_nanos()).unwrap_or(u64::MAX);
+        let age_ns = request.read_ns.map_or(0, |read_ns| now.mono_ns.saturating_sub(read_ns));
+        let is_sound = (1..=ID_BYTES_MAX).contains(&request.action_id.len());
+        match request.ask {
+            _ if !is_sound => self.refuse(keys, &Refusal::NoAction),
+            Err(why) => self.refuse(keys, &why.into()),
+            Ok(_) if valid_ns == 0 || age_ns > valid_ns => self.refuse(keys, &Refusal::TooOld),
+            Ok(Ask::Withdraw) => keys.into_iter().for_each(|key| self.withdraw(key)),
+            Ok(ask) => self.ask(ask, keys),
+        }
+        self.send_remedies();
+    }
+
+    fn refuse(&self, keys: Vec<RemedyKey>, why: &Refusal) {
+        keys.iter().for_each(|key| self.refuse_one(key, why));
+    }
+
+    /// Nothing is kept of what was refused: a later request is checked again.
+    fn refuse_one(&self, key: &RemedyKey, why: &Refusal) {
+        let answer = answer(Outcome::Refused, 0, &why.to_string());
+        self.send(wire::remedy_answer(&key.action_id, &key.tape_id, &answer));
+    }
+
+    /// Asks ranks, all or none of them; those of which the action is known get their answer again.
+    fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>) {
+        let (known, new): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|key| self.remedies.knows(key));
+        known.iter().for_each(|key| self.remedies.repeat(key));
+        if !self.remedies.have_room(new.len()) {
+            self.refuse(new, &Refusal::NoRoom);
+            return;
+        }
+        let checked: Vec<_> = new.iter().map(|key| self.prepare(ask, key)).collect();
+        if checked.iter().any(Result::is_err) {
+            for (key, checked) in new.iter().zip(checked) {
+                self.refuse_one(key, &checked.err().unwrap_or(Refusal::OtherRank));
+            }
+            return;
+        }
+        for (key, prepared) in new.into_iter().zip(checked.into_iter().flatten()) {
+            if let Err(why) = self.begin(&key, prepared) {
+                self.refuse_one(&key, &why);
+            }
+        }
+    }
+
+    fn prepare(&self, ask: Ask, key: &RemedyKey) -> Result<Prepared, Refusal> {
+        let (tape, known) = self.tapes.find(&key.tape_id).ok_or(Refusal::NoTape)?;
+        if known.is_cut {
+            return Err(Refusal::Cut);
+        }
+        if known.life.death().is_some() || known.file().writer() == Writer::Gone {
+            return Err(Refusal::Ended);
+        }
+        if known.tape.status().disabled.is_some() {
+            return Err(Refusal::Disabled);
+        }
+        if let Some(offer) = ask.offer()
+            && !known.tape.offered().has(offer)
+        {
+            return Err(Refusal::NotOffered(offer));
+        }
+        match ask {
+            Ask::Remedy { remedy, step } => self.prepare_remedy(tape, known, remedy, step),
+            Ask::Signal(signal) => Ok(Prepared::Signal(self.fenced(known)?, signal)),
+            Ask::Withdraw => Err(Refusal::NothingToWithdraw),
+        }
+    }
+
+    fn prepare_remedy(
+        &self,
+        tape: TapeKey,
+        known: &KnownTape,
+        remedy: Remedy,
+        step: u64,
+    ) -> Result<Prepared, Refusal> {
+        if known.tape.clock() != Clock::Steps {
+            return Err(Refusal::Turns);
+        }
+        if !known.tape.reads_instructions() {
+            return Err(Refusal::NoHook);
+        }
+        if let Some((other, _)) = self.remedies.on(known.tape_id()) {
+            return Err(Refusal::Busy(other.action_id.clone()));
+        }
+        // An agent that was started again finds what the one before it wrote, or what came of it.
+        let before = known.tape.instruction();
+        if let Some(before) = before.filter(|of| of.remedy() == remedy && of.step() == step) {
+            let number = before.number();
+            return Ok(Prepared::Found(Armed { number, step, is_withdrawn: false }));
+        }
+        let finished = known.tape.finished();
+        if finished >= step {
+            return Err(Refusal::Passed { step, finished });
+        }
+        let instruction = Instruction::new(known.tape.next_number(), remedy, step);
+        Ok(Prepared::Write(tape, instruction.ok_or(BadAsk::Step)?))
+    }
+
+    /// Takes hold of the process that holds the lock of a tape, and checks afterwards that it still
+    /// does, and is the process that was seen there before.
+    fn fenced(&self, known: &KnownTape) -> Result<Fence, Refusal> {
+        let process = known.process.ok_or(Refusal::NoPid)?;
+        let fence = self.node.fence(process)?;
+        if known.file().writer() != Writer::Alive(Some(process.pid)) {
+            return Err(Refusal::OtherHolder);
+        }
+        match self.node.holder(process.pid, known.tape.identity().pid, known.owner.uid) {
+            Holder::Writer(now) if now == process => Ok(fence),
+            Holder::Writer(_) | Holder::Other => Err(Refusal::OtherHolder),
+            Holder::Unreadable => Err(Refusal::Ended),
+        }
+    }
+
+    fn begin(&mut self, key: &RemedyKey, prepared: Prepared) -> Result<(), Refusal> {
+        let armed = match prepared {
+            Prepared::Signal(fence, signal) => {
+                fence.send(signal).map_err(Refusal::Send)?;
+                let (action, tape) = (&key.action_id, &key.tape_id);
+                tracing::info!(?action, ?tape, "rank was sent {}", signal.as_str());
+                self.remedies.end(key.clone(), answer(Outcome::Signalled, 0, signal.as_str()));
+                return Ok(());
+            }
+            Prepared::Found(armed) => armed,
+            Prepared::Write(tape, instruction) => {
+                let known = self.tapes.get(tape).ok_or(Refusal::NoTape)?;
+                let written = known.file().write(&known.path, header::MAILBOX, instruction.word());
+                written.map_err(Refusal::Write)?;
+                let (number, step) = (instruction.number(), instruction.step());
+                Armed { number, step, is_withdrawn: false }
+            }
+        };
+        self.remedies.begin(key.clone(), armed);
+        Ok(())
+    }
+
+    /// Takes an instruction back, if the rank has not begun it.
+    fn withdraw(&mut self, key: RemedyKey) {
+        let Some((_, known)) = self.tapes.find(&key.tape_id) else {
+            return self.refuse_one(&key, &Refusal::NoTape);
+        };
+        let armed = match self.remedies.on(known.tape_id()) {
+            Some((on, armed)) if on.action_id == key.action_id => armed,
+            Some(_) => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
+            // What an agent before this one wrote may be of this action.
+            None if !self.remedies.knows(&key) => match unreplied(known) {
+                Some(armed) => armed,
+                None => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
+            },
+            // It is over: the answer says how.
+            None => return self.remedies.repeat(&key),
+        };
+        if let Err(error) = known.file().write(&known.path, header::MAILBOX, 0) {
+            return self.refuse_one(&key, &Refusal::Write(error));
+        }
+        // The rank writes its steps, then reads the word again before it begins.
+        fence(Ordering::SeqCst);
+        match ended(known, Armed { is_withdrawn: true, ..armed }) {
+            Some(answer) => self.remedies.end(key, answer),
+            None => self.remedies.doubt(key, armed),
+        }
+    }
+
+    /// Sees what has become of the remedies under way.
+    pub(super) fn watch_remedies(&mut self) {
+        let mut over = Vec::new();
+        for (key, armed) in self.remedies.armed() {
+            let found = self.tapes.find(&key.tape_id);
+            let answer = match found {
+                Some((_, known)) => ended(known, armed),
+                None => Some(answer(Outcome::Failed, 0, "its tape is gone")),
+            };
+            if let Some(answer) = answer {
+                over.push((key.clone(), answer));
+            }
+        }
+        for (key, answer) in over {
+            let RemedyKey { action_id: action, tape_id: tape } = &key;
+            let outcome = answer.outcome.as_str();
+            tracing::info!(?action, ?tape, outcome, step = answer.step, "remedy is over");
+            self.remedies.end(key, answer);
+        }
+    }
+
+    /// Sends the answers that are not sent yet.
+    pub(super) fn send_remedies(&mut self) {
+        for (key, answer) in self.remedies.unsent() {
+            if self.send(wire::remedy_answer(&key.action_id, &key.tape_id, &answer)) {
+                self.remedies.sent(&key, self.deliveries.next_number());
+            }
+        }
+    }
+}
+
+/// The instruction on a tape to which its rank has not replied.
+fn unreplied(known: &KnownTape) -> Option<Armed> {
+    let instruction = known.tape.instruction()?;
+    let (number, step) = (instruction.number(), instruction.step());
+    let is_open = known.tape.reply().is_none_or(|(reply, _)| reply.number() != number);
+    is_open.then_some(Armed { number, step, is_withdrawn: false })
+}
+
+/// What has become of an instruction; none while it may still be carried out.
+fn ended(known: &KnownTape, armed: Armed) -> Option<Answer> {
+    // In this order: a rank that has begun replies before it ends a further step.
+    let is_dead = known.is_cut || known.life.death().is_some();
+    let finished = known.tape.finished();
+    if let Some((reply, took_ns)) = known.tape.reply().filter(|(of, _)| of.number() == armed.number)
+    {
+        let (outcome, detail) = match reply.status() {
+            ReplyStatus::Done => (Outcome::Done, ""),
+            ReplyStatus::Late => (Outcome::Late, ""),
+            ReplyStatus::Failed => (Outcome::Failed, "the rank could not do it"),
+            ReplyStatus::NotOffered => (Outcome::Refused, "the job offers it no more"),
+        };
+        return Some(Answer { took_ns, ..answer(outcome, reply.step(), detail) });
+    }
+    if armed.is_withdrawn && finished != armed.step {
+        return Some(answer(Outcome::Withdrawn, finished, ""));
+    }
+    if is_dead {
+        return Some(answer(Outcome::Failed, finished, "its process ended before"));
+    }
+    let is_passed = finished >= armed.step.saturating_add(STEPS_UNTIL_GIVEN_UP);
+    is_passed.then(|| answer(Outcome::Failed, finished, "the rank did not read the instruction"))
+}
+
+fn answer(outcome: Outcome, step: u64, detail: &str) -> Answer {
+    Answer { outcome, step, took_ns: 0, detail: detail.to_string() }
+}

@@ -1,0 +1,158 @@
+//! Remedies: what ranks offer, what they are asked for, and what their agents answer.
+
+use std::time::Duration;
+
+use memtape_core::action::remedy::{Answer, Ask, Outcome, Signal};
+use memtape_core::identity::ids::Kind;
+use memtape_core::tape::mailbox::{Offer, Offers, Remedy};
+use memtape_proto::v1;
+
+use super::{BadMessage, NUMBER_MAX, Outgoing, id, message, millis, number, short};
+use crate::state::messages::RemedyAnswer;
+
+/// Asks ranks of one node for a remedy.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RemedyRequest {
+    pub(crate) action: String,
+    /// At most `TAPES_PER_REQUEST_MAX`, all of this node.
+    pub(crate) tape_ids: Vec<String>,
+    pub(crate) ask: Ask,
+    /// Time from its arrival in which the agent may begin it.
+    pub(crate) valid: Duration,
+}
+
+/// Asks an agent for a remedy. Only ranks that offer something may be asked: their agents know the
+/// message.
+#[cfg_attr(not(test), expect(dead_code, reason = "no policy asks for remedies yet"))]
+pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
+    let RemedyRequest { action, tape_ids, ask, valid } = request;
+    let (remedy, step, signal) = match ask {
+        Ask::Remedy { remedy: Remedy::Gc, step } => (v1::Remedy::Gc, step, None),
+        Ask::Remedy { remedy: Remedy::EmptyCache, step } => (v1::Remedy::EmptyCache, step, None),
+        Ask::Remedy { remedy: Remedy::Checkpoint, step } => (v1::Remedy::Checkpoint, step, None),
+        Ask::Signal(signal) => (v1::Remedy::Signal, 0, Some(signal)),
+        Ask::Withdraw => (v1::Remedy::Withdraw, 0, None),
+    };
+    let signal = match signal {
+        None => v1::RemedySignal::Unspecified,
+        Some(Signal::SigUsr1) => v1::RemedySignal::Usr1,
+        Some(Signal::SigUsr2) => v1::RemedySignal::Usr2,
+        Some(Signal::SigTerm) => v1::RemedySignal::Term,
+        Some(Signal::SigInt) => v1::RemedySignal::Int,
+    };
+    message(v1::coordinator_message::Body::RemedyRequest(v1::RemedyRequest {
+        action_id: action,
+        tape_ids,
+        remedy: remedy.into(),
+        step,
+        signal: signal.into(),
+        valid_ms: millis(valid).max(1),
+    }))
+}
+
+/// What a rank offers. Offers of a later version are left out.
+pub(super) fn offers(said: impl Iterator<Item = v1::Remedy>) -> Offers {
+    let offer = |said| match said {
+        v1::Remedy::Gc => Some(Offer::Gc),
+        v1::Remedy::EmptyCache => Some(Offer::EmptyCache),
+        v1::Remedy::Checkpoint => Some(Offer::Checkpoint),
+        v1::Remedy::Signal => Some(Offer::Signal),
+        v1::Remedy::Withdraw | v1::Remedy::Unspecified => None,
+    };
+    said.filter_map(offer).collect()
+}
+
+/// What became of an action for one rank.
+///
+/// # Errors
+/// The bound it breaks.
+pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage> {
+    let action = id(&raw.action_id)?;
+    if Kind::of(&action) != Some(Kind::Action) {
+        return Err(BadMessage::ActionName(action));
+    }
+    let outcome = match raw.outcome() {
+        v1::RemedyOutcome::Armed => Outcome::Armed,
+        v1::RemedyOutcome::Withdrawn => Outcome::Withdrawn,
+        v1::RemedyOutcome::Done => Outcome::Done,
+        v1::RemedyOutcome::Late => Outcome::Late,
+        v1::RemedyOutcome::Failed => Outcome::Failed,
+        v1::RemedyOutcome::Refused | v1::RemedyOutcome::Unspecified => Outcome::Refused,
+        v1::RemedyOutcome::Signalled => Outcome::Signalled,
+    };
+    Ok(RemedyAnswer {
+        action,
+        tape_id: id(&raw.tape_id)?,
+        answer: Answer {
+            outcome,
+            step: number(raw.step)?,
+            // It comes from the clock of the rank's process.
+            took_ns: raw.took_ns.min(NUMBER_MAX),
+            detail: short(&raw.detail),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_taken_within_its_bounds() {
+        let raw = v1::RemedyAnswer {
+            action_id: "act-0000001".to_string(),
+            tape_id: "t".to_string(),
+            outcome: v1::RemedyOutcome::Done.into(),
+            step: 20,
+            took_ns: u64::MAX,
+            detail: "a\nb".to_string(),
+        };
+        let taken = answer(&raw).unwrap();
+        assert_eq!((taken.action.as_str(), taken.tape_id.as_str()), ("act-0000001", "t"));
+        let expected = Answer {
+            outcome: Outcome::Done,
+            step: 20,
+            took_ns: NUMBER_MAX,
+            detail: "a b".to_string(),
+        };
+        assert_eq!(taken.answer, expected);
+        let of = |change: fn(&mut v1::RemedyAnswer)| {
+            let mut raw = raw.clone();
+            change(&mut raw);
+            answer(&raw)
+        };
+        assert!(of(|raw| raw.action_id = "cap-0000001".to_string()).is_err());
+        assert!(of(|raw| raw.action_id = "act-".repeat(90)).is_err());
+        assert!(of(|raw| raw.tape_id.clear()).is_err());
+        assert!(of(|raw| raw.step = u64::MAX).is_err());
+        // An outcome of a later version.
+        assert_eq!(of(|raw| raw.outcome = 99).unwrap().answer.outcome, Outcome::Refused);
+    }
+
+    #[test]
+    fn offers_of_a_later_version_are_left_out() {
+        let said = vec![v1::Remedy::Gc as i32, 99, v1::Remedy::Withdraw as i32];
+        let up = v1::RankUp { offered: said, ..v1::RankUp::default() };
+        assert_eq!(offers(up.offered()), Offers::from_names("gc"));
+    }
+
+    #[test]
+    fn a_request_says_what_is_asked_for() {
+        let said = |ask| {
+            let (action, valid) = ("act-0000001".to_string(), Duration::from_secs(5));
+            let request = RemedyRequest { action, tape_ids: vec!["t".to_string()], ask, valid };
+            match remedy_request(request).body {
+                Some(v1::coordinator_message::Body::RemedyRequest(raw)) => {
+                    (raw.remedy(), raw.step, raw.signal(), raw.valid_ms)
+                }
+                _ => panic!("no request"),
+            }
+        };
+        let none = v1::RemedySignal::Unspecified;
+        let gc = Ask::Remedy { remedy: Remedy::Gc, step: 7 };
+        assert_eq!(said(gc), (v1::Remedy::Gc, 7, none, 5000));
+        let signal = Ask::Signal(Signal::SigUsr1);
+        assert_eq!(said(signal), (v1::Remedy::Signal, 0, v1::RemedySignal::Usr1, 5000));
+        assert_eq!(said(Ask::Withdraw), (v1::Remedy::Withdraw, 0, none, 5000));
+    }
+}

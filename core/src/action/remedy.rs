@@ -1,0 +1,112 @@
+//! What can be asked of the ranks of a running job, and what an agent answers.
+
+use alloc::string::String;
+
+use crate::tape::mailbox::{Offer, Remedy};
+
+/// A signal that an agent can send to a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "UPPERCASE"))]
+pub enum Signal {
+    /// SIGUSR1.
+    SigUsr1,
+    /// SIGUSR2.
+    SigUsr2,
+    /// SIGTERM.
+    SigTerm,
+    /// SIGINT.
+    SigInt,
+}
+
+/// What is asked of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The remedy, when exactly this many steps have ended.
+    Remedy {
+        /// Which.
+        remedy: Remedy,
+        /// After which step.
+        step: u64,
+    },
+    /// The signal, at once.
+    Signal(Signal),
+    /// To leave out what was asked for before and is not begun.
+    Withdraw,
+}
+
+/// What became of it for one rank.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Outcome {
+    /// The rank will do it at its step; another answer follows.
+    Armed,
+    /// It was taken back before the rank began.
+    Withdrawn,
+    /// The rank has done it, at exactly its step.
+    Done,
+    /// The step had passed: nothing was done.
+    Late,
+    /// It was begun and failed, or the process ended first.
+    Failed,
+    /// It was not begun.
+    Refused,
+    /// The signal was sent.
+    Signalled,
+}
+
+/// An agent's answer about one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Steps finished then; of [`Outcome::Armed`] the step at which it will be done.
+    pub step: u64,
+    /// How long the rank took, in nanoseconds; 0 unless it did something.
+    pub took_ns: u64,
+    /// One line on why; empty where the outcome says it.
+    pub detail: String,
+}
+
+impl Signal {
+    /// Its name, such as `SIGUSR1`.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl Ask {
+    /// What a job has to offer for it; none where nothing has to be.
+    pub fn offer(self) -> Option<Offer> {
+        match self {
+            Self::Remedy { remedy, .. } => Some(remedy.offer()),
+            Self::Signal(_) => Some(Offer::Signal),
+            Self::Withdraw => None,
+        }
+    }
+}
+
+impl Outcome {
+    /// The name in output.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// No other answer follows.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Armed => false,
+            Self::Withdrawn
+            | Self::Done
+            | Self::Late
+            | Self::Failed
+            | Self::Refused
+            | Self::Signalled => true,
+        }
+    }
+}

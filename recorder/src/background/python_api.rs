@@ -1,0 +1,117 @@
+//! The functions of CPython that the hook needs, found by name.
+//!
+//! A call that runs the program's Python may end the calling thread from inside, where the
+//! interpreter is being torn down: such calls are `C-unwind`, and no frame of this library that
+//! they unwind has anything to drop.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use crate::host::libraries::global_symbol;
+
+pub(super) type Object = *mut c_void;
+pub(super) type Call = unsafe extern "C-unwind" fn(Object, Object) -> Object;
+
+/// CPython's `PyMethodDef`.
+#[repr(C)]
+pub(super) struct MethodDef {
+    pub(super) name: *const c_char,
+    pub(super) function: Call,
+    pub(super) flags: c_int,
+    pub(super) doc: *const c_char,
+}
+
+// SAFETY: never written, and its pointers are to static strings.
+unsafe impl Sync for MethodDef {}
+
+/// The functions of the interpreter that are needed here.
+pub(super) struct Api {
+    pub(super) is_initialized: unsafe extern "C" fn() -> c_int,
+    /// Private until 3.13, public from then on; it may be missing.
+    pub(super) is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
+    pub(super) add_pending_call:
+        unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
+    /// Ends the calling thread from inside where the interpreter is being torn down.
+    pub(super) gil_ensure: unsafe extern "C-unwind" fn() -> c_int,
+    pub(super) gil_release: unsafe extern "C" fn(c_int),
+    pub(super) modules: unsafe extern "C" fn() -> Object,
+    pub(super) dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    pub(super) attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    pub(super) function: unsafe extern "C" fn(*const MethodDef, Object, Object) -> Object,
+    pub(super) call: unsafe extern "C-unwind" fn(Object, ...) -> Object,
+    pub(super) clear_error: unsafe extern "C" fn(),
+    pub(super) increment: unsafe extern "C" fn(Object),
+    pub(super) decrement: unsafe extern "C" fn(Object),
+    pub(super) none: Object,
+    pub(super) tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
+    pub(super) from_number: unsafe extern "C" fn(u64) -> Object,
+    pub(super) is_true: unsafe extern "C-unwind" fn(Object) -> c_int,
+    /// Whether the exception that is set is of this class.
+    pub(super) error_is: unsafe extern "C" fn(Object) -> c_int,
+    /// The class `Exception`: a variable that the interpreter fills while it starts.
+    pub(super) exception: *const Object,
+}
+
+// SAFETY: the functions may be called from any thread that follows their rules, and None is only
+// handed on.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+impl Api {
+    /// The interpreter is being torn down.
+    pub(super) fn is_ending(&self) -> bool {
+        // SAFETY: the function reads a flag and needs no GIL.
+        self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
+    }
+
+    /// The functions, looked up once; `None` where there is no interpreter.
+    pub(super) fn find() -> Option<&'static Self> {
+        static FOUND: OnceLock<Option<Api>> = OnceLock::new();
+        FOUND.get_or_init(Self::look_up).as_ref()
+    }
+
+    #[expect(clippy::missing_transmute_annotations, reason = "the field's type says it")]
+    fn look_up() -> Option<Self> {
+        macro_rules! function {
+            ($name:literal) => {{
+                let found = global_symbol($name);
+                if found.is_null() {
+                    return None;
+                }
+                // SAFETY: the field's type is the function's signature in CPython's headers.
+                unsafe { std::mem::transmute(found) }
+            }};
+        }
+        let none = global_symbol(c"_Py_NoneStruct");
+        let exception = global_symbol(c"PyExc_Exception");
+        (!none.is_null() && !exception.is_null()).then_some(())?;
+        Some(Self {
+            is_initialized: function!(c"Py_IsInitialized"),
+            is_finalizing: {
+                let names = [c"_Py_IsFinalizing", c"Py_IsFinalizing"];
+                let mut found = names.into_iter().map(global_symbol);
+                let found = found.find(|it| !it.is_null()).unwrap_or(std::ptr::null_mut());
+                // SAFETY: the signature in CPython's headers; a null pointer is `None`.
+                unsafe { std::mem::transmute(found) }
+            },
+            add_pending_call: function!(c"Py_AddPendingCall"),
+            gil_ensure: function!(c"PyGILState_Ensure"),
+            gil_release: function!(c"PyGILState_Release"),
+            modules: function!(c"PyImport_GetModuleDict"),
+            dict_get: function!(c"PyDict_GetItemString"),
+            attribute: function!(c"PyObject_GetAttrString"),
+            function: function!(c"PyCFunction_NewEx"),
+            call: function!(c"PyObject_CallFunctionObjArgs"),
+            clear_error: function!(c"PyErr_Clear"),
+            increment: function!(c"Py_IncRef"),
+            decrement: function!(c"Py_DecRef"),
+            none,
+            tuple_get: function!(c"PyTuple_GetItem"),
+            from_number: function!(c"PyLong_FromUnsignedLongLong"),
+            is_true: function!(c"PyObject_IsTrue"),
+            error_is: function!(c"PyErr_ExceptionMatches"),
+            exception: exception.cast::<Object>().cast_const(),
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! What the job lets be asked of this process: `MEMTAPE_ACTIONS`, and for checkpoints a function of
+//! the program's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memtape_core::tape::layout::header;
+use memtape_core::tape::mailbox::{Offer, Offers};
+
+use crate::writer::state::{Recorder, recording};
+
+/// The program has a function for checkpoints.
+static HAS_CHECKPOINT: AtomicBool = AtomicBool::new(false);
+
+/// The program has a function for checkpoints, or none any more.
+pub(crate) fn set_checkpoint(has_one: bool) {
+    HAS_CHECKPOINT.store(has_one, Ordering::SeqCst);
+    if let Some(recorder) = recording() {
+        write(recorder);
+    }
+}
+
+/// Writes what was offered before the recorder woke up.
+pub(crate) fn woken(recorder: &Recorder) {
+    write(recorder);
+}
+
+fn write(recorder: &Recorder) {
+    let has_checkpoint = HAS_CHECKPOINT.load(Ordering::SeqCst);
+    let offers = recorder.opted_in();
+    let offers = if has_checkpoint { offers } else { offers.without(Offer::Checkpoint) };
+    recorder.words().set(header::OFFERED, offers.word());
+}
+
+/// What the environment opts in to.
+pub(crate) fn from_environment() -> Offers {
+    std::env::var("MEMTAPE_ACTIONS").map_or_else(|_| Offers::default(), |s| Offers::from_names(&s))
+}
