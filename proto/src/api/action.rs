@@ -53,6 +53,8 @@ pub enum ActionKind {
     Command,
     /// By a request to a URL.
     Webhook,
+    /// By Slurm, which requeues the job.
+    Slurm,
     /// Not at all: none is configured.
     None,
 }

@@ -106,6 +106,10 @@ pub(crate) struct CoordinatorArgs {
     /// Secret of the webhook's signature. Not an option: every user can read command lines.
     #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
     pub(crate) restart_webhook_secret: Option<Hidden>,
+    /// Restart by scontrol requeue, if the job runs on the node of the incident, as the user that
+    /// the rank belongs to. The coordinator's user may requeue it: its owner, or a Slurm operator.
+    #[arg(long, env = "MEMTAPE_RESTART_SLURM", value_parser = FalseyValueParser::new())]
+    pub(crate) restart_slurm: bool,
     /// Least time between two restarts of one job [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_cooldown: Option<Duration>,
@@ -221,6 +225,7 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
         command_env: args.restart_env.clone(),
         webhook: url.map(|url| Webhook { url, secret }),
+        slurm: args.restart_slurm,
         timeout: default.timeout,
     })
 }
@@ -321,6 +326,9 @@ mod tests {
         assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command, ["sh", "-c", "scontrol"]);
         assert_eq!(config.mistakes(), Vec::<String>::new());
+        let slurm = parsed("memtape coordinator --restart act --restart-slurm");
+        assert!(slurm.restart.slurm);
+        assert_eq!(slurm.mistakes(), Vec::<String>::new());
         let without_hook = parsed("memtape coordinator --restart act").mistakes();
         assert_eq!(without_hook.len(), 1, "{without_hook:?}");
     }
