@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_and_a_child_that_lives_on_delay_and_fail_nothing() {
+    async fn a_flood_and_a_child_left_behind_delay_and_fail_nothing() {
         // 8 MiB on both outputs, then a reason.
         let flood = "head -c 8388608 /dev/zero | tee /dev/stderr; echo no quota >&2; exit";
         check(&["sh", "-c", &format!("{flood} 0")], 30, done()).await;

@@ -38,7 +38,8 @@ pub struct RestartConfig {
     pub webhook: Option<Webhook>,
     /// Requeue the rank's Slurm job by `scontrol`. Default: false.
     pub slurm: bool,
-    /// Time for the command, for each program of Slurm, and for each try of the webhook. Default: 30 s.
+    /// Time for the command, for each program of Slurm, and for each try of the webhook. Default:
+    /// 30 s.
     pub timeout: Duration,
 }
 

@@ -26,9 +26,9 @@ const PASSED: [&str; 2] = ["PATH", "SLURM_CONF"];
 const FIELDS: &str =
     "JobID:16,ArrayJobID:16,ArrayTaskID:16,State:20,UserID:16,RestartCnt:16,StartTime:24";
 
-/// Looks at a job that was requeued, and the wait after each: Slurm ends its steps first.
-const LOOKS_MAX: usize = 10;
-const LOOK_WAIT: Duration = Duration::from_millis(500);
+/// Checks of a job that was requeued, and the wait after each: Slurm ends its steps first.
+const CHECKS_MAX: usize = 10;
+const CHECK_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a job was not requeued.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ enum SlurmError {
     Unchanged { job: String },
 }
 
-/// Why `squeue` told nothing.
+/// Why `squeue` shows no job.
 #[derive(Debug, thiserror::Error)]
 enum Unseen {
     #[error(transparent)]
@@ -207,14 +207,14 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
     if !ended.status.success() {
         return Err(SlurmError::Refused { job, line: ended.line });
     }
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CHECKS_MAX {
         match slurm.look(&job, &node).await {
             Err(why) => return Err(SlurmError::Unverified { job, why }),
             Ok(Some(now)) if now.is_running() && now.restarts <= before.restarts => {}
             // It ends, waits, which it does on no node, or runs again.
             Ok(_) => return Ok(format!("requeued job {}", before.name)),
         }
-        sleep(LOOK_WAIT).await;
+        sleep(CHECK_WAIT).await;
     }
     Err(SlurmError::Unchanged { job })
 }
@@ -236,5 +236,4 @@ fn check(found: &Job, order: &Order) -> Result<(), SlurmError> {
 }
 
 #[cfg(test)]
-#[path = "slurm_tests.rs"]
 mod tests;
