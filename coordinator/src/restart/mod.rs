@@ -10,12 +10,14 @@ use std::time::Duration;
 use memtape_core::policy;
 
 use crate::restart::command::Command;
+use crate::restart::kubernetes::Kubernetes;
 use crate::restart::slurm::Slurm;
 use crate::restart::target::Target;
 use crate::restart::webhook::{Caller, Webhook};
 
 mod child;
 mod command;
+mod kubernetes;
 mod slurm;
 pub(crate) mod target;
 pub(crate) mod webhook;
@@ -38,8 +40,11 @@ pub struct RestartConfig {
     pub webhook: Option<Webhook>,
     /// Requeue the rank's Slurm job by `scontrol`. Default: false.
     pub slurm: bool,
-    /// Time for the command, for each program of Slurm, and for each try of the webhook. Default:
-    /// 30 s.
+    /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
+    /// `KUBECONFIG` or of this pod's service account. Default: false.
+    pub kubernetes: bool,
+    /// Time for the command, for each program of Slurm, for each request to Kubernetes, and for
+    /// each try of the webhook. Default: 30 s.
     pub timeout: Duration,
 }
 
@@ -51,6 +56,7 @@ impl Default for RestartConfig {
             command_env: Vec::new(),
             webhook: None,
             slurm: false,
+            kubernetes: false,
             timeout: Duration::from_secs(30),
         }
     }
@@ -60,11 +66,12 @@ impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
         // Without `..`: a setting that makes no target does not compile.
-        let Self { policy: _, command, command_env, webhook, slurm, timeout } = self;
+        let Self { policy: _, command, command_env, webhook, slurm, kubernetes, timeout } = self;
         let command = Command::new(command, command_env, *timeout).map(shared);
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
-        [command, webhook, slurm].into_iter().flatten().collect()
+        let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
+        [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
     }
 }
 

@@ -155,7 +155,7 @@ fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
 }
 
 /// A time in UTC, as `2026-01-31T12:00:00Z`.
-fn rfc3339(wall_ns: i64) -> String {
+pub(super) fn rfc3339(wall_ns: i64) -> String {
     jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000)).unwrap_or_default().to_string()
 }
 

@@ -55,6 +55,8 @@ pub enum ActionKind {
     Webhook,
     /// By Slurm, which requeues the job.
     Slurm,
+    /// By Kubernetes, which suspends and resumes the job, or replaces the pod.
+    Kubernetes,
     /// Not at all: none is configured.
     None,
 }

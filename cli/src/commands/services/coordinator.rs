@@ -110,6 +110,11 @@ pub(crate) struct CoordinatorArgs {
     /// the rank belongs to. The coordinator's user may requeue it: its owner, or a Slurm operator.
     #[arg(long, env = "MEMTAPE_RESTART_SLURM", value_parser = FalseyValueParser::new())]
     pub(crate) restart_slurm: bool,
+    /// Restart by Kubernetes, with KUBECONFIG or the service account: suspend and resume the
+    /// TrainJob, JobSet, Job or PyTorchJob of the pod, or its Workload of Kueue; else delete the
+    /// pod, if a controller replaces it.
+    #[arg(long, env = "MEMTAPE_RESTART_KUBERNETES", value_parser = FalseyValueParser::new())]
+    pub(crate) restart_kubernetes: bool,
     /// Least time between two restarts of one job [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_cooldown: Option<Duration>,
@@ -226,6 +231,7 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         command_env: args.restart_env.clone(),
         webhook: url.map(|url| Webhook { url, secret }),
         slurm: args.restart_slurm,
+        kubernetes: args.restart_kubernetes,
         timeout: default.timeout,
     })
 }
@@ -326,8 +332,9 @@ mod tests {
         assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command, ["sh", "-c", "scontrol"]);
         assert_eq!(config.mistakes(), Vec::<String>::new());
-        let slurm = parsed("memtape coordinator --restart act --restart-slurm");
-        assert!(slurm.restart.slurm);
+        let slurm =
+            parsed("memtape coordinator --restart act --restart-slurm --restart-kubernetes");
+        assert!(slurm.restart.slurm && slurm.restart.kubernetes);
         assert_eq!(slurm.mistakes(), Vec::<String>::new());
         let without_hook = parsed("memtape coordinator --restart act").mistakes();
         assert_eq!(without_hook.len(), 1, "{without_hook:?}");
