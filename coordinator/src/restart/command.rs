@@ -1,40 +1,27 @@
 //! A command on this machine. It gets the facts in its environment, and of this process's own
-//! variables only those that are named: the others may be secrets. It is the first of a process
-//! group, which is killed whole when the command takes too long. No shell is started here: the
-//! command line passes `sh -c` and the operator's text. A command that ends with another status
-//! than 0 has restarted nothing; one that is killed may have.
+//! variables only those that are named: the others may be secrets. `child.rs` bounds its time and
+//! its output. No shell is started here: the command line passes `sh -c` and the operator's text.
+//! A command that ends with another status than 0 has restarted nothing; one that is killed may
+//! have.
 
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use memtape_core::policy::Outcome;
 use memtape_core::redaction::Redaction;
 use memtape_proto::api::ActionKind;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::AsyncReadExt;
-use tokio::process;
-use tokio::time::timeout;
 
+use crate::restart::child::{ChildError, bare, run as run_child};
 use crate::restart::target::{Order, Running, Target};
 
 /// Variables that every command gets: what a program needs to be found and to start.
 const PASSED_ALWAYS: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
 
-/// Of a command's output this much is kept, its end.
-const OUTPUT_BYTES_MAX: usize = 1024;
-
-/// Of a command's output this much is read.
-const READ_BYTES_MAX: u64 = 1 << 20;
-
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
-    #[error("{program} cannot be started: {source}")]
-    NotStarted { program: String, source: std::io::Error },
-    #[error("{program} took longer than {limit:?}")]
-    TooLong { program: String, limit: Duration },
-    #[error("{program} is lost: {source}")]
-    Lost { program: String, source: std::io::Error },
+    #[error(transparent)]
+    Child(#[from] ChildError),
     #[error("{program} ended with {status}")]
     Failed { program: String, status: ExitStatus },
     #[error("{program} ended with {status}: {line}")]
@@ -60,25 +47,6 @@ impl Command {
     }
 }
 
-/// The process group of a running command, killed when this is dropped before the command ended.
-#[derive(Debug)]
-struct Group(Option<Pid>);
-
-impl Group {
-    fn has_ended(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(first) = self.0 {
-            // The group may have ended already.
-            let _ = kill_process_group(first, Signal::KILL);
-        }
-    }
-}
-
 impl Target for Command {
     fn kind(&self) -> ActionKind {
         ActionKind::Command
@@ -99,23 +67,20 @@ impl CommandError {
     /// Is it sure that nothing was restarted?
     fn is_refusal(&self) -> bool {
         match self {
-            Self::NotStarted { .. } => true,
+            Self::Child(error) => error.is_refusal(),
             Self::Failed { status, .. } | Self::FailedSaying { status, .. } => {
                 status.code().is_some()
             }
-            Self::TooLong { .. } | Self::Lost { .. } => false,
         }
     }
 }
 
 async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
-    let (program, limit) = (command.program.clone(), command.timeout);
+    let program = command.program.clone();
     let passed = PASSED_ALWAYS.into_iter().chain(command.passed.iter().map(String::as_str));
-    let passed = passed.filter_map(|name| Some((name, std::env::var_os(name)?)));
-    let spawned = process::Command::new(&program)
+    let mut child = bare(&program, passed);
+    child
         .args(&command.arguments)
-        .env_clear()
-        .envs(passed)
         .env("MEMTAPE_ACTION", &order.action)
         .env("MEMTAPE_JOB", &order.job)
         .env("MEMTAPE_ATTEMPT", order.attempt.to_string())
@@ -128,35 +93,9 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
         .env("MEMTAPE_POD_UID", &order.pod_uid)
         .env("MEMTAPE_INCIDENT", &order.incident)
         .env("MEMTAPE_CLASS", &order.class)
-        .env("MEMTAPE_WHY", &order.why)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn();
-    let mut child = match spawned {
-        Ok(child) => child,
-        Err(source) => return Err(CommandError::NotStarted { program, source }),
-    };
-    let first = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    let mut group = Group(first);
-    let stderr = child.stderr.take();
-    let finished = timeout(limit, async {
-        let mut said = Vec::new();
-        if let Some(stderr) = stderr {
-            let _ = stderr.take(READ_BYTES_MAX).read_to_end(&mut said).await;
-        }
-        (child.wait().await, said)
-    });
-    let (status, said) = match finished.await {
-        Err(_) => return Err(CommandError::TooLong { program, limit }),
-        Ok((Err(source), _)) => return Err(CommandError::Lost { program, source }),
-        Ok((Ok(status), said)) => (status, said),
-    };
-    group.has_ended();
-    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(OUTPUT_BYTES_MAX)..]);
-    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        .env("MEMTAPE_WHY", &order.why);
+    let ended = run_child(child, command.timeout).await?;
+    let (status, line) = (ended.status, ended.line.as_str());
     match (status.success(), line) {
         (true, _) => Ok("done".to_string()),
         (false, "") => Err(CommandError::Failed { program, status }),
@@ -219,6 +158,20 @@ mod tests {
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
         let seen = "test -n \"$PATH\" -a -n \"$CARGO_PKG_NAME\" -a -z \"$CARGO_MANIFEST_DIR\"";
         check(&["sh", "-c", seen], 5, done()).await;
+    }
+
+    #[tokio::test]
+    async fn a_flood_and_a_child_left_behind_delay_and_fail_nothing() {
+        // 8 MiB on both outputs, then a reason.
+        let flood = "head -c 8388608 /dev/zero | tee /dev/stderr; echo no quota >&2; exit";
+        check(&["sh", "-c", &format!("{flood} 0")], 30, done()).await;
+        check(&["sh", "-c", &format!("{flood} 3")], 30, refused("no quota")).await;
+        // The child holds the standard error open for longer than the command may take.
+        check(&["sh", "-c", "sleep 30 & exit 0"], 5, done()).await;
+        let child = "sleep 30 & echo no quota >&2; exit 3";
+        check(&["sh", "-c", child], 5, refused("no quota")).await;
+        // An endless flood ends with the limit.
+        check(&["sh", "-c", "yes >&2"], 1, failed("took longer")).await;
     }
 
     #[tokio::test]

@@ -10,10 +10,15 @@ use std::time::Duration;
 use memtape_core::policy;
 
 use crate::restart::command::Command;
+use crate::restart::kubernetes::Kubernetes;
+use crate::restart::slurm::Slurm;
 use crate::restart::target::Target;
 use crate::restart::webhook::{Caller, Webhook};
 
+mod child;
 mod command;
+mod kubernetes;
+mod slurm;
 pub(crate) mod target;
 pub(crate) mod webhook;
 
@@ -33,7 +38,13 @@ pub struct RestartConfig {
     pub command_env: Vec<String>,
     /// Where to post the request. Default: none.
     pub webhook: Option<Webhook>,
-    /// Time for the command, and for each try of the webhook. Default: 30 s.
+    /// Requeue the rank's Slurm job by `scontrol`. Default: false.
+    pub slurm: bool,
+    /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
+    /// `KUBECONFIG` or of this pod's service account. Default: false.
+    pub kubernetes: bool,
+    /// Time for the command, for each program of Slurm, for each request to Kubernetes, and for
+    /// each try of the webhook. Default: 30 s.
     pub timeout: Duration,
 }
 
@@ -44,6 +55,8 @@ impl Default for RestartConfig {
             command: Vec::new(),
             command_env: Vec::new(),
             webhook: None,
+            slurm: false,
+            kubernetes: false,
             timeout: Duration::from_secs(30),
         }
     }
@@ -53,10 +66,12 @@ impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
         // Without `..`: a setting that makes no target does not compile.
-        let Self { policy: _, command, command_env, webhook, timeout } = self;
+        let Self { policy: _, command, command_env, webhook, slurm, kubernetes, timeout } = self;
         let command = Command::new(command, command_env, *timeout).map(shared);
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
-        [command, webhook].into_iter().flatten().collect()
+        let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
+        let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
+        [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
     }
 }
 

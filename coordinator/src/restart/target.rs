@@ -21,10 +21,23 @@ pub(crate) trait Target: Debug + Send + Sync {
     /// Asks for a restart; returns what came of it, in one line for the record of the action. It is
     /// [`Outcome::Refused`] only where it is sure that nothing was restarted.
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
+
+    /// Finishes what an earlier process left half done of this action: it was killed while
+    /// [`Self::run`] ran. Starts nothing, and gives none where nothing was left, or where `run`
+    /// leaves nothing that could be finished. It reads [`Order::action`] and [`Order::namespace`]
+    /// alone; where pod and pod UID are known, it waits for their end, too.
+    #[cfg_attr(not(test), expect(dead_code, reason = "called for actions that a kill left open"))]
+    fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
+        let _ = order;
+        Box::pin(async { None })
+    }
 }
 
 /// A target at work.
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+
+/// A target that finishes what was left.
+pub(crate) type Resuming<'a> = Pin<Box<dyn Future<Output = Option<Outcome>> + Send + 'a>>;
 
 /// The input of a target.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -155,12 +155,15 @@ fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
 }
 
 /// A time in UTC, as `2026-01-31T12:00:00Z`.
-fn rfc3339(wall_ns: i64) -> String {
+pub(super) fn rfc3339(wall_ns: i64) -> String {
     jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000)).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -253,5 +256,56 @@ mod tests {
         assert!(matches!(broken, Outcome::Failed { .. }), "{broken:?}");
         let silent = called(vec![None, Some("409 Conflict")]).await;
         assert!(matches!(silent, Outcome::Failed { .. }), "{silent:?}");
+    }
+
+    /// Answers each connection with this, and holds it open.
+    async fn called_once(answer: &'static [u8], timeout: Duration) -> (Outcome, usize) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/?token=hush", listener.local_addr().unwrap());
+        let tries = Arc::new(AtomicUsize::new(0));
+        let counted = tries.clone();
+        let serving = tokio::spawn(async move {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                take_request(&mut stream).await;
+                let _ = stream.write_all(answer).await;
+                open.push(stream);
+            }
+        });
+        let webhook = Webhook { url, secret: None };
+        let outcome = Caller { webhook, timeout }.run(&Order::default()).await;
+        serving.abort();
+        assert!(!outcome.to_string().contains("hush"), "{outcome}");
+        assert_eq!(outcome.to_string().lines().count(), 1, "{outcome}");
+        (outcome, tries.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_webhook_that_misbehaves_is_bounded() {
+        let long = Duration::from_secs(20);
+        // The status counts: what follows is not waited for, whatever its length is said to be.
+        let lies = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nx";
+        let (said, tries) = called_once(lies, long).await;
+        assert_eq!((said.to_string().contains("answered 200"), tries), (true, 1), "{said}");
+        let short =
+            b"HTTP/1.1 403 Forbidden\r\ncontent-length: 1\r\n\r\nno quota, and more than said";
+        let (said, tries) = called_once(short, long).await;
+        assert_eq!((matches!(said, Outcome::Refused { .. }), tries), (true, 1), "{said}");
+        // It is not followed, to this machine's own services least of all.
+        let moved = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\n\r\n";
+        let (said, tries) = called_once(moved, long).await;
+        assert_eq!((matches!(said, Outcome::Refused { .. }), tries), (true, 3), "{said}");
+        assert!(said.to_string().contains("answered 307"), "{said}");
+        // An answer that does not come may be to a request that was taken.
+        for slow in [&b""[..], b"HTTP/1.1 200"] {
+            let (said, tries) = called_once(slow, Duration::from_millis(200)).await;
+            assert_eq!((matches!(said, Outcome::Failed { .. }), tries), (true, 3), "{said}");
+        }
+        let garbage = b"SSH-2.0-OpenSSH_9.2\r\n";
+        let (said, _) = called_once(garbage, long).await;
+        assert!(matches!(said, Outcome::Failed { .. }), "{said}");
     }
 }

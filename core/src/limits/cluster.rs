@@ -178,6 +178,19 @@ limits! {
         "Time in which the next attempt makes the steps that prove an action",
         "the verdict is `worse`",
         "the list of actions";
+    KUBERNETES_SUSPEND_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
+        "Time from suspending a job in Kubernetes until it has ended",
+        "it is resumed as it is, and the restart has failed",
+        "the list of actions";
+    KUBERNETES_RESUME_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
+        "Time in which resuming a job in Kubernetes, or finding one that was left suspended, is \
+         tried",
+        "the restart has failed; the job has the label `memtape.io/suspended-by`",
+        "the list of actions";
+    KUBERNETES_ANSWER_BYTES_MAX: usize = 4 << 20, Bytes, "coordinator",
+        "An answer of the API server of Kubernetes",
+        "it is not read, and nothing is restarted",
+        "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Restart decisions that are remembered",
         "the oldest is forgotten",

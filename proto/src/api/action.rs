@@ -53,6 +53,10 @@ pub enum ActionKind {
     Command,
     /// By a request to a URL.
     Webhook,
+    /// By Slurm, which requeues the job.
+    Slurm,
+    /// By Kubernetes, which suspends and resumes the job, or replaces the pod.
+    Kubernetes,
     /// Not at all: none is configured.
     None,
 }

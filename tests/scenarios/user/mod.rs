@@ -15,9 +15,6 @@ mod exported;
 // The quick starts do what their pages say.
 mod quick_starts;
 
-// The restart command for Slurm looks before it acts.
-mod requeue;
-
 // The exported pickle opens in PyTorch's own viewer.
 mod viz;
 

@@ -106,6 +106,15 @@ pub(crate) struct CoordinatorArgs {
     /// Secret of the webhook's signature. Not an option: every user can read command lines.
     #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
     pub(crate) restart_webhook_secret: Option<Hidden>,
+    /// Restart by scontrol requeue, if the job runs on the node of the incident, as the user that
+    /// the rank belongs to. The coordinator's user may requeue it: its owner, or a Slurm operator.
+    #[arg(long, env = "MEMTAPE_RESTART_SLURM", value_parser = FalseyValueParser::new())]
+    pub(crate) restart_slurm: bool,
+    /// Restart by Kubernetes, with KUBECONFIG or the service account: suspend and resume the
+    /// TrainJob, JobSet, Job or PyTorchJob of the pod, or its Workload of Kueue; else delete the
+    /// pod, if a controller replaces it.
+    #[arg(long, env = "MEMTAPE_RESTART_KUBERNETES", value_parser = FalseyValueParser::new())]
+    pub(crate) restart_kubernetes: bool,
     /// Least time between two restarts of one job [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_cooldown: Option<Duration>,
@@ -221,6 +230,8 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
         command_env: args.restart_env.clone(),
         webhook: url.map(|url| Webhook { url, secret }),
+        slurm: args.restart_slurm,
+        kubernetes: args.restart_kubernetes,
         timeout: default.timeout,
     })
 }
@@ -321,6 +332,10 @@ mod tests {
         assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command, ["sh", "-c", "scontrol"]);
         assert_eq!(config.mistakes(), Vec::<String>::new());
+        let slurm =
+            parsed("memtape coordinator --restart act --restart-slurm --restart-kubernetes");
+        assert!(slurm.restart.slurm && slurm.restart.kubernetes);
+        assert_eq!(slurm.mistakes(), Vec::<String>::new());
         let without_hook = parsed("memtape coordinator --restart act").mistakes();
         assert_eq!(without_hook.len(), 1, "{without_hook:?}");
     }

@@ -1,0 +1,403 @@
+//! Kubernetes: suspends and resumes the job of the rank's pod, or deletes the pod.
+//!
+//! Every write is bound to what was read before: the pod's uid, the object's `resourceVersion`. An
+//! agent proves its node by its certificate, but says itself which pod its ranks are in; the pod
+//! must be on that node.
+//!
+//! The object carries the id of the action: in an annotation for ever, and in a label while it is
+//! suspended. So a coordinator that was killed between suspending and resuming finds what it left,
+//! by the label, and resumes that; nothing else is kept. An object that could not be found again
+//! so, for lack of rights, is not suspended.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use kube::Config;
+use memtape_core::identity::cut;
+use memtape_core::limits::{KUBERNETES_RESUME_SECONDS_MAX, KUBERNETES_SUSPEND_SECONDS_MAX};
+use memtape_core::policy::Outcome;
+use memtape_proto::api::ActionKind;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use self::api::{Api, ApiError};
+use self::objects::{
+    Address, Collection, Controller, KINDS, Kind, Object, OwnerError, controller, is_name,
+    left_suspended,
+};
+use crate::restart::target::{Order, Resuming, Running, Target};
+
+mod api;
+mod objects;
+
+/// Reason of the event on what was restarted.
+const EVENT_REASON: &str = "MemtapeRestart";
+
+/// Bytes of the sentence in an event: Kubernetes takes 1,024.
+const EVENT_BYTES_MAX: usize = 1000;
+
+/// Objects that one action can have left suspended: one, unless other programs copy its label.
+const LEFT_MAX: usize = 4;
+
+/// Why a job was not restarted.
+#[derive(Debug, thiserror::Error)]
+enum KubernetesError {
+    #[error("the rank is in no pod that its agent knows")]
+    NoPod,
+    #[error("pod {0} is another one now: nothing was done")]
+    OtherPod(String),
+    #[error("pod {pod} does not run on node {node}: nothing was done")]
+    OtherNode { pod: String, node: String },
+    #[error("pod {0} has ended or is being deleted: nothing was done")]
+    Ended(String),
+    #[error("pod {0} has no controller that would replace it: nothing was done")]
+    Alone(String),
+    #[error("{0} is suspended already: nothing was done")]
+    Suspended(Object),
+    #[error("{0}: nothing was done")]
+    NotRead(ApiError),
+    #[error("{0}: nothing was done")]
+    NoController(OwnerError),
+    #[error("{0}: nothing was done")]
+    NotTaken(ApiError),
+    #[error("{0}: it may have been done")]
+    Uncertain(ApiError),
+    #[error("{object} had not ended {limit:?} after it was suspended; it was resumed")]
+    Slow { object: Object, limit: Duration },
+    #[error("{object} stays suspended, resume it by hand: {why}")]
+    NotResumed { object: Object, why: ApiError },
+    #[error("{0} is suspended, but no longer by this action: it was left so")]
+    TakenOver(Object),
+    #[error("it is not known whether a job stays suspended: {0}")]
+    NotSearched(ApiError),
+}
+
+impl KubernetesError {
+    /// Is it sure that nothing was changed?
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::NoPod
+            | Self::OtherPod(_)
+            | Self::OtherNode { .. }
+            | Self::Ended(_)
+            | Self::Alone(_)
+            | Self::Suspended(_)
+            | Self::NotRead(_)
+            | Self::NoController(_)
+            | Self::NotTaken(_) => true,
+            Self::Uncertain(_)
+            | Self::Slow { .. }
+            | Self::NotResumed { .. }
+            | Self::TakenOver(_)
+            | Self::NotSearched(_) => false,
+        }
+    }
+
+    /// What a failed write means.
+    fn of_write(error: ApiError) -> Self {
+        if error.is_refusal() { Self::NotTaken(error) } else { Self::Uncertain(error) }
+    }
+}
+
+/// The cluster that the coordinator has credentials for.
+#[derive(Clone)]
+pub(crate) struct Kubernetes {
+    /// How to reach it, if not as kubeconfig or the service account says.
+    config: Option<Config>,
+    /// Time for each request.
+    timeout: Duration,
+    /// Time until a suspended object has ended, and until it is resumed.
+    suspend_max: Duration,
+    resume_max: Duration,
+    /// Time between two reads of an object that changes.
+    poll: Duration,
+}
+
+/// Without the configuration, which holds credentials.
+impl Debug for Kubernetes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Kubernetes").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl Target for Kubernetes {
+    fn kind(&self) -> ActionKind {
+        ActionKind::Kubernetes
+    }
+
+    fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
+        Box::pin(async { outcome(self.restart(order).await) })
+    }
+
+    fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
+        Box::pin(async { self.resume_left(order).await.transpose().map(outcome) })
+    }
+}
+
+fn outcome(result: Result<String, KubernetesError>) -> Outcome {
+    match result {
+        Ok(said) => Outcome::Finished { said },
+        Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
+        Err(error) => Outcome::Failed { why: error.to_string() },
+    }
+}
+
+impl Kubernetes {
+    /// The cluster of kubeconfig or of the service account, with this time for each request.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self {
+            config: None,
+            timeout,
+            suspend_max: Duration::from_secs(KUBERNETES_SUSPEND_SECONDS_MAX),
+            resume_max: Duration::from_secs(KUBERNETES_RESUME_SECONDS_MAX),
+            poll: Duration::from_secs(2),
+        }
+    }
+
+    async fn connect(&self) -> Result<Api, KubernetesError> {
+        let connected = Api::connect(self.config.as_ref(), self.timeout).await;
+        connected.map_err(KubernetesError::NotRead)
+    }
+
+    async fn restart(&self, order: &Order) -> Result<String, KubernetesError> {
+        let named = [&order.namespace, &order.pod];
+        if !named.into_iter().all(|name| is_name(name)) || order.pod_uid.is_empty() {
+            return Err(KubernetesError::NoPod);
+        }
+        let api = self.connect().await?;
+        let (address, pod) = self.pod(&api, order).await?;
+        let owner = controller(&api, &order.namespace, &pod).await;
+        match owner.map_err(KubernetesError::NoController)? {
+            Controller::None => Err(KubernetesError::Alone(shown(order))),
+            Controller::Other(owner) => {
+                let only_this = json!({ "preconditions": { "uid": order.pod_uid } });
+                let deleted = api.delete(&address.path(), &address, &only_this).await;
+                deleted.map_err(KubernetesError::of_write)?;
+                announce(&api, order, "Pod", &address, &pod).await;
+                Ok(format!("deleted pod {}, which {owner} replaces", shown(order)))
+            }
+            Controller::Suspendable(object) => self.suspend(&api, order, *object).await,
+        }
+    }
+
+    /// The pod of the rank: that very one, on its node, not at its end.
+    async fn pod(&self, api: &Api, order: &Order) -> Result<(Address, Value), KubernetesError> {
+        let collection = Collection::pods(&order.namespace);
+        let address = Address { collection, name: order.pod.clone() };
+        let pod = api.get(&address.path(), &address).await.map_err(KubernetesError::NotRead)?;
+        if pod["metadata"]["uid"] != *order.pod_uid {
+            return Err(KubernetesError::OtherPod(shown(order)));
+        }
+        if pod["spec"]["nodeName"] != *order.node {
+            let (pod, node) = (shown(order), order.node.clone());
+            return Err(KubernetesError::OtherNode { pod, node });
+        }
+        let is_ending = pod["metadata"]["deletionTimestamp"].is_string();
+        if is_ending || has_ended(&pod) {
+            return Err(KubernetesError::Ended(shown(order)));
+        }
+        Ok((address, pod))
+    }
+
+    /// Suspends an object that runs, and resumes it when it has ended.
+    async fn suspend(
+        &self,
+        api: &Api,
+        order: &Order,
+        mut object: Object,
+    ) -> Result<String, KubernetesError> {
+        let action = &order.action;
+        if object.is_suspended_by(action) {
+            return self.finish(api, order, object).await;
+        }
+        if object.is_suspended() {
+            return Err(KubernetesError::Suspended(object));
+        }
+        if object.is_restarted_by(action) {
+            return Ok(format!("{object} was restarted by this action before"));
+        }
+        // What could not be found again after a kill is not suspended.
+        let collection = object.address.collection.clone();
+        let left = left_suspended(api, object.kind, &collection, action, LEFT_MAX).await;
+        left.map_err(KubernetesError::NotRead)?;
+        let change = object.suspending(action);
+        match api.patch(&object.address.path(), &object.address, &change).await {
+            Ok(value) => object.value = value,
+            Err(error) if error.is_refusal() => return Err(KubernetesError::NotTaken(error)),
+            Err(error) => {
+                // The answer is lost: the object says what came of it.
+                let read = object.read(api).await;
+                if read.is_err() || !object.is_suspended_by(action) {
+                    return Err(KubernetesError::Uncertain(error));
+                }
+            }
+        }
+        announce(api, order, object.kind.name, &object.address, &object.value).await;
+        self.finish(api, order, object).await
+    }
+
+    /// Waits until a suspended object has ended, and resumes it. It is resumed in any case.
+    async fn finish(
+        &self,
+        api: &Api,
+        order: &Order,
+        mut object: Object,
+    ) -> Result<String, KubernetesError> {
+        let limit = self.suspend_max;
+        let deadline = Instant::now() + limit;
+        let mut is_over = false;
+        while !is_over && Instant::now() < deadline {
+            sleep(self.poll).await;
+            // An error is met again below, if it lasts.
+            if let Err(error @ ApiError::NotFound { .. }) = object.read(api).await {
+                return Err(KubernetesError::Uncertain(error));
+            }
+            // Another program may have resumed it.
+            is_over =
+                !object.is_suspended() || object.is_seen_suspended() && is_gone(api, order).await;
+        }
+        self.resume_object(api, &order.action, &mut object).await?;
+        if is_over {
+            Ok(format!("suspended and resumed {object}"))
+        } else {
+            Err(KubernetesError::Slow { object, limit })
+        }
+    }
+
+    /// Resumes an object that this action has suspended, and repeats that until it is taken.
+    async fn resume_object(
+        &self,
+        api: &Api,
+        action: &str,
+        object: &mut Object,
+    ) -> Result<(), KubernetesError> {
+        let deadline = Instant::now() + self.resume_max;
+        loop {
+            let resumed = match object.read(api).await {
+                Ok(()) if !object.is_suspended() => return Ok(()),
+                Ok(()) if !object.is_suspended_by(action) => {
+                    return Err(KubernetesError::TakenOver(object.clone()));
+                }
+                Ok(()) => {
+                    let change = object.resuming();
+                    api.patch(&object.address.path(), &object.address, &change).await
+                }
+                Err(error) => Err(error),
+            };
+            match resumed {
+                Ok(_) => return Ok(()),
+                Err(why) if Instant::now() >= deadline => {
+                    return Err(KubernetesError::NotResumed { object: object.clone(), why });
+                }
+                // It is gone: there is nothing to resume.
+                Err(why @ ApiError::NotFound { .. }) => {
+                    return Err(KubernetesError::Uncertain(why));
+                }
+                Err(_) => sleep(self.poll).await,
+            }
+        }
+    }
+
+    /// Resumes what this action has left suspended; none where that is nothing.
+    async fn resume_left(&self, order: &Order) -> Result<Option<String>, KubernetesError> {
+        // A job outside of Kubernetes has no namespace.
+        if !is_name(&order.namespace) {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + self.resume_max;
+        let (api, left) = loop {
+            let searched = match Api::connect(self.config.as_ref(), self.timeout).await {
+                Ok(api) => search(&api, order).await.map(|left| (api, left)),
+                Err(error) => Err(error),
+            };
+            match searched {
+                Ok(found) => break found,
+                Err(why) if Instant::now() >= deadline => {
+                    return Err(KubernetesError::NotSearched(why));
+                }
+                Err(_) => sleep(self.poll).await,
+            }
+        };
+        let mut said = None;
+        for object in left {
+            said = Some(self.finish(&api, order, object).await?);
+        }
+        Ok(said)
+    }
+}
+
+/// Every object of the order's namespace that its action has left suspended.
+async fn search(api: &Api, order: &Order) -> Result<Vec<Object>, ApiError> {
+    let mut found = Vec::new();
+    for kind in KINDS {
+        found.extend(search_kind(api, order, kind).await?);
+    }
+    Ok(found)
+}
+
+async fn search_kind(
+    api: &Api,
+    order: &Order,
+    kind: &'static Kind,
+) -> Result<Vec<Object>, ApiError> {
+    let Some(version) = kind.version(api).await? else { return Ok(Vec::new()) };
+    let collection = Collection::new(&version, kind, &order.namespace);
+    match left_suspended(api, kind, &collection, &order.action, LEFT_MAX).await {
+        // Without this right no object of the kind is suspended.
+        Err(ApiError::Forbidden { .. } | ApiError::NotFound { .. }) => Ok(Vec::new()),
+        found => found,
+    }
+}
+
+/// Is the rank's pod gone, or at its end? An answer that is not known counts as no.
+async fn is_gone(api: &Api, order: &Order) -> bool {
+    if !is_name(&order.pod) {
+        return true;
+    }
+    let collection = Collection::pods(&order.namespace);
+    let address = Address { collection, name: order.pod.clone() };
+    match api.get(&address.path(), &address).await {
+        Ok(pod) => pod["metadata"]["uid"] != *order.pod_uid || has_ended(&pod),
+        Err(error) => matches!(error, ApiError::NotFound { .. }),
+    }
+}
+
+fn has_ended(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// Writes an event about the restart. Whether that succeeds changes nothing.
+async fn announce(api: &Api, order: &Order, kind: &str, address: &Address, value: &Value) {
+    let collection = Collection::events(&order.namespace);
+    let time = crate::restart::webhook::rfc3339(crate::clock::now().wall_ns);
+    let event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "generateName": "memtape.", "namespace": order.namespace },
+        "involvedObject": {
+            "apiVersion": address.collection.version,
+            "kind": kind,
+            "namespace": order.namespace,
+            "name": address.name,
+            "uid": value["metadata"]["uid"],
+        },
+        "reason": EVENT_REASON,
+        "message": cut(&format!("{} ({})", order.sentence, order.incident), EVENT_BYTES_MAX),
+        "type": "Warning",
+        "source": { "component": "memtape" },
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    });
+    if let Err(why) = api.create(&collection.path(), &collection, &event).await {
+        tracing::warn!("no event about the restart: {why}");
+    }
+}
+
+/// The pod, for people.
+fn shown(order: &Order) -> String {
+    format!("{}/{}", order.namespace, order.pod)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Slurm: requeues the job of the rank, after a look at it.
+//!
+//! Slurm requeues a completed job as gladly as a running one, so the job is looked at first. It
+//! must run, on the node whose agent named it, as the user that the tape belongs to, and must have
+//! started before the restart was decided. An agent proves its node by its certificate, but says
+//! itself which job its ranks belong to; Slurm knows where a job runs.
+//!
+//! `squeue` is asked for fields that no user chooses. `scontrol show job` would write the job's
+//! name among them, in which a user can write `JobState=RUNNING`.
+
+use std::ffi::OsString;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use memtape_core::policy::Outcome;
+use memtape_proto::api::ActionKind;
+use tokio::time::sleep;
+
+use crate::restart::child::{ChildError, Ended, bare, run as run_child};
+use crate::restart::target::{Order, Running, Target};
+
+/// Variables that Slurm's programs get: where its settings are, if not in their usual place.
+const PASSED: [&str; 2] = ["PATH", "SLURM_CONF"];
+
+/// What `squeue` prints of a job, separated by spaces: none of them holds one.
+const FIELDS: &str =
+    "JobID:16,ArrayJobID:16,ArrayTaskID:16,State:20,UserID:16,RestartCnt:16,StartTime:24";
+
+/// Checks of a job that was requeued, and the wait after each: Slurm ends its steps first.
+const CHECKS_MAX: usize = 10;
+const CHECK_WAIT: Duration = Duration::from_millis(500);
+
+/// Why a job was not requeued.
+#[derive(Debug, thiserror::Error)]
+enum SlurmError {
+    #[error("the rank is in no Slurm job that its agent knows")]
+    NoJob,
+    #[error("the rank's node has no name that Slurm can know: {0:?}")]
+    NoNode(String),
+    #[error("job {job} was not looked at, so it was not requeued: {why}")]
+    NotSeen { job: String, why: Unseen },
+    #[error("job {job} does not run on node {node}: not requeued")]
+    Elsewhere { job: String, node: String },
+    #[error("job {job} is {state}: not requeued")]
+    NotRunning { job: String, state: String },
+    #[error("job {job} belongs to user id {found}, the rank to {expected}: not requeued")]
+    OtherUser { job: String, found: u32, expected: u32 },
+    #[error("job {job} has started again since the restart was decided: not requeued")]
+    StartedSince { job: String },
+    #[error("job {job} was not requeued: {line}")]
+    Refused { job: String, line: String },
+    #[error(transparent)]
+    NotAsked(ChildError),
+    #[error("scontrol ended with {0}: the job may be requeued")]
+    Killed(ExitStatus),
+    #[error("Slurm took the request; what became of job {job} was not seen: {why}")]
+    Unverified { job: String, why: Unseen },
+    #[error("Slurm took the request, but job {job} still runs as before")]
+    Unchanged { job: String },
+}
+
+/// Why `squeue` shows no job.
+#[derive(Debug, thiserror::Error)]
+enum Unseen {
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    #[error("squeue ended with {0}")]
+    Failed(ExitStatus),
+    #[error("{0}")]
+    Said(String),
+    #[error("squeue printed no job in its fields: {0:?}")]
+    Unreadable(String),
+}
+
+impl SlurmError {
+    /// Is it sure that nothing was requeued?
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::NoJob
+            | Self::NoNode(_)
+            | Self::NotSeen { .. }
+            | Self::Elsewhere { .. }
+            | Self::NotRunning { .. }
+            | Self::OtherUser { .. }
+            | Self::StartedSince { .. }
+            | Self::Refused { .. } => true,
+            Self::NotAsked(error) => error.is_refusal(),
+            Self::Killed(_) | Self::Unverified { .. } | Self::Unchanged { .. } => false,
+        }
+    }
+}
+
+/// Slurm's programs on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Slurm {
+    /// Time for each of them.
+    timeout: Duration,
+    /// Where they are, if not on this process's `PATH`.
+    path: Option<OsString>,
+}
+
+impl Slurm {
+    /// The programs on the `PATH`, each with this much time.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, path: None }
+    }
+
+    async fn ask(&self, program: &str, arguments: &[&str]) -> Result<Ended, ChildError> {
+        let mut command = bare(program, PASSED);
+        // Times as Unix time, messages in English.
+        command.env("SLURM_TIME_FORMAT", "%s").env("LC_ALL", "C");
+        if let Some(path) = &self.path {
+            command.env("PATH", path);
+        }
+        command.args(arguments).stdout(Stdio::piped());
+        run_child(command, self.timeout).await
+    }
+
+    /// The job as it is now on that node; none where it is not there.
+    async fn look(&self, job: &str, node: &str) -> Result<Option<Job>, Unseen> {
+        let (of_job, on_node) = (format!("--jobs={job}"), format!("--nodelist={node}"));
+        let format = format!("--Format={FIELDS}");
+        let arguments = ["--noheader", "--states=all", &of_job, &on_node, &format];
+        let ended = self.ask("squeue", &arguments).await?;
+        match ended.status.success() {
+            true => Job::find(job, &ended.stdout),
+            false if ended.line.is_empty() => Err(Unseen::Failed(ended.status)),
+            false => Err(Unseen::Said(ended.line)),
+        }
+    }
+}
+
+/// A job as `squeue` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Job {
+    /// Its name for `scontrol`: `4711`, or `4700_11` for a task of an array, all tasks of which
+    /// the number of one of them may mean.
+    name: String,
+    state: String,
+    uid: u32,
+    restarts: u32,
+    /// Unix time of its start, in seconds; none where it has not started.
+    started: Option<i64>,
+}
+
+impl Job {
+    /// The job of this number among lines of [`FIELDS`].
+    fn find(number: &str, text: &str) -> Result<Option<Self>, Unseen> {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(number));
+        let Some(line) = line else { return Ok(None) };
+        Self::read(line).map(Some).ok_or_else(|| Unseen::Unreadable(line.trim().to_string()))
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [number, array, task, state, uid, restarts, started] = fields[..] else { return None };
+        let name = match task.parse::<u32>() {
+            Ok(task) => format!("{array}_{task}"),
+            Err(_) => number.to_string(),
+        };
+        let (uid, restarts) = (uid.parse().ok()?, restarts.parse().ok()?);
+        Some(Self { name, state: state.to_string(), uid, restarts, started: started.parse().ok() })
+    }
+
+    fn is_running(&self) -> bool {
+        self.state == "RUNNING"
+    }
+}
+
+impl Target for Slurm {
+    fn kind(&self) -> ActionKind {
+        ActionKind::Slurm
+    }
+
+    fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
+        Box::pin(async {
+            match requeue(self, order).await {
+                Ok(said) => Outcome::Finished { said },
+                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
+                Err(error) => Outcome::Failed { why: error.to_string() },
+            }
+        })
+    }
+}
+
+async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
+    let (job, node) = (order.slurm_job.clone(), order.node.clone());
+    if job.is_empty() || !job.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(SlurmError::NoJob);
+    }
+    // `squeue` takes ranges, lists and files in the place of a node.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if node.is_empty() || !node.bytes().all(is_plain) {
+        return Err(SlurmError::NoNode(node));
+    }
+    let before = match slurm.look(&job, &node).await {
+        Ok(Some(before)) => before,
+        Ok(None) => return Err(SlurmError::Elsewhere { job, node }),
+        Err(why) => return Err(SlurmError::NotSeen { job, why }),
+    };
+    check(&before, order)?;
+    let asked = slurm.ask("scontrol", &["requeue", &before.name]).await;
+    let ended = asked.map_err(SlurmError::NotAsked)?;
+    if ended.status.code().is_none() {
+        return Err(SlurmError::Killed(ended.status));
+    }
+    if !ended.status.success() {
+        return Err(SlurmError::Refused { job, line: ended.line });
+    }
+    for _ in 0..CHECKS_MAX {
+        match slurm.look(&job, &node).await {
+            Err(why) => return Err(SlurmError::Unverified { job, why }),
+            Ok(Some(now)) if now.is_running() && now.restarts <= before.restarts => {}
+            // It ends, waits, which it does on no node, or runs again.
+            Ok(_) => return Ok(format!("requeued job {}", before.name)),
+        }
+        sleep(CHECK_WAIT).await;
+    }
+    Err(SlurmError::Unchanged { job })
+}
+
+/// May the job be requeued as it is?
+fn check(found: &Job, order: &Order) -> Result<(), SlurmError> {
+    let job = order.slurm_job.clone();
+    if !found.is_running() {
+        return Err(SlurmError::NotRunning { job, state: found.state.clone() });
+    }
+    if let Some(expected) = order.owner_uid.filter(|uid| *uid != found.uid) {
+        return Err(SlurmError::OtherUser { job, found: found.uid, expected });
+    }
+    let decided = order.wall_ns.div_euclid(1_000_000_000);
+    match found.started {
+        Some(started) if started <= decided => Ok(()),
+        _ => Err(SlurmError::StartedSince { job }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
