@@ -9,9 +9,12 @@
 //!
 //! This module decides nothing about whether to act ([`crate::policy`]), and carries out nothing.
 
+pub mod call;
+mod lifecycle;
 mod observation;
 pub mod remedy;
 mod verdict;
 
-pub use observation::{Ended, FirstStep, Job, Observation, Successor};
+pub use lifecycle::{Event, Lifecycle, Next, Plan};
+pub use observation::{Ended, FirstStep, Job, Observation, Seen};
 pub use verdict::{Measure, Memory, Verdict, Why};

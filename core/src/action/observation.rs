@@ -1,5 +1,6 @@
-//! Observes a job after an action that should restart it, until a verdict can be given.
+//! Observes a job after an action, until a verdict can be given.
 //!
+//! The proof of a remedy inside the ranks are the steps of the same attempt that follow.
 //! The proof of a restart is the job's next attempt: an attempt with a greater number than the one
 //! that was acted on. It may have begun before the target reported its end, and while no
 //! coordinator ran, so nothing here depends on what the target said. An attempt that makes
@@ -8,6 +9,7 @@
 
 use super::verdict::{Measure, Memory, Verdict, Why};
 use crate::limits::{ACTION_RETURN_SECONDS_MAX, ACTION_STEPS_SECONDS_MAX};
+use crate::policy::remedy::Remedy;
 
 /// Steps of the next attempt that show its memory: more than the warm-up of an allocator takes.
 pub(super) const PROOF_STEPS: u64 = 20;
@@ -19,6 +21,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Observation {
+    /// What is done.
+    pub remedy: Remedy,
     /// Serial number of the attempt that is acted on, never used twice.
     pub serial: u32,
     /// The rank that grew.
@@ -31,7 +35,9 @@ pub struct Observation {
     pub before: Option<Memory>,
     /// Bytes by which it has grown.
     pub grown_bytes: u64,
-    /// When the target was asked, in nanoseconds; none before.
+    /// The step at which the ranks act; none where none was chosen.
+    pub step: Option<u64>,
+    /// When the target or the ranks were asked, in nanoseconds; none before.
     pub asked_ns: Option<u64>,
     /// When the next attempt was first seen, in nanoseconds.
     pub begun_ns: Option<u64>,
@@ -56,13 +62,15 @@ pub struct FirstStep {
 pub trait Job {
     /// Is this attempt over?
     fn is_over(&self, serial: u32) -> bool;
+    /// This attempt, as this device of this rank shows it.
+    fn attempt(&self, serial: u32, rank: u32, device: u8) -> Option<Seen>;
     /// The first attempt after this one, as this device of this rank shows it.
-    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Successor>;
+    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Seen>;
 }
 
-/// The next attempt at a job.
+/// An attempt at a job, as one device of one rank shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Successor {
+pub struct Seen {
     /// Its serial number.
     pub serial: u32,
     /// Step of its rank; 0 before the first.
@@ -85,10 +93,47 @@ pub enum Ended {
 }
 
 impl Observation {
-    /// Looks at the job; none until there is a verdict, and before the target was asked. All times
-    /// are of one clock, which may stand while no coordinator runs.
+    /// Looks at the job; none until there is a verdict, and before the target or the ranks were
+    /// asked. All times are of one clock, which may stand while no coordinator runs.
     pub fn look(&mut self, now_ns: u64, job: &impl Job) -> Option<Verdict> {
         let asked_ns = self.asked_ns?;
+        match self.remedy.is_inside() {
+            true => self.look_inside(now_ns, asked_ns, job),
+            false => self.look_at_next(now_ns, asked_ns, job),
+        }
+    }
+
+    /// The proof of a remedy inside the ranks.
+    fn look_inside(&mut self, now_ns: u64, asked_ns: u64, job: &impl Job) -> Option<Verdict> {
+        let Some(seen) = job.attempt(self.serial, self.rank, self.device) else {
+            return Some(Verdict::Unknown(Why::Gone { steps: 0 }));
+        };
+        let at_step = self.step.unwrap_or(0);
+        if seen.step < at_step {
+            // The memory at the last step before.
+            self.before = seen.memory.or(self.before);
+        }
+        let steps = seen.step.saturating_sub(at_step);
+        if seen.ended == Some(Ended::Died) {
+            return Some(Verdict::Worse(Why::DiedInside { steps }));
+        }
+        if steps >= PROOF_STEPS {
+            let (Some(before), Some(after)) = (self.before, seen.memory) else {
+                return Some(Verdict::Unknown(Why::NotMeasuredInside { steps }));
+            };
+            let why = Why::Inside { before, after };
+            return Some(match self.is_freed(&before, &after) {
+                None => Verdict::Unknown(Why::NotMeasuredInside { steps }),
+                Some(true) => Verdict::Helped(why),
+                Some(false) => Verdict::NoEffect(why),
+            });
+        }
+        let is_late = now_ns.saturating_sub(asked_ns) >= ACTION_STEPS_SECONDS_MAX * SECOND_NS;
+        (seen.ended.is_some() || is_late).then_some(Verdict::Unknown(Why::Gone { steps }))
+    }
+
+    /// The proof of a restart.
+    fn look_at_next(&mut self, now_ns: u64, asked_ns: u64, job: &impl Job) -> Option<Verdict> {
         let waited_ns = now_ns.saturating_sub(asked_ns);
         let Some(next) = job.successor(self.serial, self.rank, self.device) else {
             let is_late = waited_ns >= ACTION_RETURN_SECONDS_MAX * SECOND_NS;
@@ -124,15 +169,20 @@ impl Observation {
     }
 
     /// Compares the memory; none where one of both is not known.
-    fn measured(&self, asked_ns: u64, next: &Successor) -> Option<Verdict> {
+    fn measured(&self, asked_ns: u64, next: &Seen) -> Option<Verdict> {
         let (before, after, first) = (self.before?, next.memory?, self.first_step?);
         let away_ns = first.seen_ns.saturating_sub(asked_ns);
         let why = Why::Measured { before, after, away_ns };
-        // Half of what has grown is more than a step's own variation.
+        let is_freed = self.is_freed(&before, &after)?;
+        Some(if is_freed { Verdict::Helped(why) } else { Verdict::NoEffect(why) })
+    }
+
+    /// Is half of what has grown given back? That is more than a step's own variation. None where
+    /// this memory is not kept by step.
+    fn is_freed(&self, before: &Memory, after: &Memory) -> Option<bool> {
         let held = after.figure(self.measure)?;
         let given_back = before.figure(self.measure)?.saturating_sub(held);
-        let is_freed = given_back > 0 && given_back >= self.grown_bytes / 2;
-        Some(if is_freed { Verdict::Helped(why) } else { Verdict::NoEffect(why) })
+        Some(given_back > 0 && given_back >= self.grown_bytes / 2)
     }
 }
 
@@ -150,7 +200,8 @@ mod tests {
     #[derive(Clone, Debug, Default)]
     struct OneRank {
         is_over: bool,
-        next: Option<Successor>,
+        own: Option<Seen>,
+        next: Option<Seen>,
     }
 
     impl Job for OneRank {
@@ -158,7 +209,12 @@ mod tests {
             self.is_over
         }
 
-        fn successor(&self, serial: u32, _rank: u32, _device: u8) -> Option<Successor> {
+        fn attempt(&self, serial: u32, _rank: u32, _device: u8) -> Option<Seen> {
+            assert_eq!(serial, 3);
+            self.own
+        }
+
+        fn successor(&self, serial: u32, _rank: u32, _device: u8) -> Option<Seen> {
             assert_eq!(serial, 3);
             self.next
         }
@@ -175,9 +231,12 @@ mod tests {
         Observation { serial: 3, measure, before, asked_ns, grown_bytes, ..Default::default() }
     }
 
-    /// What is said at the last of these times, and nothing at those before.
+    /// What is said of a restart at the last of these times, and nothing at those before.
     fn check(looks: &[(u64, OneRank)], expected: Option<&str>) {
-        let mut observation = observation();
+        check_of(observation(), looks, expected);
+    }
+
+    fn check_of(mut observation: Observation, looks: &[(u64, OneRank)], expected: Option<&str>) {
         let (last, before) = looks.split_last().expect("a look");
         for (seconds, job) in before {
             assert_eq!(observation.look(seconds * SECOND_NS, job), None, "{job:?}");
@@ -188,7 +247,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_does_not_begin() {
-        let (runs, over) = (OneRank::default(), OneRank { is_over: true, next: None });
+        let (runs, over) = (OneRank::default(), OneRank { is_over: true, ..OneRank::default() });
         let late = Some("no effect: the attempt runs on after 15 min");
         check(&[(899, runs.clone()), (900, runs)], late);
         let gone = Some("worse: no attempt began within 15 min");
@@ -199,12 +258,12 @@ mod tests {
 
     #[test]
     fn the_next_attempt_is_the_proof() {
-        let of = |next: Successor| OneRank { is_over: true, next: Some(next) };
+        let of = |next: Seen| OneRank { is_over: true, next: Some(next), ..OneRank::default() };
         let step = |step, mib| {
             let memory = Some(memory(step, mib));
-            of(Successor { step, memory, ..Successor::default() })
+            of(Seen { step, memory, ..Seen::default() })
         };
-        let none = (30, of(Successor::default()));
+        let none = (30, of(Seen::default()));
         // It goes on at step 381, from a checkpoint.
         let first = (50, step(381, 400));
         let helped = "helped: per-step minimum 1,000 MiB at step 400, 400 MiB at step 400 of the \
@@ -219,13 +278,13 @@ mod tests {
         // Without steps to compare, what becomes of the attempt counts.
         let ended = |step, ended| {
             let ended = Some(ended);
-            (70, of(Successor { step, ended, ..Successor::default() }))
+            (70, of(Seen { step, ended, ..Seen::default() }))
         };
         let finished = Some("helped: the next attempt finished");
         check(&[first.clone(), ended(387, Ended::Finished)], finished);
         let died = Some("worse: the next attempt died after 7 steps");
         check(&[first.clone(), ended(387, Ended::Died)], died);
-        let failed = Successor { step: 381, has_failed_request: true, ..Successor::default() };
+        let failed = Seen { step: 381, has_failed_request: true, ..Seen::default() };
         let out = Some("worse: the next attempt ran out of memory after 1 step");
         check(&[first, (51, of(failed))], out);
         let mut of_host = Observation { measure: Measure::None, ..observation() };
@@ -235,6 +294,34 @@ mod tests {
         assert_eq!(unknown.as_deref(), Some(why));
         let stuck = Some("worse: the next attempt made 0 steps within 30 min");
         check(&[none.clone(), (1829, none.1.clone()), (1830, none.1)], stuck);
+    }
+
+    #[test]
+    fn the_steps_that_follow_prove_a_remedy_inside() {
+        let own = |step, mib| {
+            let memory = Some(memory(step, mib));
+            OneRank { own: Some(Seen { step, memory, ..Seen::default() }), ..OneRank::default() }
+        };
+        let check = |looks: &[(u64, OneRank)], expected: Option<&str>| {
+            let inside = Observation { remedy: Remedy::Gc, step: Some(410), ..observation() };
+            check_of(inside, looks, expected);
+        };
+        let before = (1, own(409, 1100));
+        let helped = "helped: per-step minimum 1.07 GiB at step 409, 400 MiB at step 430; peak \
+                      1.12 GiB, then 450 MiB; reserved 1.17 GiB, then 500 MiB";
+        check(&[before.clone(), (2, own(429, 400)), (3, own(430, 400))], Some(helped));
+        let same = "no effect: per-step minimum 1.07 GiB at step 409, 1.07 GiB at step 430; peak \
+                    1.12 GiB, then 1.12 GiB; reserved 1.17 GiB, then 1.17 GiB";
+        check(&[before.clone(), (3, own(430, 1100))], Some(same));
+        let ended = |ended| {
+            let seen = Seen { step: 415, ended: Some(ended), ..Seen::default() };
+            (3, OneRank { own: Some(seen), ..OneRank::default() })
+        };
+        let died = Some("worse: the attempt died after 5 steps");
+        check(&[before.clone(), ended(Ended::Died)], died);
+        let gone = Some("unknown: the attempt made 5 steps after it");
+        check(&[before.clone(), ended(Ended::Finished)], gone);
+        check(&[before, (1_801, own(415, 400))], gone);
     }
 
     proptest! {
@@ -250,9 +337,12 @@ mod tests {
             ended in prop::option::of(prop::sample::select(&[Ended::Finished, Ended::Died][..])),
         ) {
             let memory = mib.map(|mib| memory(step, mib));
-            let last = Successor { serial: 4, step, memory, has_failed_request, ended };
-            let first = Successor { step: step.min(1), ..Successor::default() };
-            let job = |next| OneRank { is_over, next: Some(next).filter(|_| has_next) };
+            let last = Seen { serial: 4, step, memory, has_failed_request, ended };
+            let first = Seen { step: step.min(1), ..Seen::default() };
+            let job = |seen| {
+                let next = Some(seen).filter(|_| has_next);
+                OneRank { is_over, own: Some(seen), next }
+            };
             let mut observation = observation();
             prop_assert_eq!(observation.look(10 * SECOND_NS, &job(first)), None);
             let verdict = observation.look(4_000 * SECOND_NS, &job(last));

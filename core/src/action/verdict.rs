@@ -98,6 +98,28 @@ pub enum Why {
         /// From the action to the first step of the next attempt, in nanoseconds.
         away_ns: u64,
     },
+    /// The rank's memory before a remedy inside the ranks, and at least 20 steps after it.
+    Inside {
+        /// Before.
+        before: Memory,
+        /// After.
+        after: Memory,
+    },
+    /// The attempt made enough steps after it, and the memory is not kept by step.
+    NotMeasuredInside {
+        /// Steps that it made.
+        steps: u64,
+    },
+    /// The attempt died after some steps.
+    DiedInside {
+        /// Steps that it made.
+        steps: u64,
+    },
+    /// The attempt ended, or stood still, after some steps.
+    Gone {
+        /// Steps that it made.
+        steps: u64,
+    },
     /// The next attempt made enough steps, and the memory is not kept by step.
     NotMeasured {
         /// Steps that it made.
@@ -162,20 +184,22 @@ impl Display for Verdict {
 impl Display for Why {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Measured { before, after, away_ns } => write!(
+            Self::Measured { before, after, away_ns } => {
+                write_figures(formatter, before, after, " of the next attempt")?;
+                write!(formatter, "; its first step came after {}", Duration(*away_ns))
+            }
+            Self::Inside { before, after } => write_figures(formatter, before, after, ""),
+            Self::NotMeasuredInside { steps } => write!(
                 formatter,
-                "per-step minimum {} at step {}, {} at step {} of the next attempt; peak {}, then \
-                 {}; reserved {}, then {}; its first step came after {}",
-                bytes(before.min_bytes),
-                before.step,
-                bytes(after.min_bytes),
-                after.step,
-                bytes(before.peak_bytes),
-                bytes(after.peak_bytes),
-                bytes(before.reserved_bytes),
-                bytes(after.reserved_bytes),
-                Duration(*away_ns)
+                "the attempt made {} after it; this kind of memory is not compared",
+                plural(*steps, "step")
             ),
+            Self::DiedInside { steps } => {
+                write!(formatter, "the attempt died after {}", plural(*steps, "step"))
+            }
+            Self::Gone { steps } => {
+                write!(formatter, "the attempt made {} after it", plural(*steps, "step"))
+            }
             Self::NotMeasured { steps } => write!(
                 formatter,
                 "the next attempt made {}; this kind of memory is not compared",
@@ -204,4 +228,26 @@ impl Display for Why {
             ),
         }
     }
+}
+
+/// The figures before and after; the step after is that of `whose`.
+fn write_figures(
+    formatter: &mut Formatter<'_>,
+    before: &Memory,
+    after: &Memory,
+    whose: &str,
+) -> fmt::Result {
+    write!(
+        formatter,
+        "per-step minimum {} at step {}, {} at step {}{whose}; peak {}, then {}; reserved {}, \
+         then {}",
+        bytes(before.min_bytes),
+        before.step,
+        bytes(after.min_bytes),
+        after.step,
+        bytes(before.peak_bytes),
+        bytes(after.peak_bytes),
+        bytes(before.reserved_bytes),
+        bytes(after.reserved_bytes)
+    )
 }

@@ -178,6 +178,26 @@ limits! {
         "Time in which the next attempt makes the steps that prove an action",
         "the verdict is `worse`",
         "the list of actions";
+    APPROVALS_MAX: usize = 1024, Count, "coordinator",
+        "Incidents because of which a person has approved a restart",
+        "the oldest approval is forgotten",
+        "the decision in the list of actions";
+    DECLINED_AUDITED_MAX: usize = 20, Count, "coordinator",
+        "Decisions to do nothing about jobs of one owner that are audited within the time below",
+        "further ones stand in the list of actions alone",
+        "`memtape_losses_total{reason=\"decision_not_audited\"}`";
+    DECLINED_AUDITED_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
+        "Time within which decisions to do nothing are counted for the limit above",
+        "the count begins with 0",
+        "none";
+    CALL_ANSWER_SECONDS_MAX: u64 = 6, Seconds, "coordinator",
+        "Time in which every rank answers that it will act at a step, or takes that back",
+        "the call is taken back from all ranks",
+        "the list of actions";
+    CALL_STEP_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
+        "Time from a call until all ranks have acted at its step",
+        "the call is taken back from the ranks that have not acted",
+        "the list of actions";
     KUBERNETES_SUSPEND_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
         "Time from suspending a job in Kubernetes until it has ended",
         "it is resumed as it is, and the restart has failed",

@@ -5,9 +5,12 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::super::remedy::Remedy;
+use super::super::terms::{Levels, Terms};
 use super::super::{Decision, Facts, Mode, Policy, Settings};
 use super::*;
 use crate::diagnosis::{Class, RestartAnswer};
+use crate::tape::mailbox::Offers;
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +98,17 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         oom_in_ns: None,
         urgent: true,
         ended: false,
-        is_observed: false,
+        observed: None,
+        offers: Offers::default(),
+        levels: Levels::default(),
+        is_approved: false,
+        wall_ns: 0,
     }
 }
 
 fn policy(mode: Mode, budgets: &Limits) -> Policy {
-    Policy::new(Settings { mode, budgets: budgets.clone(), ..Settings::default() })
+    let terms = Terms { mode, ..Terms::default() };
+    Policy::new(Settings { terms, budgets: budgets.clone(), ..Settings::default() })
 }
 
 /// A policy that takes up what an earlier one decided.
@@ -110,7 +118,7 @@ fn restored(now_ns: u64, limits: &Limits, made: &[Made]) -> Policy {
         let owner = owner(*job);
         let (job, owner) = (JOBS[*job], owner.as_ref());
         let restart = Restart { job, owner, node: "", attempt: 0, is_dry_run: false };
-        policy.restore(now_ns, *at_ns, &restart, *progress);
+        policy.restore((now_ns, *at_ns), Remedy::Restart, &restart, *progress);
     }
     policy
 }
@@ -158,12 +166,12 @@ proptest! {
                 Step::Alarm { job } => {
                     let owner = owner(job);
                     let decision = policy.decide(now_ns, &facts(job, owner.as_ref()));
-                    if matches!(decision, Decision::Restart(_)) {
+                    if matches!(decision, Decision::Act(..)) {
                         made.push(Made { at_ns: now_ns, job, progress: Progress::UnderWay });
                     }
                 }
                 Step::Settle { job, progress } => {
-                    policy.settle(JOBS[job], progress);
+                    policy.settle(JOBS[job], Remedy::Restart, progress);
                     let is_meant =
                         |made: &&mut Made| made.job == job && made.progress == Progress::UnderWay;
                     made.iter_mut().filter(is_meant).for_each(|made| made.progress = progress);
@@ -193,8 +201,8 @@ proptest! {
             now_ns += ns;
             let owner = owner(job);
             let decision = living.decide(now_ns, &facts(job, owner.as_ref()));
-            living.settle(JOBS[job], progress);
-            if matches!(decision, Decision::Restart(_)) {
+            living.settle(JOBS[job], Remedy::Restart, progress);
+            if matches!(decision, Decision::Act(..)) {
                 made.push(Made { at_ns: now_ns, job, progress });
             }
         }
@@ -204,8 +212,8 @@ proptest! {
             let owner = owner(job);
             let facts = facts(job, owner.as_ref());
             prop_assert_eq!(living.decide(now_ns, &facts), restored.decide(now_ns, &facts));
-            living.settle(JOBS[job], progress);
-            restored.settle(JOBS[job], progress);
+            living.settle(JOBS[job], Remedy::Restart, progress);
+            restored.settle(JOBS[job], Remedy::Restart, progress);
         }
     }
 
@@ -222,10 +230,10 @@ proptest! {
             let owner = owner(job);
             let facts = facts(job, owner.as_ref());
             let (done, shown) = (acts.decide(now_ns, &facts), shows.decide(now_ns, &facts));
-            acts.settle(JOBS[job], Progress::Made);
+            acts.settle(JOBS[job], Remedy::Restart, Progress::Made);
             let (done, shown) = (
-                matches!(done, Decision::Restart(_)),
-                matches!(shown, Decision::WouldRestart(_)),
+                matches!(done, Decision::Act(..)),
+                matches!(shown, Decision::WouldAct(..)),
             );
             prop_assert_eq!(done, shown);
         }

@@ -5,20 +5,22 @@ use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
 use super::budgets::Scope;
+use super::remedy::Remedy;
+use super::terms::{Level, QuietHours};
 use crate::diagnosis::{Class, RestartAnswer};
 
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Run the restart targets now.
-    Restart(Grounds),
-    /// A dry run: they would run, were the mode `act`.
-    WouldRestart(Grounds),
+    /// Carry out the remedy now.
+    Act(Remedy, Grounds),
+    /// A dry run: it would be carried out, were the mode `act`.
+    WouldAct(Remedy, Grounds),
     /// Do nothing.
     Nothing(Objection),
 }
 
-/// Why a restart is asked for.
+/// Why something is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grounds {
     /// Class of the incident.
@@ -29,6 +31,8 @@ pub struct Grounds {
     pub oom_in_ns: Option<u64>,
     /// Memory already failed.
     pub urgent: bool,
+    /// A level of the terms that is reached.
+    pub level: Option<Level>,
 }
 
 /// Why nothing is done.
@@ -36,6 +40,40 @@ pub struct Grounds {
 pub enum Objection {
     /// The policy is off.
     Off,
+    /// Nothing is done in these hours.
+    Quiet {
+        /// The hours.
+        hours: QuietHours,
+    },
+    /// The remedy does not help against the class.
+    NotSuited {
+        /// The remedy.
+        remedy: Remedy,
+        /// Class of the incident.
+        class: Class,
+    },
+    /// Not all living ranks offer the remedy.
+    NotOffered {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// Memory fails already, and the remedy takes steps to be proven.
+    NoTime {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// The remedy was carried out too often lately.
+    OftenDone {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// The remedy was carried out, or tried, a moment ago.
+    JustDone {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// A person must approve the restart.
+    NotApproved,
     /// There is nothing to restart.
     Ended {
         /// Number of the attempt.
@@ -61,7 +99,7 @@ pub enum Objection {
     },
     /// A restart of the job is under way.
     UnderWay,
-    /// A restart of the job was asked for, and whether it helped is not known yet.
+    /// Something was done, and whether it helped is not known yet.
     Observed,
     /// The restart target refused the last restart of the job; it is tried again.
     Retried {
@@ -97,8 +135,10 @@ pub enum Objection {
     },
     /// There is no forecast of when the device is full.
     NoForecast,
-    /// The last restarts of the job did not help.
+    /// The remedy did not help the last times.
     DidNotHelp {
+        /// The remedy.
+        remedy: Remedy,
         /// How many in a row.
         failures: usize,
     },
@@ -108,9 +148,19 @@ impl Decision {
     /// The name a user meets.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Restart(_) => "restart",
-            Self::WouldRestart(_) => "would restart",
+            Self::Act(remedy, _) => remedy.verb(),
+            Self::WouldAct(Remedy::Gc, _) => "would collect garbage",
+            Self::WouldAct(Remedy::EmptyCache, _) => "would empty the cache",
+            Self::WouldAct(Remedy::Restart, _) => "would restart",
             Self::Nothing(_) => "nothing",
+        }
+    }
+
+    /// What is done, or would be.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Act(remedy, _) | Self::WouldAct(remedy, _) => Some(*remedy),
+            Self::Nothing(_) => None,
         }
     }
 
@@ -133,11 +183,25 @@ impl Decision {
     }
 }
 
+impl Objection {
+    /// True when the next remedy is not tried either: this one is at work.
+    pub(super) fn is_wait(&self) -> bool {
+        matches!(self, Self::Observed | Self::JustDone { .. })
+    }
+
+    /// What is said of a remedy inside the ranks where this speaks against a restart.
+    pub(super) fn of_inside(self, remedy: Remedy) -> Self {
+        let is_soon = matches!(self, Self::CoolDown { .. } | Self::UnderWay | Self::Retried { .. });
+        if is_soon { Self::JustDone { remedy } } else { Self::OftenDone { remedy } }
+    }
+}
+
 impl Display for Decision {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Restart(grounds) => write!(formatter, "restart: {grounds}"),
-            Self::WouldRestart(grounds) => write!(formatter, "would restart: {grounds}"),
+            Self::Act(_, grounds) | Self::WouldAct(_, grounds) => {
+                write!(formatter, "{}: {grounds}", self.as_str())
+            }
             Self::Nothing(objection) => write!(formatter, "did nothing: {objection}"),
         }
     }
@@ -147,31 +211,42 @@ impl Display for Grounds {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.class.as_str(), self.incident)?;
         match self.oom_in_ns {
-            _ if self.urgent => formatter.write_str(", memory already fails"),
-            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", Duration(oom_in_ns)),
-            None => Ok(()),
+            _ if self.urgent => formatter.write_str(", memory already fails")?,
+            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", Duration(oom_in_ns))?,
+            None => {}
         }
+        self.level.map_or(Ok(()), |level| write!(formatter, ", {level}"))
     }
 }
 
 impl Display for Objection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Off => formatter.write_str("the restart policy is off"),
+            Self::Off => formatter.write_str("the policy is off"),
+            Self::Quiet { hours } => write!(formatter, "quiet hours ({hours})"),
+            Self::NotSuited { remedy, class } => {
+                write!(formatter, "to {} does not help against {}", remedy.verb(), class.as_str())
+            }
+            Self::NotOffered { remedy } => write!(
+                formatter,
+                "not all ranks were started with `memtape run --actions {}`",
+                remedy.as_str()
+            ),
+            Self::NoTime { remedy } => {
+                write!(formatter, "memory already fails: too late to {}", remedy.verb())
+            }
+            Self::OftenDone { remedy } => {
+                write!(formatter, "too many {} lately", remedy.plural())
+            }
+            Self::JustDone { remedy } => {
+                write!(formatter, "it is too early to {} again", remedy.verb())
+            }
+            Self::NotApproved => formatter
+                .write_str("a person must approve the restart: memtape policy approve INCIDENT"),
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { left_ns, same_attempt, is_dry_run } => {
-                match (same_attempt, is_dry_run) {
-                    (None, _) => formatter.write_str("the last restart is too recent")?,
-                    (Some(attempt), false) => {
-                        write!(formatter, "attempt {attempt} was already asked to restart")?;
-                    }
-                    (Some(attempt), true) => write!(
-                        formatter,
-                        "attempt {attempt} would already have been asked to restart (dry run)"
-                    )?,
-                }
-                write!(formatter, ": {} of cool-down left", Duration(left_ns))
+                write_cool_down(formatter, left_ns, same_attempt, is_dry_run)
             }
             Self::UnderWay => formatter.write_str("a restart of the job is under way"),
             Self::Retried { tries, left_ns } => write!(
@@ -200,17 +275,38 @@ impl Display for Objection {
             ),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
             Self::Observed => {
-                formatter.write_str("whether the last restart helped is not known yet")
+                formatter.write_str("whether the last action helped is not known yet")
             }
             Self::Disputed => formatter.write_str(
                 "the agents of the job's nodes name different Slurm jobs: one agent may be \
                  compromised",
             ),
-            Self::DidNotHelp { failures } => {
-                write!(formatter, "the last {failures} restarts did not help: a person must look")
-            }
+            Self::DidNotHelp { remedy, failures } => write!(
+                formatter,
+                "the last {failures} {} did not help: a person must look",
+                remedy.plural()
+            ),
         }
     }
+}
+
+fn write_cool_down(
+    formatter: &mut Formatter<'_>,
+    left_ns: u64,
+    same_attempt: Option<u32>,
+    is_dry_run: bool,
+) -> fmt::Result {
+    match (same_attempt, is_dry_run) {
+        (None, _) => formatter.write_str("the last restart is too recent")?,
+        (Some(attempt), false) => {
+            write!(formatter, "attempt {attempt} was already asked to restart")?;
+        }
+        (Some(attempt), true) => write!(
+            formatter,
+            "attempt {attempt} would already have been asked to restart (dry run)"
+        )?,
+    }
+    write!(formatter, ": {} of cool-down left", Duration(left_ns))
 }
 
 fn write_no_help(

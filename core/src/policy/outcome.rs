@@ -1,9 +1,10 @@
 //! What came of a decision of the policy.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::fmt::{self, Display, Formatter};
 
 use super::budgets::Progress;
+use super::remedy::Remedy;
 
 /// What came of a decision; [`Display`] puts it into words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +23,13 @@ pub enum Outcome {
         /// Name of the capture.
         capture: String,
     },
-    /// The coordinator was restarted while the restart waited for its capture.
+    /// All ranks act at this step: what a remedy inside them asks for, or they write the checkpoint
+    /// that a restart waits for.
+    AtStep {
+        /// The step.
+        step: u64,
+    },
+    /// The coordinator was restarted while the restart waited for its capture or its checkpoint.
     Lost,
     /// When the capture was closed, the incident or its attempt was over.
     Overtaken,
@@ -55,7 +62,37 @@ impl Outcome {
             Self::DryRun | Self::NoTarget | Self::Finished { .. } | Self::Failed { .. } => {
                 Progress::Made
             }
-            Self::Waiting { .. } | Self::Running => Progress::UnderWay,
+            Self::Waiting { .. } | Self::AtStep { .. } | Self::Running => Progress::UnderWay,
+        }
+    }
+}
+
+impl Outcome {
+    /// What is said of an action whose coordinator was killed before it came to its end; none where
+    /// it had come to it.
+    pub fn after_a_kill(&self, remedy: Remedy) -> Option<Self> {
+        match self {
+            // The order is gone; the policy decides again.
+            Self::Waiting { .. } => Some(Self::Lost),
+            Self::AtStep { .. } if !remedy.is_inside() => Some(Self::Lost),
+            Self::AtStep { .. } => Some(Self::Failed {
+                why: "the coordinator was restarted meanwhile: whether the ranks acted, the \
+                      job's next steps show"
+                    .to_string(),
+            }),
+            Self::Running => Some(Self::Failed {
+                why: "the coordinator was restarted meanwhile: whether the job was restarted, its \
+                      next attempt shows"
+                    .to_string(),
+            }),
+            Self::Nothing
+            | Self::DryRun
+            | Self::NoTarget
+            | Self::Lost
+            | Self::Overtaken
+            | Self::Finished { .. }
+            | Self::Refused { .. }
+            | Self::Failed { .. } => None,
         }
     }
 }
@@ -67,8 +104,9 @@ impl Display for Outcome {
             Self::DryRun => formatter.write_str("not run: dry run"),
             Self::NoTarget => formatter.write_str("no hook is configured"),
             Self::Waiting { capture } => write!(formatter, "waiting for capture {capture}"),
+            Self::AtStep { step } => write!(formatter, "all ranks act at step {step}"),
             Self::Lost => formatter
-                .write_str("not run: the coordinator was restarted before its capture was closed"),
+                .write_str("not run: the coordinator was restarted before its target was asked"),
             Self::Overtaken => formatter.write_str("not run: its reason is gone"),
             Self::Running => formatter.write_str("running"),
             Self::Finished { said } => formatter.write_str(said),

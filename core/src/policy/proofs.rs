@@ -1,4 +1,4 @@
-//! Whether restarts helped, as far as the policy needs it: two in a row that did not are enough.
+//! Whether actions helped, as far as the policy needs it: two in a row that did not are enough.
 //!
 //! Attempts are told apart by serial numbers that are never used twice, because some orchestrators
 //! give every attempt the same number. Verdicts are given elsewhere ([`crate::action`]).
@@ -7,17 +7,20 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 
 use super::decision::Objection;
+use super::remedy::Remedy;
 use crate::limits::RESTARTS_REMEMBERED_MAX;
 
-/// Restarts in a row that did not help, after which there is none in the same attempt.
+/// Times in a row that a remedy did not help, after which it is not tried in the same attempt.
 const FAILURES_MAX: usize = 2;
 
-/// The verdict about a restart.
+/// The verdict about an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof<'a> {
     /// Name of the job.
     pub job: &'a str,
-    /// Serial number of the attempt that was restarted.
+    /// What was done.
+    pub remedy: Remedy,
+    /// Serial number of the attempt that was acted on.
     pub serial: u32,
     /// Serial number of the next attempt; none where there was none.
     pub next: Option<u32>,
@@ -27,13 +30,14 @@ pub struct Proof<'a> {
     pub has_helped: bool,
 }
 
-/// The verdicts about the last restarts.
+/// The verdicts about the last actions.
 #[derive(Debug, Default)]
 pub(super) struct Proofs(VecDeque<Known>);
 
 #[derive(Debug)]
 struct Known {
     job: String,
+    remedy: Remedy,
     serials: [Option<u32>; 2],
     decided_ns: i64,
     has_helped: bool,
@@ -42,7 +46,7 @@ struct Known {
 impl Proofs {
     /// Remembers a verdict. The oldest is forgotten when there are too many.
     pub(super) fn add(&mut self, proof: &Proof<'_>) {
-        let Proof { job, serial, next, decided_ns, has_helped } = *proof;
+        let Proof { job, remedy, serial, next, decided_ns, has_helped } = *proof;
         let is_same = |known: &&mut Known| known.job == job && known.decided_ns == decided_ns;
         if let Some(known) = self.0.iter_mut().find(is_same) {
             known.has_helped |= has_helped;
@@ -52,14 +56,15 @@ impl Proofs {
             self.0.pop_front();
         }
         let (job, serials) = (job.to_string(), [Some(serial), next]);
-        self.0.push_back(Known { job, serials, decided_ns, has_helped });
+        self.0.push_back(Known { job, remedy, serials, decided_ns, has_helped });
     }
 
-    /// The objection to a restart of this attempt: those before it did not help.
-    pub(super) fn objection(&self, job: &str, serial: u32) -> Option<Objection> {
-        let of_job = || self.0.iter().rev().filter(|known| known.job == job);
+    /// The objection to a remedy in this attempt: it did not help before.
+    pub(super) fn objection(&self, job: &str, serial: u32, remedy: Remedy) -> Option<Objection> {
+        let is_meant = |known: &&Known| known.job == job && known.remedy == remedy;
+        let of_job = || self.0.iter().rev().filter(is_meant);
         let failures = of_job().take_while(|known| !known.has_helped).count();
-        let is_meant = of_job().next().is_some_and(|last| last.serials.contains(&Some(serial)));
-        (failures >= FAILURES_MAX && is_meant).then_some(Objection::DidNotHelp { failures })
+        let is_same = of_job().next().is_some_and(|last| last.serials.contains(&Some(serial)));
+        (failures >= FAILURES_MAX && is_same).then_some(Objection::DidNotHelp { remedy, failures })
     }
 }

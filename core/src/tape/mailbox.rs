@@ -163,6 +163,12 @@ impl Offers {
         self.0 & offer as u64 != 0
     }
 
+    /// What both have.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// All but this one.
     #[must_use]
     pub fn without(self, offer: Offer) -> Self {

@@ -1,0 +1,178 @@
+//! Rules: which terms hold for which jobs and classes. The first rule that fits decides.
+//!
+//! A rule that can never decide, because an earlier one has all of its jobs and classes, is a
+//! mistake that is found at the start. The text of a policy file is not read here.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::terms::Terms;
+use crate::diagnosis::Class;
+
+/// The terms of some jobs and classes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Line of the policy file where it begins, from 1.
+    pub line: usize,
+    /// Names of the jobs.
+    pub jobs: Vec<Pattern>,
+    /// The classes.
+    pub classes: Vec<Class>,
+    /// The terms.
+    pub terms: Terms,
+}
+
+/// Why rules cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// Two rules have the same jobs and classes.
+    #[error(
+        "line {line}: this rule contradicts the rule in line {earlier}: both have the same \
+         jobs and classes"
+    )]
+    Contradicts {
+        /// Line of the rule.
+        line: usize,
+        /// Line of the earlier one.
+        earlier: usize,
+    },
+    /// An earlier rule has all that this one has.
+    #[error(
+        "line {line}: this rule never decides: the rule in line {earlier} has all of its jobs and \
+         classes; put the narrower rule first"
+    )]
+    NeverDecides {
+        /// Line of the rule.
+        line: usize,
+        /// Line of the earlier one.
+        earlier: usize,
+    },
+}
+
+impl Rule {
+    fn has(&self, job: &str, class: Class) -> bool {
+        self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job))
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        let covers = |it: &Pattern| self.jobs.iter().any(|pattern| pattern.has(&it.0));
+        other.jobs.iter().all(covers)
+            && other.classes.iter().all(|class| self.classes.contains(class))
+    }
+}
+
+/// Rules that were checked, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// Rules in the order of their file.
+    ///
+    /// # Errors
+    /// The first rule that can never decide.
+    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
+        for (at, rule) in rules.iter().enumerate() {
+            let earlier = rules.iter().take(at).find(|earlier| earlier.covers(rule));
+            if let Some(covering) = earlier {
+                let (line, earlier) = (rule.line, covering.line);
+                return Err(match rule.covers(covering) {
+                    true => RuleError::Contradicts { line, earlier },
+                    false => RuleError::NeverDecides { line, earlier },
+                });
+            }
+        }
+        Ok(Self(rules))
+    }
+
+    /// The rule that decides for a job and a class; none where the policy's own terms hold.
+    pub fn of(&self, job: &str, class: Class) -> Option<&Rule> {
+        self.0.iter().find(|rule| rule.has(job, class))
+    }
+
+    /// All rules, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter()
+    }
+}
+
+/// A name in which `*` stands for any text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// A pattern.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_string())
+    }
+
+    /// True for this name. A `*` in the name fits only a `*` of the pattern, so that it also says
+    /// whether a pattern has all names that another one has.
+    fn has(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            let Some(at) = rest.find(part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(line: usize, jobs: &[&str], classes: &[Class]) -> Rule {
+        let jobs = jobs.iter().copied().map(Pattern::new).collect();
+        Rule { line, jobs, classes: classes.to_vec(), terms: Terms::default() }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let (leak, all) = ([Class::Leak], Class::ALL);
+        let rules = vec![rule(1, &["train-*"], &leak), rule(5, &["*-7", "x"], all)];
+        let rules = Rules::new(rules).expect("sound");
+        let line = |job, class| rules.of(job, class).map(|rule| rule.line);
+        assert_eq!(line("train-7", Class::Leak), Some(1));
+        assert_eq!(line("train-7", Class::Host), Some(5));
+        assert_eq!(line("x", Class::Leak), Some(5));
+        assert_eq!(line("xx", Class::Leak), None);
+    }
+
+    #[test]
+    fn a_rule_that_never_decides_is_a_mistake() {
+        let (leak, all) = ([Class::Leak], Class::ALL);
+        let check = |first: Rule, second: Rule, expected: Option<RuleError>| {
+            assert_eq!(Rules::new(vec![first, second]).err(), expected);
+        };
+        let never = Some(RuleError::NeverDecides { line: 5, earlier: 1 });
+        let same = Some(RuleError::Contradicts { line: 5, earlier: 1 });
+        check(rule(1, &["*"], all), rule(5, &["train-*"], &leak), never);
+        check(rule(1, &["a*c"], all), rule(5, &["ab*bc"], all), never);
+        check(rule(1, &["b", "a"], &leak), rule(5, &["a", "b"], &leak), same);
+        check(rule(1, &["a*"], all), rule(5, &["*"], all), None);
+        check(rule(1, &["a"], &leak), rule(5, &["a"], all), None);
+    }
+
+    proptest! {
+        /// A pattern has a name when the name is the pattern with texts in the place of the stars.
+        #[test]
+        fn a_star_stands_for_any_text(
+            first in "[ab]{0,3}", rest in prop::collection::vec(("[abc]{0,3}", "[ab]{0,3}"), 0..4)
+        ) {
+            let fill = |star: Option<&str>| {
+                let filled = rest.iter().flat_map(|(text, part)| [star.unwrap_or(text), part]);
+                core::iter::once(first.as_str()).chain(filled).collect::<String>()
+            };
+            let pattern = Pattern::new(&fill(Some("*")));
+            prop_assert!(pattern.has(&fill(None)), "{:?} {:?}", pattern, fill(None));
+            prop_assert!(!pattern.has("d") || first.is_empty());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The terms on which the policy acts: how far it may go, with what, and when.
+
+use alloc::vec::Vec;
+use core::fmt::{self, Display, Formatter};
+
+use super::remedy::Remedy;
+
+const MINUTES_PER_DAY: u32 = 1_440;
+
+/// How far the policy may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Mode {
+    /// Never act.
+    #[default]
+    Off,
+    /// Decide and record, but do not act.
+    DryRun,
+    /// Act.
+    Act,
+}
+
+impl Mode {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// On which terms to act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How far it may go.
+    pub mode: Mode,
+    /// What may be done, in the order in which it is tried.
+    pub remedies: Vec<Remedy>,
+    /// Restart only when the device is full within this time, in nanoseconds. A restart costs the
+    /// steps since the last checkpoint, so it should come late, but before the job dies.
+    pub horizon_ns: u64,
+    /// Restart without regard to the horizon.
+    pub always: bool,
+    /// Restart also when one of these levels is reached.
+    pub levels: Levels,
+    /// A person must approve each restart.
+    pub needs_approval: bool,
+    /// When nothing is done.
+    pub quiet: Vec<QuietHours>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Off,
+            remedies: Remedy::ALL.to_vec(),
+            horizon_ns: 1_800_000_000_000,
+            always: false,
+            levels: Levels::default(),
+            needs_approval: false,
+            quiet: Vec::new(),
+        }
+    }
+}
+
+/// Levels of the memory of a device: as terms those that are enough to act, as facts those that
+/// there are. None is no such level, or not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Bytes the allocator holds, in percent of the device.
+    pub reserved_percent: Option<u32>,
+    /// Bytes the allocator holds, in percent of those in tensors.
+    pub fragmentation_percent: Option<u32>,
+    /// Failed `cudaMalloc` calls within the last minute.
+    pub retries_per_minute: Option<u32>,
+}
+
+/// A level that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Bytes the allocator holds, in percent of the device.
+    Reserved(u32),
+    /// Bytes the allocator holds, in percent of those in tensors.
+    Fragmentation(u32),
+    /// Failed `cudaMalloc` calls within the last minute.
+    Retries(u32),
+}
+
+impl Levels {
+    /// The first of these levels that is reached.
+    pub(super) fn reached(&self, found: &Self) -> Option<Level> {
+        let is = |least: Option<u32>, found: Option<u32>| found.filter(|it| Some(*it) >= least);
+        let of = |least: Option<u32>, found, level: fn(u32) -> Level| {
+            least.and_then(|_| is(least, found)).map(level)
+        };
+        of(self.reserved_percent, found.reserved_percent, Level::Reserved)
+            .or_else(|| {
+                of(self.fragmentation_percent, found.fragmentation_percent, Level::Fragmentation)
+            })
+            .or_else(|| of(self.retries_per_minute, found.retries_per_minute, Level::Retries))
+    }
+}
+
+impl Display for Level {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reserved(percent) => write!(formatter, "{percent} % of the device are reserved"),
+            Self::Fragmentation(percent) => {
+                write!(formatter, "{percent} % of the bytes in tensors are reserved")
+            }
+            Self::Retries(count) => write!(formatter, "{count} retries within a minute"),
+        }
+    }
+}
+
+/// Hours of each day, UTC. They may go over midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuietHours {
+    from: u32,
+    to: u32,
+}
+
+impl QuietHours {
+    /// Reads `HH:MM-HH:MM`; none where it is something else, or no time at all.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (from, to) = text.split_once('-')?;
+        let [from, to] = [minute(from.trim())?, minute(to.trim())?];
+        (from != to).then_some(Self { from, to })
+    }
+
+    /// True at this Unix time, in nanoseconds.
+    pub fn has(self, wall_ns: i64) -> bool {
+        let minute = wall_ns.div_euclid(60_000_000_000).rem_euclid(i64::from(MINUTES_PER_DAY));
+        let minute = u32::try_from(minute).unwrap_or(0);
+        match self.from < self.to {
+            true => (self.from..self.to).contains(&minute),
+            false => minute >= self.from || minute < self.to,
+        }
+    }
+}
+
+impl Display for QuietHours {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self { from, to } = self;
+        let (hour, minute) = (|it: &u32| it / 60, |it: &u32| it % 60);
+        let of = |it| (hour(it), minute(it));
+        let ((from, from_minute), (to, to_minute)) = (of(from), of(to));
+        write!(formatter, "{from:02}:{from_minute:02}-{to:02}:{to_minute:02} UTC")
+    }
+}
+
+/// Minutes since midnight.
+fn minute(text: &str) -> Option<u32> {
+    let (hours, minutes) = text.split_once(':')?;
+    let is_number = |text: &str| text.len() == 2 && text.bytes().all(|it| it.is_ascii_digit());
+    if !is_number(hours) || !is_number(minutes) {
+        return None;
+    }
+    let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn quiet_hours_are_of_each_day_and_may_go_over_midnight() {
+        const HOUR_NS: i64 = 3_600_000_000_000;
+        let check = |text: &str, hours: &[(i64, bool)]| {
+            let quiet = QuietHours::parse(text).expect(text);
+            assert_eq!(quiet.to_string(), alloc::format!("{text} UTC"));
+            for (hour, is_quiet) in hours {
+                for day in [-1, 0, 20_000] {
+                    let at_ns = (day * 24 + hour) * HOUR_NS;
+                    assert_eq!(quiet.has(at_ns), *is_quiet, "{text} at {hour} on day {day}");
+                }
+            }
+        };
+        check("22:00-06:30", &[(21, false), (22, true), (0, true), (6, true), (7, false)]);
+        check("09:00-17:00", &[(8, false), (9, true), (16, true), (17, false)]);
+        let wrong = ["", "9:00-10:00", "09:00", "09:00-09:00", "24:00-01:00", "09:60-10:00"];
+        for text in wrong {
+            assert_eq!(QuietHours::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_level_is_reached_where_it_is_named_and_known() {
+        let levels = Levels { reserved_percent: Some(90), ..Levels::default() };
+        let found = |percent| Levels { reserved_percent: percent, ..Levels::default() };
+        assert_eq!(levels.reached(&found(Some(89))), None);
+        assert_eq!(levels.reached(&found(Some(90))), Some(Level::Reserved(90)));
+        assert_eq!(levels.reached(&found(None)), None);
+        assert_eq!(Levels::default().reached(&found(Some(100))), None);
+    }
+}

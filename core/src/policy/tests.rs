@@ -1,0 +1,400 @@
+//! What the policy decides, and why.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::*;
+
+const MINUTE: u64 = 60 * 1_000_000_000;
+
+fn leak() -> Facts<'static> {
+    Facts {
+        job: "job",
+        owner: None,
+        node: "",
+        is_agreed: true,
+        attempt: 0,
+        serial: 0,
+        incident: "inc-1",
+        class: Class::Leak,
+        restart: RestartAnswer::GivesBack,
+        oom_in_ns: Some(10 * MINUTE),
+        urgent: false,
+        ended: false,
+        observed: None,
+        offers: Offers::default(),
+        levels: Levels::default(),
+        is_approved: false,
+        wall_ns: 0,
+    }
+}
+
+fn settings(mode: Mode) -> Settings {
+    Settings { terms: Terms { mode, ..Terms::default() }, ..Settings::default() }
+}
+
+/// Restarts without regard to the horizon.
+fn always() -> Settings {
+    let terms = Terms { mode: Mode::Act, always: true, ..Terms::default() };
+    Settings { terms, ..Settings::default() }
+}
+
+#[test]
+fn one_decision() {
+    let check = |settings: Settings, facts: Facts<'_>, act: bool, dry_run: bool, why: &str| {
+        let decision = Policy::new(settings).decide(0, &facts);
+        assert_eq!(decision.to_string(), why);
+        assert_eq!(matches!(decision, Decision::Act(..)), act);
+        assert_eq!(matches!(decision, Decision::WouldAct(..)), dry_run);
+    };
+    let (on, off) = (settings(Mode::Act), settings(Mode::Off));
+    let reason = "restart: leak (inc-1), out of memory in 10 min";
+    check(off, leak(), false, false, "did nothing: the policy is off");
+    check(on.clone(), leak(), true, false, reason);
+    let would = "would restart: leak (inc-1), out of memory in 10 min";
+    check(settings(Mode::DryRun), leak(), false, true, would);
+    let restart = RestartAnswer::NeededAgain;
+    let pressure = Facts { class: Class::Pressure, restart, ..leak() };
+    let why = "did nothing: a restart does not help against pressure";
+    check(on.clone(), pressure, false, false, why);
+    let far = Facts { oom_in_ns: Some(300 * MINUTE), ..leak() };
+    let why = "did nothing: out of memory only in 5 h, beyond the horizon of 30 min";
+    check(on.clone(), far.clone(), false, false, why);
+    check(always(), far.clone(), true, false, "restart: leak (inc-1), out of memory in 5 h");
+    let urgent = Facts { urgent: true, ..far };
+    check(on.clone(), urgent, true, false, "restart: leak (inc-1), memory already fails");
+    let blind = Facts { oom_in_ns: None, ..leak() };
+    let why = "did nothing: it is not known when memory runs out";
+    check(on.clone(), blind, false, false, why);
+    let ended = Facts { ended: true, ..leak() };
+    check(on.clone(), ended, false, false, "did nothing: attempt 0 is over");
+    let observed = Facts { observed: Some(Remedy::Restart), ..leak() };
+    let why = "did nothing: whether the last action helped is not known yet";
+    check(on, observed, false, false, why);
+}
+
+#[test]
+fn memory_of_other_processes_is_no_reason_for_a_restart() {
+    let decide = |restart: RestartAnswer| {
+        let non_torch = Facts { class: Class::NonTorch, restart, ..leak() };
+        Policy::new(always()).decide(0, &non_torch)
+    };
+    assert!(matches!(decide(RestartAnswer::GivesBack), Decision::Act(..)));
+    let why = "did nothing: a restart does not help against non_torch: other processes hold \
+               the memory";
+    assert_eq!(decide(RestartAnswer::OtherProcesses).to_string(), why);
+    let why = "did nothing: it is not known whether a restart helps against non_torch";
+    assert_eq!(decide(RestartAnswer::Unknown).to_string(), why);
+}
+
+#[test]
+fn a_dry_run_does_not_claim_that_a_restart_was_made() {
+    let mut policy = Policy::new(settings(Mode::DryRun));
+    let mut why = || policy.decide(MINUTE, &leak()).to_string();
+    assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
+    let again = "did nothing: attempt 0 would already have been asked to restart (dry run): \
+                 30 min of cool-down left";
+    assert_eq!(why(), again);
+}
+
+#[test]
+fn a_job_is_not_restarted_over_and_over() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut check = |minute: u64, attempt: u32, expected: &str| {
+        let decision = policy.decide(minute * MINUTE, &Facts { attempt, ..leak() });
+        assert_eq!(decision.to_string(), expected, "minute {minute}");
+        assert_eq!(matches!(decision, Decision::Act(..)), expected.starts_with("restart"));
+        policy.settle("job", Remedy::Restart, Progress::Made);
+    };
+    let restart = "restart: leak (inc-1), out of memory in 10 min";
+    check(0, 0, restart);
+    check(1, 0, "did nothing: attempt 0 was already asked to restart: 29 min of cool-down left");
+    check(10, 1, "did nothing: the last restart is too recent: 20 min of cool-down left");
+    check(31, 1, restart);
+    check(90, 2, restart);
+    let spent = "did nothing: the budget of the job is spent: 3 restarts within 24 h; inspect \
+                 the jobs before you raise the budget";
+    check(180, 3, spent);
+    // A day after the first one there is room for another.
+    check(24 * 60, 3, restart);
+    check(24 * 60 + 30, 4, spent);
+}
+
+#[test]
+fn the_past_is_restored() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let past = Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run: false };
+    policy.restore((20 * MINUTE, 5 * MINUTE), Remedy::Restart, &past, Progress::Made);
+    let decision = policy.decide(20 * MINUTE, &Facts { attempt: 1, ..leak() });
+    let why = "did nothing: the last restart is too recent: 15 min of cool-down left";
+    assert_eq!(decision.to_string(), why);
+}
+
+/// Settles what was decided, and gives the reasons.
+fn decided(policy: &mut Policy, minute: u64, job: &str, owner: u32, came: Progress) -> String {
+    let owner = Owner { uid: owner, ..Owner::default() };
+    let facts = Facts { job, owner: Some(&owner), ..leak() };
+    let decision = policy.decide(minute * MINUTE, &facts);
+    policy.settle(job, Remedy::Restart, came);
+    decision.to_string()
+}
+
+#[test]
+fn a_restart_that_was_refused_is_tried_again_and_costs_no_cool_down() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut check = |minute, came, expected: &str| {
+        let why = decided(&mut policy, minute, "job", 0, came);
+        assert_eq!(why.strip_prefix("did nothing: ").unwrap_or(&why), expected, "{minute}");
+    };
+    let restart = "restart: leak (inc-1), out of memory in 10 min";
+    let (refused, made) = (Progress::Refused, Progress::Made);
+    check(0, refused, restart);
+    check(1, refused, "the restart target refused (1 tries): the next try is in 4 min");
+    check(5, refused, restart);
+    check(9, refused, "the restart target refused (2 tries): the next try is in 6 min");
+    // One that may have restarted the job counts as one that has.
+    check(15, made, restart);
+    check(40, made, "attempt 0 was already asked to restart: 5 min of cool-down left");
+    check(46, refused, restart);
+    let spent = "the restart target refuses: 3 tries of the job within 24 h, a person must look";
+    check(24 * 60 - 1, made, spent);
+    check(24 * 60, made, restart);
+}
+
+#[test]
+fn two_restarts_that_did_not_help_are_the_last_of_an_attempt() {
+    let mut policy = Policy::new(always());
+    let mut check = |minute: u64, serial: u32, has_helped: bool, expected: &str| {
+        let facts = Facts { serial, ..leak() };
+        let why = policy.decide(minute * MINUTE, &facts).to_string();
+        assert!(why.starts_with(expected), "{minute}: {why}");
+        if why.starts_with("restart") {
+            policy.settle("job", Remedy::Restart, Progress::Made);
+            let (next, decided_ns) = (Some(serial + 5), minute as i64);
+            // By two targets.
+            for _ in 0..2 {
+                let remedy = Remedy::Restart;
+                policy.prove(&Proof { job: "job", remedy, serial, next, decided_ns, has_helped });
+            }
+        }
+    };
+    check(0, 1, false, "restart");
+    check(31, 6, true, "restart");
+    check(62, 11, false, "restart");
+    // A day later, as far as the budgets are concerned.
+    check(2_000, 16, false, "restart");
+    let why = "did nothing: the last 2 restarts did not help";
+    check(2_031, 21, false, why);
+    check(4_000, 21, false, why);
+    check(4_000, 16, false, why);
+    // A person started the job again.
+    check(4_001, 40, true, "restart");
+    check(4_100, 45, true, "restart");
+}
+
+#[test]
+fn an_alarm_about_all_jobs_restarts_few_of_them() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut whys = Vec::new();
+    for job in 0..1000_u32 {
+        whys.push(decided(&mut policy, 0, &job.to_string(), job % 3, Progress::Made));
+    }
+    let count = |start: &str| whys.iter().filter(|why| why.starts_with(start)).count();
+    // The last two are for owners who had none.
+    assert_eq!(count("restart: "), 8);
+    for (owner, is_made) in [(0, false), (8, true), (8, false), (9, true), (10, false)] {
+        let why =
+            decided(&mut policy, 0, &format!("late {owner} {is_made}"), owner, Progress::Made);
+        assert_eq!(why.starts_with("restart: "), is_made, "{owner}: {why}");
+    }
+    let owners = "did nothing: the budget of the owner is spent: 5 restarts within 60 min; \
+                  inspect the jobs before you raise the budget";
+    let all = "did nothing: the budget of the cluster is spent: 8 restarts within 60 min; \
+               inspect the jobs before you raise the budget";
+    assert_eq!(count(owners) + count(all), 992);
+    let whys: Vec<String> =
+        (0..7).map(|job| decided(&mut policy, 61, &job.to_string(), 7, Progress::Made)).collect();
+    assert_eq!(whys[5], owners);
+}
+
+/// An agent may lie about whose its ranks are, not about its node.
+#[test]
+fn one_node_causes_half_of_all_restarts_at_most() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut decide = |job: u32, node: &str| {
+        let (name, owner) = (job.to_string(), Owner { uid: job, ..Owner::default() });
+        let facts = Facts { job: &name, owner: Some(&owner), node, ..leak() };
+        let why = policy.decide(0, &facts).to_string();
+        policy.settle(&name, Remedy::Restart, Progress::Made);
+        why
+    };
+    let whys: Vec<String> = (0..20).map(|job| decide(job, "thief")).collect();
+    assert_eq!(whys.iter().filter(|why| why.starts_with("restart: ")).count(), 5);
+    let spent = "did nothing: the budget of the node is spent: 5 restarts within 60 min; \
+                 inspect the jobs before you raise the budget";
+    assert_eq!(whys[19], spent);
+    assert!(decide(20, "honest").starts_with("restart: "));
+    // One owner does not use up what a node has for all.
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut decide = |job: u32, uid: u32| {
+        let (name, owner) = (job.to_string(), Owner { uid, ..Owner::default() });
+        let facts = Facts { job: &name, owner: Some(&owner), node: "shared", ..leak() };
+        let decision = policy.decide(0, &facts);
+        policy.settle(&name, Remedy::Restart, Progress::Made);
+        matches!(decision, Decision::Act(..))
+    };
+    assert_eq!((0..9).filter(|job| decide(*job, 1)).count(), 4);
+    assert!(decide(9, 2) && !decide(10, 3));
+}
+
+#[test]
+fn what_agents_do_not_agree_on_is_not_restarted() {
+    let decision =
+        Policy::new(settings(Mode::Act)).decide(0, &Facts { is_agreed: false, ..leak() });
+    let why = "did nothing: the agents of the job's nodes name different Slurm jobs: one agent \
+               may be compromised";
+    assert_eq!(decision.to_string(), why);
+}
+
+#[test]
+fn a_target_that_refuses_everything_is_not_asked_for_every_job() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let whys: Vec<String> = (0..1000_u32)
+        .map(|job| decided(&mut policy, 0, &job.to_string(), job, Progress::Refused))
+        .collect();
+    assert_eq!(whys.iter().filter(|why| why.starts_with("restart: ")).count(), 10);
+    let why = "did nothing: the restart target refuses: 10 tries of the cluster within 60 min, \
+               a person must look";
+    assert_eq!(whys[999], why);
+}
+
+/// A leak of a job whose ranks collect garbage when they are asked.
+fn offering() -> Facts<'static> {
+    Facts { offers: Offers::from_names("gc,empty-cache"), ..leak() }
+}
+
+#[test]
+fn remedies_are_tried_mildest_first_and_never_again_after_two_failures() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut now = 0;
+    let mut decide = |policy: &mut Policy, facts: &Facts<'_>| {
+        now += 2 * MINUTE;
+        let why = policy.decide(now, facts).to_string();
+        policy.settle("job", Remedy::Gc, Progress::Made);
+        policy.settle("job", Remedy::Restart, Progress::Made);
+        why
+    };
+    let far = Facts { oom_in_ns: Some(300 * MINUTE), ..offering() };
+    let collected = "collect garbage: leak (inc-1), out of memory in 5 h";
+    for decided_ns in 0..2 {
+        assert_eq!(decide(&mut policy, &far), collected);
+        let waits = Facts { observed: Some(Remedy::Gc), ..far.clone() };
+        let why = "did nothing: whether the last action helped is not known yet";
+        assert_eq!(decide(&mut policy, &waits), why);
+        let of = Proof {
+            job: "job",
+            remedy: Remedy::Gc,
+            serial: 0,
+            next: None,
+            decided_ns,
+            has_helped: false,
+        };
+        policy.prove(&of);
+    }
+    let why = "did nothing: out of memory only in 5 h, beyond the horizon of 30 min";
+    assert_eq!(decide(&mut policy, &far), why);
+    assert_eq!(decide(&mut policy, &offering()), "restart: leak (inc-1), out of memory in 10 min");
+    // The next attempt is another process.
+    let next = Facts { serial: 1, ..far };
+    assert_eq!(decide(&mut policy, &next), collected);
+    // Each by the class it suits.
+    let fragmentation = Facts { class: Class::Fragmentation, serial: 1, ..offering() };
+    let emptied = "empty the cache: fragmentation (inc-1), out of memory in 10 min";
+    assert_eq!(decide(&mut policy, &fragmentation), emptied);
+}
+
+/// The second try waits for its time, and the restart for the second try.
+#[test]
+fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
+    for mode in [Mode::Act, Mode::DryRun] {
+        let mut policy = Policy::new(settings(mode));
+        let mut decide = |second: u64| {
+            let decision = policy.decide(second * 1_000_000_000, &offering());
+            policy.settle("job", Remedy::Gc, Progress::Made);
+            decision
+        };
+        assert_eq!(decide(0).remedy(), Some(Remedy::Gc));
+        assert_eq!(decide(30).to_string(), "did nothing: it is too early to collect garbage again");
+        assert_eq!(decide(61).remedy(), Some(Remedy::Gc));
+    }
+}
+
+#[test]
+fn what_does_not_suit_is_passed_over() {
+    let decide = |facts: Facts<'_>| Policy::new(settings(Mode::Act)).decide(0, &facts).to_string();
+    let restart = "restart: leak (inc-1), out of memory in 10 min";
+    assert_eq!(decide(leak()), restart, "not offered");
+    let fails = Facts { urgent: true, observed: Some(Remedy::Gc), ..offering() };
+    assert_eq!(decide(fails), "restart: leak (inc-1), memory already fails");
+    let explained = Policy::new(settings(Mode::Act)).explain(0, &leak());
+    let reasons: Vec<Option<String>> =
+        explained.remedies.iter().map(|(_, why)| why.as_ref().map(ToString::to_string)).collect();
+    let offer = "not all ranks were started with `memtape run --actions gc`".to_string();
+    let suits = "to empty the cache does not help against leak".to_string();
+    assert_eq!(reasons, [Some(offer), Some(suits), None]);
+    assert_eq!(explained.decision.to_string(), restart);
+}
+
+#[test]
+fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
+    let rule = |line, job: &str, terms: Terms| rules::Rule {
+        line,
+        jobs: [rules::Pattern::new(job)].into(),
+        classes: Class::ALL.to_vec(),
+        terms,
+    };
+    let act = Terms { mode: Mode::Act, ..Terms::default() };
+    let approved = Terms { needs_approval: true, ..act.clone() };
+    let quiet = terms::QuietHours::parse("00:00-06:00").expect("hours");
+    let quiet = Terms { quiet: [quiet].into(), ..act.clone() };
+    let levels = Levels { reserved_percent: Some(90), ..Levels::default() };
+    let levels = Terms { levels, ..act };
+    let rules = [rule(1, "approved", approved), rule(2, "quiet", quiet), rule(3, "full", levels)];
+    let rules = Rules::new(rules.into()).expect("sound");
+    let settings = Settings { rules, ..settings(Mode::DryRun) };
+    let decide = |facts: Facts<'_>| Policy::new(settings.clone()).decide(0, &facts).to_string();
+    let job = |job| Facts { job, ..leak() };
+    let restart = "restart: leak (inc-1), out of memory in 10 min";
+    assert_eq!(decide(job("other")), alloc::format!("would {restart}"));
+    let why = "did nothing: a person must approve the restart: memtape policy approve INCIDENT";
+    assert_eq!(decide(job("approved")), why);
+    assert_eq!(decide(Facts { is_approved: true, ..job("approved") }), restart);
+    assert_eq!(decide(job("quiet")), "did nothing: quiet hours (00:00-06:00 UTC)");
+    let later = Facts { wall_ns: 7 * 3_600_000_000_000, ..job("quiet") };
+    assert_eq!(decide(later), restart);
+    let found = Levels { reserved_percent: Some(93), ..Levels::default() };
+    let full = Facts { oom_in_ns: None, levels: found, ..job("full") };
+    let why = "restart: leak (inc-1), 93 % of the device are reserved";
+    assert_eq!(decide(full.clone()), why);
+    let why = "did nothing: it is not known when memory runs out";
+    assert_eq!(decide(Facts { levels: Levels::default(), ..full }), why);
+}
+
+/// A dry run says what is done, word for word but for the mode.
+#[test]
+fn a_dry_run_says_what_the_real_thing_does() {
+    let cases = [
+        leak(),
+        offering(),
+        Facts { class: Class::Fragmentation, ..offering() },
+        Facts { urgent: true, ..offering() },
+        Facts { oom_in_ns: None, ..leak() },
+        Facts { ended: true, ..leak() },
+    ];
+    for facts in cases {
+        let [dry, act] = [Mode::DryRun, Mode::Act]
+            .map(|mode| Policy::new(settings(mode)).decide(0, &facts).to_string());
+        assert_eq!(dry.strip_prefix("would ").unwrap_or(&dry), act);
+    }
+}
