@@ -11,7 +11,7 @@ use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
-use memtape_core::{capacity, capture, detector, policy};
+use memtape_core::{capacity, capture, detector};
 
 use crate::restart::RestartConfig;
 use crate::restart::webhook::is_http_url;
@@ -145,7 +145,7 @@ impl Config {
             (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
         let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
-        let acts = self.restart.policy.mode == policy::Mode::Act;
+        let restarts = self.restart.policy.restarts();
         let targets = self.restart.targets();
         let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
@@ -171,7 +171,10 @@ impl Config {
                 !snapshots_are_sound,
                 "the store of snapshots must be a URL such as s3://bucket/prefix",
             ),
-            (acts && targets.is_empty(), "restarts are to be made, but no target is configured"),
+            (
+                restarts && targets.is_empty() && self.restart.signal.is_none(),
+                "restarts are to be made, but no target is configured",
+            ),
             (
                 self.otlp_endpoint.as_deref().is_some_and(|url| !is_http_url(url)),
                 "the OTLP endpoint must be a URL such as http://127.0.0.1:4317",
@@ -186,6 +189,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtape_core::policy::Mode;
+
     use crate::restart::webhook::Webhook;
 
     #[test]
@@ -204,7 +209,7 @@ mod tests {
         check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
         check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
-        check(|config| config.restart.policy.mode = policy::Mode::Act, &["no target"]);
+        check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });

@@ -112,6 +112,9 @@ impl Coordinator {
         for (serial, failure) in coordinator.jobs.first_deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
+        for work in coordinator.actions.take_left() {
+            coordinator.context.push(Effect::Start(work));
+        }
         // So may a newer attempt, and the end of that incident not.
         let jobs: Vec<String> = coordinator.jobs.names().cloned().collect();
         for job in jobs {
@@ -149,9 +152,14 @@ impl Coordinator {
             Event::Worked(WorkDone::Restarted { action, outcome }) => {
                 actions.restarted(context, &action, outcome);
             }
+            Event::Worked(WorkDone::Resumed { action, outcome }) => {
+                actions.resumed(context, &action, outcome);
+            }
             Event::IncidentStored { incident, updated_wall_ns } => {
                 incidents.stored(&incident, updated_wall_ns);
             }
+            Event::ActionStored { action } => actions.stored(context, &action, jobs),
+            Event::Approved { incident } => actions.approve(context.now, &incident),
             Event::Tick => self.tick(),
         }
         self.settle();
@@ -268,7 +276,9 @@ impl Coordinator {
         let Self { jobs, captures, incidents, context, .. } = self;
         incidents.tick(context, captures, jobs);
         self.carry_out();
-        self.actions.observe(&mut self.context, &self.jobs);
+        let Self { jobs, incidents, actions, context, .. } = self;
+        actions.look_at_calls(context, incidents, jobs);
+        actions.observe(context, jobs);
         self.carry_out();
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
@@ -335,6 +345,9 @@ impl Coordinator {
                 Effect::ReleaseSnapshot(hash) => store.blobs().release(hash),
                 Effect::AskAgent { node, request } => {
                     self.send(&node, wire::capture_request(request));
+                }
+                Effect::CallRanks { node, request } => {
+                    self.send(&node, wire::remedy_request(request));
                 }
                 Effect::AskToComeAgain { node } => {
                     tracing::warn!(
@@ -410,7 +423,7 @@ impl Coordinator {
             Asker::Trigger => jobs.trigger_answered(context.now, serial, reason, &result),
             Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
             Asker::Restart(proposal) => {
-                actions.capture_answered(context, &proposal, result);
+                actions.capture_answered(context, &proposal, result, jobs);
             }
             Asker::User(reply) => {
                 let answer = Box::new(move |written: crate::store::Result<()>| {
@@ -438,10 +451,10 @@ impl Coordinator {
                 let blobs = store.blobs().clone();
                 when_written(move || hashes.into_iter().for_each(|hash| blobs.release(hash)))
             }
-            After::Start(work) => {
-                let works = self.works.clone();
-                // The worker is gone when the coordinator stops.
-                when_written(move || drop(works.send(work)))
+            After::TellAction { action } => {
+                let events = self.shared.events.clone();
+                // As below.
+                when_written(move || drop(events.blocking_send(Event::ActionStored { action })))
             }
             After::TellStored { incident, updated_wall_ns } => {
                 let events = self.shared.events.clone();

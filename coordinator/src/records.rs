@@ -5,11 +5,10 @@
 //! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::access::{Role, Scope};
-use memtape_core::action::{Observation, Verdict};
+use memtape_core::action::Lifecycle;
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
-use memtape_core::policy;
 use memtape_core::policy::budgets::Progress;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
@@ -218,17 +217,15 @@ pub(crate) struct ActionRecord {
     pub(crate) dry_run: bool,
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
-    pub(crate) outcome: policy::Outcome,
-    /// What was seen of the job since its target was asked; none where there is nothing to observe.
-    pub(crate) observation: Option<Observation>,
-    /// Whether it helped; none until that is known.
-    pub(crate) verdict: Option<Verdict>,
+    /// What has become of it.
+    #[serde(flatten)]
+    pub(crate) lifecycle: Lifecycle,
 }
 
 impl ActionRecord {
     /// True when the budgets of restarts count it.
     pub(crate) fn is_counted(&self) -> bool {
-        self.outcome.progress() != Progress::Dropped
+        self.lifecycle.outcome.progress() != Progress::Dropped
     }
 }
 

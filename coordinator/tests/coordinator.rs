@@ -452,8 +452,8 @@ async fn a_restart_is_asked_for_once() {
     let url = format!("http://{}/restart", hook.local_addr().unwrap());
     let note = dir.path().join("note");
     let mut config = config(&dir.path().join("data"));
-    config.restart.policy.mode = Mode::Act;
-    config.restart.policy.always = true;
+    config.restart.policy.terms.mode = Mode::Act;
+    config.restart.policy.terms.always = true;
     let script = "echo $MEMTAPE_JOB $MEMTAPE_RANK $MEMTAPE_CLASS >>\"$0\"";
     config.restart.command =
         ["sh", "-c", script, note.to_str().unwrap()].map(str::to_string).to_vec();

@@ -214,8 +214,9 @@ fn action(record: &records::ActionRecord) -> Action {
         dry_run: record.dry_run,
         why: record.why,
         wall_ns: record.wall_ns,
-        outcome: record.outcome.to_string(),
-        verdict: record.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
-        proof: record.verdict.map(|it| it.why().to_string()).unwrap_or_default(),
+        outcome: record.lifecycle.outcome.to_string(),
+        checkpoint: record.lifecycle.checkpoint,
+        verdict: record.lifecycle.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
+        proof: record.lifecycle.verdict.map(|it| it.why().to_string()).unwrap_or_default(),
     }
 }

@@ -10,6 +10,7 @@ mod job_routes;
 mod line_routes;
 mod node_routes;
 mod page;
+mod policy_routes;
 pub(crate) mod rank_routes;
 pub(crate) mod request;
 pub(crate) mod route_list;

@@ -31,7 +31,7 @@ use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::site::Site;
 use crate::http::{
     access_routes, capture_routes, incident_routes, job_routes, line_routes, node_routes, page,
-    rank_routes, series, store_routes,
+    policy_routes, rank_routes, series, store_routes,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics::{self, AdmissionFigures};
@@ -71,6 +71,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         series::add,
         capture_routes::add,
         incident_routes::add,
+        policy_routes::add,
         node_routes::add,
         access_routes::add,
         store_routes::add,

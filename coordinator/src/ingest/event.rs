@@ -44,6 +44,10 @@ pub(crate) enum Event {
     Worked(WorkDone),
     /// An incident, as it was at this moment, is stored.
     IncidentStored { incident: String, updated_wall_ns: i64 },
+    /// A change of an action is stored.
+    ActionStored { action: String },
+    /// A person approves a restart because of an incident.
+    Approved { incident: String },
     /// Time has passed.
     Tick,
 }

@@ -31,7 +31,9 @@ use crate::state::messages::{
 mod census;
 mod host;
 mod owner;
-pub(crate) mod remedies;
+mod remedies;
+
+pub(crate) use remedies::remedy_request;
 
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;

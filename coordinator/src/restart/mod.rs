@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use memtape_core::action::remedy::Signal;
 use memtape_core::policy;
+use memtape_core::policy::terms::Terms;
 
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
@@ -43,6 +45,8 @@ pub struct RestartConfig {
     /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
     /// `KUBECONFIG` or of this pod's service account. Default: false.
     pub kubernetes: bool,
+    /// The signal that every rank gets, through its agent, if its job offers that. Default: none.
+    pub signal: Option<Signal>,
     /// Time for the command, for each program of Slurm, for each request to Kubernetes, and for
     /// each try of the webhook. Default: 30 s.
     pub timeout: Duration,
@@ -51,12 +55,16 @@ pub struct RestartConfig {
 impl Default for RestartConfig {
     fn default() -> Self {
         Self {
-            policy: policy::Settings { mode: policy::Mode::DryRun, ..policy::Settings::default() },
+            policy: policy::Settings {
+                terms: Terms { mode: policy::Mode::DryRun, ..Terms::default() },
+                ..policy::Settings::default()
+            },
             command: Vec::new(),
             command_env: Vec::new(),
             webhook: None,
             slurm: false,
             kubernetes: false,
+            signal: None,
             timeout: Duration::from_secs(30),
         }
     }
@@ -65,8 +73,18 @@ impl Default for RestartConfig {
 impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
-        // Without `..`: a setting that makes no target does not compile.
-        let Self { policy: _, command, command_env, webhook, slurm, kubernetes, timeout } = self;
+        // Without `..`: a setting that makes no target does not compile. Signals go through the
+        // agents.
+        let Self {
+            policy: _,
+            signal: _,
+            command,
+            command_env,
+            webhook,
+            slurm,
+            kubernetes,
+            timeout,
+        } = self;
         let command = Command::new(command, command_env, *timeout).map(shared);
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));

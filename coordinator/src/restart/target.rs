@@ -26,7 +26,6 @@ pub(crate) trait Target: Debug + Send + Sync {
     /// [`Self::run`] ran. Starts nothing, and gives none where nothing was left, or where `run`
     /// leaves nothing that could be finished. It reads [`Order::action`] and [`Order::namespace`]
     /// alone; where pod and pod UID are known, it waits for their end, too.
-    #[cfg_attr(not(test), expect(dead_code, reason = "called for actions that a kill left open"))]
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
         let _ = order;
         Box::pin(async { None })

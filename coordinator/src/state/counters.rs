@@ -73,6 +73,8 @@ pub(crate) enum Loss {
     SlowDownload,
     /// An upload that was ended because its snapshot came too slowly.
     SlowUpload,
+    /// A decision to do nothing that was not audited, because its owner had many lately.
+    DecisionNotAudited,
     /// An entry of the audit that could not be written.
     AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.

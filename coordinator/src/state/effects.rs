@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memtape_core::action::Observation;
+use memtape_core::action::remedy::Ask;
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
@@ -46,6 +48,8 @@ pub(crate) enum Effect {
     ReleaseSnapshot(blake3::Hash),
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
+    /// Ask an agent for something that its ranks do.
+    CallRanks { node: String, request: RemedyRequest },
     /// Ask an agent to connect again, and to announce all its tapes then.
     AskToComeAgain { node: String },
     /// Hand out work that takes its time.
@@ -83,8 +87,10 @@ pub(crate) enum After {
     Free(Share),
     /// The snapshots belong to no capture any more.
     ReleaseSnapshots(Vec<blake3::Hash>),
-    /// A restart may run: after a crash it is not requested again.
-    Start(Work),
+    /// Reports to the loop that a change of an action is stored: what follows from it may be done.
+    TellAction {
+        action: String,
+    },
     /// Reports to the loop that an incident is stored.
     TellStored {
         incident: String,
@@ -103,6 +109,17 @@ pub(crate) struct SnapshotRequest {
     pub(crate) sample_workers: Option<String>,
 }
 
+/// What ranks of one node are asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RemedyRequest {
+    pub(crate) action: String,
+    /// At most `TAPES_PER_REQUEST_MAX`, all of this node.
+    pub(crate) tape_ids: Vec<String>,
+    pub(crate) ask: Ask,
+    /// Time from its arrival in which the agent may begin it.
+    pub(crate) valid: Duration,
+}
+
 /// Who asked for a capture.
 pub(crate) enum Asker {
     Trigger,
@@ -117,8 +134,9 @@ pub(crate) enum Asker {
 pub(crate) struct Proposal {
     pub(crate) serial: u32,
     pub(crate) decision: Decision,
+    pub(crate) is_dry_run: bool,
     pub(crate) order: Order,
-    /// What is known of the job before a restart.
+    /// What is known of the job before the action.
     pub(crate) observation: Observation,
 }
 
@@ -140,6 +158,8 @@ pub(crate) enum Work {
     Compare(Box<Comparison>),
     /// Ask the orchestrator for a restart.
     Restart { target: Arc<dyn Target>, order: Box<Order> },
+    /// Finish what a killed coordinator left half done.
+    Resume { target: Arc<dyn Target>, order: Box<Order> },
 }
 
 /// The result of a piece of work.
@@ -147,6 +167,7 @@ pub(crate) enum Work {
 pub(crate) enum WorkDone {
     Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, NotCompared> },
     Restarted { action: String, outcome: Outcome },
+    Resumed { action: String, outcome: Option<Outcome> },
 }
 
 /// What every input of a part comes with: the time, and where the part asks for effects.

@@ -46,9 +46,8 @@ impl Restored {
         jobs.skip_serials(changes_lost);
         let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
         let incidents = Incidents::restore(now, config.page_within, incidents, &jobs, &captures);
-        let restart = &config.restart;
-        let actions =
-            Actions::restore(now, restart.policy.clone(), restart.targets(), actions, store);
+        let interval_ns = config.interval_ns();
+        let actions = Actions::restore(now, &config.restart, interval_ns, actions, store);
         Self { jobs, captures, incidents, actions, findings }
     }
 }

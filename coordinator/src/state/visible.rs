@@ -6,7 +6,8 @@
 
 use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
-use memtape_core::incident::Tracked;
+use memtape_core::incident::{Incident, Tracked};
+use memtape_core::policy::Explanation;
 
 use crate::records::ActionRecord;
 use crate::state::captures::CaptureState;
@@ -74,6 +75,11 @@ impl<'a> Visible<'a> {
 
     pub(crate) fn incident(&self, id: &str) -> Option<&'a Tracked> {
         self.view.incidents.get(id).filter(|known| self.has_serial(known.incident().serial))
+    }
+
+    /// What would be done about an incident now, and why.
+    pub(crate) fn explain(&self, incident: &Incident) -> Explanation {
+        self.view.actions.explain(self.view.now, incident, self.view.jobs)
     }
 
     /// All decisions about restarts, oldest first.

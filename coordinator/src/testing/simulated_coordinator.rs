@@ -239,6 +239,7 @@ impl SimulatedCoordinator {
         let Ok(work) = self.works.try_recv() else { return false };
         let done = match work {
             Work::Compare(task) => at_once(diagnosing::compare(*task, &self.snapshots())),
+            Work::Resume { order, .. } => WorkDone::Resumed { action: order.action, outcome: None },
             Work::Restart { order, .. } => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());

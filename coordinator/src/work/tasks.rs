@@ -52,6 +52,7 @@ pub(crate) async fn carry_out(
                     diagnosing::compare(*task, &snapshots).await
                 }
                 Work::Restart { target, order } => restart(target, *order, &door).await,
+                Work::Resume { target, order } => resume(target, *order, &door).await,
             };
             // The loop is gone: the coordinator stops.
             let _ = events.send(Event::Worked(done)).await;
@@ -74,6 +75,17 @@ async fn restart(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone
     // It is done: whether this can be written changes nothing. A loss is counted and logged.
     let _ = door.audit_own(ended, subject).await;
     WorkDone::Restarted { action: order.action, outcome }
+}
+
+/// Has a target finish what a killed coordinator left half done, and audits that it did.
+async fn resume(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
+    let outcome = target.resume(&order).await;
+    if let Some(outcome) = &outcome {
+        let subject = format!("{} {}: {outcome}", order.job, order.action);
+        // It is done: whether this can be written changes nothing.
+        let _ = door.audit_own("restart resumed", subject).await;
+    }
+    WorkDone::Resumed { action: order.action, outcome }
 }
 
 #[cfg(test)]

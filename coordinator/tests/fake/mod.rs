@@ -251,6 +251,8 @@ pub(crate) struct Agent {
     pub(crate) acked: u64,
     /// Requests that came while something else was awaited.
     pub(crate) requests: Vec<v1::CaptureRequest>,
+    /// Likewise, for remedies.
+    pub(crate) remedies: Vec<v1::RemedyRequest>,
     /// What its reports say of the node's GPUs.
     pub(crate) gpus: Vec<v1::GpuReport>,
 }
@@ -295,6 +297,7 @@ impl Agent {
             reports: 0,
             acked: 0,
             requests: Vec::new(),
+            remedies: Vec::new(),
             gpus: Vec::new(),
         })
     }
@@ -376,6 +379,7 @@ impl Agent {
                 self.acked = ack.number;
             }
             Some(FromCoordinator::CaptureRequest(request)) => self.requests.push(request),
+            Some(FromCoordinator::RemedyRequest(request)) => self.remedies.push(request),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -386,6 +390,34 @@ impl Agent {
             self.receive().await;
         }
         self.requests.remove(0)
+    }
+
+    /// The next request for a remedy.
+    pub(crate) async fn remedy_asked(&mut self) -> v1::RemedyRequest {
+        while self.remedies.is_empty() {
+            self.receive().await;
+        }
+        self.remedies.remove(0)
+    }
+
+    /// Answers a request for a remedy, for some of a job's ranks.
+    pub(crate) async fn answer_remedy(
+        &self,
+        job: &Job,
+        ranks: std::ops::Range<u32>,
+        request: &v1::RemedyRequest,
+        outcome: v1::RemedyOutcome,
+    ) {
+        for rank in ranks {
+            let answer = v1::RemedyAnswer {
+                action_id: request.action_id.clone(),
+                tape_id: job.tape(rank),
+                outcome: outcome.into(),
+                step: request.step,
+                ..v1::RemedyAnswer::default()
+            };
+            self.say(FromAgent::RemedyAnswer(answer)).await;
+        }
     }
 
     /// Waits until the coordinator ends the stream; true when it said goodbye.

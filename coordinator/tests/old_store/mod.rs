@@ -138,6 +138,13 @@ fn renamed(value: Value) -> Value {
     }
 }
 
+/// What is said today where it is not what b715533 said.
+fn in_words_of_today(said: &Value) -> Value {
+    let known = "not run: the coordinator was restarted before its capture was closed";
+    let now = "not run: the coordinator was restarted before its target was asked";
+    if said == known { now.into() } else { said.clone() }
+}
+
 async fn check_list(running: &Running, name: &str, fields: &[&str]) {
     let expected = expected(name);
     // A capture that was cut short is closed soon after the start.
@@ -150,8 +157,8 @@ async fn check_list(running: &Running, name: &str, fields: &[&str]) {
         let new = said.iter().find(|new| new[key] == old[key]);
         let new = new.unwrap_or_else(|| panic!("{name}: {} is gone", old[key]));
         for field in fields {
-            let (new, old) = (without_saves(&new[field]), without_saves(&old[field]));
-            assert_eq!(new, old, "{name}: {field} of {}", old[key]);
+            let (new, said) = (without_saves(&new[field]), without_saves(&old[field]));
+            assert_eq!(new, in_words_of_today(&said), "{name}: {field} of {}", old[key]);
         }
         // A leak saves at least what has grown since.
         let saves = |of: &Value| of["remedy"]["saves_bytes"].as_u64();

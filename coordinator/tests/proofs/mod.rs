@@ -1,5 +1,7 @@
 //! Restarts and what the job's next attempt shows of them, over the network and across a kill.
 
+mod remedies;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,8 +18,8 @@ use crate::{JOB, train_until_captured};
 /// A coordinator that restarts at once, by a script that notes each call.
 fn acting(folder: &Path, data: &str, script: &str) -> Config {
     let mut config = config(&folder.join(data));
-    config.restart.policy.mode = Mode::Act;
-    config.restart.policy.always = true;
+    config.restart.policy.terms.mode = Mode::Act;
+    config.restart.policy.terms.always = true;
     config.restart.policy.budgets.cooldown_ns = 0;
     config.restart.policy.budgets.job.restarts_max = 9;
     let (script, note) = (format!("echo asked >>\"$0\"; {script}"), folder.join("note"));

@@ -14,7 +14,7 @@ pub struct Actions {
     pub actions: Vec<Action>,
 }
 
-/// A decision about a restart, and what came of it.
+/// A decision about a job whose memory grows, and what came of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Action {
@@ -26,9 +26,9 @@ pub struct Action {
     pub job: String,
     /// Number of the attempt.
     pub attempt: u32,
-    /// How the restart is requested.
+    /// How it is carried out.
     pub kind: Named<ActionKind>,
-    /// What was decided, such as `restart` or `would restart`.
+    /// What was decided, such as `restart`, `would restart` or `collect garbage`.
     pub decision: String,
     /// Whether it only shows what it would do.
     pub dry_run: bool,
@@ -38,14 +38,16 @@ pub struct Action {
     pub wall_ns: i64,
     /// What came of it.
     pub outcome: String,
-    /// Whether a restart helped, as the job's next attempt shows: `helped`, `no effect`, `worse`
-    /// or `unknown`; empty until that is known, and where no target was asked.
+    /// What came of the checkpoint before a restart, in a sentence; empty where none was asked for.
+    pub checkpoint: String,
+    /// Whether it helped, as the job's next attempt shows, or its next steps: `helped`,
+    /// `no effect`, `worse` or `unknown`; empty until that is known, and where nothing was asked.
     pub verdict: String,
     /// What the verdict rests on, in a sentence.
     pub proof: String,
 }
 
-/// How a restart is requested.
+/// How an action is carried out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ActionKind {
@@ -57,6 +59,10 @@ pub enum ActionKind {
     Slurm,
     /// By Kubernetes, which suspends and resumes the job, or replaces the pod.
     Kubernetes,
+    /// By a signal to every rank.
+    Signal,
+    /// Inside the ranks: no restart.
+    Ranks,
     /// Not at all: none is configured.
     None,
 }

@@ -15,6 +15,7 @@ mod job;
 mod line;
 mod name;
 mod node;
+mod policy;
 mod rank;
 mod series;
 
@@ -28,6 +29,7 @@ pub use job::*;
 pub use line::*;
 pub use name::*;
 pub use node::*;
+pub use policy::*;
 pub use rank::*;
 pub use series::*;
 

@@ -606,7 +606,7 @@ fn config() -> memtape_coordinator::Config {
     config.capture.retry_ns = 3 * SECOND_NS;
     config.capture.interval_ns_min = 5 * SECOND_NS;
     config.triggers.interval_ns_min = 5 * SECOND_NS;
-    config.restart.policy.mode = memtape_core::policy::Mode::Act;
+    config.restart.policy.terms.mode = memtape_core::policy::Mode::Act;
     config.restart.command = vec!["restart".to_string()];
     config.triggers.baseline_interval_ns = 20 * SECOND_NS;
     config.triggers.baseline_steps_min = 50;

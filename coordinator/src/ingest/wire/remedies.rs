@@ -1,29 +1,16 @@
 //! Remedies: what ranks offer, what they are asked for, and what their agents answer.
 
-use std::time::Duration;
-
 use memtape_core::action::remedy::{Answer, Ask, Outcome, Signal};
 use memtape_core::identity::ids::Kind;
 use memtape_core::tape::mailbox::{Offer, Offers, Remedy};
 use memtape_proto::v1;
 
 use super::{BadMessage, NUMBER_MAX, Outgoing, id, message, millis, number, short};
+use crate::state::effects::RemedyRequest;
 use crate::state::messages::RemedyAnswer;
-
-/// Asks ranks of one node for a remedy.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct RemedyRequest {
-    pub(crate) action: String,
-    /// At most `TAPES_PER_REQUEST_MAX`, all of this node.
-    pub(crate) tape_ids: Vec<String>,
-    pub(crate) ask: Ask,
-    /// Time from its arrival in which the agent may begin it.
-    pub(crate) valid: Duration,
-}
 
 /// Asks an agent for a remedy. Only ranks that offer something may be asked: their agents know the
 /// message.
-#[cfg_attr(not(test), expect(dead_code, reason = "no policy asks for remedies yet"))]
 pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
     let RemedyRequest { action, tape_ids, ask, valid } = request;
     let (remedy, step, signal) = match ask {
@@ -95,6 +82,8 @@ pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage>
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

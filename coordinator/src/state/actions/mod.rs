@@ -1,45 +1,48 @@
-//! Actions: the policy's decisions about restarts, and what became of them.
+//! Actions: the policy's decisions about jobs whose memory grows, and what became of them.
 //!
 //! Every decision is logged, stored and shown, also the one to do nothing. The same decision is not
-//! written down twice in a row. Dry run is the default: what would be done is shown. A restart is
-//! stored before its target is asked, and observed from then on (`observing.rs`); a coordinator
-//! that was killed meanwhile observes, and does not ask again. The targets are in `restart/`.
+//! written down twice in a row. Dry run is the default: what would be done is shown. The lifecycle
+//! of an action is core's ([`memtape_core::action::Lifecycle`]): each change is stored, and what
+//! follows from it is done then. What a decision rests on is gathered in `facts.rs`, ranks are
+//! called in `calls.rs`, jobs observed in `observing.rs`, and decisions audited in `auditing.rs`.
+//! The targets are in `restart/`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use memtape_core::action::remedy::Signal;
+use memtape_core::action::{Event, Lifecycle, Next, Plan};
 use memtape_core::capture::{Reason, Refusal};
-use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::budgets::{Progress, Restart};
-use memtape_core::policy::{Decision, Facts, Mode, Objection, Outcome, Policy, Settings};
+use memtape_core::policy::remedy::Remedy;
+use memtape_core::policy::{Decision, Mode, Outcome, Policy};
+use memtape_core::tape::mailbox::Offer;
 use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
-use crate::records::{ActionRecord, Cause};
+use crate::records::ActionRecord;
+use crate::restart::RestartConfig;
 use crate::restart::target::{Order, Target};
+use crate::state::actions::auditing::Audited;
+use crate::state::actions::calls::RankCall;
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
 use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::Attempt;
 use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
 
+mod auditing;
+mod calls;
+mod facts;
 mod observing;
-mod remedies;
-
-/// Memory that failed within this time makes a restart urgent.
-const URGENT_NS: u64 = 300_000_000_000;
 
 /// A capture of this age still shows what a restart would take away.
 const FRESH_NS: i64 = 60_000_000_000;
-
-/// Time for which a budget that is spent is one entry of the audit.
-const SPENT_AUDITED_NS: u64 = 600_000_000_000;
 
 /// All actions, oldest first, and the policy that decides on them.
 #[derive(Debug)]
@@ -47,48 +50,84 @@ pub(crate) struct Actions {
     ids: Ids,
     policy: Policy,
     targets: Vec<Arc<dyn Target>>,
+    signal: Option<Signal>,
+    report_interval_ns: u64,
     actions: VecDeque<ActionRecord>,
-    held: Vec<HeldRestart>,
+    /// The actions that are under way, by name. Bounded by the policy: each is one it allowed.
+    pending: BTreeMap<String, Pending>,
+    calls: Vec<RankCall>,
+    /// Incidents because of which a person has approved a restart.
+    approved: facts::Approved,
+    /// Restarts during which an earlier process was killed, until their targets look at them.
+    left: Vec<String>,
     /// Measures the times of observations: it runs while a coordinator does.
     clock: StoreClock,
-    /// When it was audited last that the budget of a scope is spent.
-    spent_audited_ns: BTreeMap<&'static str, u64>,
+    audited: Audited,
 }
 
-/// A restart that waits for a capture. Bounded by the policy: each is a restart it allowed.
+/// What an action that is under way needs to go on.
 #[derive(Clone, Debug)]
-struct HeldRestart {
+struct Pending {
     serial: u32,
-    capture: String,
-    target: Arc<dyn Target>,
+    remedy: Remedy,
+    way: Way,
     order: Box<Order>,
+    /// What to do when the last change is stored.
+    next: Next,
+}
+
+/// How an action is carried out.
+#[derive(Clone, Debug)]
+enum Way {
+    /// Not at all: a restart without a target.
+    None,
+    /// By a restart target.
+    Target(Arc<dyn Target>),
+    /// By a signal to every rank.
+    Signal(Signal),
+    /// Inside the ranks.
+    Ranks,
+}
+
+impl Way {
+    fn kind(&self) -> ActionKind {
+        match self {
+            Self::None => ActionKind::None,
+            Self::Target(target) => target.kind(),
+            Self::Signal(_) => ActionKind::Signal,
+            Self::Ranks => ActionKind::Ranks,
+        }
+    }
 }
 
 impl Actions {
     /// Takes up the actions that an earlier process left.
     pub(crate) fn restore(
         now: Now,
-        settings: Settings,
-        targets: Vec<Arc<dyn Target>>,
+        config: &RestartConfig,
+        report_interval_ns: u64,
         mut records: Vec<ActionRecord>,
         store: &Store,
     ) -> Self {
-        let mut ids = Ids::default();
+        let (mut ids, clock, mut left) = (Ids::default(), store.clock(), Vec::new());
         for action in &mut records {
             ids.seen(&action.id);
-            if let Some(outcome) = after_a_kill(&action.outcome) {
-                action.outcome = outcome;
-                action.forget_if_not_asked();
+            let before = action.lifecycle.clone();
+            if before.outcome == Outcome::Running {
+                left.push(action.id.clone());
+            }
+            action.lifecycle.handle(observing::now_ns(clock, now), Event::Restored);
+            if action.lifecycle != before {
                 store.write(Changes::of(action), Box::new(|_| {}));
             }
         }
-        let mut policy = Policy::new(settings);
-        for (action, progress) in restarts(&records) {
+        let mut policy = Policy::new(config.policy.clone());
+        for (action, progress) in counted(&records) {
             // What was only shown spends nothing of what is really done.
-            if action.dry_run && policy.settings().mode == Mode::Act {
+            if action.dry_run && policy.settings().acts() {
                 continue;
             }
-            let restart = Restart {
+            let of = Restart {
                 job: &action.job,
                 owner: action.owner.as_ref(),
                 node: &action.node,
@@ -97,14 +136,23 @@ impl Actions {
             };
             // The monotonic clock starts at the wall clock's reading.
             let at_ns = u64::try_from(action.wall_ns).unwrap_or(0);
-            policy.restore(now.mono_ns, at_ns, &restart, progress);
+            policy.restore((now.mono_ns, at_ns), action.lifecycle.remedy, &of, progress);
         }
-        let (actions, held, clock) = (records.into(), Vec::new(), store.clock());
-        let spent_audited_ns = BTreeMap::new();
-        let mut restored = Self { ids, policy, targets, actions, held, clock, spent_audited_ns };
-        let proofs = restored.actions.iter().filter_map(ActionRecord::proof);
-        proofs.for_each(|proof| restored.policy.prove(&proof));
-        restored
+        records.iter().filter_map(ActionRecord::proof).for_each(|proof| policy.prove(&proof));
+        Self {
+            ids,
+            policy,
+            targets: config.targets(),
+            signal: config.signal,
+            report_interval_ns,
+            actions: records.into(),
+            pending: BTreeMap::new(),
+            calls: Vec::new(),
+            approved: facts::Approved::default(),
+            left,
+            clock,
+            audited: Audited::default(),
+        }
     }
 
     /// All actions, oldest first.
@@ -112,7 +160,39 @@ impl Actions {
         self.actions.iter()
     }
 
-    /// Considers a restart for one incident.
+    /// Restarts that an earlier process may have left half done, for their targets to finish.
+    pub(crate) fn take_left(&mut self) -> Vec<Work> {
+        let left = std::mem::take(&mut self.left);
+        let records = self.actions.iter().filter(|record| left.contains(&record.id));
+        let work = |record: &ActionRecord| {
+            let is_meant = |target: &&Arc<dyn Target>| record.kind == target.kind();
+            let target = self.targets.iter().find(is_meant)?.clone();
+            let owner = record.owner.clone();
+            let order = Box::new(Order {
+                action: record.id.clone(),
+                incident: record.incident_id.clone(),
+                job: record.job.clone(),
+                attempt: record.attempt,
+                node: record.node.clone(),
+                namespace: owner.as_ref().map(|of| of.namespace.clone()).unwrap_or_default(),
+                owner_uid: owner.as_ref().map(|of| of.uid),
+                owner,
+                wall_ns: record.wall_ns,
+                ..Order::default()
+            });
+            Some(Work::Resume { target, order })
+        };
+        records.filter_map(work).collect()
+    }
+
+    /// A target has finished what was left half done, if anything was.
+    pub(crate) fn resumed(&mut self, context: &mut Context, action: &str, done: Option<Outcome>) {
+        if let Some(outcome) = done {
+            self.advance(context, action, Event::Resumed(outcome));
+        }
+    }
+
+    /// Considers what to do about one incident.
     pub(crate) fn consider(
         &mut self,
         context: &mut Context,
@@ -132,14 +212,14 @@ impl Actions {
         if !incidents.is_news(id, decision) {
             return;
         }
-        tracing::info!(incident = %id, job = ?proposal.order.job, "restart policy: {decision}");
-        if matches!(decision, Decision::Restart(_)) && !is_fresh {
+        tracing::info!(incident = %id, job = ?proposal.order.job, "policy: {decision}");
+        if matches!(decision, Decision::Act(Remedy::Restart, _)) && !is_fresh {
             // A restart takes the evidence with it.
             let (serial, asker) = (proposal.serial, Asker::Restart(Box::new(proposal)));
             let reason = Reason::Restart;
             context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         } else {
-            self.decide(context, &proposal, None);
+            self.decide(context, &proposal, None, jobs);
         }
     }
 
@@ -147,24 +227,8 @@ impl Actions {
         let attempt = jobs.get(incident.serial);
         let number = incident.growth.rank;
         let rank = attempt.and_then(|attempt| attempt.ranks.get(&number));
-        let diagnosis = incident.diagnosis.as_ref();
-        let failed_ns = rank.and_then(|rank| rank.failed_ns);
-        let owner = attempt.and_then(|attempt| attempt.record.owner.clone());
-        let facts = Facts {
-            job: &incident.job,
-            owner: owner.as_ref(),
-            node: rank.map_or("", |rank| &rank.record.node),
-            is_agreed: attempt.is_none_or(Attempt::agents_agree),
-            attempt: incident.attempt,
-            serial: incident.serial,
-            incident: &incident.id,
-            class: incident.class(),
-            restart: diagnosis.map_or(RestartAnswer::Unknown, |known| known.restart.answer),
-            oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
-            urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
-            ended: jobs.is_over(incident.serial),
-            is_observed: self.actions.iter().any(|of| of.job == incident.job && of.is_observed()),
-        };
+        let facts = self.facts(now, incident, jobs);
+        let owner = facts.owner.cloned();
         let decision = self.policy.decide(now.mono_ns, &facts);
         let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
         let order = Order {
@@ -185,8 +249,9 @@ impl Actions {
             why: decision.to_string(),
             wall_ns: now.wall_ns,
         };
+        let is_dry_run = self.policy.mode(&incident.job, incident.class()) == Mode::DryRun;
         let observation = observing::begin(incident, attempt);
-        Proposal { serial: incident.serial, decision, order, observation }
+        Proposal { serial: incident.serial, decision, is_dry_run, order, observation }
     }
 
     /// The answer to the request for a capture before a restart; without one it runs at once.
@@ -195,96 +260,103 @@ impl Actions {
         context: &mut Context,
         proposal: &Proposal,
         answer: Result<String, Refusal>,
+        jobs: &Jobs,
     ) {
         let capture =
             answer.inspect_err(|why| tracing::warn!("no capture before the restart: {why}")).ok();
-        self.decide(context, proposal, capture.as_deref());
+        self.decide(context, proposal, capture.as_deref(), jobs);
     }
 
-    /// Writes a decision down, for each target, and follows it.
+    /// Writes a decision down, for each way to follow it, and follows it.
     fn decide(
         &mut self,
         context: &mut Context,
-        Proposal { serial, decision, order, observation }: &Proposal,
+        proposal: &Proposal,
         capture: Option<&str>,
+        jobs: &Jobs,
     ) {
-        let mut targets: Vec<_> = self.targets.iter().cloned().map(Some).collect();
-        if targets.is_empty() {
-            targets.push(None);
-        }
-        for target in targets {
+        let Proposal { serial, decision, is_dry_run, order, observation } = proposal;
+        for way in self.ways(decision) {
             let action = self.ids.next(context.now.wall_ns, Kind::Action);
-            let order = Box::new(Order { action, ..order.clone() });
-            let (outcome, count) = match (decision, capture) {
-                (Decision::Restart(_), _) if target.is_none() => {
-                    (Outcome::NoTarget, Count::ActionsFailed)
+            let order = Box::new(Order { action: action.clone(), ..order.clone() });
+            let (lifecycle, next) = match decision {
+                Decision::Act(remedy, _) if matches!(way, Way::None) => {
+                    (Lifecycle::ended(*remedy, Outcome::NoTarget), Next::Nothing)
                 }
-                (Decision::Restart(_), Some(capture)) => {
-                    (Outcome::Waiting { capture: capture.to_string() }, Count::ActionsTaken)
+                Decision::Act(remedy, _) => {
+                    let step = self.step_for(jobs, *serial, offer(*remedy));
+                    let plan = Plan { capture: capture.map(String::from), step };
+                    let now_ns = observing::now_ns(self.clock, context.now);
+                    Lifecycle::begin(now_ns, *remedy, observation.clone(), plan)
                 }
-                (Decision::Restart(_), None) => (Outcome::Running, Count::ActionsTaken),
-                (Decision::WouldRestart(_), _) => (Outcome::DryRun, Count::ActionsDryRun),
-                (Decision::Nothing(_), _) => (Outcome::Nothing, Count::ActionsDeclined),
+                Decision::WouldAct(remedy, _) => {
+                    (Lifecycle::ended(*remedy, Outcome::DryRun), Next::Nothing)
+                }
+                Decision::Nothing(_) => {
+                    (Lifecycle::ended(Remedy::default(), Outcome::Nothing), Next::Nothing)
+                }
             };
-            context.count(count);
+            context.count(match (decision, &lifecycle.outcome) {
+                (Decision::Act(..), Outcome::NoTarget) => Count::ActionsFailed,
+                (Decision::Act(..), _) => Count::ActionsTaken,
+                (Decision::WouldAct(..), _) => Count::ActionsDryRun,
+                (Decision::Nothing(_), _) => Count::ActionsDeclined,
+            });
             let record = ActionRecord {
-                id: order.action.clone(),
+                id: action.clone(),
                 incident_id: order.incident.clone(),
                 job: order.job.clone(),
                 owner: order.owner.clone(),
                 node: order.node.clone(),
                 attempt: order.attempt,
-                kind: target.as_ref().map_or(ActionKind::None, |target| target.kind()).into(),
+                kind: way.kind().into(),
                 decision: decision.as_str().to_string(),
-                dry_run: self.policy.settings().mode == Mode::DryRun,
+                dry_run: *is_dry_run,
                 why: decision.to_string(),
                 wall_ns: context.now.wall_ns,
-                observation: self.observed(context.now, &outcome, observation),
-                verdict: None,
-                outcome,
+                lifecycle,
             };
             let changes = Changes::of(&record);
+            let is_under_way = record.lifecycle.outcome.progress() == Progress::UnderWay;
+            let remedy = record.lifecycle.remedy;
             self.actions.push_back(record);
-            let to_run = target.filter(|_| matches!(decision, Decision::Restart(_)));
-            let after = match (to_run, capture) {
-                (None, _) => After::Nothing,
-                (Some(target), None) => After::Start(Work::Restart { target, order }),
-                (Some(target), Some(capture)) => {
-                    let capture = capture.to_string();
-                    self.held.push(HeldRestart { serial: *serial, capture, target, order });
-                    After::Nothing
-                }
-            };
-            context.write_then(changes, after);
+            if is_under_way {
+                let pending = Pending { serial: *serial, remedy, way, order, next };
+                self.pending.insert(action.clone(), pending);
+            }
+            context.write_then(changes, after(next, action));
         }
         self.audit(context, decision, order);
         // A restart without a target is over already.
-        if matches!(decision, Decision::Restart(_)) {
-            self.settle(&order.incident, context.now.wall_ns);
+        if let Decision::Act(remedy, _) = decision {
+            self.settle(&order.incident, context.now.wall_ns, *remedy);
         }
     }
 
-    /// Has a decision audited: what a dry run shows, and that a budget is spent. A restart is
-    /// audited where its target is asked. Users can make the policy decline often, so that a spent
-    /// budget is one entry in ten minutes.
-    fn audit(&mut self, context: &mut Context, decision: &Decision, order: &Order) {
-        let action = match decision {
-            Decision::WouldRestart(_) => "restart (dry run)",
-            Decision::Nothing(
-                Objection::BudgetSpent { scope, .. } | Objection::TriesSpent { scope, .. },
-            ) => {
-                let now_ns = context.now.mono_ns;
-                let audited_ns = self.spent_audited_ns.get(scope.as_str()).copied();
-                if audited_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < SPENT_AUDITED_NS) {
-                    return;
-                }
-                self.spent_audited_ns.insert(scope.as_str(), now_ns);
-                "no restart: budget spent"
+    /// How a decision is followed, or would be.
+    fn ways(&self, decision: &Decision) -> Vec<Way> {
+        if decision.remedy().is_some_and(Remedy::is_inside) {
+            return vec![Way::Ranks];
+        }
+        let targets = self.targets.iter().cloned().map(Way::Target);
+        let ways: Vec<Way> = targets.chain(self.signal.map(Way::Signal)).collect();
+        if ways.is_empty() { vec![Way::None] } else { ways }
+    }
+
+    /// The last change of an action is stored: what follows from it may be done.
+    pub(crate) fn stored(&mut self, context: &mut Context, action: &str, jobs: &Jobs) {
+        let Some(pending) = self.pending.get_mut(action) else { return };
+        match (&pending.way, pending.next) {
+            (Way::Target(target), Next::AskTarget) => {
+                pending.next = Next::Nothing;
+                let (target, order) = (target.clone(), pending.order.clone());
+                context.push(Effect::Start(Work::Restart { target, order }));
             }
-            Decision::Restart(_) | Decision::Nothing(_) => return,
-        };
-        let subject = format!("{} {}: {}", order.job, order.incident, decision);
-        context.push(Effect::Audit { action, subject, cause: Cause::User });
+            (_, Next::Nothing) => {}
+            (_, Next::AskTarget | Next::CallRanks { .. }) => {
+                self.call_ranks(context, action, jobs);
+            }
+        }
     }
 
     /// The capture that restarts waited for is closed, or deleted.
@@ -295,60 +367,77 @@ impl Actions {
         incidents: &Incidents,
         jobs: &Jobs,
     ) {
-        let due: Vec<HeldRestart> =
-            self.held.extract_if(.., |held| held.capture == capture).collect();
-        for HeldRestart { serial, target, order, .. } in due {
+        let waiting = Outcome::Waiting { capture: capture.to_string() };
+        let waits = |record: &&ActionRecord| record.lifecycle.outcome == waiting;
+        let due: Vec<String> = self.actions.iter().filter(waits).map(|it| it.id.clone()).collect();
+        for action in due {
+            let Some(serial) = self.pending.get(&action).map(|pending| pending.serial) else {
+                continue;
+            };
             // The launcher may have been quicker, or the growth may have ended.
-            let incident = incidents.get(&order.incident);
-            let is_open = incident.is_some_and(|known| known.incident().is_open());
-            let is_due = is_open && !jobs.is_over(serial);
-            let outcome = if is_due { Outcome::Running } else { Outcome::Overtaken };
-            let changes = self.note(context.now, &order.action, outcome);
-            let work = Work::Restart { target, order };
-            context.write_then(changes, if is_due { After::Start(work) } else { After::Nothing });
+            let event = match self.is_due(&action, incidents, jobs) {
+                true => {
+                    Event::CaptureClosed { step: self.step_for(jobs, serial, Offer::Checkpoint) }
+                }
+                false => Event::Overtaken,
+            };
+            self.advance(context, &action, event);
         }
+    }
+
+    /// Is there still a reason for an action that is under way?
+    fn is_due(&self, action: &str, incidents: &Incidents, jobs: &Jobs) -> bool {
+        let Some(pending) = self.pending.get(action) else { return false };
+        let incident = incidents.get(&pending.order.incident);
+        // What is done inside the ranks is proven, whatever becomes of the incident.
+        let is_open = incident.is_some_and(|known| known.incident().is_open());
+        (is_open || pending.remedy.is_inside()) && !jobs.is_over(pending.serial)
     }
 
     /// A target came to its end.
     pub(crate) fn restarted(&mut self, context: &mut Context, action: &str, outcome: Outcome) {
+        self.advance(context, action, Event::Answered(outcome));
+    }
+
+    /// Something happened to an action: what it has become is stored, and what follows is done
+    /// then.
+    fn advance(&mut self, context: &mut Context, action: &str, event: Event) {
+        let now_ns = observing::now_ns(self.clock, context.now);
+        let known = self.actions.iter_mut().rev().find(|record| record.id == action);
+        let Some(record) = known else { return };
+        let next = record.lifecycle.handle(now_ns, event);
+        let outcome = &record.lifecycle.outcome;
+        let is_ended = outcome.progress() != Progress::UnderWay;
         if matches!(outcome, Outcome::Failed { .. } | Outcome::Refused { .. }) {
             context.count(Count::ActionsFailed);
-            tracing::error!(action, "the restart target failed: {outcome}");
+            tracing::error!(action, "the action failed: {outcome}");
         } else {
-            tracing::info!(action, "the restart target ran: {outcome}");
+            tracing::info!(action, "action: {outcome}");
         }
-        let changes = self.note(context.now, action, outcome);
-        context.write(changes);
-    }
-
-    /// Notes what became of an action; the change to be written.
-    fn note(&mut self, now: Now, action: &str, outcome: Outcome) -> Changes {
-        let asked_ns = observing::asked_ns(self.clock, now);
-        let known = self.actions.iter_mut().rev().find(|record| record.id == action);
-        let Some(record) = known else { return Changes::default() };
-        if let (Outcome::Running, Some(observation)) = (&outcome, &mut record.observation) {
-            observation.asked_ns = Some(asked_ns);
-        }
-        record.outcome = outcome;
-        record.forget_if_not_asked();
         let changes = Changes::of(record);
         let (incident, wall_ns) = (record.incident_id.clone(), record.wall_ns);
-        self.settle(&incident, wall_ns);
-        changes
+        let remedy = record.lifecycle.remedy;
+        match self.pending.get_mut(action) {
+            Some(_) if is_ended => drop(self.pending.remove(action)),
+            Some(pending) => pending.next = next,
+            None => {}
+        }
+        self.settle(&incident, wall_ns, remedy);
+        context.write_then(changes, after(next, action.to_string()));
     }
 
-    /// Reports to the policy what has become of the restart that an incident was given at this
+    /// Reports to the policy what has become of the action that an incident was given at this
     /// time, when all its targets are done.
-    fn settle(&mut self, incident: &str, wall_ns: i64) {
-        let of_restart = self
+    fn settle(&mut self, incident: &str, wall_ns: i64, remedy: Remedy) {
+        let of_action = self
             .actions
             .iter()
             .rev()
             .filter(|record| record.incident_id == incident && record.wall_ns == wall_ns);
-        let ended = of_restart.max_by_key(|record| record.outcome.progress());
-        let ended = ended.map(|record| (&record.job, record.outcome.progress()));
+        let ended = of_action.max_by_key(|record| record.lifecycle.outcome.progress());
+        let ended = ended.map(|record| (&record.job, record.lifecycle.outcome.progress()));
         if let Some((job, progress)) = ended.filter(|(_, it)| *it != Progress::UnderWay) {
-            self.policy.settle(job, progress);
+            self.policy.settle(job, remedy, progress);
         }
     }
 
@@ -368,37 +457,32 @@ impl Actions {
     }
 }
 
-/// What is said of an action whose coordinator was killed before it came to its end.
-fn after_a_kill(outcome: &Outcome) -> Option<Outcome> {
-    match outcome {
-        // The order is gone; the policy decides again.
-        Outcome::Waiting { .. } => Some(Outcome::Lost),
-        Outcome::Running => Some(Outcome::Failed {
-            why:
-                "the coordinator was restarted meanwhile: whether the job was restarted, its next \
-                  attempt shows"
-                    .to_string(),
-        }),
-        Outcome::Nothing
-        | Outcome::DryRun
-        | Outcome::NoTarget
-        | Outcome::Lost
-        | Outcome::Overtaken
-        | Outcome::Finished { .. }
-        | Outcome::Refused { .. }
-        | Outcome::Failed { .. } => None,
+/// What follows when the change of an action is stored.
+fn after(next: Next, action: String) -> After {
+    match next {
+        Next::Nothing => After::Nothing,
+        Next::CallRanks { .. } | Next::AskTarget => After::TellAction { action },
     }
 }
 
-/// The restarts among actions, oldest first, each by the first of its targets, and what became of
-/// it.
-fn restarts(records: &[ActionRecord]) -> Vec<(&ActionRecord, Progress)> {
+/// What ranks must offer for a remedy; for a restart, that they write a checkpoint before it.
+fn offer(remedy: Remedy) -> Offer {
+    match remedy {
+        Remedy::Gc => Offer::Gc,
+        Remedy::EmptyCache => Offer::EmptyCache,
+        Remedy::Restart => Offer::Checkpoint,
+    }
+}
+
+/// The actions that budgets count, oldest first, each by the first of its targets, and what became
+/// of it.
+fn counted(records: &[ActionRecord]) -> Vec<(&ActionRecord, Progress)> {
     // A decision has an action for each target, but is one restart.
     let mut found: Vec<(&ActionRecord, Progress)> = Vec::new();
     let mut known = BTreeMap::new();
     for record in records.iter().filter(|record| record.is_counted()) {
         let index = *known.entry((&record.incident_id, record.wall_ns)).or_insert(found.len());
-        let progress = record.outcome.progress();
+        let progress = record.lifecycle.outcome.progress();
         match found.get_mut(index) {
             Some((_, greatest)) => *greatest = progress.max(*greatest),
             None => found.push((record, progress)),

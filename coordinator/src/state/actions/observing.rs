@@ -1,11 +1,11 @@
-//! Observes jobs after their restarts, and gives each restart its verdict.
+//! Observes jobs after they were acted on, and gives each action its verdict.
 //!
 //! What the verdict rests on is core's ([`memtape_core::action`]); this file says what jobs are and
 //! stores what was seen. Times are of the store's clock, which stands while no coordinator runs.
 
-use memtape_core::action::{self, Ended, Measure, Memory, Observation, Successor, Verdict};
+use memtape_core::action::{self, Ended, Lifecycle, Measure, Memory, Observation, Seen, Verdict};
 use memtape_core::incident::Incident;
-use memtape_core::policy::{Outcome, Proof};
+use memtape_core::policy::Proof;
 
 use crate::clock::Now;
 use crate::records::{ActionRecord, Cause, StepRow};
@@ -24,16 +24,16 @@ struct Observed<'a> {
 }
 
 impl Actions {
-    /// Looks at the jobs whose restarts have no verdict yet.
+    /// Looks at the jobs whose actions have no verdict yet.
     pub(crate) fn observe(&mut self, context: &mut Context, jobs: &Jobs) {
-        let now_ns = asked_ns(self.clock, context.now);
+        let now_ns = now_ns(self.clock, context.now);
         let mut changes = Changes::default();
-        for record in self.actions.iter_mut().filter(|record| record.verdict.is_none()) {
-            let Some(observation) = &mut record.observation else { continue };
+        for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
+            let Some(observation) = &mut record.lifecycle.observation else { continue };
             let before = observation.clone();
             let job = Observed { jobs, job: &record.job };
-            record.verdict = observation.look(now_ns, &job);
-            if let Some(verdict) = &record.verdict {
+            record.lifecycle.verdict = observation.look(now_ns, &job);
+            if let Some(verdict) = &record.lifecycle.verdict {
                 context.count(count(verdict));
                 tracing::info!(action = %record.id, job = ?record.job, "{verdict}");
                 let subject = format!("{} {}: {verdict}", record.job, record.id);
@@ -48,56 +48,21 @@ impl Actions {
         }
         context.write(changes);
     }
-
-    /// The observation of an action with this outcome; none where no target is asked.
-    pub(super) fn observed(
-        &self,
-        now: Now,
-        outcome: &Outcome,
-        observation: &Observation,
-    ) -> Option<Observation> {
-        match outcome {
-            Outcome::Waiting { .. } => Some(observation.clone()),
-            Outcome::Running => {
-                let asked_ns = Some(asked_ns(self.clock, now));
-                Some(Observation { asked_ns, ..observation.clone() })
-            }
-            Outcome::Nothing
-            | Outcome::DryRun
-            | Outcome::NoTarget
-            | Outcome::Lost
-            | Outcome::Overtaken
-            | Outcome::Finished { .. }
-            | Outcome::Refused { .. }
-            | Outcome::Failed { .. } => None,
-        }
-    }
 }
 
 impl ActionRecord {
-    /// No target was asked, or it surely restarted nothing: there is nothing to observe.
-    pub(super) fn forget_if_not_asked(&mut self) {
-        if matches!(self.outcome, Outcome::Lost | Outcome::Overtaken | Outcome::Refused { .. }) {
-            self.observation = None;
-        }
-    }
-
-    /// Was its target asked, and has it no verdict yet?
-    pub(super) fn is_observed(&self) -> bool {
-        let asked_ns = self.observation.as_ref().and_then(|observation| observation.asked_ns);
-        asked_ns.is_some() && self.verdict.is_none()
-    }
-
     /// What the policy learns of it.
     pub(super) fn proof(&self) -> Option<Proof<'_>> {
-        let (verdict, observation) = (self.verdict.as_ref()?, self.observation.as_ref()?);
+        let Lifecycle { verdict, observation, .. } = &self.lifecycle;
+        let (verdict, observation) = (verdict.as_ref()?, observation.as_ref()?);
         let has_helped = match verdict {
             Verdict::Helped(_) => true,
             Verdict::NoEffect(_) | Verdict::Worse(_) => false,
             Verdict::Unknown(_) => return None,
         };
         let Observation { serial, next, .. } = *observation;
-        Some(Proof { job: &self.job, serial, next, decided_ns: self.wall_ns, has_helped })
+        let remedy = self.lifecycle.remedy;
+        Some(Proof { job: &self.job, remedy, serial, next, decided_ns: self.wall_ns, has_helped })
     }
 }
 
@@ -106,14 +71,10 @@ impl action::Job for Observed<'_> {
         self.jobs.is_over(serial)
     }
 
-    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Successor> {
-        let serials = self.jobs.serials(self.job);
-        // An attempt that was forgotten is older than all that are known.
-        let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
-        let serial = *serials.get(next)?;
+    fn attempt(&self, serial: u32, rank: u32, device: u8) -> Option<Seen> {
         let attempt = self.jobs.get(serial)?;
         let of_rank = attempt.ranks.get(&rank);
-        Some(Successor {
+        Some(Seen {
             serial,
             step: of_rank.map_or(0, |rank| rank.step),
             memory: of_rank.and_then(|rank| memory(rank, device)),
@@ -121,9 +82,16 @@ impl action::Job for Observed<'_> {
             ended: ended(attempt),
         })
     }
+
+    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Seen> {
+        let serials = self.jobs.serials(self.job);
+        // An attempt that was forgotten is older than all that are known.
+        let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
+        self.attempt(*serials.get(next)?, rank, device)
+    }
 }
 
-/// The observation of a restart that an incident asks for.
+/// The observation of an action that an incident asks for.
 pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observation {
     let growth = &incident.growth;
     let rank = attempt.and_then(|attempt| attempt.ranks.get(&growth.rank));
@@ -139,7 +107,7 @@ pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observati
 }
 
 /// The time by which observations are measured, in nanoseconds.
-pub(super) fn asked_ns(clock: StoreClock, now: Now) -> u64 {
+pub(super) fn now_ns(clock: StoreClock, now: Now) -> u64 {
     u64::try_from(clock.at(now)).unwrap_or(0)
 }
 

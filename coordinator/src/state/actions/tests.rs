@@ -1,7 +1,10 @@
 //! What a restarted coordinator knows of the restarts before it.
 
-use memtape_core::diagnosis::Class;
+use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
+use memtape_core::policy::terms::{Levels, Terms};
+use memtape_core::policy::{Facts, Settings};
+use memtape_core::tape::mailbox::Offers;
 
 use super::*;
 use crate::store::testing::simulated::disk::SimulatedDisk;
@@ -17,15 +20,17 @@ fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> ActionRecord {
         owner: Some(Owner { uid: 1000, ..Owner::default() }),
         dry_run: outcome == Outcome::DryRun,
         wall_ns: wall_s * SECOND_NS,
-        outcome,
+        lifecycle: Lifecycle::ended(Remedy::Restart, outcome),
         ..ActionRecord::default()
     }
 }
 
 fn restored(records: Vec<ActionRecord>) -> Actions {
     let store = Store::open_simulated(&SimulatedDisk::new(1)).unwrap().0;
-    let settings = Settings { mode: Mode::Act, ..Settings::default() };
-    Actions::restore(NOW, settings, Vec::new(), records, &store)
+    let terms = Terms { mode: Mode::Act, ..Terms::default() };
+    let policy = Settings { terms, ..Settings::default() };
+    let config = RestartConfig { policy, ..RestartConfig::default() };
+    Actions::restore(NOW, &config, 1_000_000_000, records, &store)
 }
 
 /// What the policy says of a job of this user now.
@@ -44,7 +49,11 @@ fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
         oom_in_ns: None,
         urgent: true,
         ended: false,
-        is_observed: false,
+        observed: None,
+        offers: Offers::default(),
+        levels: Levels::default(),
+        is_approved: false,
+        wall_ns: 0,
     };
     actions.policy.decide(NOW.mono_ns, &facts).to_string()
 }
@@ -67,7 +76,8 @@ fn budgets_outlive_the_coordinator() {
         record(7, "a", 99_990, made()),
         record(8, "b", 99_990, made()),
     ]);
-    let outcomes: Vec<String> = actions.iter().map(|known| known.outcome.to_string()).collect();
+    let outcomes: Vec<String> =
+        actions.iter().map(|known| known.lifecycle.outcome.to_string()).collect();
     assert_eq!(outcomes[2], Outcome::Lost.to_string());
     assert!(outcomes[3].contains("its next attempt shows"), "{}", outcomes[3]);
     let mut check = |job: &str, uid, expected: &str| {

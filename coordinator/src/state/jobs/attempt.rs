@@ -9,6 +9,7 @@ use memtape_core::detector;
 use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::identity::owner::Owner;
 use memtape_core::tape::layout::Clock;
+use memtape_core::tape::mailbox::Offers;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
 use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
@@ -33,6 +34,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Rank {
     pub(crate) record: RankRecord,
     pub(crate) presence: Presence,
+    /// What its job lets be asked of it.
+    pub(crate) offered: Offers,
     /// When its agent was last connected again.
     pub(crate) here_since_ns: u64,
     pub(crate) step: u64,

@@ -276,13 +276,21 @@ impl Jobs {
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
         let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
+        let offered = up.offered;
         describe(&mut record, node, up);
         let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
         let presence = Presence::Here;
         self.holdings.add(node, presence);
         let here_since_ns = now.mono_ns;
-        let rank =
-            Rank { record, presence, here_since_ns, reported_ns, stepped_ns, ..Rank::default() };
+        let rank = Rank {
+            record,
+            presence,
+            offered,
+            here_since_ns,
+            reported_ns,
+            stepped_ns,
+            ..Rank::default()
+        };
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
@@ -323,6 +331,7 @@ impl Jobs {
             (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
         }
         self.holdings.changed(node, before, rank.presence);
+        rank.offered = up.offered;
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
         let is_news = is_back || rank.record != before;

@@ -1,6 +1,7 @@
 //! Incidents and actions as format 2 wrote them: flat, with names and sentences for what is typed
 //! today. A part whose shape has not changed since is read with today's type.
 
+use memtape_core::action::Lifecycle;
 use memtape_core::detector::{Forecast, Growth, Scope};
 use memtape_core::diagnosis::{self, AgeProfile, Class, Diagnosis, RestartAnswer, Standing};
 use memtape_core::incident::{Closed, ClosedReason, Incident, NotCompared, Page};
@@ -229,7 +230,8 @@ fn restart(class: Class, old: &Restart) -> diagnosis::Restart {
 
 impl From<ActionRecord> for records::ActionRecord {
     fn from(old: ActionRecord) -> Self {
-        Self { outcome: outcome(&old.outcome), ..old.rest }
+        let lifecycle = Lifecycle { outcome: outcome(&old.outcome), ..old.rest.lifecycle };
+        Self { lifecycle, ..old.rest }
     }
 }
 

@@ -57,7 +57,8 @@ fn capture(record: &CaptureRecord) -> String {
 }
 
 fn action(record: &ActionRecord) -> String {
-    let ActionRecord { id, incident_id, kind, decision, dry_run, outcome, .. } = record;
+    let ActionRecord { id, incident_id, kind, decision, dry_run, lifecycle, .. } = record;
+    let outcome = &lifecycle.outcome;
     format!("{id} {incident_id} {kind} {decision} {dry_run} {outcome}")
 }
 

@@ -1,0 +1,212 @@
+//! Calls to the ranks of a job through their agents: remedies inside the ranks, the checkpoint that
+//! a restart waits for, and signals.
+//!
+//! A call that several actions need, because a restart has several targets, is made once. When a
+//! call is over is decided in core ([`memtape_core::action::call`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use memtape_core::action::call::{self, Call, Look, Tally};
+use memtape_core::action::remedy::Ask;
+use memtape_core::action::{Event, Next};
+use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::policy::Outcome;
+use memtape_core::policy::remedy::Remedy;
+use memtape_core::tape::mailbox::{self, Offer};
+
+use crate::state::actions::{Actions, Way};
+use crate::state::effects::{Context, Effect, RemedyRequest};
+use crate::state::incidents::Incidents;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
+use crate::state::messages::RemedyAnswer;
+
+/// A call under way. Bounded by the policy: each belongs to an action that it allowed.
+#[derive(Debug)]
+pub(super) struct RankCall {
+    /// The actions that wait for it; the first one's name is that of the call.
+    actions: Vec<String>,
+    serial: u32,
+    ask: Ask,
+    /// Node and tape of each rank.
+    tapes: BTreeMap<u32, (String, String)>,
+    call: Call,
+}
+
+impl Actions {
+    /// The step at which all living ranks of an attempt can act; none where they do not all offer
+    /// it.
+    pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, offer: Offer) -> Option<u64> {
+        let attempt = jobs.get(serial)?;
+        let mut here = ranks_here(attempt).peekable();
+        here.peek()?;
+        let newest = here.try_fold(0, |newest, (_, rank)| {
+            rank.offered.has(offer).then_some(rank.step.max(newest))
+        })?;
+        let ahead = call::steps_ahead(attempt.detectors.step_time_ns(), self.report_interval_ns);
+        Some(newest.saturating_add(ahead)).filter(|step| *step <= mailbox::STEP_MAX)
+    }
+
+    /// Calls the ranks for an action that is stored.
+    pub(super) fn call_ranks(&mut self, context: &mut Context, action: &str, jobs: &Jobs) {
+        let Some(pending) = self.pending.get_mut(action) else { return };
+        let (serial, next) = (pending.serial, std::mem::replace(&mut pending.next, Next::Nothing));
+        let remedy = pending.remedy;
+        let ask = match (next, &pending.way) {
+            (Next::CallRanks { step }, _) => Ask::Remedy {
+                remedy: match remedy {
+                    Remedy::Gc => mailbox::Remedy::Gc,
+                    Remedy::EmptyCache => mailbox::Remedy::EmptyCache,
+                    Remedy::Restart => mailbox::Remedy::Checkpoint,
+                },
+                step,
+            },
+            (Next::AskTarget, Way::Signal(signal)) => Ask::Signal(*signal),
+            (Next::AskTarget | Next::Nothing, _) => return,
+        };
+        let same = |known: &&mut RankCall| known.serial == serial && known.ask == ask;
+        if let Some(known) = self.calls.iter_mut().find(same) {
+            known.actions.push(action.to_string());
+            return;
+        }
+        let Some(attempt) = jobs.get(serial) else { return };
+        let tapes: BTreeMap<u32, (String, String)> = ranks_here(attempt)
+            .map(|(rank, known)| (rank, (known.record.node.clone(), known.record.tape_id.clone())))
+            .collect();
+        let step = match ask {
+            Ask::Remedy { step, .. } => Some(step),
+            Ask::Signal(_) | Ask::Withdraw => None,
+        };
+        let call = Call::new(context.now.mono_ns, step, tapes.keys().copied());
+        let actions = vec![action.to_string()];
+        let call = RankCall { actions, serial, ask, tapes, call };
+        call.send(context, ask);
+        self.calls.push(call);
+    }
+
+    /// An agent's answer about one of its ranks; one about a tape of another node is counted as a
+    /// loss.
+    pub(crate) fn answered(
+        &mut self,
+        context: &mut Context,
+        node: &str,
+        said: &RemedyAnswer,
+        jobs: &Jobs,
+    ) {
+        let Some((serial, rank)) = jobs.tape_on(context, node, &said.tape_id) else { return };
+        let is_meant = |known: &&mut RankCall| {
+            known.serial == serial && known.actions.first() == Some(&said.action)
+        };
+        if let Some(known) = self.calls.iter_mut().find(is_meant) {
+            known.call.answered(rank, &said.answer);
+        }
+    }
+
+    /// Looks at the calls under way.
+    pub(crate) fn look_at_calls(
+        &mut self,
+        context: &mut Context,
+        incidents: &Incidents,
+        jobs: &Jobs,
+    ) {
+        let mut over = Vec::new();
+        for (at, known) in self.calls.iter_mut().enumerate() {
+            let attempt = jobs.get(known.serial);
+            let rank_of = |rank: &u32| attempt.and_then(|attempt| attempt.ranks.get(rank));
+            let mut newest = 0;
+            for rank in known.tapes.keys() {
+                let state = rank_of(rank);
+                newest = state.map_or(0, |state| state.step).max(newest);
+                if state.is_none_or(|state| state.presence == Presence::Ended) {
+                    known.call.gone(*rank);
+                }
+            }
+            match known.call.look(context.now.mono_ns, newest) {
+                Look::Wait => {}
+                Look::Withdraw => known.send(context, Ask::Withdraw),
+                Look::Over(tally) => over.push((at, tally)),
+            }
+        }
+        for (at, tally) in over.into_iter().rev() {
+            let call = self.calls.remove(at);
+            self.called(context, &call, &tally, incidents, jobs);
+        }
+    }
+
+    /// A call is over: its actions go on.
+    fn called(
+        &mut self,
+        context: &mut Context,
+        call: &RankCall,
+        tally: &Tally,
+        incidents: &Incidents,
+        jobs: &Jobs,
+    ) {
+        let outcome = outcome(call.ask, tally);
+        context.push(Effect::Audit {
+            action: "ranks called",
+            subject: format!("{}: {outcome}", call.actions.join(" ")),
+            cause: crate::records::Cause::User,
+        });
+        for action in &call.actions {
+            let event = match call.ask {
+                Ask::Signal(_) => Event::Answered(outcome.clone()),
+                // The growth may have ended meanwhile, or the attempt.
+                Ask::Remedy { .. } if !self.is_due(action, incidents, jobs) => Event::Overtaken,
+                Ask::Remedy { .. } | Ask::Withdraw => Event::Called(outcome.clone()),
+            };
+            self.advance(context, action, event);
+        }
+    }
+}
+
+impl RankCall {
+    /// Asks the agents of its ranks.
+    fn send(&self, context: &mut Context, ask: Ask) {
+        let mut of_node: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (node, tape_id) in self.tapes.values() {
+            of_node.entry(node).or_default().push(tape_id.clone());
+        }
+        let action = self.actions.first().cloned().unwrap_or_default();
+        for (node, tapes) in of_node {
+            for tape_ids in tapes.chunks(TAPES_PER_REQUEST_MAX) {
+                let request = RemedyRequest {
+                    action: action.clone(),
+                    tape_ids: tape_ids.to_vec(),
+                    ask,
+                    valid: Duration::from_secs(CALL_ANSWER_SECONDS_MAX),
+                };
+                context.push(Effect::CallRanks { node: node.to_string(), request });
+            }
+        }
+    }
+}
+
+/// What came of a call, for the actions that wait for it.
+fn outcome(ask: Ask, tally: &Tally) -> Outcome {
+    let said = match ask {
+        Ask::Remedy { remedy: mailbox::Remedy::Gc, step } => {
+            format!("garbage collected at step {step}, {tally}")
+        }
+        Ask::Remedy { remedy: mailbox::Remedy::EmptyCache, step } => {
+            format!("cache emptied at step {step}, {tally}")
+        }
+        Ask::Remedy { remedy: mailbox::Remedy::Checkpoint, step } => {
+            format!("checkpoint at step {step}, {tally}")
+        }
+        Ask::Signal(signal) => format!("{}: {tally}", signal.as_str()),
+        Ask::Withdraw => tally.to_string(),
+    };
+    match (tally.is_done(), tally.is_surely_not_done()) {
+        (true, _) => Outcome::Finished { said },
+        (false, true) => Outcome::Refused { why: said },
+        (false, false) => Outcome::Failed { why: said },
+    }
+}
+
+/// The living ranks of an attempt, whose agents are connected.
+pub(super) fn ranks_here(attempt: &Attempt) -> impl Iterator<Item = (u32, &Rank)> {
+    let here = attempt.ranks.iter().filter(|(_, rank)| rank.presence != Presence::Ended);
+    here.map(|(number, rank)| (*number, rank))
+}

@@ -1,0 +1,127 @@
+//! What a decision of the policy rests on, gathered from the incident, its job and what was done.
+
+use std::collections::BTreeMap;
+
+use memtape_core::diagnosis::RestartAnswer;
+use memtape_core::incident::Incident;
+use memtape_core::limits::APPROVALS_MAX;
+use memtape_core::policy::budgets::Progress;
+use memtape_core::policy::terms::Levels;
+use memtape_core::policy::{Explanation, Facts};
+use memtape_core::tape::mailbox::Offers;
+
+use crate::clock::Now;
+use crate::state::actions::Actions;
+use crate::state::actions::calls::ranks_here;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Rank};
+
+/// Memory that failed within this time makes a restart urgent.
+const URGENT_NS: u64 = 300_000_000_000;
+
+/// Time in which an approved restart may begin.
+const APPROVED_NS: u64 = 3_600_000_000_000;
+
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// Incidents because of which a person has approved a restart, and when. At most
+/// [`APPROVALS_MAX`]; an approval ends with its restart, after an hour, or with the coordinator.
+#[derive(Debug, Default)]
+pub(super) struct Approved(BTreeMap<String, u64>);
+
+impl Approved {
+    /// Notes an approval; the oldest gives way.
+    pub(super) fn add(&mut self, now_ns: u64, incident: &str) {
+        self.0.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < APPROVED_NS);
+        if self.0.len() >= APPROVALS_MAX {
+            let oldest = self.0.iter().min_by_key(|(_, at_ns)| **at_ns).map(|(id, _)| id.clone());
+            oldest.map(|oldest| self.0.remove(&oldest));
+        }
+        self.0.insert(incident.to_string(), now_ns);
+    }
+
+    fn has(&self, now_ns: u64, incident: &str) -> bool {
+        let at_ns = self.0.get(incident);
+        at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < APPROVED_NS)
+    }
+}
+
+impl Actions {
+    /// A person approves a restart because of an incident.
+    pub(crate) fn approve(&mut self, now: Now, incident: &str) {
+        self.approved.add(now.mono_ns, incident);
+    }
+
+    /// What would be done about an incident now, and why.
+    pub(crate) fn explain(&self, now: Now, incident: &Incident, jobs: &Jobs) -> Explanation {
+        self.policy.explain(now.mono_ns, &self.facts(now, incident, jobs))
+    }
+
+    /// What a decision about an incident rests on.
+    pub(super) fn facts<'a>(&self, now: Now, incident: &'a Incident, jobs: &'a Jobs) -> Facts<'a> {
+        let attempt = jobs.get(incident.serial);
+        let rank = attempt.and_then(|attempt| attempt.ranks.get(&incident.growth.rank));
+        let diagnosis = incident.diagnosis.as_ref();
+        let failed_ns = rank.and_then(|rank| rank.failed_ns);
+        Facts {
+            job: &incident.job,
+            owner: attempt.and_then(|attempt| attempt.record.owner.as_ref()),
+            node: rank.map_or("", |rank| &rank.record.node),
+            is_agreed: attempt.is_none_or(Attempt::agents_agree),
+            attempt: incident.attempt,
+            serial: incident.serial,
+            incident: &incident.id,
+            class: incident.class(),
+            restart: diagnosis.map_or(RestartAnswer::Unknown, |known| known.restart.answer),
+            oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
+            urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
+            ended: jobs.is_over(incident.serial),
+            observed: self.at_work(&incident.job),
+            offers: attempt.map(offers).unwrap_or_default(),
+            levels: attempt
+                .zip(rank)
+                .map(|(attempt, rank)| levels(attempt, rank, incident.growth.device))
+                .unwrap_or_default(),
+            is_approved: self.approved.has(now.mono_ns, &incident.id),
+            wall_ns: now.wall_ns,
+        }
+    }
+
+    /// What is being done to a job, or was done without a verdict yet.
+    fn at_work(&self, job: &str) -> Option<memtape_core::policy::remedy::Remedy> {
+        let is_at_work = |record: &&crate::records::ActionRecord| {
+            let lifecycle = &record.lifecycle;
+            record.job == job
+                && (lifecycle.is_observed() || lifecycle.outcome.progress() == Progress::UnderWay)
+        };
+        self.actions.iter().rev().find(is_at_work).map(|record| record.lifecycle.remedy)
+    }
+}
+
+/// What all living ranks of an attempt offer.
+fn offers(attempt: &Attempt) -> Offers {
+    let mut offered = ranks_here(attempt).map(|(_, rank)| rank.offered);
+    let first = offered.next().unwrap_or_default();
+    offered.fold(first, Offers::and)
+}
+
+/// The levels of a device of a rank.
+fn levels(attempt: &Attempt, rank: &Rank, device: u8) -> Levels {
+    let Some(totals) = rank.totals.iter().find(|totals| totals.device == device) else {
+        return Levels::default();
+    };
+    let percent = |of: u64| {
+        let percent = totals.reserved.saturating_mul(100).checked_div(of)?;
+        u32::try_from(percent).ok()
+    };
+    let retries = attempt.detectors.step_time_ns().and_then(|step_time_ns| {
+        let steps = MINUTE_NS.div_ceil(step_time_ns.max(1));
+        let ago = rank.history.get(&device)?.near(rank.step.saturating_sub(steps), steps / 2)?;
+        u32::try_from(totals.malloc_failures.saturating_sub(ago.retries)).ok()
+    });
+    Levels {
+        reserved_percent: percent(totals.device_bytes),
+        fragmentation_percent: percent(totals.allocated),
+        retries_per_minute: retries,
+    }
+}

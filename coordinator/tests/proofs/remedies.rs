@@ -1,0 +1,188 @@
+//! Remedies over the network: calls to all ranks at one step, what their next steps prove, and a
+//! restart that waits for its checkpoint.
+
+use std::path::Path;
+
+use memtape_coordinator::Config;
+use memtape_core::action::remedy::Signal;
+use memtape_core::policy::Mode;
+use memtape_proto::v1;
+use memtape_proto::v1::RemedyOutcome::{Armed, Done, Refused, Signalled, Withdrawn};
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use serde_json::{Value, json};
+
+use crate::fake::{Agent, Job, Running, config, start};
+use crate::{JOB, train_until_captured};
+
+/// The same ranks when the leak is gone.
+const HEALED: Job = Job { leaking: None, ..JOB };
+
+fn acting(folder: &Path) -> Config {
+    let mut config = config(&folder.join("data"));
+    config.restart.policy.terms.mode = Mode::Act;
+    config.restart.policy.inside.cooldown_ns = 0;
+    config.restart.signal = Some(Signal::SigTerm);
+    config
+}
+
+/// Announces ranks that offer this.
+async fn announce(agent: &Agent, offered: &[v1::Remedy]) {
+    for rank in 0..JOB.ranks {
+        let offered = offered.iter().map(|remedy| i32::from(*remedy)).collect();
+        agent.say(FromAgent::RankUp(v1::RankUp { offered, ..JOB.rank_up(rank) })).await;
+    }
+}
+
+/// All actions of this decision, newest first.
+fn of_decision<'a>(answer: &'a Value, decision: &str) -> Vec<&'a Value> {
+    let actions = answer["actions"].as_array().unwrap();
+    actions.iter().filter(|action| action["decision"] == decision).collect()
+}
+
+/// Trains and serves captures until a remedy is asked for; the last step, and the request.
+async fn train_until_asked(
+    running: &Running,
+    agent: &mut Agent,
+    job: &Job,
+    from: u64,
+) -> (u64, v1::RemedyRequest) {
+    let mut step = from;
+    while agent.remedies.is_empty() {
+        agent.train(job, step + 1..=step + 8).await;
+        step += 8;
+        while let Some(request) = agent.requests.pop() {
+            agent.serve(job, &request).await;
+        }
+        let (_, answer) = running.get("/api/v1/actions").await;
+        assert!(step < from + 2_000, "{answer:#}");
+    }
+    (step, agent.remedies.remove(0))
+}
+
+/// A remedy is done at one step on all ranks, and the steps that follow prove it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remedy_is_done_at_one_step_and_proven_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (step, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    assert_eq!((request.remedy(), request.tape_ids.len()), (v1::Remedy::Gc, 4));
+    assert!(request.step > step, "{} is not ahead of {step}", request.step);
+    agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
+    agent.train(&JOB, step + 1..=request.step - 1).await;
+    agent.train(&HEALED, request.step..=request.step).await;
+    agent.answer_remedy(&JOB, 0..4, &request, Done).await;
+    agent.train(&HEALED, request.step + 1..=request.step + 30).await;
+    let is_proven = |answer: &Value| {
+        of_decision(answer, "collect garbage").iter().any(|action| action["verdict"] != "")
+    };
+    let answer = running.wait("/api/v1/actions", is_proven).await;
+    let action = of_decision(&answer, "collect garbage")[0];
+    assert_eq!((&action["verdict"], &action["kind"]), (&json!("helped"), &json!("ranks")));
+    let said = format!("garbage collected at step {}, done on 4 of 4 ranks", request.step);
+    assert_eq!(action["outcome"], json!(said));
+    assert!(of_decision(&answer, "restart").is_empty(), "{answer:#}");
+    running.stop().await;
+}
+
+/// A remedy that did not help twice is not tried a third time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remedy_without_effect_is_tried_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let mut step = 0;
+    for time in 1..=2 {
+        let (reached, request) = train_until_asked(&running, &mut agent, &JOB, step).await;
+        agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
+        agent.train(&JOB, reached + 1..=request.step).await;
+        agent.answer_remedy(&JOB, 0..4, &request, Done).await;
+        step = request.step;
+        let without_effect = |answer: &Value| {
+            let done = of_decision(answer, "collect garbage");
+            done.iter().filter(|action| action["verdict"] == "no effect").count() == time
+        };
+        loop {
+            agent.train(&JOB, step + 1..=step + 8).await;
+            step += 8;
+            while let Some(request) = agent.requests.pop() {
+                agent.serve(&JOB, &request).await;
+            }
+            if without_effect(&running.get("/api/v1/actions").await.1) {
+                break;
+            }
+            assert!(step < 3_000);
+        }
+    }
+    // What is left is a restart, and that is not due or refused.
+    for _ in 0..20 {
+        agent.train(&JOB, step + 1..=step + 8).await;
+        step += 8;
+        while let Some(request) = agent.requests.pop() {
+            agent.serve(&JOB, &request).await;
+        }
+    }
+    let (_, answer) = running.get("/api/v1/actions").await;
+    assert_eq!(of_decision(&answer, "collect garbage").len(), 2, "{answer:#}");
+    let (_, explained) = running.get("/api/v1/jobs/train/policy").await;
+    let gc = &explained["incidents"][0]["remedies"][0];
+    let why = "the last 2 garbage collections did not help: a person must look";
+    assert_eq!((&gc["remedy"], &gc["objection"]), (&json!("gc"), &json!(why)));
+    running.stop().await;
+}
+
+/// Where one rank cannot, all are asked to leave it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_one_rank_refuses_is_taken_back_from_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    agent.answer_remedy(&JOB, 0..3, &request, Armed).await;
+    agent.answer_remedy(&JOB, 3..4, &request, Refused).await;
+    let withdrawn = agent.remedy_asked().await;
+    assert_eq!(withdrawn.remedy(), v1::Remedy::Withdraw);
+    assert_eq!(withdrawn.action_id, request.action_id);
+    agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
+    let is_over = |answer: &Value| {
+        let done = of_decision(answer, "collect garbage");
+        done.iter().any(|action| action["outcome"].as_str().unwrap().contains("0 of 4 ranks"))
+    };
+    let answer = running.wait("/api/v1/actions", is_over).await;
+    assert_eq!(of_decision(&answer, "collect garbage")[0]["verdict"], "", "nothing to observe");
+    running.stop().await;
+}
+
+/// First the capture, then the checkpoint at one step, then the signal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = acting(dir.path());
+    config.restart.policy.terms.always = true;
+    let running = start(config).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let (step, request) = train_until_asked(&running, &mut agent, &JOB, step).await;
+    assert_eq!(request.remedy(), v1::Remedy::Checkpoint);
+    agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
+    agent.train(&JOB, step + 1..=request.step).await;
+    assert!(agent.remedies.is_empty(), "no signal before the checkpoint");
+    agent.answer_remedy(&JOB, 0..4, &request, Done).await;
+    let signal = agent.remedy_asked().await;
+    assert_eq!(signal.remedy(), v1::Remedy::Signal);
+    assert_eq!(signal.signal(), v1::RemedySignal::Term);
+    agent.answer_remedy(&JOB, 0..4, &signal, Signalled).await;
+    let is_done = |answer: &Value| {
+        let restart = of_decision(answer, "restart");
+        restart.iter().any(|action| action["outcome"] == "SIGTERM: done on 4 of 4 ranks")
+    };
+    let answer = running.wait("/api/v1/actions", is_done).await;
+    let restart = of_decision(&answer, "restart")[0];
+    let said = format!("checkpoint at step {}, done on 4 of 4 ranks", request.step);
+    assert_eq!((&restart["checkpoint"], &restart["kind"]), (&json!(said), &json!("signal")));
+    running.stop().await;
+}
