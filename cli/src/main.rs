@@ -18,6 +18,7 @@ mod markup;
 mod output;
 mod parent;
 mod plain_file;
+mod policy_file;
 mod read;
 #[cfg(test)]
 mod reference;

@@ -26,6 +26,7 @@ pub(crate) mod queries {
     pub(crate) mod lines;
     pub(crate) mod list;
     pub(crate) mod names;
+    pub(crate) mod policy;
     pub(crate) mod show;
 }
 
@@ -46,7 +47,7 @@ pub(crate) mod services {
 use crate::commands::access::{audit, tls, token};
 use crate::commands::command_line::command_line;
 use crate::commands::files::{analyze, diff, export, report, tape};
-use crate::commands::queries::{capture, lines, list, show};
+use crate::commands::queries::{capture, lines, list, policy, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
@@ -103,6 +104,9 @@ pub(crate) enum Command {
     Show(show::ShowArgs),
     /// Take a synchronized snapshot of all ranks of a job.
     Capture(capture::CaptureArgs),
+    /// Show what the coordinator would do about a job, approve a restart, or check a policy file.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Export the snapshot of a rank, from a capture or a file, for other tools.
     Export(export::ExportArgs),
     /// Write one page about an incident, a capture or snapshot files, to attach to a ticket.
@@ -138,6 +142,7 @@ impl Command {
             Self::Tls(command) => tls::run(&command, globals),
             Self::Token(command) => token::run(&command, globals),
             Self::Audit(args) => audit::run(&args, globals),
+            Self::Policy(command) => policy::run(&command, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Jobs(args) => list::jobs(&args, globals),
             Self::Ranks(args) => list::ranks(&args, globals),

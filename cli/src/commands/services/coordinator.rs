@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use memtape_coordinator::{Config, RestartConfig, Webhook};
+use memtape_core::action::remedy::Signal;
 use memtape_core::capture;
 use memtape_core::policy::budgets::{Budget, Limits};
+use memtape_core::policy::terms::Terms;
 use memtape_core::policy::{Mode, Settings};
+
 use serde_json::json;
 
 use crate::args::{Hidden, Mistakes, byte_count, duration};
 use crate::globals::Globals;
 use crate::output;
+use crate::policy_file;
 use crate::runtime;
 use crate::secret_file;
 
@@ -81,9 +85,17 @@ pub(crate) struct CoordinatorArgs {
     /// Time that step records are kept [default: 336h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) steps_age_max: Option<Duration>,
-    /// Whether to request a restart before a job runs out of memory.
-    #[arg(long, value_enum, env = "MEMTAPE_RESTART", default_value_t = RestartMode::DryRun)]
-    pub(crate) restart: RestartMode,
+    /// File that says on which terms to act on which jobs [default: none]. It has the mode,
+    /// the horizon and the budgets, so that their options are not given beside it.
+    #[arg(long, value_name = "FILE", env = "MEMTAPE_POLICY", conflicts_with_all = POLICY_OPTIONS)]
+    pub(crate) policy: Option<PathBuf>,
+    /// Whether to act on a job before it runs out of memory [default: dry-run].
+    #[arg(long, value_enum, env = "MEMTAPE_RESTART")]
+    pub(crate) restart: Option<RestartMode>,
+    /// Signal that restarts a job: every rank gets it at once, where the job was started with
+    /// `memtape run --actions signal` [default: none].
+    #[arg(long, value_enum, value_name = "SIGNAL", env = "MEMTAPE_RESTART_SIGNAL")]
+    pub(crate) restart_signal: Option<SignalName>,
     /// Command that restarts a job, run by sh -c with MEMTAPE_JOB, MEMTAPE_RANK and more set
     /// [default: none]. When it ends with another status than 0, nothing was restarted, and it is
     /// run again later.
@@ -133,6 +145,41 @@ pub(crate) struct CoordinatorArgs {
     /// URL that gets traces and metrics (OTLP over gRPC), such as http://host:4317 [default: none].
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// The options whose values a policy file has.
+const POLICY_OPTIONS: [&str; 6] = [
+    "restart",
+    "restart_cooldown",
+    "restart_budget",
+    "restart_budget_owner",
+    "restart_budget_cluster",
+    "restart_horizon",
+];
+
+/// A signal to every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub(crate) enum SignalName {
+    /// Lightning and Accelerate save a checkpoint and end.
+    SigUsr1,
+    /// For programs that handle it.
+    SigUsr2,
+    /// The process ends; torchrun starts the worker group again.
+    SigTerm,
+    /// As Ctrl-C.
+    SigInt,
+}
+
+impl From<SignalName> for Signal {
+    fn from(name: SignalName) -> Self {
+        match name {
+            SignalName::SigUsr1 => Self::SigUsr1,
+            SignalName::SigUsr2 => Self::SigUsr2,
+            SignalName::SigTerm => Self::SigTerm,
+            SignalName::SigInt => Self::SigInt,
+        }
+    }
 }
 
 /// What a restart target may do.
@@ -208,16 +255,20 @@ pub(in crate::commands) fn config(args: CoordinatorArgs) -> anyhow::Result<Confi
 }
 
 fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<RestartConfig> {
-    let policy = Settings {
+    let terms = Terms {
         mode: match args.restart {
-            RestartMode::Off => Mode::Off,
-            RestartMode::DryRun => Mode::DryRun,
-            RestartMode::Act => Mode::Act,
+            None => default.policy.terms.mode,
+            Some(RestartMode::Off) => Mode::Off,
+            Some(RestartMode::DryRun) => Mode::DryRun,
+            Some(RestartMode::Act) => Mode::Act,
         },
-        budgets: budgets(args, default.policy.budgets),
-        horizon_ns: args.restart_horizon.map_or(default.policy.horizon_ns, nanoseconds),
-        ..default.policy
+        horizon_ns: args.restart_horizon.map_or(default.policy.terms.horizon_ns, nanoseconds),
+        ..default.policy.terms
     };
+    let budgets = budgets(args, default.policy.budgets);
+    let policy = Settings { terms, budgets, ..default.policy };
+    let file = args.policy.as_deref().map(|file| policy_file::read(file, &policy)).transpose()?;
+    let policy = file.unwrap_or(policy);
     let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
     let in_file = |file: &Option<PathBuf>| file.as_deref().map(secret_file::read).transpose();
     let of_option = |option: &Option<Hidden>| option.clone().map(|Hidden(text)| text);
@@ -232,6 +283,7 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         webhook: url.map(|url| Webhook { url, secret }),
         slurm: args.restart_slurm,
         kubernetes: args.restart_kubernetes,
+        signal: args.restart_signal.map(Signal::from),
         timeout: default.timeout,
     })
 }
@@ -325,7 +377,7 @@ mod tests {
         );
         assert_eq!(config.capture.deadline_ns, 5_000_000_000);
         assert_eq!(config.capture.before_steps, 64);
-        assert_eq!(config.restart.policy.mode, Mode::Act);
+        assert_eq!(config.restart.policy.terms.mode, Mode::Act);
         let budgets = &config.restart.policy.budgets;
         assert_eq!(budgets.cooldown_ns, 60_000_000_000);
         assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));
