@@ -11,6 +11,7 @@ mod disturbance;
 
 // A leaking DDP rank ends in one incident that names the line.
 mod end_to_end;
+mod healed;
 
 // Captures finish with stopped, killed and unreachable ranks.
 mod partition;

@@ -1,0 +1,73 @@
+"""A DDP job that leaks on one rank, and goes on at its checkpoint when it is started again.
+
+    memtape run --job healed --actions checkpoint,signal -- tests/fake_cuda/run -n 2 -b 1500M -- \\
+        python -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 2 \\
+        tests/torch/train_healed.py --folder checkpoints --steps 900
+Rank 1 keeps 2 MiB of each step, so that an attempt runs out of memory after about 650 steps. Rank 0
+writes the checkpoint; all ranks wait for it. What each rank does is printed.
+"""
+
+import argparse
+import os
+from pathlib import Path
+import time
+
+import memtape
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FEATURES, BATCH = 256, 64
+LEAKED_FLOATS = 1 << 19
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="of the checkpoint")
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--step-ms", type=float, default=30, help="least duration of a step")
+    options = parser.parse_args()
+
+    checkpoint, start, trained = options.folder / "checkpoint.pt", 0, {}
+
+    def save(step):
+        # The recorder counts the steps of this attempt.
+        if rank == 0:
+            partial = checkpoint.with_suffix(".partial")
+            torch.save({"step": start + step, "model": trained["model"].state_dict()}, partial)
+            partial.rename(checkpoint)
+        dist.barrier()
+        print(f"rank {rank} wrote its checkpoint after step {start + step}", flush=True)
+
+    # Before the first allocation: what is offered later, the coordinator learns half a minute later.
+    memtape.on_checkpoint(save)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, FEATURES))
+    model = trained["model"] = DistributedDataParallel(layers.to(device), device_ids=[device.index])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if checkpoint.exists():
+        saved = torch.load(checkpoint)
+        start = saved["step"]
+        model.load_state_dict(saved["model"])
+    print(f"rank {rank} begins after step {start}", flush=True)
+
+    kept = []
+    for _ in range(start, options.steps):
+        started = time.monotonic()
+        model(torch.ones(BATCH, FEATURES, device=device)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 1:
+            kept.append(torch.ones(LEAKED_FLOATS, device=device))  # LEAK
+        time.sleep(max(0.0, options.step_ms / 1000 - (time.monotonic() - started)))
+    print(f"rank {rank} finished {options.steps} steps", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
