@@ -5,7 +5,8 @@
 //! each `[[rule]]` changes some of its fields for some jobs and classes. What the terms mean is
 //! decided in [`memtape_core::policy`].
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::str::FromStr;
@@ -33,11 +34,15 @@ const WRITTEN_BY_OTHERS: u32 = 0o002;
 /// Fails with one line: the file, the line in it, and what is wrong there.
 pub(crate) fn read(path: &Path, default: &Settings) -> anyhow::Result<Settings> {
     let name = path.display();
-    let about = fs::metadata(path).with_context(|| format!("{name} cannot be read"))?;
-    ensure!(about.len() <= FILE_BYTES_MAX, "{name} is larger than 1 MiB");
+    let unread = || format!("{name} cannot be read");
+    let file = File::open(path).with_context(unread)?;
+    let about = file.metadata().with_context(unread)?;
+    ensure!(about.is_file(), "{name} is no regular file");
     let is_open = about.permissions().mode() & WRITTEN_BY_OTHERS != 0;
-    ensure!(!is_open, "other users can write the policy file {name}: chmod go-w");
-    let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    ensure!(!is_open, "other users can write the policy file {name}: chmod o-w");
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).with_context(unread)?;
+    ensure!(text.len() as u64 <= FILE_BYTES_MAX, "{name} is larger than 1 MiB");
     parse(&text, default).map_err(|why| anyhow!("the policy file {name} is wrong: {why}"))
 }
 
@@ -45,11 +50,11 @@ pub(crate) fn read(path: &Path, default: &Settings) -> anyhow::Result<Settings> 
 /// Fails with one line.
 fn parse(text: &str, default: &Settings) -> anyhow::Result<Settings> {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
-    let file: File = toml::from_str(text).map_err(|error| {
+    let file: FileText = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(span.start));
         anyhow!("line {line}: {}", error.message().lines().next().unwrap_or_default())
     })?;
-    let File { defaults, budgets, rule } = file;
+    let FileText { defaults, budgets, rule } = file;
     let terms = defaults.over(&default.terms);
     let rules = rule.into_iter().map(|rule| {
         let line = line_of(rule.span().start);
@@ -62,7 +67,7 @@ fn parse(text: &str, default: &Settings) -> anyhow::Result<Settings> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct FileText {
     #[serde(default)]
     defaults: TermsText,
     #[serde(default)]
@@ -110,8 +115,8 @@ optional_fields! {
 
 optional_fields! {
     LevelsText {
-        reserved_percent: u32,
-        fragmentation_percent: u32,
+        reserved_percent: ReservedPercent,
+        fragmentation_percent: FragmentationPercent,
         retries_per_minute: u32,
     }
 }
@@ -122,6 +127,34 @@ optional_fields! {
         owner: BudgetText,
         cluster: BudgetText,
         cool_down: Text<Time>,
+    }
+}
+
+/// A share of the device.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "u32")]
+struct ReservedPercent(u32);
+
+impl TryFrom<u32> for ReservedPercent {
+    type Error = &'static str;
+
+    fn try_from(percent: u32) -> Result<Self, Self::Error> {
+        let is_share = (1..=100).contains(&percent);
+        if is_share { Ok(Self(percent)) } else { Err("it must be between 1 and 100") }
+    }
+}
+
+/// Reserved in percent of allocated.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "u32")]
+struct FragmentationPercent(u32);
+
+impl TryFrom<u32> for FragmentationPercent {
+    type Error = &'static str;
+
+    fn try_from(percent: u32) -> Result<Self, Self::Error> {
+        // No less than what is allocated is reserved.
+        if percent > 100 { Ok(Self(percent)) } else { Err("it must be more than 100") }
     }
 }
 
@@ -137,9 +170,13 @@ impl TermsText {
     fn over(self, default: &Terms) -> Terms {
         let Self { mode, remedies, horizon, always, approval, quiet_hours, levels } = self;
         let levels = levels.map_or(default.levels, |levels| Levels {
-            reserved_percent: levels.reserved_percent.or(default.levels.reserved_percent),
+            reserved_percent: levels
+                .reserved_percent
+                .map(|percent| percent.0)
+                .or(default.levels.reserved_percent),
             fragmentation_percent: levels
                 .fragmentation_percent
+                .map(|percent| percent.0)
                 .or(default.levels.fragmentation_percent),
             retries_per_minute: levels.retries_per_minute.or(default.levels.retries_per_minute),
         });
@@ -272,6 +309,8 @@ impl<'de, T: Readable> Deserialize<'de> for Text<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -340,6 +379,9 @@ mod tests {
         check("[defaults]\nremedies = [\"reboot\"]\n", "line 2: ", "gc, empty-cache, restart");
         check("[defaults]\nhorizon = \"soon\"\n", "line 2: ", "a time such as");
         check("[defaults]\nquiet-hours = [\"night\"]\n", "line 2: ", "22:00-06:00");
+        let level = |text: &str| format!("[defaults]\nlevels = {{ {text} }}\n");
+        check(&level("reserved-percent = 0"), "line 2: ", "between 1 and 100");
+        check(&level("fragmentation-percent = 30"), "line 2: ", "more than 100");
         check("[budgets]\njob = { restarts = -1, within = \"1h\" }\n", "line 2: ", "u32");
         check("[budgets]\njob = { restarts = 1 }\n", "line 2: ", "within");
         check("[rules]\n", "line 1: ", "unknown field `rules`");
@@ -360,6 +402,6 @@ mod tests {
             read(&path, &Settings::default()).map(|settings| settings.terms.mode)
         };
         assert_eq!(read(0o644).unwrap(), Mode::Act);
-        assert!(read(0o646).unwrap_err().to_string().contains("chmod go-w"));
+        assert!(read(0o646).unwrap_err().to_string().contains("chmod o-w"));
     }
 }

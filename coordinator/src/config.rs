@@ -176,6 +176,10 @@ impl Config {
                 "restarts are to be made, but no target is configured",
             ),
             (
+                self.restart.signal.is_some() && !targets.is_empty(),
+                "a signal and another restart target would restart a job twice: name one",
+            ),
+            (
                 self.otlp_endpoint.as_deref().is_some_and(|url| !is_http_url(url)),
                 "the OTLP endpoint must be a URL such as http://127.0.0.1:4317",
             ),

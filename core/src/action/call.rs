@@ -24,6 +24,8 @@ pub struct Call {
     /// The outcome of each rank that has answered, and why.
     ranks: BTreeMap<u32, Option<(Outcome, String)>>,
     begun_ns: u64,
+    /// Every rank is armed before the newest step is this one, half of the way to the step.
+    arm_by: Option<u64>,
     withdrawn_ns: Option<u64>,
 }
 
@@ -76,17 +78,16 @@ impl core::fmt::Display for Tally {
 /// Steps from the newest one to that of a call, for ranks that take this time for a step, in
 /// nanoseconds, and agents that report this often: time for every rank to be armed, and to be taken
 /// back.
-pub fn steps_ahead(step_time_ns: Option<u64>, interval_ns: u64) -> u64 {
+pub fn steps_ahead(step_time_ns: u64, interval_ns: u64) -> u64 {
     let needed_ns = 2 * CALL_ANSWER_SECONDS_MAX * SECOND_NS / 3 + 2 * interval_ns;
-    let steps = step_time_ns.map_or(0, |time_ns| needed_ns.div_ceil(time_ns.max(1)));
-    steps.saturating_add(2)
+    needed_ns.div_ceil(step_time_ns.max(1)).saturating_add(2)
 }
 
 impl Call {
     /// A call to these ranks.
     pub fn new(now_ns: u64, step: Option<u64>, ranks: impl IntoIterator<Item = u32>) -> Self {
         let ranks = ranks.into_iter().map(|rank| (rank, None)).collect();
-        Self { step, ranks, begun_ns: now_ns, withdrawn_ns: None }
+        Self { step, ranks, begun_ns: now_ns, arm_by: None, withdrawn_ns: None }
     }
 
     /// Notes what a rank answers. A last answer is not replaced; ranks that were not called are
@@ -124,10 +125,15 @@ impl Call {
         };
         let is_armed = self.ranks.values().all(Option::is_some);
         let is_refused = self.outcomes().flatten().any(|outcome| {
-            matches!(outcome, Outcome::Refused | Outcome::Late | Outcome::Withdrawn)
+            matches!(
+                outcome,
+                Outcome::Refused | Outcome::Late | Outcome::Failed | Outcome::Withdrawn
+            )
         });
-        let is_late = !is_armed
-            && (newest.saturating_add(1) >= step || !waits(self.begun_ns, CALL_ANSWER_SECONDS_MAX));
+        let half = step.saturating_sub(newest) / 2;
+        let arm_by = *self.arm_by.get_or_insert(step.saturating_sub(half));
+        let is_late =
+            !is_armed && (newest >= arm_by || !waits(self.begun_ns, CALL_ANSWER_SECONDS_MAX));
         if is_late || is_refused || !waits(self.begun_ns, CALL_STEP_SECONDS_MAX) {
             self.withdrawn_ns = Some(now_ns);
             return Look::Withdraw;
@@ -204,8 +210,13 @@ mod tests {
         let Look::Over(tally) = call.look(0, 5) else { panic!("over") };
         assert_eq!(tally.to_string(), "done on 0 of 2 ranks; rank 1: its step is 9");
         assert!(tally.is_surely_not_done());
-        // One that does not answer, until the step or the deadline comes.
-        for (seconds, newest) in [(0, 9), (CALL_ANSWER_SECONDS_MAX, 5)] {
+        // One that failed.
+        let mut call = Call::new(0, Some(10), 0..2);
+        call.answered(0, &answer(Outcome::Armed));
+        call.gone(1);
+        assert_eq!(call.look(0, 5), Look::Withdraw);
+        // One that does not answer, until half of the steps have passed or the deadline comes.
+        for (seconds, newest) in [(0, 8), (CALL_ANSWER_SECONDS_MAX, 5)] {
             let mut call = Call::new(0, Some(10), 0..2);
             call.answered(0, &answer(Outcome::Armed));
             assert_eq!(call.look(0, 5), Look::Wait);
@@ -230,9 +241,8 @@ mod tests {
 
     #[test]
     fn the_step_is_far_enough_ahead() {
-        assert_eq!(steps_ahead(None, SECOND_NS), 2);
-        assert_eq!(steps_ahead(Some(60 * SECOND_NS), SECOND_NS), 3);
-        let of_fast = steps_ahead(Some(SECOND_NS / 100), SECOND_NS);
+        assert_eq!(steps_ahead(60 * SECOND_NS, SECOND_NS), 3);
+        let of_fast = steps_ahead(SECOND_NS / 100, SECOND_NS);
         assert!(of_fast >= 500, "{of_fast}");
     }
 

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use memtape_core::diagnosis::plural;
 use memtape_core::policy::Settings;
 use memtape_proto::api::{Approved, ExplainedIncident, ExplainedPolicy};
 use serde_json::json;
@@ -78,7 +79,8 @@ pub(crate) fn run(command: &PolicyCommand, globals: &Globals) -> anyhow::Result<
             if globals.json {
                 return output::print_json(&json!({ "rules": rules }));
             }
-            output::print(&format!("{} is sound: {rules} rules", args.file.display()))
+            let rules = plural(rules as u64, "rule");
+            output::print(&format!("{} is sound: {rules}", args.file.display()))
         }
     }
 }
@@ -102,7 +104,7 @@ fn incident(incident: &ExplainedIncident) -> String {
         format!("  now: {decision}"),
     ];
     lines.extend(remedies.iter().map(|of| match of.objection.as_str() {
-        "" => format!("  {:<12} nothing speaks against it", of.remedy),
+        "" => format!("  {:<12} no objection", of.remedy),
         objection => format!("  {:<12} {objection}", of.remedy),
     }));
     lines.join("\n")
@@ -133,7 +135,7 @@ mod tests {
             "inc-1 (leak): mode act, by the rule in line 7",
             "  now: restart: leak (inc-1)",
             "  gc           not offered",
-            "  restart      nothing speaks against it",
+            "  restart      no objection",
         ];
         assert_eq!(explained(&policy), expected.join("\n"));
         let calm = ExplainedPolicy { job: "job".to_string(), ..ExplainedPolicy::default() };

@@ -85,8 +85,8 @@ pub(crate) struct CoordinatorArgs {
     /// Time that step records are kept [default: 336h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) steps_age_max: Option<Duration>,
-    /// File that says on which terms to act on which jobs [default: none]. It has the mode,
-    /// the horizon and the budgets, so that their options are not given beside it.
+    /// File with the mode, remedies, limits and approval for each job and class [default: none].
+    /// Its options (--restart, --restart-horizon and the budgets) are not given beside it.
     #[arg(long, value_name = "FILE", env = "MEMTAPE_POLICY", conflicts_with_all = POLICY_OPTIONS)]
     pub(crate) policy: Option<PathBuf>,
     /// Whether to act on a job before it runs out of memory [default: dry-run].
@@ -187,9 +187,9 @@ impl From<SignalName> for Signal {
 pub(crate) enum RestartMode {
     /// Do nothing.
     Off,
-    /// Only show the restarts that would be requested.
+    /// Only show the actions that would be taken.
     DryRun,
-    /// Request restarts.
+    /// Take them: garbage collections, emptied caches, restarts.
     Act,
 }
 

@@ -169,7 +169,7 @@ impl Kubernetes {
         let owner = controller(&api, &order.namespace, &pod).await;
         match owner.map_err(KubernetesError::NoController)? {
             Controller::None => Err(KubernetesError::Alone(shown(order))),
-            Controller::Other(owner) => {
+            Controller::Replacing(owner) => {
                 let only_this = json!({ "preconditions": { "uid": order.pod_uid } });
                 let deleted = api.delete(&address.path(), &address, &only_this).await;
                 deleted.map_err(KubernetesError::of_write)?;

@@ -201,14 +201,22 @@ impl fmt::Display for Object {
     }
 }
 
+/// Controllers that replace a deleted pod, by group and kind. A Workflow of Argo, for one, ends.
+const REPLACING: [(&str, &str); 4] = [
+    ("ray.io", "RayCluster"),
+    ("apps", "StatefulSet"),
+    ("apps", "ReplicaSet"),
+    ("", "ReplicationController"),
+];
+
 /// The controllers of a pod.
 #[derive(Debug)]
 pub(super) enum Controller {
     /// One that can be suspended.
     Suspendable(Box<Object>),
-    /// One that is not known, by kind and name. It makes another pod for one that is deleted.
-    Other(String),
-    /// The pod stands alone.
+    /// One that makes another pod for one that is deleted, by kind and name.
+    Replacing(String),
+    /// The pod stands alone, or its controller may take a deleted pod for a failed one.
     None,
 }
 
@@ -246,7 +254,11 @@ pub(super) async fn controller(
         let Some(kind) = kind.filter(|_| is_name(&name)) else {
             let Some(object) = found else {
                 let kind = text(&owner["kind"]).unwrap_or_default();
-                return Ok(Controller::Other(format!("{kind} {name}")));
+                let known = REPLACING.iter().any(|known| *known == (group, kind.as_str()));
+                return Ok(match known {
+                    true => Controller::Replacing(format!("{kind} {name}")),
+                    false => Controller::None,
+                });
             };
             return Ok(Controller::Suspendable(Box::new(queued(api, object).await?)));
         };

@@ -36,7 +36,7 @@ pub(super) struct RankCall {
 
 impl Actions {
     /// The step at which all living ranks of an attempt can act; none where they do not all offer
-    /// it.
+    /// it, and where it is not known how long a step takes.
     pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, offer: Offer) -> Option<u64> {
         let attempt = jobs.get(serial)?;
         let mut here = ranks_here(attempt).peekable();
@@ -44,7 +44,7 @@ impl Actions {
         let newest = here.try_fold(0, |newest, (_, rank)| {
             rank.offered.has(offer).then_some(rank.step.max(newest))
         })?;
-        let ahead = call::steps_ahead(attempt.detectors.step_time_ns(), self.report_interval_ns);
+        let ahead = call::steps_ahead(attempt.detectors.step_time_ns()?, self.report_interval_ns);
         Some(newest.saturating_add(ahead)).filter(|step| *step <= mailbox::STEP_MAX)
     }
 

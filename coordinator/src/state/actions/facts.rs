@@ -40,6 +40,11 @@ impl Approved {
         self.0.insert(incident.to_string(), now_ns);
     }
 
+    /// Its restart is decided on: a further one needs a further approval.
+    pub(super) fn remove(&mut self, incident: &str) {
+        self.0.remove(incident);
+    }
+
     fn has(&self, now_ns: u64, incident: &str) -> bool {
         let at_ns = self.0.get(incident);
         at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < APPROVED_NS)
@@ -123,5 +128,21 @@ fn levels(attempt: &Attempt, rank: &Rank, device: u8) -> Levels {
         reserved_percent: percent(totals.device_bytes),
         fragmentation_percent: percent(totals.allocated),
         retries_per_minute: retries,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approval_is_for_one_restart_and_for_an_hour() {
+        let mut approved = Approved::default();
+        approved.add(0, "inc-1");
+        approved.add(0, "inc-2");
+        assert!(approved.has(APPROVED_NS - 1, "inc-1"));
+        approved.remove("inc-1");
+        assert!(!approved.has(1, "inc-1") && approved.has(1, "inc-2"));
+        assert!(!approved.has(APPROVED_NS, "inc-2"));
     }
 }

@@ -166,7 +166,16 @@ impl Actions {
         let records = self.actions.iter().filter(|record| left.contains(&record.id));
         let work = |record: &ActionRecord| {
             let is_meant = |target: &&Arc<dyn Target>| record.kind == target.kind();
-            let target = self.targets.iter().find(is_meant)?.clone();
+            let Some(target) = self.targets.iter().find(is_meant).cloned() else {
+                let (action, kind) = (&record.id, record.kind.as_str());
+                tracing::error!(
+                    action,
+                    kind,
+                    "a restart was cut short, and its target is not \
+                    configured any more: inspect the job"
+                );
+                return None;
+            };
             let owner = record.owner.clone();
             let order = Box::new(Order {
                 action: record.id.clone(),
@@ -325,6 +334,9 @@ impl Actions {
                 self.pending.insert(action.clone(), pending);
             }
             context.write_then(changes, after(next, action));
+        }
+        if matches!(decision, Decision::Act(Remedy::Restart, _)) {
+            self.approved.remove(&order.incident);
         }
         self.audit(context, decision, order);
         // A restart without a target is over already.

@@ -299,6 +299,18 @@ async fn a_pod_of_another_controller_is_deleted_by_its_uid() {
     });
 }
 
+/// It could take the deleted pod for a failed one, and end.
+#[tokio::test]
+async fn a_pod_of_an_unknown_controller_stays() {
+    let server = StandIn::default();
+    let owners = owned_by("argoproj.io/v1alpha1", "Workflow", "pipeline");
+    server.with(|cluster| cluster.add(POD, pod(&owners)));
+    let said = target(&server).await.run(&order()).await;
+    assert!(matches!(said, Outcome::Refused { .. }), "{said:?}");
+    assert!(said.to_string().contains("no controller that would replace it"), "{said}");
+    server.with(|cluster| assert_eq!(cluster.writes(), [String::new(); 0]));
+}
+
 /// The path of the one object that is patched, twice.
 async fn patched(server: &StandIn) -> String {
     let said = target(server).await.run(&order()).await;
