@@ -254,7 +254,7 @@ pub(super) async fn controller(
         let Some(kind) = kind.filter(|_| is_name(&name)) else {
             let Some(object) = found else {
                 let kind = text(&owner["kind"]).unwrap_or_default();
-                let known = REPLACING.iter().any(|known| *known == (group, kind.as_str()));
+                let known = REPLACING.contains(&(group, kind.as_str()));
                 return Ok(match known {
                     true => Controller::Replacing(format!("{kind} {name}")),
                     false => Controller::None,
