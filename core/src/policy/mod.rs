@@ -339,7 +339,7 @@ fn against_inside(facts: &Facts<'_>, remedy: Remedy) -> Option<Objection> {
     if !remedy.suits(facts.class) {
         return Some(Objection::NotSuited { remedy, class: facts.class });
     }
-    if !remedy.offer().is_none_or(|offer| facts.offers.has(offer)) {
+    if !facts.offers.has(remedy.asked_of_ranks().offer()) {
         return Some(Objection::NotOffered { remedy });
     }
     facts.urgent.then_some(Objection::NoTime { remedy })

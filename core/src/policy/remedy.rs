@@ -7,7 +7,7 @@
 use strum::VariantArray as _;
 
 use crate::diagnosis::Class;
-use crate::tape::mailbox::Offer;
+use crate::tape::mailbox;
 
 /// Something that can be done to a job.
 #[derive(
@@ -71,12 +71,12 @@ impl Remedy {
         }
     }
 
-    /// What all living ranks must offer for it; none where the orchestrator carries it out.
-    pub(super) fn offer(self) -> Option<Offer> {
+    /// What the ranks are asked for: of a restart, the checkpoint before it.
+    pub fn asked_of_ranks(self) -> mailbox::Remedy {
         match self {
-            Self::Gc => Some(Offer::Gc),
-            Self::EmptyCache => Some(Offer::EmptyCache),
-            Self::Restart => None,
+            Self::Gc => mailbox::Remedy::Gc,
+            Self::EmptyCache => mailbox::Remedy::EmptyCache,
+            Self::Restart => mailbox::Remedy::Checkpoint,
         }
     }
 

@@ -13,8 +13,9 @@ use memtape_core::action::{Event, Next};
 use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::Outcome;
 use memtape_core::policy::remedy::Remedy;
-use memtape_core::tape::mailbox::{self, Offer};
+use memtape_core::tape::mailbox;
 
+use crate::records::Cause;
 use crate::state::actions::{Actions, Way};
 use crate::state::effects::{Context, Effect, RemedyRequest};
 use crate::state::incidents::Incidents;
@@ -37,9 +38,9 @@ pub(super) struct RankCall {
 impl Actions {
     /// The step at which all living ranks of an attempt can act; none where they do not all offer
     /// it, and where it is not known how long a step takes.
-    pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, offer: Offer) -> Option<u64> {
-        let attempt = jobs.get(serial)?;
-        let mut here = ranks_here(attempt).peekable();
+    pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, remedy: Remedy) -> Option<u64> {
+        let (attempt, offer) = (jobs.get(serial)?, remedy.asked_of_ranks().offer());
+        let mut here = living_ranks(attempt).peekable();
         here.peek()?;
         let newest = here.try_fold(0, |newest, (_, rank)| {
             rank.offered.has(offer).then_some(rank.step.max(newest))
@@ -52,16 +53,10 @@ impl Actions {
     pub(super) fn call_ranks(&mut self, context: &mut Context, action: &str, jobs: &Jobs) {
         let Some(pending) = self.pending.get_mut(action) else { return };
         let (serial, next) = (pending.serial, std::mem::replace(&mut pending.next, Next::Nothing));
-        let remedy = pending.remedy;
         let ask = match (next, &pending.way) {
-            (Next::CallRanks { step }, _) => Ask::Remedy {
-                remedy: match remedy {
-                    Remedy::Gc => mailbox::Remedy::Gc,
-                    Remedy::EmptyCache => mailbox::Remedy::EmptyCache,
-                    Remedy::Restart => mailbox::Remedy::Checkpoint,
-                },
-                step,
-            },
+            (Next::CallRanks { step }, _) => {
+                Ask::Remedy { remedy: pending.remedy.asked_of_ranks(), step }
+            }
             (Next::AskTarget, Way::Signal(signal)) => Ask::Signal(*signal),
             (Next::AskTarget | Next::Nothing, _) => return,
         };
@@ -71,7 +66,7 @@ impl Actions {
             return;
         }
         let Some(attempt) = jobs.get(serial) else { return };
-        let tapes: BTreeMap<u32, (String, String)> = ranks_here(attempt)
+        let tapes: BTreeMap<u32, (String, String)> = living_ranks(attempt)
             .map(|(rank, known)| (rank, (known.record.node.clone(), known.record.tape_id.clone())))
             .collect();
         let step = match ask {
@@ -147,7 +142,7 @@ impl Actions {
         context.push(Effect::Audit {
             action: "ranks called",
             subject: format!("{}: {outcome}", call.actions.join(" ")),
-            cause: crate::records::Cause::User,
+            cause: Cause::User,
         });
         for action in &call.actions {
             let event = match call.ask {
@@ -205,8 +200,8 @@ fn outcome(ask: Ask, tally: &Tally) -> Outcome {
     }
 }
 
-/// The living ranks of an attempt, whose agents are connected.
-pub(super) fn ranks_here(attempt: &Attempt) -> impl Iterator<Item = (u32, &Rank)> {
-    let here = attempt.ranks.iter().filter(|(_, rank)| rank.presence != Presence::Ended);
-    here.map(|(number, rank)| (*number, rank))
+/// The ranks of an attempt whose processes have not ended, as far as is known.
+pub(super) fn living_ranks(attempt: &Attempt) -> impl Iterator<Item = (u32, &Rank)> {
+    let living = attempt.ranks.iter().filter(|(_, rank)| rank.presence != Presence::Ended);
+    living.map(|(number, rank)| (*number, rank))
 }

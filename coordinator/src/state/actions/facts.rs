@@ -6,13 +6,15 @@ use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::incident::Incident;
 use memtape_core::limits::APPROVALS_MAX;
 use memtape_core::policy::budgets::Progress;
+use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Explanation, Facts};
 use memtape_core::tape::mailbox::Offers;
 
 use crate::clock::Now;
+use crate::records::ActionRecord;
 use crate::state::actions::Actions;
-use crate::state::actions::calls::ranks_here;
+use crate::state::actions::calls::living_ranks;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
 
@@ -93,8 +95,8 @@ impl Actions {
     }
 
     /// What is being done to a job, or was done without a verdict yet.
-    fn at_work(&self, job: &str) -> Option<memtape_core::policy::remedy::Remedy> {
-        let is_at_work = |record: &&crate::records::ActionRecord| {
+    fn at_work(&self, job: &str) -> Option<Remedy> {
+        let is_at_work = |record: &&ActionRecord| {
             let lifecycle = &record.lifecycle;
             record.job == job
                 && (lifecycle.is_observed() || lifecycle.outcome.progress() == Progress::UnderWay)
@@ -105,7 +107,7 @@ impl Actions {
 
 /// What all living ranks of an attempt offer.
 fn offers(attempt: &Attempt) -> Offers {
-    let mut offered = ranks_here(attempt).map(|(_, rank)| rank.offered);
+    let mut offered = living_ranks(attempt).map(|(_, rank)| rank.offered);
     let first = offered.next().unwrap_or_default();
     offered.fold(first, Offers::and)
 }

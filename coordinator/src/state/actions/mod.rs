@@ -19,7 +19,6 @@ use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::budgets::{Progress, Restart};
 use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::{Decision, Mode, Outcome, Policy};
-use memtape_core::tape::mailbox::Offer;
 use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
@@ -293,7 +292,7 @@ impl Actions {
                     (Lifecycle::ended(*remedy, Outcome::NoTarget), Next::Nothing)
                 }
                 Decision::Act(remedy, _) => {
-                    let step = self.step_for(jobs, *serial, offer(*remedy));
+                    let step = self.step_for(jobs, *serial, *remedy);
                     let plan = Plan { capture: capture.map(String::from), step };
                     let now_ns = observing::now_ns(self.clock, context.now);
                     Lifecycle::begin(now_ns, *remedy, observation.clone(), plan)
@@ -388,9 +387,7 @@ impl Actions {
             };
             // The launcher may have been quicker, or the growth may have ended.
             let event = match self.is_due(&action, incidents, jobs) {
-                true => {
-                    Event::CaptureClosed { step: self.step_for(jobs, serial, Offer::Checkpoint) }
-                }
+                true => Event::CaptureClosed { step: self.step_for(jobs, serial, Remedy::Restart) },
                 false => Event::Overtaken,
             };
             self.advance(context, &action, event);
@@ -474,15 +471,6 @@ fn after(next: Next, action: String) -> After {
     match next {
         Next::Nothing => After::Nothing,
         Next::CallRanks { .. } | Next::AskTarget => After::TellAction { action },
-    }
-}
-
-/// What ranks must offer for a remedy; for a restart, that they write a checkpoint before it.
-fn offer(remedy: Remedy) -> Offer {
-    match remedy {
-        Remedy::Gc => Offer::Gc,
-        Remedy::EmptyCache => Offer::EmptyCache,
-        Remedy::Restart => Offer::Checkpoint,
     }
 }
 
