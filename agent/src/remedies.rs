@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use memtape_core::action::remedy::{Answer, Outcome};
+use memtape_core::action::remedy::{Answer, Ask, Outcome};
 use memtape_core::limits::REMEDIES_KNOWN_MAX;
+use memtape_core::tape::mailbox::Remedy;
 
 /// One remedy of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RemedyKey {
-    /// Of which action.
-    pub(crate) action_id: String,
+    /// Of which call.
+    pub(crate) call_id: String,
     /// For which tape.
     pub(crate) tape_id: String,
 }
@@ -23,14 +24,23 @@ pub(crate) struct RemedyKey {
 pub(crate) struct Armed {
     /// Number of the instruction.
     pub(crate) number: u8,
+    pub(crate) remedy: Remedy,
     /// The step after which it is carried out.
     pub(crate) step: u64,
     /// The word was taken back; whether in time is not known yet.
     pub(crate) is_withdrawn: bool,
 }
 
+impl Armed {
+    fn ask(self) -> Ask {
+        Ask::Remedy { remedy: self.remedy, step: self.step }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
+    /// What was asked for.
+    ask: Ask,
     /// None once it is over.
     armed: Option<Armed>,
     /// What is to be sent; none while a word was taken back and it is not known whether in time.
@@ -55,9 +65,9 @@ impl Remedies {
         under_way.saturating_add(more) <= REMEDIES_KNOWN_MAX
     }
 
-    /// True when it is known.
-    pub(crate) fn knows(&self, key: &RemedyKey) -> bool {
-        self.entries.contains_key(key)
+    /// What a known one was asked for.
+    pub(crate) fn asked(&self, key: &RemedyKey) -> Option<Ask> {
+        self.entries.get(key).map(|entry| entry.ask)
     }
 
     /// Has the answer to a known one sent again.
@@ -71,25 +81,31 @@ impl Remedies {
     pub(crate) fn begin(&mut self, key: RemedyKey, armed: Armed) {
         let answer =
             Answer { outcome: Outcome::Armed, step: armed.step, took_ns: 0, detail: String::new() };
-        self.set(key, Some(armed), Some(answer));
+        self.set(key, armed.ask(), Some(armed), Some(answer));
     }
 
     /// One is over with this answer.
-    pub(crate) fn end(&mut self, key: RemedyKey, answer: Answer) {
-        self.set(key, None, Some(answer));
+    pub(crate) fn end(&mut self, key: RemedyKey, ask: Ask, answer: Answer) {
+        self.set(key, ask, None, Some(answer));
+    }
+
+    /// One that was under way is over with this answer.
+    pub(crate) fn end_armed(&mut self, key: RemedyKey, armed: Armed, answer: Answer) {
+        self.end(key, armed.ask(), answer);
     }
 
     /// The word of one was taken back, and whether in time is not known yet.
     pub(crate) fn doubt(&mut self, key: RemedyKey, armed: Armed) {
-        self.set(key, Some(Armed { is_withdrawn: true, ..armed }), None);
+        self.set(key, armed.ask(), Some(Armed { is_withdrawn: true, ..armed }), None);
     }
 
-    fn set(&mut self, key: RemedyKey, armed: Option<Armed>, answer: Option<Answer>) {
+    fn set(&mut self, key: RemedyKey, ask: Ask, armed: Option<Armed>, answer: Option<Answer>) {
         self.over.retain(|over| *over != key);
         if armed.is_none() {
             self.over.push_back(key.clone());
         }
-        self.entries.insert(key, Entry { armed, answer, arrives_with: None, has_arrived: false });
+        let entry = Entry { ask, armed, answer, arrives_with: None, has_arrived: false };
+        self.entries.insert(key, entry);
         while self.entries.len() > REMEDIES_KNOWN_MAX
             && let Some(oldest) = self.over.pop_front()
         {
@@ -141,10 +157,10 @@ mod tests {
     use super::*;
 
     fn key(number: usize) -> RemedyKey {
-        RemedyKey { action_id: format!("act-{number}"), tape_id: "t".to_string() }
+        RemedyKey { call_id: format!("act-{number}"), tape_id: "t".to_string() }
     }
 
-    const ARMED: Armed = Armed { number: 1, step: 9, is_withdrawn: false };
+    const ARMED: Armed = Armed { number: 1, remedy: Remedy::Gc, step: 9, is_withdrawn: false };
 
     fn done() -> Answer {
         Answer { outcome: Outcome::Done, step: 9, took_ns: 5, detail: String::new() }
@@ -164,7 +180,7 @@ mod tests {
         remedies.start_stream();
         assert!(remedies.unsent().is_empty());
         // What comes of it is another answer, which a second request gets, too.
-        remedies.end(key(1), done());
+        remedies.end_armed(key(1), ARMED, done());
         assert_eq!(remedies.unsent(), [(key(1), done())]);
         remedies.sent(&key(1), 2);
         remedies.acked(2);
@@ -180,11 +196,11 @@ mod tests {
         for number in 1..2 * REMEDIES_KNOWN_MAX {
             assert!(remedies.have_room(1));
             remedies.begin(key(number), ARMED);
-            remedies.end(key(number), done());
+            remedies.end_armed(key(number), ARMED, done());
         }
         assert_eq!(remedies.entries.len(), REMEDIES_KNOWN_MAX);
-        assert!(remedies.knows(&key(0)) && !remedies.knows(&key(1)));
-        assert!(remedies.knows(&key(2 * REMEDIES_KNOWN_MAX - 1)));
+        assert!(remedies.asked(&key(0)).is_some() && remedies.asked(&key(1)).is_none());
+        assert!(remedies.asked(&key(2 * REMEDIES_KNOWN_MAX - 1)).is_some());
         assert!(!remedies.have_room(REMEDIES_KNOWN_MAX));
     }
 }

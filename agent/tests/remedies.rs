@@ -44,7 +44,7 @@ fn reply(rank: &Rank, of: Instruction, status: ReplyStatus, steps: u64) {
 
 fn request(action: &str, ranks: &[&Rank], remedy: v1::Remedy, step: u64) -> v1::RemedyRequest {
     v1::RemedyRequest {
-        action_id: action.to_string(),
+        call_id: action.to_string(),
         tape_ids: ranks.iter().map(|rank| rank.tape_id.clone()).collect(),
         remedy: remedy.into(),
         step,
@@ -59,9 +59,9 @@ async fn asked(
     request: &v1::RemedyRequest,
     answers: usize,
 ) -> Vec<v1::RemedyAnswer> {
-    let before = of(&coordinator.seen(), &request.action_id).len();
+    let before = of(&coordinator.seen(), &request.call_id).len();
     coordinator.say(ToAgent::RemedyRequest(request.clone()));
-    let mut found = reported(coordinator, &request.action_id, before + answers).await;
+    let mut found = reported(coordinator, &request.call_id, before + answers).await;
     found.split_off(before)
 }
 
@@ -77,7 +77,7 @@ async fn reported(
 }
 
 fn of(seen: &Seen, action: &str) -> Vec<v1::RemedyAnswer> {
-    seen.remedies.iter().filter(|answer| answer.action_id == action).cloned().collect()
+    seen.remedies.iter().filter(|answer| answer.call_id == action).cloned().collect()
 }
 
 async fn started(dir: &Path, ranks: &[&Rank]) -> (FakeCoordinator, RunningAgent) {
@@ -176,9 +176,9 @@ async fn a_rank_that_cannot_be_asked_is_not() {
         (request("act-i", &[&willing], v1::Remedy::Unspecified, 9), "update the agent"),
         (request("act-j", &[&turns], gc, 9), "marks no steps"),
         (request("act-k", &[&own], gc, 9), "optimizer hook"),
-        (request("", &[&willing], gc, 9), "no action"),
-        (request(&"a".repeat(200), &[&willing], gc, 9), "no action"),
-        (request("act-l", &[&willing], v1::Remedy::Withdraw, 0), "nothing of this action"),
+        (request("", &[&willing], gc, 9), "no call"),
+        (request(&"a".repeat(200), &[&willing], gc, 9), "no call"),
+        (request("act-l", &[&willing], v1::Remedy::Withdraw, 0), "nothing of this call"),
         (too_old, "too late"),
         (unsigned, "update the agent"),
     ] {
@@ -294,8 +294,13 @@ async fn a_signal_goes_to_ranks_that_offer_it_and_once() {
     assert_eq!(answers[0].detail, "SIGUSR1");
     let counted = |_: &Seen| (signals(&file) == 1).then_some(());
     coordinator.wait("the signal", counted).await;
-    // A request that is said twice is answered twice and carried out once.
+    // A call that is said twice is answered twice and carried out once.
     assert_eq!(asked(&coordinator, &one, 1).await[0].outcome(), Outcome::Signalled);
+    // Nor does it stand for something else.
+    let other = v1::RemedyRequest { signal: v1::RemedySignal::Term.into(), ..one };
+    let answers = asked(&coordinator, &other, 1).await;
+    assert_eq!(answers[0].outcome(), Outcome::Refused);
+    assert!(answers[0].detail.contains("asked for something else before"), "{answers:?}");
     coordinator.wait_for_reports(10).await;
     assert_eq!((signals(&file), signals(&other_file)), (1, 0));
     // No word is written for a signal.

@@ -276,7 +276,8 @@ impl Coordinator {
         let Self { jobs, captures, incidents, context, .. } = self;
         incidents.tick(context, captures, jobs);
         self.carry_out();
-        let Self { jobs, incidents, actions, context, .. } = self;
+        let Self { jobs, captures, incidents, actions, context, .. } = self;
+        actions.take_up(context, captures, incidents, jobs);
         actions.look_at_calls(context, incidents, jobs);
         actions.observe(context, jobs);
         self.carry_out();

@@ -1,9 +1,9 @@
 """A DDP job that leaks on one rank, and goes on at its checkpoint when it is started again.
 
-    memtape run --job healed --actions checkpoint,signal -- tests/fake_cuda/run -n 2 -b 1500M -- \\
+    memtape run --job healed --actions checkpoint,signal -- tests/fake_cuda/run -n 2 -b 2200M -- \\
         python -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 2 \\
-        tests/torch/train_healed.py --folder checkpoints --steps 900
-Rank 1 keeps 2 MiB of each step, so that an attempt runs out of memory after about 650 steps. Rank 0
+        tests/torch/train_healed.py --folder checkpoints --steps 1200
+Rank 1 keeps 2 MiB of each step, so that an attempt runs out of memory after about 1,050 steps. Rank 0
 writes the checkpoint; all ranks wait for it. What each rank does is printed.
 """
 
@@ -25,7 +25,7 @@ LEAKED_FLOATS = 1 << 19
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="of the checkpoint")
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--step-ms", type=float, default=30, help="least duration of a step")
     options = parser.parse_args()
 

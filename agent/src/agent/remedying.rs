@@ -32,7 +32,7 @@ enum Refusal {
     Ask(#[from] BadAsk),
     #[error("the request came too late")]
     TooOld,
-    #[error("the request names no action of at most {ID_BYTES_MAX} bytes")]
+    #[error("the request names no call of at most {ID_BYTES_MAX} bytes")]
     NoAction,
     #[error("another rank of the request cannot be asked")]
     OtherRank,
@@ -66,7 +66,9 @@ enum Refusal {
     Fence(#[from] NotFenced),
     #[error("the signal cannot be sent: {0}")]
     Send(#[source] io::Error),
-    #[error("nothing of this action is under way")]
+    #[error("the call asked for something else before")]
+    OtherAsk,
+    #[error("nothing of this call is under way")]
     NothingToWithdraw,
 }
 
@@ -87,12 +89,12 @@ impl Agent {
         let mut keys = Vec::new();
         for tape_id in request.tape_ids.into_iter().take(TAPES_PER_REQUEST_MAX) {
             if named.insert(tape_id.clone()) {
-                keys.push(RemedyKey { action_id: request.action_id.clone(), tape_id });
+                keys.push(RemedyKey { call_id: request.call_id.clone(), tape_id });
             }
         }
         let valid_ns = u64::try_from(request.valid.as_nanos()).unwrap_or(u64::MAX);
         let age_ns = request.read_ns.map_or(0, |read_ns| now.mono_ns.saturating_sub(read_ns));
-        let is_sound = (1..=ID_BYTES_MAX).contains(&request.action_id.len());
+        let is_sound = (1..=ID_BYTES_MAX).contains(&request.call_id.len());
         match request.ask {
             _ if !is_sound => self.refuse(keys, &Refusal::NoAction),
             Err(why) => self.refuse(keys, &why.into()),
@@ -110,14 +112,19 @@ impl Agent {
     /// Nothing is kept of what was refused: a later request is checked again.
     fn refuse_one(&self, key: &RemedyKey, why: &Refusal) {
         let answer = answer(Outcome::Refused, 0, &why.to_string());
-        self.send(wire::remedy_answer(&key.action_id, &key.tape_id, &answer));
+        self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer));
     }
 
-    /// Asks ranks, all or none of them; those of which the action is known get their answer again.
+    /// Asks ranks, all or none of them; those of which the call is known get their answer again.
     fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>) {
-        let (known, new): (Vec<_>, Vec<_>) =
-            keys.into_iter().partition(|key| self.remedies.knows(key));
-        known.iter().for_each(|key| self.remedies.repeat(key));
+        let mut new = Vec::new();
+        for key in keys {
+            match self.remedies.asked(&key) {
+                None => new.push(key),
+                Some(before) if before == ask => self.remedies.repeat(&key),
+                Some(_) => self.refuse_one(&key, &Refusal::OtherAsk),
+            }
+        }
         if !self.remedies.have_room(new.len()) {
             self.refuse(new, &Refusal::NoRoom);
             return;
@@ -173,13 +180,12 @@ impl Agent {
             return Err(Refusal::NoHook);
         }
         if let Some((other, _)) = self.remedies.on(known.tape_id()) {
-            return Err(Refusal::Busy(other.action_id.clone()));
+            return Err(Refusal::Busy(other.call_id.clone()));
         }
         // An agent that was started again finds what the one before it wrote, or what came of it.
         let before = known.tape.instruction();
         if let Some(before) = before.filter(|of| of.remedy() == remedy && of.step() == step) {
-            let number = before.number();
-            return Ok(Prepared::Found(Armed { number, step, is_withdrawn: false }));
+            return Ok(Prepared::Found(armed(before)));
         }
         let finished = known.tape.finished();
         if finished >= step {
@@ -208,9 +214,10 @@ impl Agent {
         let armed = match prepared {
             Prepared::Signal(fence, signal) => {
                 fence.send(signal).map_err(Refusal::Send)?;
-                let (action, tape) = (&key.action_id, &key.tape_id);
-                tracing::info!(?action, ?tape, "rank was sent {}", signal.as_str());
-                self.remedies.end(key.clone(), answer(Outcome::Signalled, 0, signal.as_str()));
+                let (call, tape) = (&key.call_id, &key.tape_id);
+                tracing::info!(?call, ?tape, "rank was sent {}", signal.as_str());
+                let answer = answer(Outcome::Signalled, 0, signal.as_str());
+                self.remedies.end(key.clone(), Ask::Signal(signal), answer);
                 return Ok(());
             }
             Prepared::Found(armed) => armed,
@@ -218,8 +225,7 @@ impl Agent {
                 let known = self.tapes.get(tape).ok_or(Refusal::NoTape)?;
                 let written = known.file().write(&known.path, header::MAILBOX, instruction.word());
                 written.map_err(Refusal::Write)?;
-                let (number, step) = (instruction.number(), instruction.step());
-                Armed { number, step, is_withdrawn: false }
+                armed(instruction)
             }
         };
         self.remedies.begin(key.clone(), armed);
@@ -232,10 +238,10 @@ impl Agent {
             return self.refuse_one(&key, &Refusal::NoTape);
         };
         let armed = match self.remedies.on(known.tape_id()) {
-            Some((on, armed)) if on.action_id == key.action_id => armed,
+            Some((on, armed)) if on.call_id == key.call_id => armed,
             Some(_) => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
-            // What an agent before this one wrote may be of this action.
-            None if !self.remedies.knows(&key) => match unreplied(known) {
+            // What an agent before this one wrote may be of this call.
+            None if self.remedies.asked(&key).is_none() => match unreplied(known) {
                 Some(armed) => armed,
                 None => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
             },
@@ -248,7 +254,7 @@ impl Agent {
         // The rank writes its steps, then reads the word again before it begins.
         fence(Ordering::SeqCst);
         match ended(known, Armed { is_withdrawn: true, ..armed }) {
-            Some(answer) => self.remedies.end(key, answer),
+            Some(answer) => self.remedies.end_armed(key, armed, answer),
             None => self.remedies.doubt(key, armed),
         }
     }
@@ -263,21 +269,21 @@ impl Agent {
                 None => Some(answer(Outcome::Failed, 0, "its tape is gone")),
             };
             if let Some(answer) = answer {
-                over.push((key.clone(), answer));
+                over.push((key.clone(), armed, answer));
             }
         }
-        for (key, answer) in over {
-            let RemedyKey { action_id: action, tape_id: tape } = &key;
+        for (key, armed, answer) in over {
+            let RemedyKey { call_id: call, tape_id: tape } = &key;
             let outcome = answer.outcome.as_str();
-            tracing::info!(?action, ?tape, outcome, step = answer.step, "remedy is over");
-            self.remedies.end(key, answer);
+            tracing::info!(?call, ?tape, outcome, step = answer.step, "remedy is over");
+            self.remedies.end_armed(key, armed, answer);
         }
     }
 
     /// Sends the answers that are not sent yet.
     pub(super) fn send_remedies(&mut self) {
         for (key, answer) in self.remedies.unsent() {
-            if self.send(wire::remedy_answer(&key.action_id, &key.tape_id, &answer)) {
+            if self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer)) {
                 self.remedies.sent(&key, self.deliveries.next_number());
             }
         }
@@ -287,9 +293,18 @@ impl Agent {
 /// The instruction on a tape to which its rank has not replied.
 fn unreplied(known: &KnownTape) -> Option<Armed> {
     let instruction = known.tape.instruction()?;
-    let (number, step) = (instruction.number(), instruction.step());
+    let number = instruction.number();
     let is_open = known.tape.reply().is_none_or(|(reply, _)| reply.number() != number);
-    is_open.then_some(Armed { number, step, is_withdrawn: false })
+    is_open.then(|| armed(instruction))
+}
+
+fn armed(instruction: Instruction) -> Armed {
+    Armed {
+        number: instruction.number(),
+        remedy: instruction.remedy(),
+        step: instruction.step(),
+        is_withdrawn: false,
+    }
 }
 
 /// What has become of an instruction; none while it may still be carried out.

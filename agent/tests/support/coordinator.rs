@@ -221,7 +221,7 @@ impl Service {
                 seen.answers.push(answer);
             }
             FromAgent::RemedyAnswer(answer) => {
-                seen.order.push(format!("remedy {}", answer.action_id));
+                seen.order.push(format!("remedy {}", answer.call_id));
                 seen.remedies.push(answer);
             }
         }

@@ -112,7 +112,8 @@ pub(crate) struct SnapshotRequest {
 /// What ranks of one node are asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RemedyRequest {
-    pub(crate) action: String,
+    /// Name of the call.
+    pub(crate) call: String,
     /// At most `TAPES_PER_REQUEST_MAX`, all of this node.
     pub(crate) tape_ids: Vec<String>,
     pub(crate) ask: Ask,

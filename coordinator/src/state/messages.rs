@@ -22,10 +22,10 @@ pub(crate) enum Incoming {
     Remedied(RemedyAnswer),
 }
 
-/// What became of an action for one rank.
+/// What became of a call for one rank.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RemedyAnswer {
-    pub(crate) action: String,
+    pub(crate) call: String,
     pub(crate) tape_id: String,
     pub(crate) answer: remedy::Answer,
 }

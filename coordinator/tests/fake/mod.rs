@@ -410,7 +410,7 @@ impl Agent {
     ) {
         for rank in ranks {
             let answer = v1::RemedyAnswer {
-                action_id: request.action_id.clone(),
+                call_id: request.call_id.clone(),
                 tape_id: job.tape(rank),
                 outcome: outcome.into(),
                 step: request.step,

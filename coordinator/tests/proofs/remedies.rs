@@ -11,7 +11,7 @@ use memtape_proto::v1::RemedyOutcome::{Armed, Done, Refused, Signalled, Withdraw
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, Running, config, start};
+use crate::fake::{Agent, Job, Running, config, copy_store, start};
 use crate::{JOB, train_until_captured};
 
 /// The same ranks when the leak is gone.
@@ -145,7 +145,7 @@ async fn a_call_that_one_rank_refuses_is_taken_back_from_all() {
     agent.answer_remedy(&JOB, 3..4, &request, Refused).await;
     let withdrawn = agent.remedy_asked().await;
     assert_eq!(withdrawn.remedy(), v1::Remedy::Withdraw);
-    assert_eq!(withdrawn.action_id, request.action_id);
+    assert_eq!(withdrawn.call_id, request.call_id);
     agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
     let is_over = |answer: &Value| {
         let done = of_decision(answer, "collect garbage");
@@ -184,5 +184,77 @@ async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
     let restart = of_decision(&answer, "restart")[0];
     let said = format!("checkpoint at step {}, done on 4 of 4 ranks", request.step);
     assert_eq!((&restart["checkpoint"], &restart["kind"]), (&json!(said), &json!("signal")));
+    running.stop().await;
+}
+
+/// A coordinator that goes on with the store as it is now, after a kill, with the agent of the
+/// ranks.
+async fn killed(running: Running, dir: &Path, name: &str) -> (Running, Agent) {
+    copy_store(&dir.join("data"), &dir.join(name));
+    running.stop().await;
+    let mut config = acting(dir);
+    config.restart.policy.terms.always = true;
+    config.data_dir = dir.join(name);
+    let again = start(config).await;
+    let agent = Agent::attach(&again, "node-a").await;
+    announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
+    (again, agent)
+}
+
+/// A restart that has come as far as a call for its checkpoint; the last step, and the call.
+async fn until_checkpoint(dir: &Path) -> (Running, Agent, u64, v1::RemedyRequest) {
+    let mut config = acting(dir);
+    config.restart.policy.terms.always = true;
+    let running = start(config).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let (step, call) = train_until_asked(&running, &mut agent, &JOB, step).await;
+    (running, agent, step, call)
+}
+
+async fn is_signalled(running: &Running) {
+    let is_done = |answer: &Value| {
+        let restart = of_decision(answer, "restart");
+        restart.iter().any(|action| action["outcome"] == "SIGTERM: done on 4 of 4 ranks")
+    };
+    let answer = running.wait("/api/v1/actions", is_done).await;
+    assert_eq!(of_decision(&answer, "restart").len(), 1, "{answer:#}");
+}
+
+/// The call is repeated under its name, and the restart goes on from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_coordinator_repeats_the_call_for_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, agent, step, call) = until_checkpoint(dir.path()).await;
+    agent.answer_remedy(&JOB, 0..4, &call, Armed).await;
+    let (again, mut agent) = killed(running, dir.path(), "killed").await;
+    assert_eq!(agent.remedy_asked().await, call);
+    agent.answer_remedy(&JOB, 0..4, &call, Armed).await;
+    agent.train(&JOB, step + 1..=call.step).await;
+    agent.answer_remedy(&JOB, 0..4, &call, Done).await;
+    let signal = agent.remedy_asked().await;
+    assert_eq!(signal.remedy(), v1::Remedy::Signal);
+    assert_ne!(signal.call_id, call.call_id, "agents follow a call once");
+    // It is killed again before the answers to the signal come.
+    let data = dir.path().join("data");
+    std::fs::remove_dir_all(&data).unwrap();
+    copy_store(&dir.path().join("killed"), &data);
+    let (again, mut agent) = killed(again, dir.path(), "again").await;
+    assert_eq!(agent.remedy_asked().await, signal);
+    agent.answer_remedy(&JOB, 0..4, &signal, Signalled).await;
+    is_signalled(&again).await;
+    again.stop().await;
+}
+
+/// A checkpoint that no rank can write any more is asked for once more, at a later step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_came_too_late_is_asked_for_once_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, mut agent, step, call) = until_checkpoint(dir.path()).await;
+    agent.answer_remedy(&JOB, 0..4, &call, Refused).await;
+    let second = agent.remedy_asked().await;
+    assert_eq!(second.remedy(), v1::Remedy::Checkpoint);
+    assert!(second.step > step && second.call_id != call.call_id, "{call:?} {second:?}");
     running.stop().await;
 }

@@ -2,12 +2,17 @@
 //!
 //! A restart waits for its capture, then for the checkpoint that the ranks write at one step, and
 //! asks its target then. A remedy inside the ranks has no precondition. Each change is stored
-//! before what follows from it is done ([`Next`]), and after a kill the lifecycle goes on from what
-//! is stored: what was surely not asked for yet is given up and decided again, and what may have
-//! been asked for is observed, never asked for again. The verdict ends the lifecycle
+//! before what follows from it is done ([`Next`]). After a kill the lifecycle goes on from what is
+//! stored: it waits for its capture, and asks the ranks again, because an agent follows each call
+//! once, however often it is asked. A target that may have been asked is asked again only where it
+//! acts once, too; otherwise it is observed. The verdict ends the lifecycle
 //! ([`super::Observation`]).
 
+use alloc::format;
+use alloc::string::{String, ToString};
+
 use super::{Observation, Verdict};
+use crate::limits::CHECKPOINT_CALLS_MAX;
 use crate::policy::Outcome;
 use crate::policy::remedy::Remedy;
 
@@ -20,10 +25,12 @@ pub struct Lifecycle {
     pub remedy: Remedy,
     /// How far it has come.
     pub outcome: Outcome,
+    /// Calls to the ranks so far, with that under way.
+    pub calls: u32,
     /// The step at which the ranks write a checkpoint before a restart; none where they offer none.
     pub checkpoint_step: Option<u64>,
     /// What came of that checkpoint, in one line; empty before.
-    pub checkpoint: alloc::string::String,
+    pub checkpoint: String,
     /// What was seen of the job since the target or the ranks were asked; none where there is
     /// nothing to observe.
     pub observation: Option<Observation>,
@@ -35,7 +42,7 @@ pub struct Lifecycle {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The capture that a restart waits for.
-    pub capture: Option<alloc::string::String>,
+    pub capture: Option<String>,
     /// The step at which the ranks act: of a restart, at which they write a checkpoint.
     pub step: Option<u64>,
 }
@@ -49,13 +56,23 @@ pub enum Event {
         step: Option<u64>,
     },
     /// The call to its ranks is over.
-    Called(Outcome),
+    Called {
+        /// What came of it.
+        outcome: Outcome,
+        /// The step at which the ranks could do it if they were asked again now.
+        step: Option<u64>,
+    },
     /// Its incident, or the attempt, is over.
     Overtaken,
     /// Its target came to its end.
     Answered(Outcome),
     /// The coordinator was killed, and is there again.
-    Restored,
+    Restored {
+        /// Its target acts once, however often it is asked for the same action.
+        acts_once: bool,
+    },
+    /// The coordinator that is there again cannot carry it out.
+    Abandoned,
     /// The target has finished what the killed coordinator left half done.
     Resumed(Outcome),
 }
@@ -108,33 +125,38 @@ impl Lifecycle {
         match (&self.outcome, event) {
             (Outcome::Waiting { .. }, Event::CaptureClosed { step }) => self.prepared(now_ns, step),
             (Outcome::Waiting { .. }, Event::Overtaken) => self.end(Outcome::Overtaken),
-            (Outcome::AtStep { .. }, Event::Called(outcome)) if self.remedy.is_inside() => {
-                self.end(outcome)
-            }
             (Outcome::AtStep { .. }, Event::Overtaken) if !self.remedy.is_inside() => {
                 self.end(Outcome::Overtaken)
             }
-            // A checkpoint that failed does not hold a restart up: without it the job dies.
-            (Outcome::AtStep { .. }, Event::Called(outcome)) => {
-                self.checkpoint = alloc::string::ToString::to_string(&outcome);
-                self.ask(now_ns)
+            (Outcome::AtStep { .. }, Event::Called { outcome, step }) => {
+                self.called(now_ns, outcome, step)
             }
             (Outcome::Running, Event::Answered(outcome)) => self.end(outcome),
-            (Outcome::Failed { .. }, Event::Resumed(outcome)) => {
+            (Outcome::Interrupted, Event::Resumed(outcome)) => {
                 // It may have restarted the job before: it stays observed.
                 self.outcome = outcome;
                 Next::Nothing
             }
-            (outcome, Event::Restored) => match outcome.after_a_kill(self.remedy) {
-                Some(outcome) => self.end(outcome),
-                None => Next::Nothing,
-            },
+            (Outcome::AtStep { step }, Event::Restored { .. }) => Next::CallRanks { step: *step },
+            (Outcome::Running, Event::Restored { acts_once: true }) => Next::AskTarget,
+            (Outcome::Running, Event::Restored { acts_once: false }) => {
+                self.end(Outcome::Interrupted)
+            }
+            (Outcome::AtStep { .. }, Event::Abandoned) if self.remedy.is_inside() => {
+                self.end(Outcome::Interrupted)
+            }
+            (Outcome::Running, Event::Abandoned) => self.end(Outcome::Interrupted),
+            (Outcome::Waiting { .. } | Outcome::AtStep { .. }, Event::Abandoned) => {
+                self.end(Outcome::Lost)
+            }
             (
                 _,
                 Event::CaptureClosed { .. }
-                | Event::Called(_)
+                | Event::Called { .. }
                 | Event::Overtaken
                 | Event::Answered(_)
+                | Event::Restored { .. }
+                | Event::Abandoned
                 | Event::Resumed(_),
             ) => Next::Nothing,
         }
@@ -146,10 +168,16 @@ impl Lifecycle {
         asked_ns.is_some() && self.verdict.is_none()
     }
 
+    /// The name of the call under way, of an action of this name. It is the same after a kill.
+    pub fn call_name(&self, action: &str) -> String {
+        format!("{action}.{}", self.calls)
+    }
+
     /// The evidence is there.
     fn prepared(&mut self, now_ns: u64, step: Option<u64>) -> Next {
         let Some(step) = step else { return self.ask(now_ns) };
         self.outcome = Outcome::AtStep { step };
+        self.calls += 1;
         match self.remedy.is_inside() {
             true => {
                 if let Some(observation) = &mut self.observation {
@@ -161,8 +189,23 @@ impl Lifecycle {
         Next::CallRanks { step }
     }
 
+    /// The ranks have acted, or not.
+    fn called(&mut self, now_ns: u64, outcome: Outcome, step: Option<u64>) -> Next {
+        if self.remedy.is_inside() {
+            return self.end(outcome);
+        }
+        let is_surely_not_done = matches!(outcome, Outcome::Refused { .. });
+        if is_surely_not_done && step.is_some() && self.calls < CHECKPOINT_CALLS_MAX {
+            return self.prepared(now_ns, step);
+        }
+        // A checkpoint that failed does not hold a restart up: without it the job dies.
+        self.checkpoint = outcome.to_string();
+        self.ask(now_ns)
+    }
+
     fn ask(&mut self, now_ns: u64) -> Next {
         self.outcome = Outcome::Running;
+        self.calls += 1;
         if let Some(observation) = &mut self.observation {
             observation.asked_ns = Some(now_ns);
         }
@@ -181,7 +224,8 @@ impl Lifecycle {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::ToString;
+    use alloc::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -195,81 +239,148 @@ mod tests {
         Outcome::Finished { said: "done".to_string() }
     }
 
+    fn refused() -> Outcome {
+        Outcome::Refused { why: "no answer".to_string() }
+    }
+
+    fn called(outcome: Outcome) -> Event {
+        Event::Called { outcome, step: Some(20) }
+    }
+
     #[test]
     fn a_restart_waits_for_its_capture_and_its_checkpoint() {
         let (mut lifecycle, next) = begin(Remedy::Restart, Some("cap-1"), None);
         assert_eq!((next, lifecycle.is_observed()), (Next::Nothing, false));
         let next = lifecycle.handle(1, Event::CaptureClosed { step: Some(7) });
         assert_eq!((next, lifecycle.is_observed()), (Next::CallRanks { step: 7 }, false));
-        let next = lifecycle.handle(2, Event::Called(finished()));
+        let next = lifecycle.handle(2, called(finished()));
         assert_eq!((next, lifecycle.is_observed()), (Next::AskTarget, true));
         assert_eq!((lifecycle.checkpoint_step, lifecycle.checkpoint.as_str()), (Some(7), "done"));
         // Neither is asked for twice.
-        assert_eq!(lifecycle.handle(3, Event::Called(finished())), Next::Nothing);
+        assert_eq!(lifecycle.handle(3, called(finished())), Next::Nothing);
         assert_eq!(lifecycle.handle(3, Event::CaptureClosed { step: None }), Next::Nothing);
         lifecycle.handle(4, Event::Answered(finished()));
         assert_eq!((&lifecycle.outcome, lifecycle.is_observed()), (&finished(), true));
     }
 
     #[test]
-    fn a_killed_coordinator_gives_up_what_was_not_asked_for_and_observes_the_rest() {
-        let check = |lifecycle: &Lifecycle, outcome: &str, is_observed: bool| {
+    fn a_checkpoint_that_no_rank_wrote_is_asked_for_once_more() {
+        let (mut lifecycle, next) = begin(Remedy::Restart, None, Some(7));
+        assert_eq!(
+            (next, lifecycle.call_name("act-1")),
+            (Next::CallRanks { step: 7 }, "act-1.1".into())
+        );
+        let next = lifecycle.handle(1, called(refused()));
+        assert_eq!(
+            (next, lifecycle.call_name("act-1")),
+            (Next::CallRanks { step: 20 }, "act-1.2".into())
+        );
+        let next = lifecycle.handle(2, called(refused()));
+        assert_eq!((next, lifecycle.call_name("act-1")), (Next::AskTarget, "act-1.3".into()));
+        assert_eq!(
+            (lifecycle.checkpoint_step, lifecycle.checkpoint.as_str()),
+            (Some(20), "no answer")
+        );
+        // One that some ranks may have written is not.
+        let (mut lifecycle, _) = begin(Remedy::Restart, None, Some(7));
+        let failed = Outcome::Failed { why: "done on 1 of 2 ranks".to_string() };
+        assert_eq!(lifecycle.handle(1, called(failed)), Next::AskTarget);
+        // Nor is a remedy inside the ranks: the policy decides again.
+        let (mut gc, _) = begin(Remedy::Gc, None, Some(7));
+        assert_eq!(gc.handle(1, called(refused())), Next::Nothing);
+        assert_eq!((&gc.outcome, gc.is_observed()), (&refused(), false));
+    }
+
+    #[test]
+    fn a_new_coordinator_takes_up_what_a_killed_one_left() {
+        let restored = |lifecycle: &Lifecycle, acts_once| {
             let mut lifecycle = lifecycle.clone();
-            assert_eq!(lifecycle.handle(9, Event::Restored), Next::Nothing);
-            let found = lifecycle.outcome.to_string();
-            assert!(found.contains(outcome), "{found}");
-            assert_eq!(lifecycle.is_observed(), is_observed, "{found}");
+            let next = lifecycle.handle(9, Event::Restored { acts_once });
+            (next, lifecycle)
         };
         let (mut restart, _) = begin(Remedy::Restart, Some("cap-1"), None);
-        check(&restart, "not run: the coordinator was restarted", false);
+        assert_eq!(restored(&restart, false), (Next::Nothing, restart.clone()));
         restart.handle(1, Event::CaptureClosed { step: Some(7) });
-        check(&restart, "not run: the coordinator was restarted", false);
-        restart.handle(2, Event::Called(finished()));
-        check(&restart, "its next attempt shows", true);
+        assert_eq!(restored(&restart, false), (Next::CallRanks { step: 7 }, restart.clone()));
+        restart.handle(2, called(finished()));
+        // The same call as before.
+        assert_eq!(restored(&restart, true), (Next::AskTarget, restart.clone()));
+        let (next, seen) = restored(&restart, false);
+        assert_eq!(
+            (next, &seen.outcome, seen.is_observed()),
+            (Next::Nothing, &Outcome::Interrupted, true)
+        );
         restart.handle(3, Event::Answered(finished()));
-        check(&restart, "done", true);
+        assert_eq!(restored(&restart, true), (Next::Nothing, restart.clone()));
         let (gc, next) = begin(Remedy::Gc, Some("cap-1"), Some(7));
         assert_eq!(next, Next::CallRanks { step: 7 });
-        check(&gc, "next steps show", true);
+        assert_eq!(restored(&gc, false), (Next::CallRanks { step: 7 }, gc));
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_any_more_is_given_up_or_observed() {
+        let check = |lifecycle: &Lifecycle, outcome: Outcome, is_observed: bool| {
+            let mut lifecycle = lifecycle.clone();
+            assert_eq!(lifecycle.handle(9, Event::Abandoned), Next::Nothing);
+            assert_eq!((&lifecycle.outcome, lifecycle.is_observed()), (&outcome, is_observed));
+        };
+        let (mut restart, _) = begin(Remedy::Restart, Some("cap-1"), None);
+        check(&restart, Outcome::Lost, false);
+        restart.handle(1, Event::CaptureClosed { step: Some(7) });
+        check(&restart, Outcome::Lost, false);
+        restart.handle(2, called(finished()));
+        check(&restart, Outcome::Interrupted, true);
+        check(&begin(Remedy::Gc, None, Some(7)).0, Outcome::Interrupted, true);
     }
 
     proptest! {
         /// Whatever happens, and however often the coordinator is killed between storing a change
-        /// and doing what follows from it, a target is asked at most once.
+        /// and doing what follows from it, a target is asked at most once, or for the same call
+        /// where it acts once; and ranks are called for one step by calls of one name.
         #[test]
         fn a_target_is_asked_at_most_once(
             has_capture: bool,
             step in prop::option::of(1_u64..9),
             is_inside: bool,
-            events in prop::collection::vec((0_usize..6, any::<bool>()), 0..24),
+            acts_once: bool,
+            events in prop::collection::vec((0_usize..8, any::<bool>()), 0..24),
         ) {
             let remedy = if is_inside { Remedy::Gc } else { Remedy::Restart };
             let step = step.or(is_inside.then_some(3));
             let (mut lifecycle, first) = begin(remedy, has_capture.then_some("cap-1"), step);
             let kinds = [
                 Event::CaptureClosed { step },
-                Event::Called(finished()),
+                called(finished()),
+                called(refused()),
                 Event::Overtaken,
                 Event::Answered(finished()),
-                Event::Restored,
+                Event::Restored { acts_once },
+                Event::Abandoned,
                 Event::Resumed(finished()),
             ];
-            let (mut asked, mut called) = (0, 0);
-            let mut done = |next: Next, is_killed: bool| match next {
-                _ if is_killed => {}
-                Next::AskTarget => asked += 1,
-                Next::CallRanks { .. } => called += 1,
+            let (mut asked, mut names, mut calls) = (0, BTreeSet::new(), BTreeSet::new());
+            let mut done = |next: Next, name: String| match next {
+                Next::AskTarget => {
+                    asked += 1;
+                    names.insert(name);
+                }
+                Next::CallRanks { step } => drop(calls.insert((name, step))),
                 Next::Nothing => {}
             };
-            done(first, false);
+            done(first, lifecycle.call_name(""));
             for (kind, is_killed) in events {
                 let next = lifecycle.handle(1, kinds[kind].clone());
-                done(next, is_killed);
                 if is_killed {
-                    prop_assert_eq!(lifecycle.handle(1, Event::Restored), Next::Nothing);
+                    let next = lifecycle.handle(1, Event::Restored { acts_once });
+                    done(next, lifecycle.call_name(""));
+                } else {
+                    done(next, lifecycle.call_name(""));
                 }
             }
-            prop_assert!(asked <= 1 && called <= 1);
+            prop_assert!(asked <= 1 || acts_once);
+            prop_assert!(names.len() <= 1 && calls.len() <= CHECKPOINT_CALLS_MAX as usize);
+            let of_calls: BTreeSet<&String> = calls.iter().map(|(name, _)| name).collect();
+            prop_assert_eq!(of_calls.len(), calls.len(), "a name is of one step");
             prop_assert!(asked == 0 || !is_inside);
             let is_observed = lifecycle.observation.is_some();
             prop_assert!(asked == 0 || is_observed || lifecycle.outcome == finished());

@@ -198,6 +198,14 @@ limits! {
         "Time from a call until all ranks have acted at its step",
         "the call is taken back from the ranks that have not acted",
         "the list of actions";
+    CHECKPOINT_CALLS_MAX: u32 = 2, Count, "coordinator",
+        "Calls for the checkpoint before a restart, where surely no rank has written one",
+        "the restart goes on without a checkpoint",
+        "the list of actions";
+    TAKE_UP_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
+        "Time in which the agents of a job come back to a coordinator that was started again",
+        "the job's actions go on without them",
+        "the list of actions";
     KUBERNETES_SUSPEND_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
         "Time from suspending a job in Kubernetes until it has ended",
         "it is resumed as it is, and the restart has failed",

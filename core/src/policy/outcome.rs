@@ -1,10 +1,9 @@
 //! What came of a decision of the policy.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 
 use super::budgets::Progress;
-use super::remedy::Remedy;
 
 /// What came of a decision; [`Display`] puts it into words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,12 +28,14 @@ pub enum Outcome {
         /// The step.
         step: u64,
     },
-    /// The coordinator was restarted while the restart waited for its capture or its checkpoint.
+    /// The coordinator was restarted before the target was asked, and cannot ask it any more.
     Lost,
     /// When the capture was closed, the incident or its attempt was over.
     Overtaken,
     /// The target is running.
     Running,
+    /// The coordinator was restarted while the target was running, or the ranks acted.
+    Interrupted,
     /// The target finished.
     Finished {
         /// What it said.
@@ -59,40 +60,12 @@ impl Outcome {
             Self::Nothing | Self::Lost | Self::Overtaken => Progress::Dropped,
             Self::Refused { .. } => Progress::Refused,
             // A dry run shows what a restart would have been.
-            Self::DryRun | Self::NoTarget | Self::Finished { .. } | Self::Failed { .. } => {
-                Progress::Made
-            }
-            Self::Waiting { .. } | Self::AtStep { .. } | Self::Running => Progress::UnderWay,
-        }
-    }
-}
-
-impl Outcome {
-    /// What is said of an action whose coordinator was killed before it came to its end; none where
-    /// it had come to it.
-    pub fn after_a_kill(&self, remedy: Remedy) -> Option<Self> {
-        match self {
-            // The order is gone; the policy decides again.
-            Self::Waiting { .. } => Some(Self::Lost),
-            Self::AtStep { .. } if !remedy.is_inside() => Some(Self::Lost),
-            Self::AtStep { .. } => Some(Self::Failed {
-                why: "the coordinator was restarted meanwhile: whether the ranks acted, the \
-                      job's next steps show"
-                    .to_string(),
-            }),
-            Self::Running => Some(Self::Failed {
-                why: "the coordinator was restarted meanwhile: whether the job was restarted, its \
-                      next attempt shows"
-                    .to_string(),
-            }),
-            Self::Nothing
-            | Self::DryRun
+            Self::DryRun
             | Self::NoTarget
-            | Self::Lost
-            | Self::Overtaken
+            | Self::Interrupted
             | Self::Finished { .. }
-            | Self::Refused { .. }
-            | Self::Failed { .. } => None,
+            | Self::Failed { .. } => Progress::Made,
+            Self::Waiting { .. } | Self::AtStep { .. } | Self::Running => Progress::UnderWay,
         }
     }
 }
@@ -109,6 +82,9 @@ impl Display for Outcome {
                 .write_str("not run: the coordinator was restarted before its target was asked"),
             Self::Overtaken => formatter.write_str("not run: its reason is gone"),
             Self::Running => formatter.write_str("running"),
+            Self::Interrupted => formatter.write_str(
+                "the coordinator was restarted meanwhile: the job shows what came of it",
+            ),
             Self::Finished { said } => formatter.write_str(said),
             Self::Refused { why } | Self::Failed { why } => formatter.write_str(why),
         }

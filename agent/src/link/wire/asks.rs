@@ -14,7 +14,7 @@ use super::{Outgoing, message};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemedyRequest {
     /// Which action.
-    pub(crate) action_id: String,
+    pub(crate) call_id: String,
     /// Which tapes.
     pub(crate) tape_ids: Vec<String>,
     /// What is asked for, or why it cannot be.
@@ -39,7 +39,7 @@ pub(crate) enum BadAsk {
 pub(super) fn request(raw: v1::RemedyRequest) -> RemedyRequest {
     let ask = ask(&raw);
     let valid = Duration::from_millis(u64::from(raw.valid_ms));
-    RemedyRequest { action_id: raw.action_id, tape_ids: raw.tape_ids, ask, valid, read_ns: None }
+    RemedyRequest { call_id: raw.call_id, tape_ids: raw.tape_ids, ask, valid, read_ns: None }
 }
 
 fn ask(raw: &v1::RemedyRequest) -> Result<Ask, BadAsk> {
@@ -64,7 +64,7 @@ fn ask(raw: &v1::RemedyRequest) -> Result<Ask, BadAsk> {
 }
 
 /// What became of an action for one tape.
-pub(crate) fn remedy_answer(action_id: &str, tape_id: &str, answer: &Answer) -> Outgoing {
+pub(crate) fn remedy_answer(call_id: &str, tape_id: &str, answer: &Answer) -> Outgoing {
     let outcome = match answer.outcome {
         Outcome::Armed => v1::RemedyOutcome::Armed,
         Outcome::Withdrawn => v1::RemedyOutcome::Withdrawn,
@@ -75,7 +75,7 @@ pub(crate) fn remedy_answer(action_id: &str, tape_id: &str, answer: &Answer) -> 
         Outcome::Signalled => v1::RemedyOutcome::Signalled,
     };
     message(v1::agent_message::Body::RemedyAnswer(v1::RemedyAnswer {
-        action_id: action_id.to_string(),
+        call_id: call_id.to_string(),
         tape_id: tape_id.to_string(),
         outcome: outcome.into(),
         step: answer.step,

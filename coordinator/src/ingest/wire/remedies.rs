@@ -12,7 +12,7 @@ use crate::state::messages::RemedyAnswer;
 /// Asks an agent for a remedy. Only ranks that offer something may be asked: their agents know the
 /// message.
 pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
-    let RemedyRequest { action, tape_ids, ask, valid } = request;
+    let RemedyRequest { call, tape_ids, ask, valid } = request;
     let (remedy, step, signal) = match ask {
         Ask::Remedy { remedy: Remedy::Gc, step } => (v1::Remedy::Gc, step, None),
         Ask::Remedy { remedy: Remedy::EmptyCache, step } => (v1::Remedy::EmptyCache, step, None),
@@ -28,7 +28,7 @@ pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
         Some(Signal::SigInt) => v1::RemedySignal::Int,
     };
     message(v1::coordinator_message::Body::RemedyRequest(v1::RemedyRequest {
-        action_id: action,
+        call_id: call,
         tape_ids,
         remedy: remedy.into(),
         step,
@@ -49,14 +49,14 @@ pub(super) fn offers(said: impl Iterator<Item = v1::Remedy>) -> Offers {
     said.filter_map(offer).collect()
 }
 
-/// What became of an action for one rank.
+/// What became of a call for one rank.
 ///
 /// # Errors
 /// The bound it breaks.
 pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage> {
-    let action = id(&raw.action_id)?;
-    if Kind::of(&action) != Some(Kind::Action) {
-        return Err(BadMessage::ActionName(action));
+    let call = id(&raw.call_id)?;
+    if Kind::of(&call) != Some(Kind::Action) {
+        return Err(BadMessage::ActionName(call));
     }
     let outcome = match raw.outcome() {
         v1::RemedyOutcome::Armed => Outcome::Armed,
@@ -68,7 +68,7 @@ pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage>
         v1::RemedyOutcome::Signalled => Outcome::Signalled,
     };
     Ok(RemedyAnswer {
-        action,
+        call,
         tape_id: id(&raw.tape_id)?,
         answer: Answer {
             outcome,
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn an_answer_is_taken_within_its_bounds() {
         let raw = v1::RemedyAnswer {
-            action_id: "act-0000001".to_string(),
+            call_id: "act-0000001.1".to_string(),
             tape_id: "t".to_string(),
             outcome: v1::RemedyOutcome::Done.into(),
             step: 20,
@@ -97,7 +97,7 @@ mod tests {
             detail: "a\nb".to_string(),
         };
         let taken = answer(&raw).unwrap();
-        assert_eq!((taken.action.as_str(), taken.tape_id.as_str()), ("act-0000001", "t"));
+        assert_eq!((taken.call.as_str(), taken.tape_id.as_str()), ("act-0000001.1", "t"));
         let expected = Answer {
             outcome: Outcome::Done,
             step: 20,
@@ -110,8 +110,8 @@ mod tests {
             change(&mut raw);
             answer(&raw)
         };
-        assert!(of(|raw| raw.action_id = "cap-0000001".to_string()).is_err());
-        assert!(of(|raw| raw.action_id = "act-".repeat(90)).is_err());
+        assert!(of(|raw| raw.call_id = "cap-0000001".to_string()).is_err());
+        assert!(of(|raw| raw.call_id = "act-".repeat(90)).is_err());
         assert!(of(|raw| raw.tape_id.clear()).is_err());
         assert!(of(|raw| raw.step = u64::MAX).is_err());
         // An outcome of a later version.
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn a_request_says_what_is_asked_for() {
         let said = |ask| {
-            let (action, valid) = ("act-0000001".to_string(), Duration::from_secs(5));
-            let request = RemedyRequest { action, tape_ids: vec!["t".to_string()], ask, valid };
+            let (call, valid) = ("act-0000001.1".to_string(), Duration::from_secs(5));
+            let request = RemedyRequest { call, tape_ids: vec!["t".to_string()], ask, valid };
             match remedy_request(request).body {
                 Some(v1::coordinator_message::Body::RemedyRequest(raw)) => {
                     (raw.remedy(), raw.step, raw.signal(), raw.valid_ms)

@@ -2,7 +2,9 @@
 //! a restart waits for, and signals.
 //!
 //! A call that several actions need, because a restart has several targets, is made once. When a
-//! call is over is decided in core ([`memtape_core::action::call`]).
+//! call is over is decided in core ([`memtape_core::action::call`]). Agents tell calls apart by
+//! their names, and follow each once: a coordinator that is started again repeats a call under its
+//! name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +28,9 @@ use crate::state::messages::RemedyAnswer;
 /// A call under way. Bounded by the policy: each belongs to an action that it allowed.
 #[derive(Debug)]
 pub(super) struct RankCall {
-    /// The actions that wait for it; the first one's name is that of the call.
+    /// Its name, from the first of the actions.
+    name: String,
+    /// The actions that wait for it.
     actions: Vec<String>,
     serial: u32,
     ask: Ask,
@@ -74,8 +78,10 @@ impl Actions {
             Ask::Signal(_) | Ask::Withdraw => None,
         };
         let call = Call::new(context.now.mono_ns, step, tapes.keys().copied());
+        let known = self.actions.iter().rev().find(|record| record.id == action);
+        let name = known.map(|record| record.lifecycle.call_name(action)).unwrap_or_default();
         let actions = vec![action.to_string()];
-        let call = RankCall { actions, serial, ask, tapes, call };
+        let call = RankCall { name, actions, serial, ask, tapes, call };
         call.send(context, ask);
         self.calls.push(call);
     }
@@ -90,9 +96,7 @@ impl Actions {
         jobs: &Jobs,
     ) {
         let Some((serial, rank)) = jobs.tape_on(context, node, &said.tape_id) else { return };
-        let is_meant = |known: &&mut RankCall| {
-            known.serial == serial && known.actions.first() == Some(&said.action)
-        };
+        let is_meant = |known: &&mut RankCall| known.serial == serial && known.name == said.call;
         if let Some(known) = self.calls.iter_mut().find(is_meant) {
             known.call.answered(rank, &said.answer);
         }
@@ -149,7 +153,10 @@ impl Actions {
                 Ask::Signal(_) => Event::Answered(outcome.clone()),
                 // The growth may have ended meanwhile, or the attempt.
                 Ask::Remedy { .. } if !self.is_due(action, incidents, jobs) => Event::Overtaken,
-                Ask::Remedy { .. } | Ask::Withdraw => Event::Called(outcome.clone()),
+                Ask::Remedy { .. } | Ask::Withdraw => Event::Called {
+                    outcome: outcome.clone(),
+                    step: self.step_for(jobs, call.serial, Remedy::Restart),
+                },
             };
             self.advance(context, action, event);
         }
@@ -163,11 +170,10 @@ impl RankCall {
         for (node, tape_id) in self.tapes.values() {
             of_node.entry(node).or_default().push(tape_id.clone());
         }
-        let action = self.actions.first().cloned().unwrap_or_default();
         for (node, tapes) in of_node {
             for tape_ids in tapes.chunks(TAPES_PER_REQUEST_MAX) {
                 let request = RemedyRequest {
-                    action: action.clone(),
+                    call: self.name.clone(),
                     tape_ids: tape_ids.to_vec(),
                     ask,
                     valid: Duration::from_secs(CALL_ANSWER_SECONDS_MAX),

@@ -4,7 +4,8 @@
 //! written down twice in a row. Dry run is the default: what would be done is shown. The lifecycle
 //! of an action is core's ([`memtape_core::action::Lifecycle`]): each change is stored, and what
 //! follows from it is done then. What a decision rests on is gathered in `facts.rs`, ranks are
-//! called in `calls.rs`, jobs observed in `observing.rs`, and decisions audited in `auditing.rs`.
+//! called in `calls.rs`, jobs observed in `observing.rs`, decisions audited in `auditing.rs`, and
+//! what an earlier process left is taken up in `taking_up.rs`.
 //! The targets are in `restart/`.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +33,7 @@ use crate::state::counters::Count;
 use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::Attempt;
 use crate::store::clock::StoreClock;
 use crate::store::{Changes, Store};
 
@@ -39,6 +41,7 @@ mod auditing;
 mod calls;
 mod facts;
 mod observing;
+mod taking_up;
 
 /// A capture of this age still shows what a restart would take away.
 const FRESH_NS: i64 = 60_000_000_000;
@@ -57,8 +60,8 @@ pub(crate) struct Actions {
     calls: Vec<RankCall>,
     /// Incidents because of which a person has approved a restart.
     approved: facts::Approved,
-    /// Restarts during which an earlier process was killed, until their targets look at them.
-    left: Vec<String>,
+    /// What an earlier process left.
+    left: taking_up::Left,
     /// Measures the times of observations: it runs while a coordinator does.
     clock: StoreClock,
     audited: Audited,
@@ -108,18 +111,9 @@ impl Actions {
         mut records: Vec<ActionRecord>,
         store: &Store,
     ) -> Self {
-        let (mut ids, clock, mut left) = (Ids::default(), store.clock(), Vec::new());
-        for action in &mut records {
-            ids.seen(&action.id);
-            let before = action.lifecycle.clone();
-            if before.outcome == Outcome::Running {
-                left.push(action.id.clone());
-            }
-            action.lifecycle.handle(observing::now_ns(clock, now), Event::Restored);
-            if action.lifecycle != before {
-                store.write(Changes::of(action), Box::new(|_| {}));
-            }
-        }
+        let (mut ids, clock) = (Ids::default(), store.clock());
+        records.iter().for_each(|action| ids.seen(&action.id));
+        let left = taking_up::Left::new(now, clock, &mut records, store);
         let mut policy = Policy::new(config.policy.clone());
         for (action, progress) in counted(&records) {
             // What was only shown spends nothing of what is really done.
@@ -159,47 +153,6 @@ impl Actions {
         self.actions.iter()
     }
 
-    /// Restarts that an earlier process may have left half done, for their targets to finish.
-    pub(crate) fn take_left(&mut self) -> Vec<Work> {
-        let left = std::mem::take(&mut self.left);
-        let records = self.actions.iter().filter(|record| left.contains(&record.id));
-        let work = |record: &ActionRecord| {
-            let is_meant = |target: &&Arc<dyn Target>| record.kind == target.kind();
-            let Some(target) = self.targets.iter().find(is_meant).cloned() else {
-                let (action, kind) = (&record.id, record.kind.as_str());
-                tracing::error!(
-                    action,
-                    kind,
-                    "a restart was cut short, and its target is not \
-                    configured any more: inspect the job"
-                );
-                return None;
-            };
-            let owner = record.owner.clone();
-            let order = Box::new(Order {
-                action: record.id.clone(),
-                incident: record.incident_id.clone(),
-                job: record.job.clone(),
-                attempt: record.attempt,
-                node: record.node.clone(),
-                namespace: owner.as_ref().map(|of| of.namespace.clone()).unwrap_or_default(),
-                owner_uid: owner.as_ref().map(|of| of.uid),
-                owner,
-                wall_ns: record.wall_ns,
-                ..Order::default()
-            });
-            Some(Work::Resume { target, order })
-        };
-        records.filter_map(work).collect()
-    }
-
-    /// A target has finished what was left half done, if anything was.
-    pub(crate) fn resumed(&mut self, context: &mut Context, action: &str, done: Option<Outcome>) {
-        if let Some(outcome) = done {
-            self.advance(context, action, Event::Resumed(outcome));
-        }
-    }
-
     /// Considers what to do about one incident.
     pub(crate) fn consider(
         &mut self,
@@ -233,30 +186,9 @@ impl Actions {
 
     fn propose(&mut self, now: Now, incident: &Incident, jobs: &Jobs) -> Proposal {
         let attempt = jobs.get(incident.serial);
-        let number = incident.growth.rank;
-        let rank = attempt.and_then(|attempt| attempt.ranks.get(&number));
-        let facts = self.facts(now, incident, jobs);
-        let owner = facts.owner.cloned();
-        let decision = self.policy.decide(now.mono_ns, &facts);
-        let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
-        let order = Order {
-            action: String::new(),
-            incident: incident.id.clone(),
-            job: incident.job.clone(),
-            attempt: incident.attempt,
-            rank: number,
-            node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
-            owner_uid: owner.as_ref().map(|owner| owner.uid),
-            namespace: owner.as_ref().map(|owner| owner.namespace.clone()).unwrap_or_default(),
-            owner,
-            slurm_job: workload.slurm_job,
-            pod: workload.pod,
-            pod_uid: workload.pod_uid,
-            class: incident.class().as_str().to_string(),
-            sentence: incident.sentence(),
-            why: decision.to_string(),
-            wall_ns: now.wall_ns,
-        };
+        let decision = self.policy.decide(now.mono_ns, &self.facts(now, incident, jobs));
+        let order =
+            Order { why: decision.to_string(), wall_ns: now.wall_ns, ..order(incident, attempt) };
         let is_dry_run = self.policy.mode(&incident.job, incident.class()) == Mode::DryRun;
         let observation = observing::begin(incident, attempt);
         Proposal { serial: incident.serial, decision, is_dry_run, order, observation }
@@ -463,6 +395,30 @@ impl Actions {
             }
         }
         context.write(changes);
+    }
+}
+
+/// What a target is given because of an incident, without a name, a reason and a time.
+fn order(incident: &Incident, attempt: Option<&Attempt>) -> Order {
+    let number = incident.growth.rank;
+    let rank = attempt.and_then(|attempt| attempt.ranks.get(&number));
+    let owner = attempt.and_then(|attempt| attempt.record.owner.clone());
+    let workload = rank.map(|rank| rank.record.workload.clone()).unwrap_or_default();
+    Order {
+        incident: incident.id.clone(),
+        job: incident.job.clone(),
+        attempt: incident.attempt,
+        rank: number,
+        node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
+        owner_uid: owner.as_ref().map(|owner| owner.uid),
+        namespace: owner.as_ref().map(|owner| owner.namespace.clone()).unwrap_or_default(),
+        owner,
+        slurm_job: workload.slurm_job,
+        pod: workload.pod,
+        pod_uid: workload.pod_uid,
+        class: incident.class().as_str().to_string(),
+        sentence: incident.sentence(),
+        ..Order::default()
     }
 }
 
