@@ -363,6 +363,7 @@ impl Coordinator {
                 }
                 // The worker is gone when the coordinator stops.
                 Effect::Start(work) => drop(self.works.send(work)),
+                Effect::Prove { kind, verdict } => counters.prove(kind, verdict),
                 Effect::Count(count, more) => counters.add(count, more),
                 Effect::Lose(loss, more) => counters.lose(loss, more),
                 Effect::RequestCapture { serial, reason, step, asker } => {

@@ -203,6 +203,7 @@ fn age_bucket(bucket: &diagnosis::Bucket) -> AgeBucket {
 }
 
 fn action(record: &records::ActionRecord) -> Action {
+    let gain = record.lifecycle.gain().unwrap_or_default();
     let record = record.clone();
     Action {
         id: record.id,
@@ -215,8 +216,10 @@ fn action(record: &records::ActionRecord) -> Action {
         why: record.why,
         wall_ns: record.wall_ns,
         outcome: record.lifecycle.outcome.to_string(),
-        checkpoint: record.lifecycle.checkpoint,
+        checkpoint: record.lifecycle.checkpoint.clone(),
         verdict: record.lifecycle.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
-        proof: record.lifecycle.verdict.map(|it| it.why().to_string()).unwrap_or_default(),
+        proof: record.lifecycle.proof().unwrap_or_default(),
+        steps_lost: gain.steps_lost,
+        saved_seconds: gain.saved_ns.map(|saved_ns| saved_ns / 1_000_000_000),
     }
 }

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use memtape_core::action::VerdictKind;
+use memtape_proto::api::ActionKind;
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 /// Something that was done.
@@ -25,11 +27,8 @@ pub(crate) enum Count {
     ActionsDryRun,
     ActionsDeclined,
     ActionsFailed,
-    /// Verdicts about restarts.
-    ActionsHelped,
-    ActionsNoEffect,
-    ActionsWorse,
-    ActionsUnknown,
+    /// Seconds of training that actions saved, at most.
+    TrainingSecondsSaved,
 }
 
 /// Why something is not there; by these names in the metrics.
@@ -104,6 +103,8 @@ pub(crate) enum Loss {
 pub(crate) struct Counters {
     counts: [AtomicU64; Count::COUNT],
     losses: [AtomicU64; Loss::COUNT],
+    /// Verdicts about actions, by how they were carried out.
+    verdicts: [[AtomicU64; VerdictKind::VARIANTS.len()]; ActionKind::VARIANTS.len()],
 }
 
 impl Counters {
@@ -113,6 +114,22 @@ impl Counters {
 
     pub(crate) fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Relaxed)
+    }
+
+    /// One verdict about an action of this kind.
+    pub(crate) fn prove(&self, kind: ActionKind, verdict: VerdictKind) {
+        let of_kind = self.verdicts.get(kind as usize);
+        if let Some(counter) = of_kind.and_then(|of_kind| of_kind.get(verdict as usize)) {
+            saturate(counter, 1);
+        }
+    }
+
+    /// Every verdict about every kind of action, with its count.
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = (ActionKind, VerdictKind, u64)> {
+        ActionKind::VARIANTS.iter().zip(&self.verdicts).flat_map(|(kind, of_kind)| {
+            let verdicts = VerdictKind::VARIANTS.iter().zip(of_kind);
+            verdicts.map(|(verdict, count)| (*kind, *verdict, count.load(Relaxed)))
+        })
     }
 
     pub(crate) fn lose(&self, loss: Loss, more: u64) {

@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtape_core::action::Observation;
 use memtape_core::action::remedy::Ask;
+use memtape_core::action::{Observation, VerdictKind};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
 use memtape_core::policy::{Decision, Outcome};
+use memtape_proto::api::ActionKind;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::clock::Now;
@@ -54,6 +55,8 @@ pub(crate) enum Effect {
     AskToComeAgain { node: String },
     /// Hand out work that takes its time.
     Start(Work),
+    /// Count a verdict about an action.
+    Prove { kind: ActionKind, verdict: VerdictKind },
     /// Count something that was done.
     Count(Count, u64),
     /// Count something that was refused, dropped or lost.

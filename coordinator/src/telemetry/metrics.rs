@@ -284,18 +284,23 @@ fn action_families(view: &MetricsView) -> Vec<Family> {
         row("result", "declined", Count::ActionsDeclined),
         row("result", "failed", Count::ActionsFailed),
     ];
-    let verdicts = [
-        row("verdict", "helped", Count::ActionsHelped),
-        row("verdict", "no_effect", Count::ActionsNoEffect),
-        row("verdict", "worse", Count::ActionsWorse),
-        row("verdict", "unknown", Count::ActionsUnknown),
-    ];
+    let verdicts = view.counters.verdicts().map(|(kind, verdict, count)| {
+        let (target, verdict) = (kind.as_str().to_string(), verdict.as_str().replace(' ', "_"));
+        (vec![("target", target), ("verdict", verdict)], count as f64)
+    });
+    let saved = view.counters.get(Count::TrainingSecondsSaved) as f64;
     vec![
-        counter("memtape_actions", "Restart decisions by result", results.to_vec()),
+        counter("memtape_action_decisions", "Decisions about jobs by result", results.to_vec()),
         counter(
-            "memtape_action_verdicts",
-            "Restarts by what the job's next attempt showed",
-            verdicts.to_vec(),
+            "memtape_actions",
+            "Actions on jobs by whether the job shows that they helped",
+            verdicts.collect(),
+        ),
+        counter(
+            "memtape_training_seconds_saved",
+            "Training that actions saved, at most: a job that writes checkpoints by itself would \
+             have lost less",
+            vec![(Labels::new(), saved)],
         ),
     ]
 }

@@ -83,7 +83,7 @@ async fn a_restart_has_a_verdict_when_the_next_attempt_shows_it() {
     let proof = action["proof"].as_str().unwrap();
     assert!(proof.contains(", 512 MiB at step 40 of the next attempt; "), "{proof}");
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
-    let line = "memtape_action_verdicts_total{verdict=\"helped\"} 1";
+    let line = "memtape_actions_total{target=\"command\",verdict=\"helped\"} 1";
     assert!(text.contains(line), "no {line} in {text}");
     let (_, audit) = running.get("/api/v1/audit").await;
     assert!(audit.to_string().contains("\"verdict\""), "{audit}");

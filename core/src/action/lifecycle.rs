@@ -11,7 +11,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use super::{Observation, Verdict};
+use super::{Gain, Observation, Verdict};
 use crate::limits::CHECKPOINT_CALLS_MAX;
 use crate::policy::Outcome;
 use crate::policy::remedy::Remedy;
@@ -168,6 +168,18 @@ impl Lifecycle {
         asked_ns.is_some() && self.verdict.is_none()
     }
 
+    /// What the verdict rests on and what the action was worth, in a sentence; none before.
+    pub fn proof(&self) -> Option<String> {
+        let verdict = self.verdict.as_ref()?;
+        let gain = self.gain().unwrap_or_default();
+        Some(format!("{}{gain}", verdict.why()))
+    }
+
+    /// What it was worth; none before the verdict.
+    pub fn gain(&self) -> Option<Gain> {
+        Some(Gain::of(self.observation.as_ref()?, self.verdict.as_ref()?))
+    }
+
     /// The name of the call under way, of an action of this name. It is the same after a kill.
     pub fn call_name(&self, action: &str) -> String {
         format!("{action}.{}", self.calls)
@@ -197,6 +209,10 @@ impl Lifecycle {
         let is_surely_not_done = matches!(outcome, Outcome::Refused { .. });
         if is_surely_not_done && step.is_some() && self.calls < CHECKPOINT_CALLS_MAX {
             return self.prepared(now_ns, step);
+        }
+        let is_written = matches!(outcome, Outcome::Finished { .. });
+        if let Some(observation) = &mut self.observation {
+            observation.step = self.checkpoint_step.filter(|_| is_written);
         }
         // A checkpoint that failed does not hold a restart up: without it the job dies.
         self.checkpoint = outcome.to_string();

@@ -10,6 +10,7 @@
 use super::verdict::{Measure, Memory, Verdict, Why};
 use crate::limits::{ACTION_RETURN_SECONDS_MAX, ACTION_STEPS_SECONDS_MAX};
 use crate::policy::remedy::Remedy;
+use crate::snapshot::Frame;
 
 /// Steps of the next attempt that show its memory: more than the warm-up of an allocator takes.
 pub(super) const PROOF_STEPS: u64 = 20;
@@ -35,8 +36,20 @@ pub struct Observation {
     pub before: Option<Memory>,
     /// Bytes by which it has grown.
     pub grown_bytes: u64,
-    /// The step at which the ranks act; none where none was chosen.
+    /// Bytes that each step keeps; 0 where that is not known.
+    pub bytes_per_step: u64,
+    /// Duration of a step before the action, in nanoseconds; none where it is not known.
+    pub step_ns: Option<u64>,
+    /// Time until the device is full before the action, in nanoseconds; none where that is not
+    /// known.
+    pub oom_in_ns: Option<u64>,
+    /// The line of code that holds what grew; none where it is not known.
+    pub line: Option<LineSeen>,
+    /// The step at which the ranks act; of a restart, that of the checkpoint that all have written.
+    /// None where there is none.
     pub step: Option<u64>,
+    /// The newest step that the rank made in the attempt that is acted on.
+    pub last_step: u64,
     /// When the target or the ranks were asked, in nanoseconds; none before.
     pub asked_ns: Option<u64>,
     /// When the next attempt was first seen, in nanoseconds.
@@ -45,6 +58,19 @@ pub struct Observation {
     pub next: Option<u32>,
     /// The first step of the next attempt that was seen.
     pub first_step: Option<FirstStep>,
+}
+
+/// What a line of code holds on the device, as censuses show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct LineSeen {
+    /// The line.
+    pub frame: Frame,
+    /// Bytes before the action; none where no census has it.
+    pub before_bytes: Option<u64>,
+    /// Bytes at the verdict; none where there was no census since.
+    pub after_bytes: Option<u64>,
 }
 
 /// A step, and when it was seen.
@@ -58,14 +84,25 @@ pub struct FirstStep {
     pub seen_ns: u64,
 }
 
+/// What is observed of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The rank.
+    pub rank: u32,
+    /// Its device.
+    pub device: u8,
+    /// A line of code.
+    pub line: Option<&'a Frame>,
+}
+
 /// What the observation asks of a job.
 pub trait Job {
     /// Is this attempt over?
     fn is_over(&self, serial: u32) -> bool;
-    /// This attempt, as this device of this rank shows it.
-    fn attempt(&self, serial: u32, rank: u32, device: u8) -> Option<Seen>;
-    /// The first attempt after this one, as this device of this rank shows it.
-    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Seen>;
+    /// This attempt.
+    fn attempt(&self, serial: u32, of: Subject<'_>) -> Option<Seen>;
+    /// The first attempt after this one.
+    fn successor(&self, serial: u32, of: Subject<'_>) -> Option<Seen>;
 }
 
 /// An attempt at a job, as one device of one rank shows it.
@@ -77,6 +114,8 @@ pub struct Seen {
     pub step: u64,
     /// The memory of its device at the newest step.
     pub memory: Option<Memory>,
+    /// What the line held at the newest census of the device, and the step of that.
+    pub line: Option<(u64, u64)>,
     /// A request for memory failed in it.
     pub has_failed_request: bool,
     /// How it ended.
@@ -105,14 +144,16 @@ impl Observation {
 
     /// The proof of a remedy inside the ranks.
     fn look_inside(&mut self, now_ns: u64, asked_ns: u64, job: &impl Job) -> Option<Verdict> {
-        let Some(seen) = job.attempt(self.serial, self.rank, self.device) else {
+        let Some(seen) = job.attempt(self.serial, self.subject()) else {
             return Some(Verdict::Unknown(Why::Gone { steps: 0 }));
         };
         let at_step = self.step.unwrap_or(0);
+        self.last_step = seen.step.max(self.last_step);
         if seen.step < at_step {
             // The memory at the last step before.
             self.before = seen.memory.or(self.before);
         }
+        self.note_line(seen.line.filter(|(step, _)| *step >= at_step));
         let steps = seen.step.saturating_sub(at_step);
         if seen.ended == Some(Ended::Died) {
             return Some(Verdict::Worse(Why::DiedInside { steps }));
@@ -135,7 +176,10 @@ impl Observation {
     /// The proof of a restart.
     fn look_at_next(&mut self, now_ns: u64, asked_ns: u64, job: &impl Job) -> Option<Verdict> {
         let waited_ns = now_ns.saturating_sub(asked_ns);
-        let Some(next) = job.successor(self.serial, self.rank, self.device) else {
+        if let Some(own) = job.attempt(self.serial, self.subject()) {
+            self.last_step = own.step.max(self.last_step);
+        }
+        let Some(next) = job.successor(self.serial, self.subject()) else {
             let is_late = waited_ns >= ACTION_RETURN_SECONDS_MAX * SECOND_NS;
             return is_late.then(|| match job.is_over(self.serial) {
                 true => Verdict::Worse(Why::NotBack { waited_ns }),
@@ -143,6 +187,7 @@ impl Observation {
             });
         };
         self.next = Some(next.serial);
+        self.note_line(next.line);
         let begun_ns = *self.begun_ns.get_or_insert(now_ns);
         if next.step > 0 {
             self.first_step.get_or_insert(FirstStep { step: next.step, seen_ns: now_ns });
@@ -166,6 +211,18 @@ impl Observation {
         let waited_ns = now_ns.saturating_sub(begun_ns);
         let is_late = waited_ns >= ACTION_STEPS_SECONDS_MAX * SECOND_NS;
         is_late.then_some(Verdict::Worse(Why::Stuck { steps, waited_ns }))
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        let line = self.line.as_ref().map(|line| &line.frame);
+        Subject { rank: self.rank, device: self.device, line }
+    }
+
+    /// Notes what the line holds after the action, by the step of a census and its bytes.
+    fn note_line(&mut self, seen: Option<(u64, u64)>) {
+        if let (Some(line), Some((_, bytes))) = (&mut self.line, seen) {
+            line.after_bytes = Some(bytes);
+        }
     }
 
     /// Compares the memory; none where one of both is not known.
@@ -209,12 +266,12 @@ mod tests {
             self.is_over
         }
 
-        fn attempt(&self, serial: u32, _rank: u32, _device: u8) -> Option<Seen> {
+        fn attempt(&self, serial: u32, _of: Subject<'_>) -> Option<Seen> {
             assert_eq!(serial, 3);
             self.own
         }
 
-        fn successor(&self, serial: u32, _rank: u32, _device: u8) -> Option<Seen> {
+        fn successor(&self, serial: u32, _of: Subject<'_>) -> Option<Seen> {
             assert_eq!(serial, 3);
             self.next
         }
@@ -222,7 +279,7 @@ mod tests {
 
     fn memory(step: u64, mib: u64) -> Memory {
         let [min_bytes, peak_bytes, reserved_bytes] = [mib, mib + 50, mib + 100].map(|it| it * MIB);
-        Memory { step, min_bytes, peak_bytes, reserved_bytes }
+        Memory { step, min_bytes, peak_bytes, reserved_bytes, retries: 0 }
     }
 
     fn observation() -> Observation {
@@ -313,6 +370,10 @@ mod tests {
         let same = "no effect: per-step minimum 1.07 GiB at step 409, 1.07 GiB at step 430; peak \
                     1.12 GiB, then 1.12 GiB; reserved 1.17 GiB, then 1.17 GiB";
         check(&[before.clone(), (3, own(430, 1100))], Some(same));
+        let mut of_retries = before.clone();
+        of_retries.1.own.as_mut().unwrap().memory.as_mut().unwrap().retries = 7;
+        let retried = &alloc::format!("{helped}; retries 7, then 0");
+        check(&[of_retries, (3, own(430, 400))], Some(retried));
         let ended = |ended| {
             let seen = Seen { step: 415, ended: Some(ended), ..Seen::default() };
             (3, OneRank { own: Some(seen), ..OneRank::default() })
@@ -337,7 +398,7 @@ mod tests {
             ended in prop::option::of(prop::sample::select(&[Ended::Finished, Ended::Died][..])),
         ) {
             let memory = mib.map(|mib| memory(step, mib));
-            let last = Seen { serial: 4, step, memory, has_failed_request, ended };
+            let last = Seen { serial: 4, step, memory, has_failed_request, ended, line: None };
             let first = Seen { step: step.min(1), ..Seen::default() };
             let job = |seen| {
                 let next = Some(seen).filter(|_| has_next);

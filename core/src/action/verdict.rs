@@ -19,10 +19,14 @@ pub struct Memory {
     pub peak_bytes: u64,
     /// Highest bytes the allocator held in the step.
     pub reserved_bytes: u64,
+    /// Failed `cudaMalloc` calls in the attempt until then.
+    pub retries: u64,
 }
 
 /// Whether an action helped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumDiscriminants)]
+#[strum_discriminants(name(VerdictKind), derive(strum::VariantArray))]
+#[strum_discriminants(doc = "Whether an action helped, without what that rests on.")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Verdict {
@@ -159,18 +163,25 @@ pub enum Why {
 impl Verdict {
     /// The name a user meets.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Helped(_) => "helped",
-            Self::NoEffect(_) => "no effect",
-            Self::Worse(_) => "worse",
-            Self::Unknown(_) => "unknown",
-        }
+        VerdictKind::from(self).as_str()
     }
 
     /// What it rests on.
     pub fn why(&self) -> &Why {
         match self {
             Self::Helped(why) | Self::NoEffect(why) | Self::Worse(why) | Self::Unknown(why) => why,
+        }
+    }
+}
+
+impl VerdictKind {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Helped => "helped",
+            Self::NoEffect => "no effect",
+            Self::Worse => "worse",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -249,5 +260,9 @@ fn write_figures(
         bytes(after.peak_bytes),
         bytes(before.reserved_bytes),
         bytes(after.reserved_bytes)
-    )
+    )?;
+    match (before.retries, after.retries) {
+        (0, 0) => Ok(()),
+        (before, after) => write!(formatter, "; retries {before}, then {after}"),
+    }
 }

@@ -45,6 +45,12 @@ pub struct Action {
     pub verdict: String,
     /// What the verdict rests on, in a sentence.
     pub proof: String,
+    /// Steps that the next attempt had to make again; none where that is not known.
+    pub steps_lost: Option<u64>,
+    /// Training that it saved, at most, in seconds: of a restart that helped all until its
+    /// checkpoint, of a remedy inside the ranks the time by which the device is full later. None
+    /// where that is not known.
+    pub saved_seconds: Option<u64>,
 }
 
 /// How an action is carried out.

@@ -3,9 +3,13 @@
 //! What the verdict rests on is core's ([`memtape_core::action`]); this file says what jobs are and
 //! stores what was seen. Times are of the store's clock, which stands while no coordinator runs.
 
-use memtape_core::action::{self, Ended, Lifecycle, Measure, Memory, Observation, Seen, Verdict};
+use memtape_core::action::{self, Ended, Lifecycle, LineSeen, Measure, Memory};
+use memtape_core::action::{Observation, Seen, Subject, Verdict};
+use memtape_core::detector::Layer;
 use memtape_core::incident::Incident;
 use memtape_core::policy::Proof;
+use memtape_core::snapshot::Frame;
+use memtape_proto::api::Named;
 
 use crate::clock::Now;
 use crate::records::{ActionRecord, Cause, StepRow};
@@ -16,6 +20,8 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::store::Changes;
 use crate::store::clock::StoreClock;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// A job, as an observation sees it.
 struct Observed<'a> {
@@ -34,9 +40,15 @@ impl Actions {
             let job = Observed { jobs, job: &record.job };
             record.lifecycle.verdict = observation.look(now_ns, &job);
             if let Some(verdict) = &record.lifecycle.verdict {
-                context.count(count(verdict));
-                tracing::info!(action = %record.id, job = ?record.job, "{verdict}");
-                let subject = format!("{} {}: {verdict}", record.job, record.id);
+                if let Named::Known(kind) = record.kind {
+                    context.push(Effect::Prove { kind, verdict: verdict.into() });
+                }
+                let saved_ns = record.lifecycle.gain().and_then(|gain| gain.saved_ns).unwrap_or(0);
+                context.push(Effect::Count(Count::TrainingSecondsSaved, saved_ns / SECOND_NS));
+                let said = record.lifecycle.proof().unwrap_or_default();
+                let said = format!("{}: {said}", verdict.as_str());
+                tracing::info!(action = %record.id, job = ?record.job, "{said}");
+                let subject = format!("{} {}: {said}", record.job, record.id);
                 context.push(Effect::Audit { action: "verdict", subject, cause: Cause::User });
                 if let Some(proof) = record.proof() {
                     self.policy.prove(&proof);
@@ -71,23 +83,24 @@ impl action::Job for Observed<'_> {
         self.jobs.is_over(serial)
     }
 
-    fn attempt(&self, serial: u32, rank: u32, device: u8) -> Option<Seen> {
+    fn attempt(&self, serial: u32, of: Subject<'_>) -> Option<Seen> {
         let attempt = self.jobs.get(serial)?;
-        let of_rank = attempt.ranks.get(&rank);
+        let of_rank = attempt.ranks.get(&of.rank);
         Some(Seen {
             serial,
             step: of_rank.map_or(0, |rank| rank.step),
-            memory: of_rank.and_then(|rank| memory(rank, device)),
+            memory: of_rank.and_then(|rank| memory(rank, of.device)),
+            line: of_rank.zip(of.line).and_then(|(rank, line)| held(rank, of.device, line)),
             has_failed_request: attempt.ranks.values().any(|rank| rank.failed_ns.is_some()),
             ended: ended(attempt),
         })
     }
 
-    fn successor(&self, serial: u32, rank: u32, device: u8) -> Option<Seen> {
+    fn successor(&self, serial: u32, of: Subject<'_>) -> Option<Seen> {
         let serials = self.jobs.serials(self.job);
         // An attempt that was forgotten is older than all that are known.
         let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
-        self.attempt(*serials.get(next)?, rank, device)
+        self.attempt(*serials.get(next)?, of)
     }
 }
 
@@ -95,6 +108,12 @@ impl action::Job for Observed<'_> {
 pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observation {
     let growth = &incident.growth;
     let rank = attempt.and_then(|attempt| attempt.ranks.get(&growth.rank));
+    let culprit = incident.diagnosis.as_ref().and_then(|known| known.culprit.clone());
+    let line = culprit.map(|frame| LineSeen {
+        before_bytes: rank.and_then(|rank| held(rank, growth.device, &frame)).map(|(_, held)| held),
+        after_bytes: None,
+        frame,
+    });
     Observation {
         serial: incident.serial,
         rank: growth.rank,
@@ -102,6 +121,12 @@ pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observati
         measure: Measure::of(growth.layer),
         before: rank.and_then(|rank| memory(rank, growth.device)),
         grown_bytes: growth.grown_bytes,
+        // This layer counts blocks.
+        bytes_per_step: if growth.layer == Layer::Blocks { 0 } else { growth.bytes_per_step },
+        step_ns: attempt.and_then(|attempt| attempt.detectors.step_time_ns()),
+        oom_in_ns: incident.seconds_to_oom.map(|seconds| seconds.saturating_mul(SECOND_NS)),
+        line,
+        last_step: rank.map_or(0, |rank| rank.step),
         ..Observation::default()
     }
 }
@@ -118,7 +143,22 @@ fn memory(rank: &Rank, device: u8) -> Option<Memory> {
         min_bytes: row.floor_allocated,
         peak_bytes: row.peak_allocated,
         reserved_bytes: row.peak_reserved.max(row.end_reserved),
+        retries: rank
+            .totals
+            .iter()
+            .find(|totals| totals.device == device)
+            .map_or(0, |totals| totals.malloc_failures),
     })
+}
+
+/// The step of the newest census of a device, and what a line held then.
+fn held(rank: &Rank, device: u8, line: &Frame) -> Option<(u64, u64)> {
+    let census = rank.censuses.get(&device)?;
+    let is_line = |frames: &[Frame]| {
+        frames.first().is_some_and(|of| (&of.file, of.line) == (&line.file, line.line))
+    };
+    let of_line = census.lines.values().filter(|known| is_line(&known.frames));
+    Some((census.step, of_line.map(|known| known.held().bytes).sum()))
 }
 
 fn ended(attempt: &Attempt) -> Option<Ended> {
@@ -127,14 +167,5 @@ fn ended(attempt: &Attempt) -> Option<Ended> {
         (_, true) => Some(Ended::Died),
         (true, false) => Some(Ended::Finished),
         (false, false) => None,
-    }
-}
-
-fn count(verdict: &Verdict) -> Count {
-    match verdict {
-        Verdict::Helped(_) => Count::ActionsHelped,
-        Verdict::NoEffect(_) => Count::ActionsNoEffect,
-        Verdict::Worse(_) => Count::ActionsWorse,
-        Verdict::Unknown(_) => Count::ActionsUnknown,
     }
 }
