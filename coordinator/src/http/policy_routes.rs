@@ -27,14 +27,17 @@ async fn explain(asking: Asking, path: PathOf<JobPath>) -> Answer<ExplainedPolic
         attempt_of(view, &job, None)?;
         let open = view.incidents().map(|known| known.incident());
         let open = open.filter(|incident| incident.job == job && incident.is_open());
+        let open: Vec<_> = open.collect();
+        let left_out = open.len().saturating_sub(ROWS_LISTED_MAX) as u64;
         let incidents = open
+            .into_iter()
             .take(ROWS_LISTED_MAX)
             .map(|incident| {
                 let explanation = view.explain(incident);
                 explained(&incident.id, incident.class().as_str(), &explanation)
             })
             .collect();
-        Ok(ExplainedPolicy { job, incidents })
+        Ok(ExplainedPolicy { job, incidents, left_out })
     });
     explained.await?.map(Json)
 }
@@ -57,17 +60,19 @@ fn explained(incident: &str, class: &str, explanation: &Explanation) -> Explaine
 async fn approve(asking: Asking, path: PathOf<IdPath>) -> Answer<Approved> {
     let Path(IdPath { id }) = path?;
     let incident = id.clone();
-    let may_operate = asking.ask(move |view| {
+    let known = asking.ask(move |view| {
         let known = view.incident(&incident).map(|known| known.incident());
         let known = known.filter(|incident| incident.is_open());
         let known = known.ok_or_else(|| Problem::unknown("open incident", incident))?;
-        Ok::<_, Problem>(view.attempt_of(known.serial).is_some_and(|of| view.may_operate(of)))
+        let may_operate = view.attempt_of(known.serial).is_some_and(|of| view.may_operate(of));
+        Ok::<_, Problem>((may_operate, view.explain(known).needs_approval))
     });
-    if !may_operate.await?? {
+    let (may_operate, is_needed) = known.await??;
+    if !may_operate {
         return Err(asking.lacks("operator of that job"));
     }
     asking.audit("approve", id.clone()).await?;
     let approved = Event::Approved { incident: id.clone() };
     asking.api.events.send(approved).await.map_err(|_| Problem::stopping())?;
-    Ok(Json(Approved { incident_id: id }))
+    Ok(Json(Approved { incident_id: id, is_needed }))
 }

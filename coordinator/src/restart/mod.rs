@@ -31,10 +31,10 @@ pub struct RestartConfig {
     /// is done, and what would be done is shown.
     pub policy: policy::Settings,
     /// Program and arguments of the command; empty means none. It gets the environment variables
-    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_OWNER_UID`,
-    /// `MEMTAPE_NAMESPACE`, `MEMTAPE_SLURM_JOB`, `MEMTAPE_POD`, `MEMTAPE_POD_UID`,
-    /// `MEMTAPE_INCIDENT`, `MEMTAPE_CLASS` and `MEMTAPE_WHY`; of this process's own, `PATH`,
-    /// `HOME`, `USER`, `LANG`, `LC_ALL` and `TZ`. Default: none.
+    /// `MEMTAPE_ACTION`, `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`,
+    /// `MEMTAPE_OWNER_UID`, `MEMTAPE_NAMESPACE`, `MEMTAPE_SLURM_JOB`, `MEMTAPE_POD`,
+    /// `MEMTAPE_POD_UID`, `MEMTAPE_INCIDENT`, `MEMTAPE_CLASS` and `MEMTAPE_WHY`; of this process's
+    /// own, `PATH`, `HOME`, `USER`, `LANG`, `LC_ALL` and `TZ`. Default: none.
     pub command: Vec<String>,
     /// Environment variables of this process that the command gets, too. Default: none.
     pub command_env: Vec<String>,

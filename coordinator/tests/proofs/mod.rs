@@ -178,3 +178,28 @@ async fn two_restarts_without_effect_are_the_last() {
     assert_eq!(calls(dir.path()), 2);
     running.stop().await;
 }
+
+/// A restart that a person has to approve is not made before, and once after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_waits_for_its_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = acting(dir.path(), "data", "true");
+    config.restart.policy.terms.needs_approval = true;
+    let running = start(config).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let why = "did nothing: a person must approve the restart, by `memtape policy approve`";
+    let waits = |action: &Value| action["why"] == why;
+    let step = train_until(&running, &mut agent, &JOB, step, waits).await;
+    let (_, answer) = running.get("/api/v1/actions").await;
+    let incident = answer["actions"][0]["incident_id"].as_str().unwrap().to_string();
+    assert_eq!(calls(dir.path()), 0);
+    let path = format!("/api/v1/incidents/{incident}/approve");
+    let (status, approved) = running.post(&path, "{}").await;
+    assert_eq!((status, approved), (200, json!({ "incident_id": incident, "is_needed": true })));
+    let is_done = |action: &Value| action["outcome"] == "done";
+    train_until(&running, &mut agent, &JOB, step, is_done).await;
+    assert_eq!(calls(dir.path()), 1);
+    running.stop().await;
+}

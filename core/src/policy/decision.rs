@@ -242,7 +242,7 @@ impl Display for Objection {
                 write!(formatter, "it is too early to {} again", remedy.verb())
             }
             Self::NotApproved => formatter
-                .write_str("a person must approve the restart: memtape policy approve INCIDENT"),
+                .write_str("a person must approve the restart, by `memtape policy approve`"),
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { left_ns, same_attempt, is_dry_run } => {

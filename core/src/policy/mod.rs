@@ -145,6 +145,8 @@ pub struct Explanation {
     pub line: Option<usize>,
     /// How far the policy may go.
     pub mode: Mode,
+    /// A person has to approve each restart.
+    pub needs_approval: bool,
     /// The decision.
     pub decision: Decision,
     /// The remedies in the order in which they are tried, and what speaks against each.
@@ -215,6 +217,7 @@ impl Policy {
         Explanation {
             line: self.settings.rules.of(facts.job, facts.class).map(|rule| rule.line),
             mode: terms.mode,
+            needs_approval: terms.needs_approval,
             decision: self.decision(now_ns, facts),
             remedies: terms.remedies.iter().map(of).collect(),
         }

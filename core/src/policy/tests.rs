@@ -367,7 +367,7 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
     let job = |job| Facts { job, ..leak() };
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     assert_eq!(decide(job("other")), alloc::format!("would {restart}"));
-    let why = "did nothing: a person must approve the restart: memtape policy approve INCIDENT";
+    let why = "did nothing: a person must approve the restart, by `memtape policy approve`";
     assert_eq!(decide(job("approved")), why);
     assert_eq!(decide(Facts { is_approved: true, ..job("approved") }), restart);
     assert_eq!(decide(job("quiet")), "did nothing: quiet hours (00:00-06:00 UTC)");

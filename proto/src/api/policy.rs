@@ -11,6 +11,8 @@ pub struct ExplainedPolicy {
     pub job: String,
     /// Its open incidents; without one nothing is done.
     pub incidents: Vec<ExplainedIncident>,
+    /// Open incidents that are not among them, because there are too many.
+    pub left_out: u64,
 }
 
 /// What would be done about one incident.
@@ -47,4 +49,6 @@ pub struct ExplainedRemedy {
 pub struct Approved {
     /// The incident.
     pub incident_id: String,
+    /// Whether a restart because of it waits for an approval at all.
+    pub is_needed: bool,
 }

@@ -70,8 +70,15 @@ pub(crate) fn run(command: &PolicyCommand, globals: &Globals) -> anyhow::Result<
             if globals.json {
                 return output::print_json(&answer);
             }
-            let Approved { incident_id } = parse(&answer)?;
-            output::print(&format!("a restart because of {incident_id} is approved for an hour"))
+            let Approved { incident_id, is_needed } = parse(&answer)?;
+            let said = match is_needed {
+                true => format!("a restart because of {incident_id} is approved for an hour"),
+                false => format!(
+                    "{incident_id} needs no approval: `memtape policy explain JOB` says what the \
+                     policy does about it"
+                ),
+            };
+            output::print(&said)
         }
         PolicyCommand::Check(args) => {
             let settings = policy_file::read(&args.file, &Settings::default())?;
@@ -89,7 +96,10 @@ fn explained(policy: &ExplainedPolicy) -> String {
     if policy.incidents.is_empty() {
         return format!("{}: no open incident, so that nothing is done", policy.job);
     }
-    let incidents: Vec<String> = policy.incidents.iter().map(incident).collect();
+    let mut incidents: Vec<String> = policy.incidents.iter().map(incident).collect();
+    if policy.left_out > 0 {
+        incidents.push(format!("{} more are not shown", plural(policy.left_out, "incident")));
+    }
     incidents.join("\n\n")
 }
 
@@ -130,7 +140,8 @@ mod tests {
             decision: "restart: leak (inc-1)".to_string(),
             remedies: vec![remedy("gc", "not offered"), remedy("restart", "")],
         };
-        let policy = ExplainedPolicy { job: "job".to_string(), incidents: vec![incident] };
+        let policy =
+            ExplainedPolicy { job: "job".to_string(), incidents: vec![incident], left_out: 0 };
         let expected = [
             "inc-1 (leak): mode act, by the rule in line 7",
             "  now: restart: leak (inc-1)",
