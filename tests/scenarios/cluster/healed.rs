@@ -92,6 +92,9 @@ impl Healed {
         let again: Vec<u64> = begun.iter().copied().filter(|step| *step > 0).collect();
         assert_eq!(begun.len(), 2 * NODES, "one restart: {begun:?} {said:#?}");
         assert_eq!(again, vec![at; NODES], "it goes on at its checkpoint: {action:#}");
+        // Its ranks were signalled, and did not run out of memory.
+        let ran_out = said.iter().find(|line| line.contains("OutOfMemoryError"));
+        assert_eq!(ran_out, None, "{action:#}");
     }
 }
 

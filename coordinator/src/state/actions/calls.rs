@@ -26,7 +26,7 @@ use crate::state::messages::RemedyAnswer;
 /// A call under way. Bounded by the policy: each belongs to an action that it allowed.
 #[derive(Debug)]
 pub(super) struct RankCall {
-    /// The actions that wait for it; the first one's name is that of the call.
+    /// The actions that wait for it.
     actions: Vec<String>,
     serial: u32,
     ask: Ask,
@@ -90,9 +90,8 @@ impl Actions {
         jobs: &Jobs,
     ) {
         let Some((serial, rank)) = jobs.tape_on(context, node, &said.tape_id) else { return };
-        let is_meant = |known: &&mut RankCall| {
-            known.serial == serial && known.actions.first() == Some(&said.action)
-        };
+        let is_meant =
+            |known: &&mut RankCall| known.serial == serial && known.name() == said.action;
         if let Some(known) = self.calls.iter_mut().find(is_meant) {
             known.call.answered(rank, &said.answer);
         }
@@ -157,13 +156,23 @@ impl Actions {
 }
 
 impl RankCall {
+    /// Its name to agents, after the first of its actions. An agent carries out what has one name
+    /// once, and a restart can need two calls: the checkpoint, then the signal.
+    fn name(&self) -> String {
+        let action = self.actions.first().cloned().unwrap_or_default();
+        match self.ask {
+            Ask::Signal(_) => action + "-signal",
+            Ask::Remedy { .. } | Ask::Withdraw => action,
+        }
+    }
+
     /// Asks the agents of its ranks.
     fn send(&self, context: &mut Context, ask: Ask) {
         let mut of_node: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (node, tape_id) in self.tapes.values() {
             of_node.entry(node).or_default().push(tape_id.clone());
         }
-        let action = self.actions.first().cloned().unwrap_or_default();
+        let action = self.name();
         for (node, tapes) in of_node {
             for tape_ids in tapes.chunks(TAPES_PER_REQUEST_MAX) {
                 let request = RemedyRequest {
