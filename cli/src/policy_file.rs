@@ -61,8 +61,9 @@ fn parse(text: &str, default: &Settings) -> anyhow::Result<Settings> {
         rule.into_inner().over(line, &terms)
     });
     let rules = Rules::new(rules.collect())?;
+    let inside = budgets.inside.clone().unwrap_or_default().over(&default.inside);
     let budgets = budgets.over(&default.budgets);
-    Ok(Settings { terms, rules, budgets, inside: default.inside.clone() })
+    Ok(Settings { terms, rules, budgets, inside })
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +128,17 @@ optional_fields! {
         owner: BudgetText,
         cluster: BudgetText,
         cool_down: Text<Time>,
+        inside: InsideText,
+    }
+}
+
+optional_fields! {
+    /// Of each remedy inside the ranks.
+    InsideText {
+        job: ActionsText,
+        owner: ActionsText,
+        cluster: ActionsText,
+        cool_down: Text<Time>,
     }
 }
 
@@ -163,6 +175,14 @@ impl TryFrom<u32> for FragmentationPercent {
 #[serde(deny_unknown_fields)]
 struct BudgetText {
     restarts: u32,
+    within: Text<Time>,
+}
+
+/// How many actions with one remedy inside the ranks there may be within a time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ActionsText {
+    actions: u32,
     within: Text<Time>,
 }
 
@@ -222,6 +242,15 @@ impl BudgetsText {
             cooldown_ns: self.cool_down.map_or(default.cooldown_ns, |time| time.0.0),
             retry_ns: default.retry_ns,
         }
+    }
+}
+
+impl InsideText {
+    fn over(self, default: &Limits) -> Limits {
+        let budget = |ActionsText { actions, within }| BudgetText { restarts: actions, within };
+        let Self { job, owner, cluster, cool_down } = self;
+        let [job, owner, cluster] = [job, owner, cluster].map(|said| said.map(budget));
+        BudgetsText { job, owner, cluster, cool_down, inside: None }.over(default)
     }
 }
 
@@ -318,6 +347,8 @@ mod tests {
         let text = "[defaults]\nmode = \"dry-run\"\nhorizon = \"1h\"\n\
                     levels = { reserved-percent = 95 }\n\
                     [budgets]\njob = { restarts = 2, within = \"12h\" }\ncool-down = \"10m\"\n\
+                    [budgets.inside]\ncool-down = \"20s\"\n\
+                    owner = { actions = 7, within = \"2h\" }\n\
                     [[rule]]\njobs = [\"train-*\"]\nclasses = [\"leak\"]\nmode = \"act\"\n\
                     remedies = [\"gc\", \"restart\"]\napproval = true\n\
                     quiet-hours = [\"22:00-06:00\"]\nlevels = { retries-per-minute = 8 }\n";
@@ -325,9 +356,15 @@ mod tests {
         assert_eq!(settings.terms.mode, Mode::DryRun);
         assert_eq!(settings.budgets.job, Budget { restarts_max: 2, window_ns: 43_200_000_000_000 });
         assert_eq!(settings.budgets.cooldown_ns, 600_000_000_000);
+        let inside = Limits {
+            owner: Budget { restarts_max: 7, window_ns: 7_200_000_000_000 },
+            cooldown_ns: 20_000_000_000,
+            ..Settings::default().inside
+        };
+        assert_eq!(settings.inside, inside);
         assert_eq!(settings.rules.of("other", Class::Leak), None);
         let rule = settings.rules.of("train-1", Class::Leak).unwrap();
-        assert_eq!((rule.line, rule.terms.mode), (8, Mode::Act));
+        assert_eq!((rule.line, rule.terms.mode), (11, Mode::Act));
         assert_eq!(rule.terms.remedies, [Remedy::Gc, Remedy::Restart]);
         assert_eq!(rule.terms.horizon_ns, 3_600_000_000_000);
         assert!(rule.terms.needs_approval && rule.terms.quiet.len() == 1);
@@ -355,6 +392,7 @@ mod tests {
         );
         // What it says of budgets are the defaults.
         assert_eq!(settings.budgets, Settings::default().budgets);
+        assert_eq!(settings.inside, Settings::default().inside);
         let rule = settings.rules.of("pretrain-7", Class::Leak).unwrap();
         assert!(rule.terms.mode == Mode::Act && rule.terms.needs_approval);
         assert_eq!(settings.rules.of("notebook-1", Class::Host).unwrap().terms.mode, Mode::Off);
@@ -384,6 +422,8 @@ mod tests {
         check(&level("fragmentation-percent = 30"), "line 2: ", "more than 100");
         check("[budgets]\njob = { restarts = -1, within = \"1h\" }\n", "line 2: ", "u32");
         check("[budgets]\njob = { restarts = 1 }\n", "line 2: ", "within");
+        let inside = "[budgets.inside]\njob = { restarts = 1, within = \"1h\" }\n";
+        check(inside, "line 2: ", "unknown field `restarts`");
         check("[rules]\n", "line 1: ", "unknown field `rules`");
         check("= =", "line 1: ", "");
         let rule = |mode: &str| format!("[[rule]]\njobs = [\"a\"]\nmode = \"{mode}\"\n");

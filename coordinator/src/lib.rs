@@ -36,7 +36,7 @@ pub mod testing {
     mod simulated_disk;
 
     pub use fuzzed_router::{Answered, Asked, FuzzedRouter, mistake_in_roles};
-    pub use seen::{Capture, Held, Incident, Part, RankSeen, Step};
+    pub use seen::{Action, Capture, Held, Incident, Part, RankSeen, Step};
     pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};
     pub use simulated_disk::Disk;
 }

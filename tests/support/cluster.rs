@@ -1,6 +1,7 @@
 //! A coordinator and agents as real processes, asked through the command line.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -34,6 +35,17 @@ impl Cluster {
     /// As [`Self::start`], with agents that have this in their environment.
     pub fn start_with(nodes: &[&str], agents_see: &[(String, String)]) -> Self {
         let mut cluster = Self { agents_see: agents_see.to_vec(), ..Self::new() };
+        cluster.start_coordinator();
+        cluster.start_agents(nodes);
+        cluster
+    }
+
+    /// As [`Self::start`], with a coordinator that has a policy file with this text.
+    pub fn start_with_policy(nodes: &[&str], policy: &str) -> Self {
+        let mut cluster = Self::new();
+        let file = cluster.scratch.path().join("policy.toml");
+        std::fs::write(&file, policy).expect("a policy file");
+        cluster.coordinator_sees.push(("MEMTAPE_POLICY".to_string(), file.display().to_string()));
         cluster.start_coordinator();
         cluster.start_agents(nodes);
         cluster
@@ -143,6 +155,20 @@ impl Cluster {
     pub fn url(&self) -> String {
         let scheme = if self.has_tls { "https" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// The answer to a request for this path; none when there is none. Without TLS alone.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        let address = self.url().replace("http://", "");
+        let mut stream = TcpStream::connect(&address).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+            .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let begin = answer.find("\r\n\r\n")?;
+        // Chunked or not, the object is between its braces.
+        let body = answer.get(begin..)?;
+        serde_json::from_str(body.get(body.find('{')?..=body.rfind('}')?)?).ok()
     }
 
     fn pki(&self, name: &str) -> PathBuf {

@@ -159,6 +159,7 @@ mod tests {
             "bench analyze --events 1000 --runs 1",
             "sim --seeds 10 --first 3",
             "sim --mutations",
+            "sim --stage act --seeds 200",
             "eval --families apart --small --json",
             "eval --json --cost",
             "fuzz 5",

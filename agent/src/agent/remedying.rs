@@ -16,7 +16,7 @@ use memtape_core::tape::mailbox::{Instruction, Offer, Remedy, ReplyStatus};
 use super::Agent;
 use crate::link::wire::{self, BadAsk, RemedyRequest};
 use crate::node::clock::Now;
-use crate::node::fence::{Fence, NotFenced};
+use crate::node::fence::{Hold, NotFenced};
 use crate::node::process::Holder;
 use crate::remedies::{Armed, RemedyKey};
 use crate::tapes::known::{KnownTape, TapeKey};
@@ -79,7 +79,7 @@ enum Prepared {
     Write(TapeKey, Instruction),
     /// The instruction lies there already: an agent before this one wrote it.
     Found(Armed),
-    Signal(Fence, Signal),
+    Signal(Box<dyn Hold>, Signal),
 }
 
 impl Agent {
@@ -197,7 +197,7 @@ impl Agent {
 
     /// Takes hold of the process that holds the lock of a tape, and checks afterwards that it still
     /// does, and is the process that was seen there before.
-    fn fenced(&self, known: &KnownTape) -> Result<Fence, Refusal> {
+    fn fenced(&self, known: &KnownTape) -> Result<Box<dyn Hold>, Refusal> {
         let process = known.process.ok_or(Refusal::NoPid)?;
         let fence = self.node.fence(process)?;
         if known.file().writer() != Writer::Alive(Some(process.pid)) {

@@ -4,6 +4,7 @@
 //! not: the kernel refuses a signal through it once the process has ended. So the descriptor is
 //! taken first, and then it is checked that the pid still is the process that was meant.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,7 +14,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::node::process::{self, Process};
 
-/// Hold of a process.
+/// Hold of a process, whatever becomes of its pid.
+pub(crate) trait Hold: Debug {
+    /// Sends a signal to it.
+    ///
+    /// # Errors
+    /// The process has ended, or this agent may not signal it.
+    fn send(&self, signal: remedy::Signal) -> io::Result<()>;
+}
+
+/// Hold of a process of this machine.
 #[derive(Debug)]
 pub(crate) struct Fence(OwnedFd);
 
@@ -45,12 +55,10 @@ impl Fence {
         }
         Ok(Self(held))
     }
+}
 
-    /// Sends a signal to it.
-    ///
-    /// # Errors
-    /// The kernel's: the process has ended, or this agent may not signal it.
-    pub(crate) fn send(&self, signal: remedy::Signal) -> io::Result<()> {
+impl Hold for Fence {
+    fn send(&self, signal: remedy::Signal) -> io::Result<()> {
         use rustix::process::Signal;
         let signal = match signal {
             remedy::Signal::SigUsr1 => Signal::USR1,

@@ -13,7 +13,7 @@ use memtape_core::identity::owner::Workload;
 use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
-use crate::node::fence::{Fence, NotFenced};
+use crate::node::fence::{Fence, Hold, NotFenced};
 use crate::node::host::{Host, HostMemory};
 use crate::node::nvml::{Gpus, NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
@@ -36,7 +36,7 @@ pub(crate) trait Node: Debug + Send {
 
     /// Takes hold of a process, so that a signal reaches it and no other.
     /// The error says why that cannot be.
-    fn fence(&self, process: Process) -> Result<Fence, NotFenced>;
+    fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced>;
 
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
@@ -96,8 +96,8 @@ impl Node for ThisNode {
         Holder::of(self.host.root(), pid, own_pid, uid)
     }
 
-    fn fence(&self, process: Process) -> Result<Fence, NotFenced> {
-        Fence::of(self.host.root(), process)
+    fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced> {
+        Ok(Box::new(Fence::of(self.host.root(), process)?))
     }
 
     fn account_of(&self, uid: u32) -> u32 {

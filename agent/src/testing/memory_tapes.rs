@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use memtape_core::identity::owner::owned_tape_id;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{
-    ENTRY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, Sizes, State, head,
-    header,
+    ENTRY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, Sizes, State,
+    StepSource, head, header,
 };
+use memtape_core::tape::mailbox::{Due, Instruction, Offers, Remedy, ReplyStatus};
 use memtape_core::tape::read::identity_text;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
@@ -55,6 +56,8 @@ pub struct MemoryTape(Arc<Inner>);
 struct Inner {
     words: Arc<[AtomicU64]>,
     is_held: AtomicBool,
+    /// The pid of the process that holds the lock; 0 where it is not known.
+    pid: AtomicU32,
     id: u64,
     uid: u32,
     source: MemoryTapes,
@@ -66,7 +69,7 @@ impl MemoryTapes {
         let mut files = self.files();
         files.made += 1;
         let (is_held, id, source) = (AtomicBool::new(true), files.made, self.clone());
-        let inner = Inner { words, is_held, id, uid, source };
+        let inner = Inner { words, is_held, pid: AtomicU32::new(0), id, uid, source };
         let tape = MemoryTape(Arc::new(inner));
         files.by_path.insert(PathBuf::from(name), tape.clone());
         tape
@@ -152,7 +155,8 @@ impl TapeFile for MemoryTape {
 
     fn writer(&self) -> Writer {
         let is_held = self.0.is_held.load(Ordering::Relaxed);
-        if is_held { Writer::Alive(None) } else { Writer::Gone }
+        let pid = self.0.pid.load(Ordering::Relaxed);
+        if is_held { Writer::Alive((pid > 0).then_some(pid)) } else { Writer::Gone }
     }
 
     fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()> {
@@ -185,6 +189,8 @@ pub struct MemoryRank {
     stack: u32,
     step: u64,
     allocated: u64,
+    /// The last instruction that was replied to.
+    handled: u64,
 }
 
 impl MemoryRank {
@@ -249,7 +255,7 @@ impl MemoryRank {
         let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)
             .map(|opened| owned_tape_id(&opened.identity().tape_id, tape.uid()))
             .unwrap_or_default();
-        Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0 }
+        Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0, handled: 0 }
     }
 
     /// As the agent names it.
@@ -314,6 +320,36 @@ impl MemoryRank {
     pub fn end_step(&mut self, now: Now) {
         self.step += 1;
         self.tape.words().mark_step(now.mono_ns, self.step);
+    }
+
+    /// From now on its job lets this be asked, and its steps end in the hook that reads it.
+    pub fn offer(&self, offers: Offers) {
+        self.tape.words().set(header::OFFERED, offers.word());
+        self.tape.words().set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
+    }
+
+    /// From now on the kernel shows its pid.
+    pub fn show_pid(&self, pid: u32) {
+        self.tape.0.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// Does what it is asked for after the step that ended last, as the recorder's hook does;
+    /// answers what it has done.
+    pub fn follow(&mut self) -> Option<Remedy> {
+        let words = self.tape.words();
+        let word = words.get(header::MAILBOX);
+        let instruction = Instruction::from_word(word).filter(|_| word != self.handled)?;
+        let is_offered =
+            Offers::from_word(words.get(header::OFFERED)).has(instruction.remedy().offer());
+        let status = match instruction.due(self.step) {
+            Due::NotYet => return None,
+            Due::Late => ReplyStatus::Late,
+            Due::Now if !is_offered => ReplyStatus::NotOffered,
+            Due::Now => ReplyStatus::Done,
+        };
+        self.handled = word;
+        words.set(header::REPLY, instruction.reply(status, self.step).word());
+        (status == ReplyStatus::Done).then_some(instruction.remedy())
     }
 
     /// Exits in an orderly way.

@@ -6,12 +6,14 @@
 //! new one over the same tapes is its restart. What the shell does on a node (connecting, backing
 //! off, obeying a goodbye) is the simulation's business.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memtape_core::action::remedy::Signal;
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
@@ -28,7 +30,7 @@ use crate::link::upload::UploadError;
 use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
-use crate::node::fence::{Fence, NotFenced};
+use crate::node::fence::{Hold, NotFenced};
 use crate::node::host::HostMemory;
 use crate::node::machine::Node;
 use crate::node::nvml::{NoReading, Reading};
@@ -135,12 +137,54 @@ pub struct SimulatedAgent {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryNode {
     oom_kills: Arc<AtomicU64>,
+    processes: Arc<Mutex<Processes>>,
+}
+
+/// The processes of which signals are known.
+#[derive(Debug, Default)]
+struct Processes {
+    running: BTreeSet<u32>,
+    signalled: Vec<(u32, Signal)>,
+}
+
+/// Hold of such a process.
+#[derive(Debug)]
+struct MemoryHold(MemoryNode, u32);
+
+impl Hold for MemoryHold {
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        let mut processes = self.0.processes();
+        if !processes.running.contains(&self.1) {
+            return Err(io::Error::other("it has ended"));
+        }
+        processes.signalled.push((self.1, signal));
+        Ok(())
+    }
 }
 
 impl MemoryNode {
     /// The kernel's OOM killer has killed one more process.
     pub fn count_oom_kill(&self) {
         self.oom_kills.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A process runs from now on. Pids are not given away again.
+    pub fn run(&self, pid: u32) {
+        self.processes().running.insert(pid);
+    }
+
+    /// It has ended.
+    pub fn end(&self, pid: u32) {
+        self.processes().running.remove(&pid);
+    }
+
+    /// The signals since the last call, each with the process that got it.
+    pub fn signalled(&self) -> Vec<(u32, Signal)> {
+        std::mem::take(&mut self.processes().signalled)
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,12 +201,20 @@ impl Node for MemoryNode {
         [0, 0]
     }
 
-    fn holder(&self, _: u32, _: u32, _: u32) -> Holder {
-        Holder::Unreadable
+    fn holder(&self, pid: u32, own_pid: u32, _: u32) -> Holder {
+        match self.processes().running.contains(&pid) {
+            true if pid == own_pid => Holder::Writer(Process::known(pid, u64::from(pid))),
+            true => Holder::Other,
+            false => Holder::Unreadable,
+        }
     }
 
-    fn fence(&self, _: Process) -> Result<Fence, NotFenced> {
-        Err(NotFenced::Ended)
+    fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced> {
+        let is_running = self.processes().running.contains(&process.pid);
+        if !is_running {
+            return Err(NotFenced::Ended);
+        }
+        Ok(Box::new(MemoryHold(self.clone(), process.pid)))
     }
 
     fn account_of(&self, uid: u32) -> u32 {

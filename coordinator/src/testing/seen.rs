@@ -1,8 +1,11 @@
 //! What a simulation sees of a coordinator's state.
 
-use memtape_core::capture::{Outcome, Reason};
+use memtape_core::action::Verdict;
+use memtape_core::capture::{self, Reason};
+use memtape_core::policy::Outcome;
+use memtape_core::policy::remedy::Remedy;
 
-use crate::records::{CaptureRecord, IncidentRecord, PartRecord};
+use crate::records::{ActionRecord, CaptureRecord, IncidentRecord, PartRecord};
 
 /// A capture as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub struct Part {
     /// Its tape.
     pub tape_id: String,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: capture::Outcome,
     /// The step its snapshot shows.
     pub step: u64,
     /// Its process was dead.
@@ -69,6 +72,25 @@ pub struct Incident {
     pub closed_why: String,
     /// It is about a rank that failed, and not about growth.
     pub is_failure: bool,
+}
+
+/// A decision, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// Its name.
+    pub id: String,
+    /// The attempt that is acted on, as the coordinator numbers them; none where nothing was asked.
+    pub serial: Option<u32>,
+    /// What is done.
+    pub remedy: Remedy,
+    /// What has come of it; [`Outcome::Nothing`] where it is to do nothing.
+    pub outcome: Outcome,
+    /// It was asked for, and whether it helped is not known yet.
+    pub is_observed: bool,
+    /// Whether it helped; none until that is known, and where nothing was asked.
+    pub verdict: Option<Verdict>,
+    /// The decision in words.
+    pub why: String,
 }
 
 /// A rank as the coordinator sees it.
@@ -128,6 +150,19 @@ pub(crate) fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
         closed_wall_ns: record.closed_wall_ns,
         complete: record.complete,
         parts: parts.iter().map(part).collect(),
+    }
+}
+
+pub(crate) fn action(record: &ActionRecord) -> Action {
+    let lifecycle = &record.lifecycle;
+    Action {
+        id: record.id.clone(),
+        serial: lifecycle.observation.as_ref().map(|observation| observation.serial),
+        remedy: lifecycle.remedy,
+        outcome: lifecycle.outcome.clone(),
+        is_observed: lifecycle.is_observed(),
+        verdict: lifecycle.verdict,
+        why: record.why.clone(),
     }
 }
 

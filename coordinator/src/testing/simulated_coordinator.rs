@@ -29,7 +29,7 @@ use crate::state::effects::{CaptureRefused, Work, WorkDone};
 use crate::state::restored::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
-use crate::testing::seen::{self, Capture, Held, Incident, RankSeen, Step};
+use crate::testing::seen::{self, Action, Capture, Held, Incident, RankSeen, Step};
 use crate::testing::simulated_disk::Disk;
 use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
@@ -274,6 +274,11 @@ impl SimulatedCoordinator {
     pub fn incidents(&self) -> impl Iterator<Item = Incident> {
         let view = self.coordinator.view();
         view.incidents.iter().map(|known| seen::incident(known.incident()))
+    }
+
+    /// All decisions, oldest first.
+    pub fn actions(&self) -> impl Iterator<Item = Action> {
+        self.coordinator.view().actions.iter().map(seen::action)
     }
 
     /// All ranks of all attempts.

@@ -1,8 +1,6 @@
 //! `memtape store backup` while a coordinator takes steps, and `memtape store restore`: the new
 //! store has what was acknowledged before, and agents send the rest again from their tapes.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,17 +14,8 @@ const JOB: &str = "kept";
 
 /// Numbers of the steps that the coordinator has.
 fn steps(cluster: &Cluster) -> Vec<u64> {
-    let address = cluster.url().replace("http://", "");
-    let mut stream = TcpStream::connect(&address).expect("the coordinator listens");
     let path = format!("/api/v1/jobs/{JOB}/series?rank=0&points=20000");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
-        .expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    let begin = answer.find("\r\n\r\n").expect("a header");
-    // Chunked or not, the object is between its braces.
-    let body = answer.get(begin..).and_then(|body| body.get(body.find('{')?..=body.rfind('}')?));
-    let series: Value = body.and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
+    let series = cluster.get(&path).unwrap_or_default();
     let steps = series["steps"].as_array().cloned().unwrap_or_default();
     steps.iter().filter_map(Value::as_u64).collect()
 }

@@ -13,6 +13,9 @@ mod disturbance;
 mod end_to_end;
 mod healed;
 
+// Remedies inside the ranks of running jobs, and their proofs.
+mod remedied;
+
 // Captures finish with stopped, killed and unreachable ranks.
 mod partition;
 

@@ -2,11 +2,13 @@
 //! with virtual time, a network and disks that fail, and a seed that repeats it all.
 //!
 //! Read in this order: `plan.rs` (what a seed means), `world.rs` (the queue of happenings),
-//! `network.rs` and `node.rs` (what carries and what computes), `faults.rs` (what goes wrong),
+//! `network.rs` and `node.rs` (what carries and what computes), `acting.rs` (what ranks and the
+//! launcher do for the coordinator), `faults.rs` (what goes wrong),
 //! `truth.rs` and `checks.rs` (what must hold at the end). Simulated are the network, the disk,
 //! time and the launcher; gRPC itself, sled and NVML are not in it: scenarios with real processes
 //! have those.
 
+mod acting;
 mod checks;
 mod faults;
 mod network;
@@ -15,7 +17,7 @@ mod plan;
 mod truth;
 mod world;
 
-pub use plan::Plan;
+pub use plan::{Acts, Plan, Stage};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -49,6 +51,12 @@ pub struct Counts {
     pub faults: u64,
     /// Restarts that the coordinator asked for.
     pub restarts: u64,
+    /// Remedies inside the ranks and checkpoints that all ranks have done.
+    pub remedies: u64,
+    /// Those that some ranks have done, and others not.
+    pub partial: u64,
+    /// Kills of the coordinator at a stage of a restart.
+    pub stage_kills: u64,
     /// Captures that agents took alone.
     pub alone: u64,
     /// Times that the index came back older, empty or unreadable.
@@ -67,6 +75,9 @@ impl Counts {
         self.starts += other.starts;
         self.faults += other.faults;
         self.restarts += other.restarts;
+        self.remedies += other.remedies;
+        self.partial += other.partial;
+        self.stage_kills += other.stage_kills;
         self.alone += other.alone;
         self.index_losses += other.index_losses;
     }
@@ -74,8 +85,17 @@ impl Counts {
 
 /// Simulates one seed. A traced one says on stderr what happens.
 pub fn simulate(seed: u64, is_traced: bool) -> Outcome {
+    simulate_plan(Plan::draw(seed), seed, is_traced)
+}
+
+/// Simulates one seed in which the coordinator is killed at this stage of a restart.
+pub fn simulate_acts(seed: u64, stage: Stage, is_traced: bool) -> Outcome {
+    simulate_plan(Plan::draw_acts(seed, stage), seed, is_traced)
+}
+
+fn simulate_plan(plan: Plan, seed: u64, is_traced: bool) -> Outcome {
     let simulated = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = world::World::new(seed, is_traced);
+        let mut world = world::World::new(plan, seed, is_traced);
         world.run();
         let counts = world.counts();
         Outcome { broken: checks::check(&mut world), counts }

@@ -1,14 +1,15 @@
 //! Simulates many seeds, or one with all its events printed.
 //!
-//! `memtape-sim --seeds N [--first S] [--json]` or `memtape-sim --seed S`. The exit code is 1 when
-//! something did not hold.
+//! `memtape-sim [--stage STAGE] --seeds N [--first S] [--json]` or
+//! `memtape-sim [--stage STAGE] --seed S`. With a stage of a restart, the coordinator is killed
+//! there. The exit code is 1 when something did not hold.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use memtape_sim::{Counts, Plan, simulate};
+use memtape_sim::{Counts, Outcome, Plan, Stage, simulate, simulate_acts};
 
 /// Failing seeds that are shown.
 const SHOWN_MAX: usize = 20;
@@ -16,7 +17,15 @@ const SHOWN_MAX: usize = 20;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (mut seeds, mut first, mut one, mut is_json) = (300, 1, None, false);
+    let mut stage = None;
     while let Some(argument) = arguments.next() {
+        if argument == "--stage" {
+            let name = arguments.next().unwrap_or_default();
+            stage = Stage::ALL.into_iter().find(|stage| stage.as_str() == name);
+            if stage.is_some() {
+                continue;
+            }
+        }
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         let known = match argument.as_str() {
             "--seeds" => number().map(|number| seeds = number),
@@ -29,19 +38,30 @@ fn main() -> ExitCode {
             _ => None,
         };
         if known.is_none() {
-            eprintln!("usage: memtape-sim [--seeds N] [--first S] [--seed S] [--json]");
+            let stages = Stage::ALL.map(Stage::as_str).join("|");
+            eprintln!(
+                "usage: memtape-sim [--stage {stages}] [--seeds N] [--first S] [--seed S] [--json]"
+            );
             return ExitCode::from(64);
         }
     }
     match one {
-        Some(seed) => one_in_detail(seed, is_json),
-        None => many(first, seeds, is_json),
+        Some(seed) => one_in_detail(stage, seed, is_json),
+        None => many(stage, first, seeds, is_json),
     }
 }
 
-fn one_in_detail(seed: u64, is_json: bool) -> ExitCode {
-    eprintln!("{:#?}", Plan::draw(seed));
-    let outcome = simulate(seed, true);
+fn simulated(stage: Option<Stage>, seed: u64, is_traced: bool) -> Outcome {
+    match stage {
+        Some(stage) => simulate_acts(seed, stage, is_traced),
+        None => simulate(seed, is_traced),
+    }
+}
+
+fn one_in_detail(stage: Option<Stage>, seed: u64, is_json: bool) -> ExitCode {
+    let plan = stage.map_or_else(|| Plan::draw(seed), |stage| Plan::draw_acts(seed, stage));
+    eprintln!("{plan:#?}");
+    let outcome = simulated(stage, seed, true);
     for line in &outcome.broken {
         eprintln!("broken: {line}");
     }
@@ -49,7 +69,7 @@ fn one_in_detail(seed: u64, is_json: bool) -> ExitCode {
     if outcome.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn many(first: u64, seeds: u64, is_json: bool) -> ExitCode {
+fn many(stage: Option<Stage>, first: u64, seeds: u64, is_json: bool) -> ExitCode {
     let begun = Instant::now();
     let next = AtomicU64::new(first);
     let all = Mutex::new((Counts::default(), Vec::new()));
@@ -64,7 +84,7 @@ fn many(first: u64, seeds: u64, is_json: bool) -> ExitCode {
                     if seed >= first.saturating_add(seeds) {
                         return;
                     }
-                    let outcome = simulate(seed, false);
+                    let outcome = simulated(stage, seed, false);
                     let Ok(mut all) = all.lock() else { return };
                     all.0.add(&outcome.counts);
                     if !outcome.broken.is_empty() {
@@ -80,7 +100,8 @@ fn many(first: u64, seeds: u64, is_json: bool) -> ExitCode {
     let (counts, failing) = all.into_inner().unwrap_or_default();
     eprintln!("{:.1} s", begun.elapsed().as_secs_f64());
     if let Some(seed) = failing.first() {
-        eprintln!("repeat one with: cargo xtask sim --seed {seed}");
+        let of_stage = stage.map_or(String::new(), |stage| format!(" --stage {}", stage.as_str()));
+        eprintln!("repeat one with: cargo xtask sim{of_stage} --seed {seed}");
     }
     report(seeds, failing.len() as u64, &counts, is_json);
     if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -100,6 +121,9 @@ fn report(seeds: u64, failures: u64, counts: &Counts, is_json: bool) {
             "starts": counts.starts,
             "faults": counts.faults,
             "restarts": counts.restarts,
+            "remedies": counts.remedies,
+            "partial": counts.partial,
+            "stage_kills": counts.stage_kills,
             "alone": counts.alone,
             "index_losses": counts.index_losses,
         });

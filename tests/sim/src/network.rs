@@ -264,8 +264,12 @@ impl World {
                 self.break_conn(number, Some(wait_ns), None);
                 continue;
             };
-            let is_twice = self.rng.u8(0..100) < self.plan.twice_percent
-                && matches!(message.body, Some(Sent::CaptureRequest(_)));
+            let may_repeat =
+                matches!(message.body, Some(Sent::CaptureRequest(_) | Sent::RemedyRequest(_)));
+            let is_twice = self.rng.u8(0..100) < self.plan.twice_percent && may_repeat;
+            if let Some(Sent::RemedyRequest(request)) = &message.body {
+                self.ranks_are_asked(request);
+            }
             let Some(conn) = self.conns.get_mut(&number) else { continue };
             if let Some(Sent::ReportAck(ack)) = &message.body {
                 let acked = conn.reports.extract_if(.., |(report, _)| *report <= ack.number);
@@ -298,6 +302,7 @@ impl World {
         agent_ns: Option<u64>,
         coordinator_ns: Option<u64>,
     ) {
+        self.disturb(agent_ns.unwrap_or(0).max(coordinator_ns.unwrap_or(0)));
         if let Some(wait_ns) = agent_ns {
             self.after(wait_ns, Happening::AgentSeesEnd(number));
         }
@@ -345,6 +350,7 @@ impl World {
         }
         let until_ns = self.now_ns + for_ns;
         self.nodes[node].cut_until_ns = Some(until_ns);
+        self.disturb(for_ns);
         self.after(for_ns, Happening::Uncut(node));
         if for_ns > GIVEN_UP_NS
             && let Some(number) = self.nodes[node].stream

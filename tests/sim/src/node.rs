@@ -22,6 +22,9 @@ const LEAK_BYTES: u64 = 16 << 20;
 /// Tapes that reach back a hundred steps or more, with room for every block of a leak.
 const SIZES: Sizes = Sizes { events: 512, table_entries: 2048, ..SMALL };
 
+/// The same with room for the leak of half an hour.
+const LONG_SIZES: Sizes = Sizes { table_entries: 8_192, ..SIZES };
+
 /// A node.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -49,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) cut_until_ns: Option<u64>,
     /// Processes started so far.
     pub(crate) pids: u32,
+    /// What its agents know of processes.
+    pub(crate) machine: MemoryNode,
 }
 
 impl Node {
@@ -67,6 +72,7 @@ impl Node {
             failures: 0,
             cut_until_ns: None,
             pids: 100,
+            machine: MemoryNode::default(),
         }
     }
 
@@ -96,7 +102,7 @@ impl Node {
             ..Config::default()
         };
         let boot = format!("boot-{}", self.boots);
-        let node = MemoryNode::default();
+        let node = self.machine.clone();
         let (tapes, disk) = (self.tapes.clone(), Some(self.disk.clone()));
         let agent = SimulatedAgent::new(self.now(now_ns), &boot, config, node, tapes, disk);
         self.agent = Some(agent);
@@ -104,12 +110,18 @@ impl Node {
         (self.wakes_ns, self.stream, self.failures) = (None, None, 0);
     }
 
-    /// Starts a rank's process.
-    pub(crate) fn start_rank(&mut self, now_ns: u64, identity: &Identity) -> MemoryRank {
+    /// Starts a rank's process; that of a long simulation has a larger tape.
+    pub(crate) fn start_rank(
+        &mut self,
+        now_ns: u64,
+        identity: &Identity,
+        is_long: bool,
+    ) -> MemoryRank {
         self.pids += 1;
         let now = self.now(now_ns);
+        let sizes = if is_long { LONG_SIZES } else { SIZES };
         let mut rank =
-            MemoryRank::start(&self.tapes, now, (self.boots, self.pids), identity, SIZES);
+            MemoryRank::start(&self.tapes, now, (self.boots, self.pids), identity, sizes);
         rank.alloc(now, 1 << 48, LEVEL_BYTES);
         rank
     }

@@ -36,6 +36,57 @@ pub struct Plan {
     pub faults: Vec<(u64, Fault)>,
     /// When a person asks for a capture.
     pub requests: Vec<u64>,
+    /// The coordinator acts on the job; none where that is not looked at.
+    pub acts: Option<Acts>,
+}
+
+/// How the coordinator acts on the job, and where it is killed meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Acts {
+    /// The coordinator is killed when the restart has come to this stage.
+    pub stage: Stage,
+    /// So long after it was seen there, in nanoseconds.
+    pub kill_ns: u64,
+    /// It is started again after this long, in nanoseconds.
+    pub down_ns: u64,
+    /// Its machine loses power.
+    pub is_power_loss: bool,
+    /// The ranks offer garbage collections, which do not help.
+    pub has_gc: bool,
+    /// The ranks offer checkpoints.
+    pub has_checkpoint: bool,
+    /// The restart is a signal to all ranks; else a target is asked.
+    pub by_signal: bool,
+    /// Time from the restart's request to the next attempt, in nanoseconds.
+    pub launch_ns: u64,
+}
+
+/// A stage of a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It is decided on, and waits for its capture.
+    Plan,
+    /// It waits for the checkpoint of all ranks.
+    Precondition,
+    /// It is asked for.
+    Act,
+    /// It was carried out, and whether it helped is not known yet.
+    Observe,
+}
+
+impl Stage {
+    /// All of them, in their order.
+    pub const ALL: [Self; 4] = [Self::Plan, Self::Precondition, Self::Act, Self::Observe];
+
+    /// The name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Precondition => "precondition",
+            Self::Act => "act",
+            Self::Observe => "observe",
+        }
+    }
 }
 
 /// Something that goes wrong.
@@ -103,6 +154,7 @@ impl Plan {
             chaos_ns,
             faults: Vec::new(),
             requests: (0..rng.usize(1..5)).map(|_| rng.u64(SECOND_NS..chaos_ns)).collect(),
+            acts: None,
         };
         // Some seeds are calm: what must hold always must hold then too.
         for _ in 0..rng.usize(0..9) {
@@ -126,6 +178,74 @@ impl Plan {
         }
         plan.faults.sort_by_key(|(at_ns, _)| *at_ns);
         plan
+    }
+}
+
+impl Plan {
+    /// The plan of a seed in which a rank leaks from its start on, and the coordinator restarts the
+    /// job and is killed at this stage of it. Faults happen to the network, the agents, the disks
+    /// and the coordinator; what ends ranks is the restart alone.
+    pub fn draw_acts(seed: u64, stage: Stage) -> Self {
+        let plain = Self::draw(seed);
+        // Far from the seed of the other plan: near ones begin alike.
+        let own_seed = (4 * seed + stage as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut rng = Rng::with_seed(own_seed);
+        // Of two ranks neither shows what the other one should be like.
+        let nodes = if plain.nodes * plain.ranks_per_node == 2 { 3 } else { plain.nodes };
+        let ranks = nodes * plain.ranks_per_node;
+        let chaos_ns = rng.u64(15..120) * SECOND_NS;
+        let acts = Acts {
+            stage,
+            kill_ns: rng.u64(0..800) * MS_NS * rng.u64(0..2),
+            down_ns: (100 * MS_NS) << rng.u32(0..9),
+            is_power_loss: rng.bool(),
+            // A restart waits for a capture where the incident's own is no longer fresh.
+            has_gc: stage == Stage::Plan || rng.bool(),
+            has_checkpoint: stage == Stage::Precondition || rng.bool(),
+            by_signal: rng.bool(),
+            launch_ns: rng.u64(1..8) * SECOND_NS,
+        };
+        let mut plan = Self {
+            nodes,
+            step_ns: rng.u64(200..350) * MS_NS,
+            leak: Some((rng.u32(0..ranks as u32), rng.u64(2..30))),
+            is_restarted: false,
+            chaos_ns,
+            faults: Vec::new(),
+            requests: Vec::new(),
+            acts: Some(acts),
+            ..plain
+        };
+        for _ in 0..rng.usize(0..7) {
+            let drawn = fault(&mut rng, plan.nodes, ranks);
+            if !drawn.ends_ranks() {
+                plan.faults.push((rng.u64(0..chaos_ns), drawn));
+            }
+        }
+        plan.faults.sort_by_key(|(at_ns, _)| *at_ns);
+        plan
+    }
+}
+
+impl Fault {
+    fn ends_ranks(self) -> bool {
+        match self {
+            Self::KillRank(_)
+            | Self::OutOfMemory(_)
+            | Self::RestartJob { .. }
+            | Self::Reboot(..) => true,
+            Self::HangRank(..)
+            | Self::KillAgent(..)
+            | Self::Cut(..)
+            | Self::Break(_)
+            | Self::KillCoordinator { .. }
+            | Self::FullDisk(_)
+            | Self::FullSpool(..)
+            | Self::FailSpool(..)
+            | Self::FailWrites(_)
+            | Self::FailSyncs(_)
+            | Self::SlowDisk(_) => false,
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memtape_core::tape::mailbox::Remedy;
+
 /// One tape as its rank wrote it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TapeTruth {
@@ -57,6 +59,39 @@ pub(crate) struct Truth {
     pub(crate) starts: Vec<u64>,
     /// Restart actions that were carried out.
     pub(crate) restarts: Vec<String>,
+    /// What was done to the job.
+    pub(crate) acts: ActsTruth,
+}
+
+/// What was done to a job on which the coordinator acts. A start of the job is named by its number,
+/// from 1.
+#[derive(Debug, Default)]
+pub(crate) struct ActsTruth {
+    /// Starts of which a target was asked for the next one.
+    pub(crate) asked: Vec<u64>,
+    /// Signals: the start, the rank and the time.
+    pub(crate) signals: Vec<(u64, usize, u64)>,
+    /// Starts that a restart ended.
+    pub(crate) restarted: Vec<u64>,
+    /// What ranks have done, and which.
+    pub(crate) done: BTreeMap<Done, BTreeSet<usize>>,
+    /// When ranks were asked for it first, and when they did it last.
+    pub(crate) times: BTreeMap<Done, (u64, u64)>,
+    /// When a stream, an agent or the coordinator was not there, from and to.
+    pub(crate) disturbed: Vec<(u64, u64)>,
+    /// When the coordinator was killed at its stage.
+    pub(crate) killed_ns: Option<u64>,
+}
+
+/// Something that ranks were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Done {
+    /// Of which start of the job.
+    pub(crate) launch: u64,
+    /// What.
+    pub(crate) remedy: Remedy,
+    /// After which step.
+    pub(crate) step: u64,
 }
 
 impl Truth {

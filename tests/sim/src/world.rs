@@ -62,7 +62,15 @@ pub(crate) enum Happening {
     UploadEnds(u64, UploadEnd),
     Step(usize, u64),
     Resume(usize, u64),
-    StartJob { is_counted: bool },
+    StartJob {
+        is_counted: bool,
+    },
+    /// Of the start of this number: it is restarted.
+    Relaunch(u64),
+    /// The coordinator of this number is killed at its stage.
+    KillAtStage(u64),
+    /// Has what was acted on come to its end?
+    LookAtActs,
     Uncut(usize),
     EmptyDisk,
     MendSpool(usize),
@@ -79,6 +87,7 @@ pub(crate) struct Rank {
     pub(crate) tape_id: String,
     /// Processes so far: what belongs to an earlier one is stale.
     pub(crate) processes: u64,
+    pub(crate) pid: u32,
     pub(crate) hangs_until_ns: Option<u64>,
 }
 
@@ -92,6 +101,8 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) attempt: u32,
+    /// Starts of the job so far.
+    pub(crate) launches: u64,
     pub(crate) is_start_due: bool,
     started_ns: Option<u64>,
     pub(crate) is_count_needed: bool,
@@ -119,8 +130,7 @@ pub(crate) struct World {
 
 impl World {
     /// A cluster that is about to start.
-    pub(crate) fn new(seed: u64, is_traced: bool) -> Self {
-        let plan = Plan::draw(seed);
+    pub(crate) fn new(plan: Plan, seed: u64, is_traced: bool) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let nodes = (0..plan.nodes)
             .map(|number| Node::new(number, rng.i64(-200..200) * MS_NS as i64))
@@ -136,6 +146,7 @@ impl World {
             nodes,
             ranks,
             attempt: 0,
+            launches: 0,
             is_start_due: false,
             started_ns: None,
             is_count_needed: false,
@@ -191,10 +202,18 @@ impl World {
         }
         let calm_ns = self.plan.chaos_ns;
         self.at(calm_ns, Happening::AllIsWell);
+        match self.plan.acts {
+            Some(_) => self.at(calm_ns, Happening::LookAtActs),
+            None => self.end_at(calm_ns + SETTLE_NS),
+        }
+    }
+
+    /// It ends then, with a last capture before.
+    pub(crate) fn end_at(&mut self, at_ns: u64) {
         self.numbers += 1;
         self.last_request = Some(self.numbers);
-        self.at(calm_ns + SETTLE_NS - LAST_CAPTURE_NS, Happening::Request(self.numbers));
-        self.at(calm_ns + SETTLE_NS, Happening::End);
+        self.at(at_ns - LAST_CAPTURE_NS, Happening::Request(self.numbers));
+        self.at(at_ns, Happening::End);
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -248,6 +267,9 @@ impl World {
                     self.start_job(is_counted);
                 }
             }
+            Happening::Relaunch(launch) if launch == self.launches => self.start_job(true),
+            Happening::KillAtStage(number) if number == self.coordinators => self.kill_at_stage(),
+            Happening::LookAtActs => self.look_at_acts(),
             Happening::Uncut(node) => self.uncut(node),
             Happening::EmptyDisk => self.disk.set_room(None),
             Happening::MendSpool(node) => self.nodes[node].mend_disk(),
@@ -299,7 +321,7 @@ impl World {
         if self.coordinator.is_some() {
             return;
         }
-        let config = config();
+        let config = self.config();
         self.crashes_seen = self.disk.crashes();
         match SimulatedCoordinator::open(coordinator_now(self.now_ns), config, &self.disk) {
             // It was killed in the middle of something that a start does not depend on.
@@ -345,7 +367,11 @@ impl World {
             receipts.push(receipt);
         }
         let restarts = coordinator.restarts();
-        self.truth.restarts.extend(restarts.into_iter().map(|(action, _)| action));
+        for (action, _) in restarts {
+            self.truth.restarts.push(action);
+            self.target_is_asked();
+        }
+        self.watch_stage();
         for (number, answer) in taken {
             if self.is_traced {
                 eprintln!("          capture {number}: {answer:?}");
@@ -372,12 +398,13 @@ impl World {
     }
 
     /// The process is gone, and all that it knew.
-    fn coordinator_is_gone(&mut self) {
+    pub(crate) fn coordinator_is_gone(&mut self) {
         self.crashes_seen = self.disk.crashes();
         if self.coordinator.take().is_none() {
             return;
         }
         self.requests.clear();
+        self.disturb(self.down_ns + SECOND_NS);
         let open: Vec<u64> = self.conns.keys().copied().collect();
         for conn in open {
             let wait_ns = self.delay_ns();
@@ -424,6 +451,7 @@ impl World {
         if self.nodes[node].agent.take().is_none() {
             return;
         }
+        self.disturb(0);
         self.nodes[node].agents += 1;
         if let Some(conn) = self.nodes[node].stream.take() {
             let wait_ns = self.delay_ns();
@@ -448,6 +476,7 @@ impl World {
         if let Some(agent) = &mut self.nodes[node].agent {
             agent.handle(now, event);
             self.heed_agent(node);
+            self.heed_signals(node);
         }
     }
 
@@ -465,6 +494,7 @@ impl World {
             return;
         }
         self.started_ns = Some(self.now_ns);
+        self.launches += 1;
         // Where a tape was lost before an agent saw it, only the launcher's number tells attempts
         // apart.
         self.attempt += u32::from(std::mem::take(&mut self.is_count_needed) || is_counted);
@@ -479,7 +509,7 @@ impl World {
                 local_rank: (rank % self.plan.ranks_per_node) as u32,
                 ..Identity::default()
             };
-            let process = self.nodes[node].start_rank(self.now_ns, &identity);
+            let process = self.start_rank(node, &identity);
             let tape = TapeTruth {
                 node,
                 allocated: vec![node::level()],
@@ -490,6 +520,7 @@ impl World {
             let known = &mut self.ranks[rank];
             known.tape_id = process.tape_id().to_string();
             known.processes += 1;
+            known.pid = self.nodes[node].pids;
             known.hangs_until_ns = None;
             known.process = Some(process);
             self.truth.tapes.insert(known.tape_id.clone(), tape);
@@ -499,9 +530,11 @@ impl World {
     }
 
     pub(crate) fn kill_rank(&mut self, rank: usize) {
+        let node = self.node_of(rank);
         let known = &mut self.ranks[rank];
         if let Some(mut process) = known.process.take() {
             process.kill();
+            self.nodes[node].machine.end(known.pid);
             if let Some(tape) = self.truth.tapes.get_mut(&known.tape_id) {
                 tape.is_alive = false;
             }
@@ -543,6 +576,9 @@ impl World {
         let leaks = tape.leaks && self.plan.leak.is_some_and(|(_, from)| mine >= from);
         let before = tape.allocated.last().copied().unwrap_or(0);
         tape.allocated.push(node::step(process, now, before, leaks));
+        if let Some(remedy) = process.follow() {
+            self.rank_did(rank, remedy, mine + 1);
+        }
     }
 
     /// How much happened.
@@ -560,6 +596,9 @@ impl World {
             starts: self.truth.starts.len() as u64,
             faults: self.plan.faults.len() as u64,
             restarts: self.truth.restarts.len() as u64,
+            remedies: self.done(|ranks| ranks == self.ranks.len()),
+            partial: self.done(|ranks| ranks < self.ranks.len()),
+            stage_kills: u64::from(self.truth.acts.killed_ns.is_some()),
             alone: captures().filter(|capture| capture.id.ends_with("-alone")).count() as u64,
             index_losses: self.disk.index_losses(),
         }
@@ -597,18 +636,4 @@ impl World {
 pub(crate) fn coordinator_now(now_ns: u64) -> Now {
     let wall_ns = WALL_NS + now_ns;
     Now { mono_ns: wall_ns, wall_ns: wall_ns as i64 }
-}
-
-/// Settings under which much happens in a minute.
-fn config() -> memtape_coordinator::Config {
-    let mut config = memtape_coordinator::Config::default();
-    config.capture.deadline_ns = DEADLINE_NS;
-    config.capture.retry_ns = 3 * SECOND_NS;
-    config.capture.interval_ns_min = 5 * SECOND_NS;
-    config.triggers.interval_ns_min = 5 * SECOND_NS;
-    config.restart.policy.terms.mode = memtape_core::policy::Mode::Act;
-    config.restart.command = vec!["restart".to_string()];
-    config.triggers.baseline_interval_ns = 20 * SECOND_NS;
-    config.triggers.baseline_steps_min = 50;
-    config
 }

@@ -24,6 +24,9 @@ pub(crate) struct Choice {
     /// This one alone, with all that happens printed.
     #[arg(long, value_parser = crate::count())]
     seed: Option<u64>,
+    /// The coordinator acts on a job, and is killed at this stage of the restart.
+    #[arg(long, value_parser = ["plan", "precondition", "act", "observe"])]
+    stage: Option<String>,
     /// Each rule that is broken on purpose must be found.
     #[arg(long)]
     mutations: bool,
@@ -42,6 +45,9 @@ impl Choice {
         steps.build(&["memtape-sim"])?;
         let mut simulation = command(released("memtape-sim"));
         simulation.arg("--json");
+        if let Some(stage) = &self.stage {
+            simulation.args(["--stage", stage]);
+        }
         match self.seed {
             Some(seed) => simulation.args(["--seed", &seed.to_string()]),
             None => {

@@ -10,6 +10,8 @@ use crate::plan::{Fault, MS_NS, SECOND_NS};
 use crate::truth::TapeTruth;
 use crate::world::{DEADLINE_NS, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordinator_now};
 
+mod acts;
+
 /// A manifest may be closed this much after its deadline: the coordinator looks five times a
 /// second.
 const SLACK_NS: u64 = 500 * MS_NS;
@@ -59,6 +61,7 @@ impl Checks<'_> {
         self.one_incident_for_one_cause();
         self.the_last_capture_is_perfect();
         self.nothing_grew();
+        self.what_was_acted_on_is_right();
     }
 
     fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
