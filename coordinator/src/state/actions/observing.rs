@@ -112,16 +112,21 @@ pub(super) fn now_ns(clock: StoreClock, now: Now) -> u64 {
 }
 
 fn memory(rank: &Rank, device: u8) -> Option<Memory> {
-    let row: &StepRow = rank.newest.get(&device)?;
-    Some(Memory {
+    rank.newest.get(&device).map(of_row)
+}
+
+/// The memory of a step.
+pub(crate) fn of_row(row: &StepRow) -> Memory {
+    Memory {
         step: row.last_step,
         min_bytes: row.floor_allocated,
         peak_bytes: row.peak_allocated,
         reserved_bytes: row.peak_reserved.max(row.end_reserved),
-    })
+    }
 }
 
-fn ended(attempt: &Attempt) -> Option<Ended> {
+/// How an attempt has ended; none while it runs.
+pub(crate) fn ended(attempt: &Attempt) -> Option<Ended> {
     let has_died = attempt.ranks.values().any(Rank::has_died);
     match (attempt.has_ended(), has_died) {
         (_, true) => Some(Ended::Died),
