@@ -205,7 +205,7 @@ mod tests {
         check("memtape incidents --class leek", false);
         check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
         check("memtape top j --interval 500ms", true);
-        check("memtape hints", false);
+        check("memtape hints", true);
         check("memtape hints j --json", true);
         check("memtape run --apply-hints --coordinator x -- true", true);
         check("memtape show", false);

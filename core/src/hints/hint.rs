@@ -80,7 +80,7 @@ pub enum Bound {
 /// How the bytes were computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computed {
-    /// The lesser of what is inactive split, and what is reserved beyond the peak of tensors.
+    /// What is inactive split, and no more than what is reserved beyond the peak of tensors.
     Split {
         /// Inactive split in the capture.
         split: u64,
@@ -161,7 +161,7 @@ pub enum Evidence {
         /// How many.
         count: u64,
     },
-    /// The allocator held nearly all of the device.
+    /// Tensors took nearly all of the device at the peak.
     Full {
         /// In percent.
         percent: u64,
@@ -265,13 +265,13 @@ impl Display for Computed {
         };
         match *self {
             Self::Split { split, reserved, peak } => {
-                write!(formatter, "the lesser of {} inactive split, and ", bytes(split))?;
+                write!(formatter, "{} inactive split; no more than ", bytes(split))?;
                 beyond(formatter, reserved, peak)
             }
             Self::SplitAbove { split, mib, reserved, peak } => {
                 write!(
                     formatter,
-                    "the lesser of {} inactive split in segments above {mib} MiB, and ",
+                    "{} inactive split in segments above {mib} MiB; no more than ",
                     bytes(split)
                 )?;
                 beyond(formatter, reserved, peak)
@@ -314,7 +314,7 @@ impl Display for Evidence {
                 write!(formatter, "{} for memory failed for good", plural(*count, "request"))
             }
             Self::Full { percent } => {
-                write!(formatter, "{percent} % of the device was reserved")
+                write!(formatter, "{percent} % of the device was in tensors at the peak")
             }
             Self::Sizes { count } => {
                 write!(formatter, "{} of large requests", plural(*count, "different size"))

@@ -35,8 +35,8 @@ const SAVING_BYTES_MIN: u64 = 64 << 20;
 /// Free memory of the allocator matters from this part of what it holds on.
 const SPLIT_PARTS: u64 = 10;
 
-/// A device is nearly full from this part of it on, in percent.
-const FULL_PERCENT: u64 = 90;
+/// A device is nearly full when tensors take this part of it, in percent.
+const FULL_PERCENT: u64 = 85;
 
 /// A device has room for more from this part of it on, in percent.
 const ROOM_PERCENT: u64 = 25;
@@ -192,9 +192,10 @@ impl Facts {
         self.reserved_bytes.saturating_sub(self.peak_bytes)
     }
 
-    /// Percent of the device that the allocator holds.
-    fn reserved_percent(&self) -> Option<u64> {
-        self.reserved_bytes.saturating_mul(100).checked_div(self.device_bytes?)
+    /// Percent of the device that tensors took at the peak. What the allocator holds beyond is no
+    /// need of the job.
+    fn peak_percent(&self) -> Option<u64> {
+        self.peak_bytes.saturating_mul(100).checked_div(self.device_bytes?)
     }
 
     /// Evidence that memory is short; empty where it is not.
@@ -206,7 +207,7 @@ impl Facts {
         if self.retries > 0 {
             evidence.push(Evidence::Retries { count: self.retries });
         }
-        if let Some(percent) = self.reserved_percent().filter(|percent| *percent >= FULL_PERCENT) {
+        if let Some(percent) = self.peak_percent().filter(|percent| *percent >= FULL_PERCENT) {
             evidence.push(Evidence::Full { percent });
         }
         evidence
@@ -341,13 +342,10 @@ fn larger(facts: &Facts, step: StepFacts, transient: u64) -> Option<Hint> {
     let room = device.saturating_sub(reserved).saturating_sub(beside);
     let has_room = room.saturating_mul(100) >= device.saturating_mul(ROOM_PERCENT);
     let times = transient.saturating_add(room).checked_div(transient)?;
-    (has_room && times >= 2 && transient >= SAVING_BYTES_MIN).then(|| Hint {
-        change: Change::LargerMicroBatch { times },
-        saves_bytes: 0,
-        bound: Bound::About,
-        computed: Computed::Headroom { device, reserved, beside, transient },
-        evidence: [Evidence::Step { step: step.step }].into(),
-    })
+    let computed = Computed::Headroom { device, reserved, beside, transient };
+    let evidence = [Evidence::Step { step: step.step }];
+    (has_room && times >= 2 && transient >= SAVING_BYTES_MIN)
+        .then(|| saving(Change::LargerMicroBatch { times }, 0, computed, evidence.into()))
 }
 
 /// Optimizer state, or all that is kept, is divided over the ranks that hold the same.
@@ -363,10 +361,8 @@ fn sharding(facts: &Facts) -> Vec<Hint> {
     }
     evidence.push(of_capture(capture));
     let ranks = facts.peers;
-    let shared = |change, held| {
-        let computed = Computed::Shared { held, ranks };
-        Hint { bound: Bound::About, ..saving(change, held, computed, evidence.clone()) }
-    };
+    let shared =
+        |change, held| saving(change, held, Computed::Shared { held, ranks }, evidence.clone());
     let mut hints = Vec::new();
     hints.push(shared(Change::ShardOptimizer { ranks }, optimizer_state));
     if parameters > 0 {
@@ -383,10 +379,22 @@ fn of_capture(capture: &Captured) -> Evidence {
 /// A hint that saves what was computed, and never more than `held`.
 fn saving(change: Change, held: u64, computed: Computed, evidence: Vec<Evidence>) -> Hint {
     let saves_bytes = computed.saves().min(held);
-    Hint { change, saves_bytes, bound: Bound::AtMost, computed, evidence }
+    Hint { change, saves_bytes, bound: computed.bound(), computed, evidence }
 }
 
 impl Computed {
+    /// How sure the bytes are. What is inactive split was counted at one step; whole free segments
+    /// may go, too.
+    fn bound(&self) -> Bound {
+        match self {
+            Self::Split { .. }
+            | Self::SplitAbove { .. }
+            | Self::Shared { .. }
+            | Self::Headroom { .. } => Bound::About,
+            Self::Idle { .. } | Self::Transient { .. } => Bound::AtMost,
+        }
+    }
+
     /// The bytes that it computes.
     fn saves(&self) -> u64 {
         match *self {

@@ -5,8 +5,8 @@ use memtape_core::hints::{Setting, merge};
 use memtape_core::identity::ALLOCATOR_VARIABLES;
 use memtape_proto::api::{AppliedHints, AttemptMemory, Hint, Hints};
 
+use super::names::OneJob;
 use crate::client::parse;
-use crate::client::unknown::of_id;
 use crate::globals::Globals;
 use crate::output;
 use crate::render::palette::Meaning;
@@ -16,17 +16,16 @@ use crate::render::units::{bytes, table};
 /// `memtape hints`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HintsArgs {
-    /// Name of the job.
-    #[arg(value_name = "JOB")]
-    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) job: OneJob,
 }
 
 /// Prints the hints.
 /// Fails when the coordinator does not answer, or does not know the job.
 pub(crate) fn run(args: &HintsArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
-    let answer = client.get(&["jobs", &args.job, "hints"], &[]);
-    let answer = answer.map_err(|error| of_id(error, &client, "jobs", &args.job))?;
+    let job = args.job.find(&client)?;
+    let answer = client.get(&["jobs", &job, "hints"], &[])?;
     if globals.json {
         return output::print_json(&answer);
     }
