@@ -92,6 +92,17 @@ impl Client {
         serde_json::from_slice(&bytes).context("the coordinator's answer is no JSON")
     }
 
+    /// The JSON answer to a GET below `/api/v1/`, if it comes within this time, its connection
+    /// included. Nothing of the client goes on afterwards.
+    /// Fails as [`Self::get`] does, or when the time is over.
+    pub(crate) fn get_within(self, path: &[&str], time: Duration) -> anyhow::Result<Value> {
+        let url = self.url(path)?;
+        let bytes = self.bytes(self.http.get(url).timeout(time));
+        // A name that is still being resolved would keep an ordinary end waiting.
+        self.runtime.shutdown_background();
+        serde_json::from_slice(&bytes?).context("the coordinator's answer is no JSON")
+    }
+
     /// The bytes of a stored snapshot.
     /// Fails as [`Self::get`] does.
     pub(crate) fn snapshot(&self, capture: &str, rank: u32) -> anyhow::Result<Vec<u8>> {

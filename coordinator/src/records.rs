@@ -98,6 +98,10 @@ pub(crate) struct RankRecord {
     pub(crate) owner: Option<Owner>,
     /// What a scheduler knows its process as.
     pub(crate) workload: Workload,
+    /// Its allocator's settings; none where they were not recorded.
+    pub(crate) allocator: Option<String>,
+    /// Those of them that hints set at its start; empty where they set none.
+    pub(crate) hints: String,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

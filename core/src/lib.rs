@@ -16,6 +16,7 @@
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | [`incident`], [`policy`] | the life of an incident; whether to ask for a restart |
+//! | [`hints`] | what could be changed in a job so that it takes less memory |
 //! | [`action`] | whether an action on a job has helped |
 //! | [`redaction`] | secrets in command lines |
 //! | [`sharing`] | turns and amounts of the owners who share a node |
@@ -34,6 +35,7 @@ pub mod census;
 pub mod detector;
 pub mod diagnosis;
 mod hash;
+pub mod hints;
 pub mod identity;
 pub mod incident;
 pub mod limits;

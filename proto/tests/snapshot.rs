@@ -123,6 +123,8 @@ fn sample() -> RankSnapshot {
             host: String::new(),
             pid: 4711,
             command: "python train.py".to_string(),
+            allocator: Some("expandable_segments:True".to_string()),
+            hints: "expandable_segments:True".to_string(),
         },
         step: 9,
         wall_ns: 1_700_000_000_000_000_000,

@@ -11,7 +11,8 @@ use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
-    CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX,
+    ALLOCATOR_SETTINGS_BYTES_MAX, CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX,
+    NAME_BYTES_MAX, ROLE_BYTES_MAX,
 };
 use memtape_core::tape::read::Status;
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
@@ -226,7 +227,13 @@ pub(crate) fn rank_up(
             pod_uid: of.workload.pod_uid.clone(),
         }),
         offered: asks::offered(status.offered),
+        allocator_settings: identity.allocator.as_deref().map(settings),
+        applied_hints: settings(&identity.hints),
     })
+}
+
+fn settings(text: &str) -> String {
+    cut(text, ALLOCATOR_SETTINGS_BYTES_MAX).to_string()
 }
 
 /// The message that carries a [`RankUp`].

@@ -96,6 +96,7 @@ pub enum UploadEnd {
 
 /// What a simulated agent wants of the world.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and never kept in a list")]
 pub enum Output {
     /// A message for the present stream.
     Message(FromAgent),

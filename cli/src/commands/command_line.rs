@@ -20,7 +20,8 @@ fn meaningless_for_store(command: &str) -> &'static [&'static str] {
 /// The options that mean nothing for a command.
 fn meaningless(command: &str) -> &'static [&'static str] {
     match command {
-        "run" | "tls" => &["coordinator", "tls_dir", "token_file", "color"],
+        "run" => &["color"],
+        "tls" => &["coordinator", "tls_dir", "token_file", "color"],
         "coordinator" => &["coordinator", "token_file", "color"],
         "agent" => &["token_file", "color"],
         "store" => &["color"],
@@ -126,10 +127,12 @@ mod tests {
 
     #[test]
     fn help_shows_options_only_where_they_mean_something() {
-        for name in ["demo", "tape", "run", "coordinator"] {
+        for name in ["demo", "tape", "coordinator"] {
             assert!(!help_of(name).contains("--coordinator"), "{name}: {}", help_of(name));
         }
-        for name in ["jobs", "ranks", "lines", "incidents", "show", "capture", "export", "agent"] {
+        let with_coordinator =
+            ["jobs", "ranks", "lines", "incidents", "show", "capture", "export", "agent", "run"];
+        for name in with_coordinator {
             let help = help_of(name);
             assert!(help.contains("--coordinator") && help.contains("127.0.0.1:7771"), "{help}");
         }

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod any_words;
+pub(crate) mod apply_hints;
 pub(crate) mod command_line;
 pub(crate) mod completions;
 pub(crate) mod doctor;
@@ -23,6 +24,7 @@ pub(crate) mod files {
 pub(crate) mod queries {
     pub(crate) mod capture;
     pub(crate) mod filters;
+    pub(crate) mod hints;
     pub(crate) mod lines;
     pub(crate) mod list;
     pub(crate) mod names;
@@ -47,7 +49,7 @@ pub(crate) mod services {
 use crate::commands::access::{audit, tls, token};
 use crate::commands::command_line::command_line;
 use crate::commands::files::{analyze, diff, export, report, tape};
-use crate::commands::queries::{capture, lines, list, policy, show};
+use crate::commands::queries::{capture, hints, lines, list, policy, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
@@ -107,6 +109,8 @@ pub(crate) enum Command {
     /// Show what the coordinator would do about a job, approve a restart, or check a policy file.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Show what could be changed in a job so that it takes less memory.
+    Hints(hints::HintsArgs),
     /// Export the snapshot of a rank, from a capture or a file, for other tools.
     Export(export::ExportArgs),
     /// Write one page about an incident, a capture or snapshot files, to attach to a ticket.
@@ -143,6 +147,7 @@ impl Command {
             Self::Token(command) => token::run(&command, globals),
             Self::Audit(args) => audit::run(&args, globals),
             Self::Policy(command) => policy::run(&command, globals),
+            Self::Hints(args) => hints::run(&args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Jobs(args) => list::jobs(&args, globals),
             Self::Ranks(args) => list::ranks(&args, globals),
@@ -200,6 +205,9 @@ mod tests {
         check("memtape incidents --class leek", false);
         check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
         check("memtape top j --interval 500ms", true);
+        check("memtape hints", true);
+        check("memtape hints j --json", true);
+        check("memtape run --apply-hints --coordinator x -- true", true);
         check("memtape show", false);
         check("memtape capture j --step 0", false);
         check("memtape capture j --step 12 --wait", true);

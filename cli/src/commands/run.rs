@@ -18,7 +18,9 @@ use memtape_core::tape::mailbox::{Offer, Offers};
 use rustix::fs::{Access, access};
 use serde_json::json;
 
+use crate::commands::apply_hints;
 use crate::globals::Globals;
+use crate::output::clean;
 use crate::{clock, library};
 
 /// `memtape run`.
@@ -50,6 +52,11 @@ pub(crate) struct RunArgs {
         value_parser = offer
     )]
     pub(crate) actions: Vec<Offer>,
+    /// Ask the coordinator for hints about the job's last attempt, and set those that are settings
+    /// of PyTorch's allocator in the command's environment. What PYTORCH_CUDA_ALLOC_CONF or
+    /// PYTORCH_ALLOC_CONF has stays.
+    #[arg(long)]
+    pub(crate) apply_hints: bool,
     /// The command and its arguments. Options before the command belong to `memtape run`, unless
     /// they come after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
@@ -93,10 +100,20 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     if args.detail {
         command.env("MEMTAPE_DETAIL", "1");
     }
+    let hints = args.apply_hints.then(|| apply_hints::ask(args.job.as_deref(), globals));
+    if let Some(hints) = &hints {
+        command.envs(hints.variables.iter().map(|(name, value)| (name, value)));
+    }
     if globals.json {
         // Standard output is the command's.
-        let line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
+        let mut line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
+        if let Some(hints) = &hints {
+            line["hints"] = json!(hints.lines);
+        }
         eprintln!("{line}");
+    } else {
+        let lines = hints.iter().flat_map(|hints| &hints.lines);
+        lines.for_each(|line| eprintln!("memtape: {}", clean(line)));
     }
     // Said to a person only: what the command's own output is piped to reads nothing of ours.
     if std::io::stderr().is_terminal() && !has_gpu(Path::new("/dev")) {

@@ -5,6 +5,7 @@ pub(crate) mod answers;
 pub(crate) mod asking;
 mod capture_routes;
 mod collectives;
+mod hint_routes;
 mod incident_routes;
 mod job_routes;
 mod line_routes;

@@ -60,6 +60,7 @@ pub(crate) struct Api {
     pub(crate) store: Store,
     pub(crate) admission: Arc<Admission>,
     pub(crate) pickling: Pickling,
+    pub(crate) snapshots: Snapshots,
     pub(crate) answers: Arc<Answers>,
 }
 
@@ -91,8 +92,9 @@ impl Api {
         snapshots: Snapshots,
     ) -> Self {
         let Shared { store, counters, events, .. } = shared;
-        let pickling = Pickling::new(snapshots, counters.clone());
-        Self { door, counters, events, store, admission, pickling, answers: Arc::default() }
+        let pickling = Pickling::new(snapshots.clone(), counters.clone());
+        let answers = Arc::default();
+        Self { door, counters, events, store, admission, pickling, snapshots, answers }
     }
 
     /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].

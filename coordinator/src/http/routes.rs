@@ -30,8 +30,8 @@ use crate::http::route_list::Routes;
 use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::site::Site;
 use crate::http::{
-    access_routes, capture_routes, incident_routes, job_routes, line_routes, node_routes, page,
-    policy_routes, rank_routes, series, store_routes,
+    access_routes, capture_routes, hint_routes, incident_routes, job_routes, line_routes,
+    node_routes, page, policy_routes, rank_routes, series, store_routes,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics::{self, AdmissionFigures};
@@ -72,6 +72,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         capture_routes::add,
         incident_routes::add,
         policy_routes::add,
+        hint_routes::add,
         node_routes::add,
         access_routes::add,
         store_routes::add,

@@ -173,6 +173,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         owner: up.owner.as_ref().map(owner::owner).transpose()?,
         workload: up.owner.as_ref().map(owner::workload).transpose()?.unwrap_or_default(),
         offered,
+        allocator: up.allocator_settings.as_deref().map(host::settings),
+        hints: host::settings(&up.applied_hints),
     })
 }
 

@@ -98,6 +98,10 @@ pub(crate) struct RankUp {
     pub(crate) workload: Workload,
     /// What its job lets be asked of it; nothing where its agent is of before version 1.7.
     pub(crate) offered: Offers,
+    /// Its allocator's settings; none where they were not recorded.
+    pub(crate) allocator: Option<String>,
+    /// Those of them that hints set at its start.
+    pub(crate) hints: String,
 }
 
 /// Tapes that an agent refused since it started, by reason.

@@ -7,6 +7,7 @@ pub(crate) mod captures;
 pub(crate) mod comparison;
 pub(crate) mod counters;
 pub(crate) mod effects;
+pub(crate) mod hints;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod messages;

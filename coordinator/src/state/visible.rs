@@ -44,6 +44,12 @@ impl<'a> Visible<'a> {
         serials.filter(|serial| self.attempt_of(**serial).is_some()).count()
     }
 
+    /// The attempts at a job, in order of their start.
+    pub(crate) fn attempts_at(&self, job: &str) -> Vec<&'a Attempt> {
+        let serials = self.view.jobs.serials(job).iter();
+        serials.filter_map(|serial| self.attempt_of(*serial)).collect()
+    }
+
     /// The attempt of a job with this number; without one the newest.
     pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&'a Attempt> {
         self.view.jobs.attempt(job, number).filter(|attempt| self.has(attempt))

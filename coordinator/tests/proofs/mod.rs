@@ -1,5 +1,6 @@
 //! Restarts and what the job's next attempt shows of them, over the network and across a kill.
 
+mod hints;
 mod remedies;
 
 use std::path::Path;

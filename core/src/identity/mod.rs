@@ -9,9 +9,10 @@ pub mod end;
 pub mod ids;
 pub mod owner;
 
-use crate::limits::{NAME_BYTES_MAX, ROLE_BYTES_MAX};
+use crate::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX};
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 /// Identity of one rank process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,11 @@ pub struct Identity {
     pub pid: u32,
     /// Command line, cut to [`crate::limits::COMMAND_BYTES_MAX`].
     pub command: String,
+    /// Settings of PyTorch's allocator, as the environment has them; none where it was not
+    /// recorded, and empty where it has none.
+    pub allocator: Option<String>,
+    /// Those of them that `memtape run --apply-hints` set; empty where it set none.
+    pub hints: String,
 }
 
 impl Identity {
@@ -83,9 +89,25 @@ impl Identity {
             .unwrap_or(0),
             local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"])
                 .unwrap_or(0),
+            allocator: Some(allocator_settings(&lookup)),
+            hints: cut(text(&["MEMTAPE_HINTS"]).unwrap_or_default().trim(), SETTINGS_MAX)
+                .to_string(),
             ..Self::default()
         }
     }
+}
+
+/// Variables with the settings of PyTorch's allocator. Which of them PyTorch takes where both are
+/// set depends on its version.
+pub const ALLOCATOR_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
+const SETTINGS_MAX: usize = ALLOCATOR_SETTINGS_BYTES_MAX;
+
+/// The settings of PyTorch's allocator in the environment; those of both variables.
+fn allocator_settings(lookup: impl Fn(&str) -> Option<String>) -> String {
+    let texts = ALLOCATOR_VARIABLES.iter().filter_map(|name| lookup(name));
+    let texts: Vec<String> = texts.filter(|text| !text.trim().is_empty()).collect();
+    cut(texts.join(",").trim(), SETTINGS_MAX).to_string()
 }
 
 /// A boot id of the kernel, such as `0a1b2c3d-…`, as a tape holds it; a half that is missing is 0.
@@ -192,6 +214,24 @@ mod tests {
         assert_eq!((role(None), role(Some(" "))), (String::new(), String::new()));
         assert_eq!(role(Some(" pp0 tp1 ")), "pp0 tp1");
         assert_eq!(role(Some(&"x".repeat(99))).len(), ROLE_BYTES_MAX);
+    }
+
+    #[test]
+    fn settings_of_the_allocator_are_what_the_environment_says() {
+        let check = |vars: &[(&str, &str)], allocator: &str, hints: &str| {
+            let identity = Identity::from_environment(|name| {
+                vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+            });
+            let found = (identity.allocator.as_deref(), identity.hints.as_str());
+            assert_eq!(found, (Some(allocator), hints));
+        };
+        check(&[], "", "");
+        let (cuda, any) = (ALLOCATOR_VARIABLES[0], ALLOCATOR_VARIABLES[1]);
+        let expand = "expandable_segments:True";
+        check(&[(cuda, expand), ("MEMTAPE_HINTS", expand)], expand, expand);
+        check(&[(any, "max_split_size_mb:64")], "max_split_size_mb:64", "");
+        check(&[(cuda, "a:1"), (any, "b:2")], "a:1,b:2", "");
+        check(&[(cuda, &"x".repeat(999))], &"x".repeat(SETTINGS_MAX), "");
     }
 
     #[test]

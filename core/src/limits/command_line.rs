@@ -7,6 +7,10 @@ limits! {
         "Files, tapes and ranks of captures that `memtape analyze`, `diff` or `report` compares",
         "the command refuses them",
         "its message";
+    HINTS_SECONDS_MAX: u64 = 3, Seconds, "CLI",
+        "Time that `memtape run --apply-hints` waits for the coordinator",
+        "the command starts without hints",
+        "its message";
     FOLDER_DEPTH_MAX: usize = 3, Count, "CLI",
         "Folders below a folder that are searched, by `memtape analyze`, `diff`, `show`, `export` \
          and `tape`",

@@ -65,6 +65,11 @@ limits! {
         "A rank's role (`MEMTAPE_ROLE`)",
         "the rest of the text is cut off",
         "the text";
+    ALLOCATOR_SETTINGS_BYTES_MAX: usize = 256, Bytes, "recorder, agent, coordinator",
+        "The settings of a rank's allocator (`PYTORCH_CUDA_ALLOC_CONF`), and those of them that \
+         `memtape run --apply-hints` set",
+        "the rest of the text is cut off",
+        "the text";
     COMMAND_BYTES_MAX: usize = 4096, Bytes, "recorder, agent, coordinator",
         "A rank's command line",
         "the rest of the text is cut off",

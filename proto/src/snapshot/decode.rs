@@ -9,9 +9,9 @@ use std::io::Read;
 
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
-    COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, MARKS_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX,
-    PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, SNAPSHOT_DECODED_BYTES_MAX,
-    TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
+    ALLOCATOR_SETTINGS_BYTES_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, MARKS_MAX,
+    NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX,
+    SNAPSHOT_DECODED_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
 use memtape_core::redaction::Redaction;
 use memtape_core::snapshot::failed_request::FailedRequest;
@@ -270,6 +270,8 @@ fn identity(rank: v1::RankUp) -> Identity {
         pid: rank.pid,
         // Agents before this version sent it as it was.
         command: text(Redaction::default().line(&rank.command), COMMAND_BYTES_MAX),
+        allocator: rank.allocator_settings.map(|of| text(of, ALLOCATOR_SETTINGS_BYTES_MAX)),
+        hints: text(rank.applied_hints, ALLOCATOR_SETTINGS_BYTES_MAX),
     }
 }
 

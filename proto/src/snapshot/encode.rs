@@ -114,6 +114,8 @@ fn rank(identity: Identity) -> v1::RankUp {
         pid: identity.pid,
         command: identity.command,
         role: identity.role,
+        allocator_settings: identity.allocator,
+        applied_hints: identity.hints,
         ..v1::RankUp::default()
     }
 }

@@ -12,6 +12,9 @@ mod demo;
 // The exported pickle equals PyTorch's own snapshot.
 mod exported;
 
+// A hint is applied at the next start, and proven.
+mod hints;
+
 // The quick starts do what their pages say.
 mod quick_starts;
 

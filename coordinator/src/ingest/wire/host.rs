@@ -1,7 +1,7 @@
 //! What a report says of a rank's host side, within its bounds.
 
 use memtape_core::identity::cut;
-use memtape_core::limits::ROLE_BYTES_MAX;
+use memtape_core::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, ROLE_BYTES_MAX};
 use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
@@ -16,6 +16,12 @@ const OUTSIDE_MAX: usize = 256;
 pub(super) fn role(text: &str) -> String {
     let role = cut(text.trim(), ROLE_BYTES_MAX);
     if role.chars().any(char::is_control) { String::new() } else { role.to_string() }
+}
+
+/// Settings of the allocator, as far as they can be shown.
+pub(super) fn settings(text: &str) -> String {
+    let settings = cut(text.trim(), ALLOCATOR_SETTINGS_BYTES_MAX);
+    if settings.chars().any(char::is_control) { String::new() } else { settings.to_string() }
 }
 
 /// What a rank takes of its host. Numbers beyond any real one would make every sum of them

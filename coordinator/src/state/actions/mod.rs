@@ -43,6 +43,8 @@ mod facts;
 mod observing;
 mod taking_up;
 
+pub(crate) use observing::{ended, of_row};
+
 /// A capture of this age still shows what a restart would take away.
 const FRESH_NS: i64 = 60_000_000_000;
 

@@ -137,18 +137,18 @@ pub(super) fn now_ns(clock: StoreClock, now: Now) -> u64 {
 }
 
 fn memory(rank: &Rank, device: u8) -> Option<Memory> {
-    let row: &StepRow = rank.newest.get(&device)?;
-    Some(Memory {
+    rank.newest.get(&device).map(of_row)
+}
+
+/// The memory of a step.
+pub(crate) fn of_row(row: &StepRow) -> Memory {
+    Memory {
         step: row.last_step,
         min_bytes: row.floor_allocated,
         peak_bytes: row.peak_allocated,
         reserved_bytes: row.peak_reserved.max(row.end_reserved),
-        retries: rank
-            .totals
-            .iter()
-            .find(|totals| totals.device == device)
-            .map_or(0, |totals| totals.malloc_failures),
-    })
+        retries: row.malloc_failures,
+    }
 }
 
 /// The step of the newest census of a device, and what a line held then.
@@ -161,7 +161,8 @@ fn held(rank: &Rank, device: u8, line: &Frame) -> Option<(u64, u64)> {
     Some((census.step, of_line.map(|known| known.held().bytes).sum()))
 }
 
-fn ended(attempt: &Attempt) -> Option<Ended> {
+/// How an attempt has ended; none while it runs.
+pub(crate) fn ended(attempt: &Attempt) -> Option<Ended> {
     let has_died = attempt.ranks.values().any(Rank::has_died);
     match (attempt.has_ended(), has_died) {
         (_, true) => Some(Ended::Died),

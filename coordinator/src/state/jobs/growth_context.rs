@@ -6,6 +6,7 @@
 
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Peaks, StepNeed};
+use memtape_core::hints::Config;
 
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::host_readings::{History, PointInTime};
@@ -53,6 +54,13 @@ pub(crate) fn of_growth(
             .of(growth.rank)
             .step_need(growth.rank, growth.device, growth.onset_step)
             .map(|(before, now)| StepNeed { before, now }),
+        // Where nothing is set, the segments may still show what the program has chosen.
+        expandable_segments: rank
+            .record
+            .allocator
+            .as_deref()
+            .map(|of| Config::parse(of).is_expandable())
+            .filter(|is_on| *is_on),
         // The numbers of the missing steps are not known.
         steps_missing: (rank.steps_missed == 0).then_some(0),
         ..Context::default()

@@ -506,6 +506,8 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.limitations = up.limitations;
     record.role = up.role;
     record.peer_groups = up.peer_groups;
+    record.allocator = up.allocator;
+    record.hints = up.hints;
     // Of a process that is gone its agent knows the user alone; what it said before stays.
     if record.owner.is_none() || up.owner.as_ref().is_some_and(|of| !of.namespace.is_empty()) {
         record.owner = up.owner;

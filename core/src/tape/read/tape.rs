@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 
 use crate::identity::{Identity, cut};
 use crate::limits::{
-    COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, RANKS_PER_JOB_MAX, ROLE_BYTES_MAX,
-    TAPE_BYTES_MAX, TAPE_ITEMS_MAX,
+    ALLOCATOR_SETTINGS_BYTES_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX,
+    RANKS_PER_JOB_MAX, ROLE_BYTES_MAX, TAPE_BYTES_MAX, TAPE_ITEMS_MAX,
 };
 use crate::redaction::Redaction;
 use crate::snapshot::StreamPool;
@@ -401,6 +401,11 @@ fn read_identity<S: Source>(
         pid: word(header::PID) as u32,
         // Whatever recorder wrote it: no reader of a tape meets the secrets that are known.
         command: redacted(&Redaction::default(), field("command")),
+        allocator: text
+            .lines()
+            .any(|line| line.starts_with("allocator="))
+            .then(|| visible(field("allocator"), ALLOCATOR_SETTINGS_BYTES_MAX)),
+        hints: visible(field("hints"), ALLOCATOR_SETTINGS_BYTES_MAX),
     })
 }
 
@@ -418,8 +423,17 @@ pub fn identity_text(identity: &Identity) -> String {
         role if role.is_empty() => role,
         role => format!("role={role}\n"),
     };
+    let allocator = match &identity.allocator {
+        Some(settings) => format!("allocator={}\n", one_line(settings)),
+        None => String::new(),
+    };
+    let hints = match one_line(&identity.hints) {
+        hints if hints.is_empty() => hints,
+        hints => format!("hints={hints}\n"),
+    };
     format!(
-        "{role}job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\nhost={}\ncommand={}\n",
+        "{role}{allocator}{hints}job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\n\
+         host={}\ncommand={}\n",
         one_line(&identity.job),
         identity.attempt,
         identity.rank,

@@ -1,0 +1,147 @@
+//! `/jobs/{job}/hints`: what could be changed in a job so that it takes less memory, and what the
+//! settings did that its last starts applied.
+//!
+//! One device of one rank is looked at, the fullest: its steps and its newest snapshot are read
+//! from the store, a block and a snapshot at a time.
+
+use axum::extract::Path;
+use axum::response::Json;
+use memtape_core::action::Verdict;
+use memtape_core::hints::proof::{PROOF_STEPS, Window, verdict};
+use memtape_core::hints::{Captured, Setting, suggest, to_apply};
+use memtape_proto::api::{AppliedHints, Hints};
+use memtape_proto::snapshot::Bounds;
+
+use crate::http::asking::Asking;
+use crate::http::rank_routes::JobPath;
+use crate::http::request::{Answer, PathOf, Problem};
+use crate::http::route_list::Routes;
+use crate::records::{SeriesKey, StepRow};
+use crate::state::actions::of_row;
+use crate::state::hints::{Gathered, Trial, gather, step_facts};
+use crate::store::{Found, Store};
+use crate::work::decoding::Snapshots;
+use crate::work::tasks;
+
+/// Memory of an answer, and of the records that are read for it.
+const ANSWER_BYTES: u64 = 2 << 20;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get(
+        "/jobs/{job}/hints",
+        "What could be changed in a job so that it takes less memory, and what the settings did \
+         that its last start applied.",
+        hints,
+    )
+}
+
+async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
+    let Path(JobPath { job }) = path?;
+    asking.room(ANSWER_BYTES).await?;
+    let gathered =
+        asking.ask(move |view| gather(view, &job).ok_or_else(|| Problem::unknown("job", job)));
+    let mut gathered = gathered.await??;
+    look(&asking.api.snapshots, &mut gathered).await;
+    let store = asking.api.store.clone();
+    let read = tasks::blocking(move || answer(&store, gathered));
+    read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
+}
+
+/// Looks at the newest snapshot of the fullest device.
+async fn look(snapshots: &Snapshots, gathered: &mut Gathered) {
+    let (Some((capture, hash)), Some(SeriesKey { device, .. })) =
+        (gathered.snapshot.take(), gathered.series)
+    else {
+        return;
+    };
+    match snapshots.read(hash, Bounds::default()).await {
+        Ok((snapshot, _)) => {
+            let looked = tasks::blocking(move || Captured::of(&capture, &snapshot, device)).await;
+            gathered.facts.capture = looked.ok().flatten();
+        }
+        Err(why) => gathered.answer.missing.push(format!("{capture} cannot be read: {why}")),
+    }
+}
+
+/// Reads the steps, and makes the answer. Blocks.
+fn answer(store: &Store, gathered: Gathered) -> crate::store::Result<Hints> {
+    let Gathered { mut facts, mut answer, series, has_steps, trials, applied, .. } = gathered;
+    if let Some(key) = series {
+        let mut newest = None;
+        let window = window(store, key, u64::MAX, &mut newest)?;
+        facts.reserved_bytes = facts.reserved_bytes.max(window.memory.reserved_bytes);
+        facts.step = facts.step.or(newest.filter(|_| has_steps).map(|row| step_facts(&row)));
+    }
+    let mut is_newest = true;
+    for trial in trials {
+        let (shown, found) = proof(store, &trial)?;
+        if matches!(found, Some(Verdict::NoEffect(_) | Verdict::Worse(_))) {
+            facts.tried.extend(trial.settings);
+        }
+        if std::mem::take(&mut is_newest) {
+            answer.applied = Some(shown);
+        }
+    }
+    let suggested = suggest(&facts);
+    answer.reserved_bytes = facts.reserved_bytes;
+    answer.settings = Setting::join(&to_apply(&applied, &facts.tried, &suggested.hints));
+    answer.add(&suggested);
+    Ok(answer)
+}
+
+/// What the settings of one attempt did.
+fn proof(store: &Store, trial: &Trial) -> crate::store::Result<(AppliedHints, Option<Verdict>)> {
+    let mut shown = AppliedHints {
+        attempt: trial.attempt.0,
+        attempt_ordinal: trial.attempt.1,
+        settings: Setting::join(&trial.settings),
+        ..AppliedHints::default()
+    };
+    let Some(against) = &trial.against else {
+        shown.proof = format!(
+            "no earlier attempt made {PROOF_STEPS} steps without these settings, and has recorded \
+             its own"
+        );
+        return Ok((shown, None));
+    };
+    let steps = trial.outcome.steps.min(against.outcome.steps);
+    let before = window(store, against.before, steps, &mut None)?;
+    let after = window(store, against.after, steps, &mut None)?;
+    let found = verdict((&before, &against.outcome), (&after, &trial.outcome));
+    shown.compared_with = Some(against.attempt.0);
+    shown.compared_with_ordinal = Some(against.attempt.1);
+    (shown.rank, shown.device) = (Some(against.before.rank), Some(against.before.device));
+    (shown.before, shown.after) = (Some((&before).into()), Some((&after).into()));
+    match &found {
+        Some(found) => {
+            shown.verdict = found.as_str().to_string();
+            shown.proof = found.why().to_string();
+        }
+        None => {
+            shown.proof = format!("{steps} of the {PROOF_STEPS} steps that a verdict needs");
+        }
+    }
+    Ok((shown, found))
+}
+
+/// The steps of a device up to one; and its newest record of all. Blocks.
+fn window(
+    store: &Store,
+    key: SeriesKey,
+    step_max: u64,
+    newest: &mut Option<StepRow>,
+) -> crate::store::Result<Window> {
+    let mut window = Window::default();
+    store.series_each(key, &mut |found| match found {
+        Found::Rows(rows) => {
+            for row in rows {
+                window.add(step_max, &of_row(&row));
+                if newest.is_none_or(|of| row.last_step >= of.last_step) {
+                    *newest = Some(row);
+                }
+            }
+        }
+        Found::Forgotten => (window, *newest) = (Window::default(), None),
+    })?;
+    Ok(window)
+}

@@ -1,0 +1,197 @@
+//! What is known of a job that hints rest on: its fullest device, its newest capture, and the
+//! attempts that were started with hints.
+//!
+//! This file gathers; what is suggested is core's ([`memtape_core::hints`]). Steps and snapshots
+//! lie in the store, and are read by the handler that answers (`http/hint_routes.rs`).
+
+use std::cmp::Reverse;
+
+use memtape_core::hints::proof::{Outcome, PROOF_STEPS};
+use memtape_core::hints::{Config, Facts, Setting, StepFacts};
+use memtape_core::tape::layout::Clock;
+use memtape_proto::api::Hints;
+
+use crate::records::{SeriesKey, StepRow, Totals};
+use crate::state::actions::ended;
+use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::visible::Visible;
+
+/// Attempts with hints whose verdicts are asked for, the newest.
+const TRIALS_MAX: usize = 3;
+
+/// What is known of a job without its steps and snapshots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) facts: Facts,
+    /// The answer, as far as it is known.
+    pub(crate) answer: Hints,
+    /// The steps of the fullest device; none where no rank has reported any memory.
+    pub(crate) series: Option<SeriesKey>,
+    /// Its steps are training steps.
+    pub(crate) has_steps: bool,
+    /// The newest capture that has its rank.
+    pub(crate) snapshot: Option<(String, blake3::Hash)>,
+    /// The attempts that were started with hints, newest first.
+    pub(crate) trials: Vec<Trial>,
+    /// Settings that hints set in the attempt that shows the job.
+    pub(crate) applied: Vec<Setting>,
+}
+
+/// An attempt that was started with hints.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    /// Its number, and its ordinal.
+    pub(crate) attempt: (u32, u32),
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) outcome: Outcome,
+    /// The earlier attempt that it is compared with.
+    pub(crate) against: Option<Against>,
+}
+
+/// An earlier attempt without the settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Against {
+    /// Its number, and its ordinal.
+    pub(crate) attempt: (u32, u32),
+    /// The device in the earlier attempt, and in the one with the settings.
+    pub(crate) before: SeriesKey,
+    pub(crate) after: SeriesKey,
+    pub(crate) outcome: Outcome,
+}
+
+/// What is known of the attempts at a job, in order of their start; none where there are none.
+pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
+    let attempts = view.attempts_at(job);
+    let has_evidence = |attempt: &&&Attempt| {
+        attempt.ranks.values().any(|rank| rank.step > 0 || rank.failures().0 > 0)
+    };
+    let attempt = attempts.iter().rev().find(has_evidence).or(attempts.last())?;
+    let mut gathered = of_fullest(attempt);
+    gathered.answer.job = job.to_string();
+    (gathered.answer.attempt, gathered.answer.attempt_ordinal) = number(attempt);
+    gathered.applied = applied(attempt);
+    if let Some(SeriesKey { rank, .. }) = gathered.series {
+        let of_attempt = view.captures().rev().filter(|known| {
+            known.record.serial == attempt.record.serial && known.record.is_closed()
+        });
+        let mut with_rank = of_attempt
+            .filter_map(|known| Some((known.record.id.clone(), known.part(rank)?.hash()?)));
+        gathered.snapshot = with_rank.next();
+    }
+    gathered.trials = trials(&attempts);
+    Some(gathered)
+}
+
+/// The device of an attempt whose allocator holds most.
+fn of_fullest(attempt: &Attempt) -> Gathered {
+    let Some((rank, totals)) = fullest(attempt) else { return Gathered::default() };
+    let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+    let newest = rank.newest.get(&totals.device);
+    let has_steps = rank.clock() == Clock::Steps;
+    let peers = match rank.role {
+        Some(role) => attempt.ranks.values().filter(|of| of.role == Some(role)).count(),
+        None => usize::try_from(attempt.world()).unwrap_or(usize::MAX),
+    };
+    let facts = Facts {
+        step: newest.filter(|_| has_steps).map(step_facts),
+        peak_bytes: totals.peak_allocated,
+        reserved_bytes: reserved(rank, totals),
+        retries: totals.malloc_failures,
+        ooms: totals.ooms,
+        device_bytes: known(totals.device_bytes),
+        beside_bytes: totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved)),
+        peers: u32::try_from(peers).unwrap_or(u32::MAX),
+        config: rank.record.allocator.as_deref().map(Config::parse),
+        ..Facts::default()
+    };
+    let answer = Hints {
+        rank: Some(rank.record.rank),
+        device: Some(totals.device),
+        peak_bytes: facts.peak_bytes,
+        device_bytes: facts.device_bytes,
+        allocator_settings: rank.record.allocator.clone(),
+        ..Hints::default()
+    };
+    let series = Some(key(attempt, rank, totals.device));
+    Gathered { facts, answer, series, has_steps, ..Gathered::default() }
+}
+
+/// The step of a record.
+pub(crate) fn step_facts(row: &StepRow) -> StepFacts {
+    StepFacts {
+        step: row.last_step,
+        min_bytes: row.floor_allocated,
+        peak_bytes: row.peak_allocated,
+    }
+}
+
+fn fullest(attempt: &Attempt) -> Option<(&Rank, &Totals)> {
+    let ranks = attempt.ranks.values();
+    let devices = ranks.flat_map(|rank| rank.totals.iter().map(move |totals| (rank, totals)));
+    devices.max_by_key(|(rank, totals)| {
+        (reserved(rank, totals), Reverse((rank.record.rank, totals.device)))
+    })
+}
+
+/// Most bytes that the allocator is known to have held.
+fn reserved(rank: &Rank, totals: &Totals) -> u64 {
+    let newest = rank.newest.get(&totals.device).map_or(0, |row| row.peak_reserved);
+    newest.max(totals.reserved)
+}
+
+fn number(attempt: &Attempt) -> (u32, u32) {
+    (attempt.record.attempt, attempt.record.ordinal)
+}
+
+fn key(attempt: &Attempt, rank: &Rank, device: u8) -> SeriesKey {
+    SeriesKey { serial: attempt.record.serial, rank: rank.record.rank, device }
+}
+
+/// The settings that hints set at the start of an attempt.
+fn applied(attempt: &Attempt) -> Vec<Setting> {
+    let mut texts = attempt.ranks.values().map(|rank| rank.record.hints.as_str());
+    texts.find(|text| !text.is_empty()).map(Setting::listed).unwrap_or_default()
+}
+
+/// The newest attempts that were started with hints, each with one before that had them not.
+fn trials(attempts: &[&Attempt]) -> Vec<Trial> {
+    let of = |(place, attempt): (usize, &&Attempt)| {
+        let settings = applied(attempt);
+        if settings.is_empty() {
+            return None;
+        }
+        let earlier = attempts.get(..place).unwrap_or_default().iter().rev();
+        let against = earlier.filter_map(|before| against(before, attempt, &settings)).next();
+        let rank = against.as_ref().map(|against| against.after.rank);
+        let outcome = outcome(attempt, rank);
+        Some(Trial { attempt: number(attempt), settings, outcome, against })
+    };
+    attempts.iter().enumerate().rev().filter_map(of).take(TRIALS_MAX).collect()
+}
+
+/// An earlier attempt with enough steps and without the settings, by its fullest device.
+fn against(before: &Attempt, after: &Attempt, settings: &[Setting]) -> Option<Against> {
+    let (rank, totals) = fullest(before)?;
+    let config = Config::parse(rank.record.allocator.as_deref()?);
+    let is_set = |of: &Setting| config.get(of.key()) == Some(of.value().as_str());
+    if rank.step < PROOF_STEPS || settings.iter().all(is_set) {
+        return None;
+    }
+    let next = after.ranks.get(&rank.record.rank)?;
+    Some(Against {
+        attempt: number(before),
+        before: key(before, rank, totals.device),
+        after: key(after, next, totals.device),
+        outcome: outcome(before, Some(rank.record.rank)),
+    })
+}
+
+/// How an attempt has gone; the steps are those of a rank.
+fn outcome(attempt: &Attempt, rank: Option<u32>) -> Outcome {
+    let rank = rank.and_then(|rank| attempt.ranks.get(&rank));
+    Outcome {
+        steps: rank.map_or(0, |rank| rank.step),
+        has_failed_request: attempt.ranks.values().any(|rank| rank.failures().0 > 0),
+        ended: ended(attempt),
+    }
+}
