@@ -10,6 +10,7 @@ mod compat;
 mod docs;
 mod eval;
 mod fuzz;
+mod kube;
 mod process;
 mod programs;
 mod python;
@@ -86,6 +87,9 @@ enum Command {
         #[arg(long, default_value_t = 100, value_parser = count())]
         examples: u64,
     },
+    /// What a restart does to Kubernetes, against a real API server, which is built from Debian's
+    /// packages the first time.
+    Kube,
     /// The hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions.
     Compat { versions: Vec<String> },
     /// Real PyTorch programs, each with a fault or a benign pattern that people meet, through the
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
         Command::Sim(choice) => choice.run(&mut steps),
         Command::Fuzz { seconds, only } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds, &only))),
         Command::Api { examples } => ("api", api::ask(&mut steps, examples)),
+        Command::Kube => ("kube", kube::ask(&mut steps)),
         Command::Compat { versions } => ("compat", compat::try_all(&mut steps, &versions)),
         Command::Programs { only } => ("programs", programs::run_all(&mut steps, &only)),
         Command::Docs(choice) => choice.run(&mut steps),
@@ -165,6 +170,7 @@ mod tests {
             "fuzz 5",
             "fuzz 5 --only requests roles",
             "api --examples 20",
+            "kube --json",
             "compat 2.0.1 2.11.0",
             "programs --only ema leak --json",
             "docs --json",

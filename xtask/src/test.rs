@@ -3,7 +3,7 @@
 //! PyTorch is fetched while the first build runs, because on a fresh machine both take minutes.
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::process::{Steps, call, cargo, command, root, run};
@@ -27,6 +27,9 @@ const S3_WITH_SERVER: &str = "moto[server]==5.2.5";
 /// The type checker of the Python module, and its environment.
 const TYPES: &str = "target/types";
 const TYPES_PACKAGE: &str = "mypy==2.4.1";
+
+/// What the names of tests contain that need the real Slurm.
+const SLURM: &str = "real_slurm";
 
 /// Runs all of it.
 pub(crate) fn run_all(steps: &mut Steps) -> Found {
@@ -56,10 +59,16 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
     });
     steps.0.extend(supply_chain::check());
+    let has_slurm = can_run_slurm();
     steps.0.extend([
         run("types", types()),
-        run("tests", tests()),
+        run("tests", tests(has_slurm)),
         run("compat", cargo(&COMPAT)),
+    ]);
+    if has_slurm {
+        steps.0.push(run("Slurm", slurm()));
+    }
+    steps.0.extend([
         // Every schedule of a few events, on weakly ordered memory.
         run("loom", model_checker("loom")),
         // Long histories in random schedules.
@@ -68,12 +77,35 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
     Found::tests(steps, started.elapsed())
 }
 
-fn tests() -> Command {
+/// The tests; those of the real Slurm are left to a step of their own where there is one.
+fn tests(has_slurm: bool) -> Command {
     let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
+    if has_slurm {
+        tests.args(["--", "--skip", SLURM]);
+    }
     // Without PyTorch half of the promises would go unchecked: that is a failure here.
     tests.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
     tests.env("MEMTAPE_TEST_S3", "1");
     tests
+}
+
+/// Restarts by the real Slurm, on a cluster of one node: half a minute, mostly for its packages.
+fn slurm() -> Command {
+    let mut slurm = command(root().join("tests/slurm/cluster"));
+    slurm.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // The targets of the tests above: nothing is built again, and there is no network.
+    slurm.args(["test", "--locked", "--offline", "--workspace", "--no-fail-fast", "--quiet"]);
+    slurm.args(["--tests", SLURM]);
+    slurm
+}
+
+/// Is this Debian 12, and may namespaces be made as its root?
+fn can_run_slurm() -> bool {
+    let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let is_debian_12 = system.lines().any(|line| line == "VERSION_CODENAME=bookworm");
+    let mut make = call("unshare", &["--mount", "--pid", "--net", "--uts", "--fork", "mount"]);
+    make.args(["-t", "tmpfs", "none", "/mnt"]).stdout(Stdio::null()).stderr(Stdio::null());
+    is_debian_12 && make.status().is_ok_and(|status| status.success())
 }
 
 /// The module is marked as typed (`py.typed`), so its types are checked as its users' are.

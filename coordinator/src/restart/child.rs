@@ -91,22 +91,20 @@ pub(super) async fn run(mut command: Command, limit: Duration) -> Result<Ended, 
     let mut group = Group(first);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (mut kept, mut said) = (Vec::new(), Vec::new());
-    let finished = timeout(limit, async {
+    let reading = async {
         let stdout = keep_end(stdout, &mut kept, STDOUT_BYTES_MAX);
         let stderr = keep_end(stderr, &mut said, STDERR_BYTES_MAX);
-        let reading = async { tokio::join!(stdout, stderr) };
-        tokio::pin!(reading);
-        let mut is_read = false;
-        let status = loop {
+        tokio::join!(stdout, stderr);
+    };
+    let mut reading = Box::pin(reading);
+    let mut is_read = false;
+    let finished = timeout(limit, async {
+        loop {
             tokio::select! {
                 status = child.wait() => break status,
-                _ = &mut reading, if !is_read => is_read = true,
+                () = &mut reading, if !is_read => is_read = true,
             }
-        };
-        if !is_read {
-            let _ = timeout(OUTPUT_GRACE, reading).await;
         }
-        status
     });
     let status = match finished.await {
         Err(_) => return Err(ChildError::TooLong { program, limit }),
@@ -114,6 +112,11 @@ pub(super) async fn run(mut command: Command, limit: Duration) -> Result<Ended, 
         Ok(Ok(status)) => status,
     };
     group.has_ended();
+    // It has ended in time: the wait for its output is not counted.
+    if !is_read {
+        let _ = timeout(OUTPUT_GRACE, &mut reading).await;
+    }
+    drop(reading);
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     let (stdout, line) = (String::from_utf8_lossy(&kept).into_owned(), line.to_string());
@@ -127,5 +130,30 @@ async fn keep_end(from: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>, byte
     while let Ok(length @ 1..) = from.read(&mut part).await {
         kept.extend_from_slice(&part[..length]);
         kept.drain(..kept.len().saturating_sub(bytes_max));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its child holds the output open for longer than the limit, which is shorter than the wait
+    /// for output. On a busy machine the program itself may take longer, too.
+    #[tokio::test]
+    async fn a_program_that_has_ended_in_time_has_not_taken_too_long() {
+        let limit = OUTPUT_GRACE * 9 / 10;
+        for _ in 0..100 {
+            let mut command = bare("sh", ["PATH"]);
+            command.args(["-c", "sleep 2 & echo here; exit 3"]).stdout(Stdio::piped());
+            match run(command, limit).await {
+                Err(ChildError::TooLong { .. }) => {}
+                ended => {
+                    let ended = ended.unwrap();
+                    assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(3), "here\n"));
+                    return;
+                }
+            }
+        }
+        panic!("it took longer than {limit:?} 100 times");
     }
 }

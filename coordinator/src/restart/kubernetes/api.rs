@@ -26,6 +26,8 @@ const FIELD_MANAGER: &str = "memtape";
 pub(super) enum ApiError {
     #[error("no credentials for Kubernetes: neither KUBECONFIG nor a service account can be used")]
     NoCredentials,
+    #[error("the name of {what} cannot be part of an address")]
+    NoAddress { what: String },
     #[error("the coordinator has no right to {verb} {what}")]
     Forbidden { verb: &'static str, what: String },
     #[error("there is no {what}")]
@@ -47,6 +49,7 @@ impl ApiError {
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::NoCredentials
+            | Self::NoAddress { .. }
             | Self::Forbidden { .. }
             | Self::NotFound { .. }
             | Self::Conflict { .. } => true,
@@ -171,7 +174,7 @@ impl Api {
             .body(
                 content.map_or_else(Body::empty, |content| content.to_string().into_bytes().into()),
             )
-            .map_err(|_| ApiError::NotFound { what: what.to_string() })?;
+            .map_err(|_| ApiError::NoAddress { what: what.to_string() })?;
         let answer = self.client.send(request).await.map_err(|error| unreachable(&error))?;
         let status = answer.status();
         let unreadable = || ApiError::Unreadable { verb, what: what.to_string() };

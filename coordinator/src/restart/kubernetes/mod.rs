@@ -60,6 +60,8 @@ enum KubernetesError {
     NoController(OwnerError),
     #[error("{0}: nothing was done")]
     NotTaken(ApiError),
+    #[error("this version of Kubernetes cannot suspend {0}: nothing was restarted")]
+    NotSuspendable(Object),
     #[error("{0}: it may have been done")]
     Uncertain(ApiError),
     #[error("{object} had not ended {limit:?} after it was suspended; it was resumed")]
@@ -84,7 +86,8 @@ impl KubernetesError {
             | Self::Suspended(_)
             | Self::NotRead(_)
             | Self::NoController(_)
-            | Self::NotTaken(_) => true,
+            | Self::NotTaken(_)
+            | Self::NotSuspendable(_) => true,
             Self::Uncertain(_)
             | Self::Slow { .. }
             | Self::NotResumed { .. }
@@ -231,6 +234,14 @@ impl Kubernetes {
                     return Err(KubernetesError::Uncertain(error));
                 }
             }
+        }
+        // A server that does not know the field leaves it out, and takes the rest.
+        if !object.is_suspended() {
+            let unmarking = object.unmarking();
+            if let Err(why) = api.patch(&object.address.path(), &object.address, &unmarking).await {
+                tracing::warn!("the id of action {action} stays on {object}: {why}");
+            }
+            return Err(KubernetesError::NotSuspendable(object));
         }
         announce(api, order, object.kind.name, &object.address, &object.value).await;
         self.finish(api, order, object).await

@@ -177,13 +177,18 @@ impl Object {
         change
     }
 
+    /// The change that takes the id of the action off, if it is still as it was read.
+    pub(super) fn unmarking(&self) -> Value {
+        let mut metadata = as_read(&self.value);
+        metadata["labels"] = json!({ SUSPENDED_BY: null });
+        metadata["annotations"] = json!({ ACTION: null });
+        json!({ "metadata": metadata })
+    }
+
     fn change(&self, value: bool) -> Value {
         let field = self.kind.field.iter().rev();
         let mut change = field.fold(Value::Bool(value), |inner, name| json!({ *name: inner }));
-        change["metadata"] = json!({
-            "resourceVersion": self.value["metadata"]["resourceVersion"],
-            "uid": self.value["metadata"]["uid"],
-        });
+        change["metadata"] = as_read(&self.value);
         change
     }
 
@@ -309,6 +314,12 @@ pub(super) async fn left_suspended(
         is_name(&name).then_some(Object { kind, address: Address { collection, name }, value })
     };
     Ok(items.into_iter().filter_map(object).collect())
+}
+
+/// What binds a change to an object as it was read.
+pub(super) fn as_read(object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    json!({ "resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"] })
 }
 
 fn controller_reference(value: &Value) -> Option<&Value> {

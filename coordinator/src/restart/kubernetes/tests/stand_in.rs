@@ -54,6 +54,8 @@ pub(super) struct Cluster {
     pub(super) lost: BTreeMap<&'static str, u16>,
     /// Changes an object before the next write, as another client would.
     pub(super) changed_by_other: bool,
+    /// Changes of the field `spec` are left out, as an unknown field of it would be.
+    pub(super) prunes_spec: bool,
     /// Suspended jobs never end.
     pub(super) is_stuck: bool,
     /// Path of the suspended object, and since when.
@@ -98,6 +100,7 @@ impl Cluster {
         let (group, rest) = match parts[..] {
             ["api", _, "namespaces", _, ref rest @ ..] => ("", rest.to_vec()),
             ["apis", group, _, "namespaces", _, ref rest @ ..] => (group, rest.to_vec()),
+            ["api", _, "nodes", ..] => ("", parts[2..].to_vec()),
             ["apis", group] => return self.group(group),
             _ => return status(404, "NotFound", "the server could not find the resource"),
         };
@@ -151,11 +154,13 @@ impl Cluster {
     }
 
     fn list(&self, path: &str, selector: &str) -> Response {
-        let (label, value) = selector.split_once('=').expect("a selector");
+        // Without a value, any.
+        let (label, value) = selector.split_once('=').unwrap_or((selector, ""));
         let mut items: Vec<&Value> = Vec::new();
         for (of, object) in &self.objects {
             let is_there = of.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
-            if is_there && object["metadata"]["labels"][label] == value {
+            let found = &object["metadata"]["labels"][label];
+            if is_there && (found == value || value.is_empty() && found.is_string()) {
                 items.push(object);
             }
         }
@@ -188,7 +193,11 @@ impl Cluster {
                 return status(409, "Conflict", &message);
             }
         }
-        merge(object, change);
+        let mut change = change.clone();
+        if self.prunes_spec {
+            change.as_object_mut().unwrap().remove("spec");
+        }
+        merge(object, &change);
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let spec = &object["spec"];
