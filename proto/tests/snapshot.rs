@@ -123,8 +123,8 @@ fn sample() -> RankSnapshot {
             host: String::new(),
             pid: 4711,
             command: "python train.py".to_string(),
-            allocator: Some("expandable_segments:True".to_string()),
-            hints: "expandable_segments:True".to_string(),
+            allocator: None,
+            hints: String::new(),
         },
         step: 9,
         wall_ns: 1_700_000_000_000_000_000,
@@ -226,6 +226,8 @@ fn a_snapshot_written_by_b715533_is_read() {
 fn every_field_survives() {
     let mut snapshot = sample();
     snapshot.identity.role = "pp0".to_string();
+    snapshot.identity.allocator = Some("max_split_size_mb:64".to_string());
+    snapshot.identity.hints = "expandable_segments:True".to_string();
     snapshot.outside_missing = true;
     let encoded = encode(snapshot.clone(), SNAPSHOT_BYTES_MAX).expect("a small snapshot");
     assert_eq!(decode(&encoded, Bounds::default()).expect("own encoding"), snapshot);
