@@ -6,8 +6,9 @@
 
 use axum::extract::Path;
 use axum::response::Json;
+use memtape_core::action::PROOF_STEPS;
 use memtape_core::action::Verdict;
-use memtape_core::hints::proof::{PROOF_STEPS, Window, verdict};
+use memtape_core::hints::proof::{Window, verdict};
 use memtape_core::hints::{Captured, Setting, suggest, to_apply};
 use memtape_proto::api::{AppliedHints, Hints};
 use memtape_proto::snapshot::Bounds;

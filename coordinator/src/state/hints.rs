@@ -6,7 +6,8 @@
 
 use std::cmp::Reverse;
 
-use memtape_core::hints::proof::{Outcome, PROOF_STEPS};
+use memtape_core::action::PROOF_STEPS;
+use memtape_core::hints::proof::Outcome;
 use memtape_core::hints::{Config, Facts, Setting, StepFacts};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;

@@ -19,5 +19,5 @@ mod verdict;
 
 pub use gain::Gain;
 pub use lifecycle::{Event, Lifecycle, Next, Plan};
-pub use observation::{Ended, FirstStep, Job, LineSeen, Observation, Seen, Subject};
+pub use observation::{Ended, FirstStep, Job, LineSeen, Observation, PROOF_STEPS, Seen, Subject};
 pub use verdict::{Measure, Memory, Verdict, VerdictKind, Why};

@@ -13,7 +13,7 @@ use crate::policy::remedy::Remedy;
 use crate::snapshot::Frame;
 
 /// Steps of the next attempt that show its memory: more than the warm-up of an allocator takes.
-pub(super) const PROOF_STEPS: u64 = 20;
+pub const PROOF_STEPS: u64 = 20;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

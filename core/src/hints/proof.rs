@@ -5,10 +5,7 @@
 //! ends. The figure is what the allocator holds beyond the peak of tensors: a smaller batch is no
 //! success of a setting. Verdicts are those of actions ([`crate::action`]).
 
-use crate::action::{Ended, Memory, Verdict, Why};
-
-/// Steps after which an attempt shows its memory, as for actions.
-pub const PROOF_STEPS: u64 = 20;
+use crate::action::{Ended, Memory, PROOF_STEPS, Verdict, Why};
 
 /// The steps of one device of a rank, from the first one on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

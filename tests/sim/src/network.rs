@@ -267,8 +267,10 @@ impl World {
             let may_repeat =
                 matches!(message.body, Some(Sent::CaptureRequest(_) | Sent::RemedyRequest(_)));
             let is_twice = self.rng.u8(0..100) < self.plan.twice_percent && may_repeat;
-            if let Some(Sent::RemedyRequest(request)) = &message.body {
-                self.ranks_are_asked(request);
+            match &message.body {
+                Some(Sent::RemedyRequest(request)) => self.ranks_are_asked(request),
+                Some(Sent::CaptureRequest(request)) => self.note_baseline(&request.capture_id),
+                _ => {}
             }
             let Some(conn) = self.conns.get_mut(&number) else { continue };
             if let Some(Sent::ReportAck(ack)) = &message.body {
@@ -292,6 +294,14 @@ impl World {
                 self.at(at_ns, Happening::Down(number, Box::new(message.clone())));
             }
             self.at(at_ns, Happening::Down(number, Box::new(message)));
+        }
+    }
+
+    /// Of captures of healthy states only the newest are kept, from the moment of their end.
+    fn note_baseline(&mut self, id: &str) {
+        let capture = self.coordinator.as_ref().and_then(|known| known.capture(id));
+        if capture.is_some_and(|capture| capture.reason == Reason::Baseline) {
+            self.truth.baselines.insert(id.to_string());
         }
     }
 
@@ -397,10 +407,6 @@ impl World {
         let end = match receipt {
             Receipt::Stored(_) => {
                 let (id, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
-                let capture = self.coordinator.as_ref().and_then(|known| known.capture(&id));
-                if capture.is_some_and(|capture| capture.reason == Reason::Baseline) {
-                    self.truth.baselines.insert(id.clone());
-                }
                 self.truth.snapshots.push((id, tape_id));
                 UploadEnd::Stored
             }

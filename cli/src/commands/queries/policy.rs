@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::client::parse;
 use crate::client::unknown::of_id;
+use crate::commands::queries::names::OneJob;
 use crate::globals::Globals;
 use crate::output;
 use crate::policy_file;
@@ -28,9 +29,8 @@ pub(crate) enum PolicyCommand {
 /// `memtape policy explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Name of the job.
-    #[arg(value_name = "JOB")]
-    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) job: OneJob,
 }
 
 /// `memtape policy approve`.
@@ -55,8 +55,8 @@ pub(crate) fn run(command: &PolicyCommand, globals: &Globals) -> anyhow::Result<
     match command {
         PolicyCommand::Explain(args) => {
             let client = globals.client()?;
-            let answer = client.get(&["jobs", &args.job, "policy"], &[]);
-            let answer = answer.map_err(|error| of_id(error, &client, "jobs", &args.job))?;
+            let job = args.job.find(&client)?;
+            let answer = client.get(&["jobs", &job, "policy"], &[])?;
             if globals.json {
                 return output::print_json(&answer);
             }
@@ -74,7 +74,7 @@ pub(crate) fn run(command: &PolicyCommand, globals: &Globals) -> anyhow::Result<
             let said = match is_needed {
                 true => format!("a restart because of {incident_id} is approved for an hour"),
                 false => format!(
-                    "{incident_id} needs no approval: `memtape policy explain JOB` says what the \
+                    "{incident_id} needs no approval: `memtape policy explain` says what the \
                      policy does about it"
                 ),
             };
