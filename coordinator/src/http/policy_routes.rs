@@ -4,7 +4,7 @@
 use axum::extract::Path;
 use axum::response::Json;
 use memtape_core::limits::ROWS_LISTED_MAX;
-use memtape_core::policy::Explanation;
+use memtape_core::policy::{Explanation, Mode};
 use memtape_proto::api::{Approved, ExplainedIncident, ExplainedPolicy, ExplainedRemedy};
 
 use crate::http::asking::Asking;
@@ -65,7 +65,9 @@ async fn approve(asking: Asking, path: PathOf<IdPath>) -> Answer<Approved> {
         let known = known.filter(|incident| incident.is_open());
         let known = known.ok_or_else(|| Problem::unknown("open incident", incident))?;
         let may_operate = view.attempt_of(known.serial).is_some_and(|of| view.may_operate(of));
-        Ok::<_, Problem>((may_operate, view.explain(known).needs_approval))
+        let explained = view.explain(known);
+        let is_needed = explained.needs_approval && explained.mode != Mode::Off;
+        Ok::<_, Problem>((may_operate, is_needed))
     });
     let (may_operate, is_needed) = known.await??;
     if !may_operate {

@@ -190,10 +190,15 @@ async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
 /// A coordinator that goes on with the store as it is now, after a kill, with the agent of the
 /// ranks.
 async fn killed(running: Running, dir: &Path, name: &str) -> (Running, Agent) {
+    go_on(running, dir, name, Mode::Act).await
+}
+
+async fn go_on(running: Running, dir: &Path, name: &str, mode: Mode) -> (Running, Agent) {
     copy_store(&dir.join("data"), &dir.join(name));
     running.stop().await;
     let mut config = acting(dir);
     config.restart.policy.terms.always = true;
+    config.restart.policy.terms.mode = mode;
     config.data_dir = dir.join(name);
     let again = start(config).await;
     let agent = Agent::attach(&again, "node-a").await;
@@ -257,4 +262,21 @@ async fn a_checkpoint_that_came_too_late_is_asked_for_once_more() {
     assert_eq!(second.remedy(), v1::Remedy::Checkpoint);
     assert!(second.step > step && second.call_id != call.call_id, "{call:?} {second:?}");
     running.stop().await;
+}
+
+/// An operator who starts the coordinator again with a dry run stops what was under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_coordinator_gives_up_what_its_policy_does_not_allow() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, agent, step, call) = until_checkpoint(dir.path()).await;
+    agent.answer_remedy(&JOB, 0..4, &call, Armed).await;
+    let (again, mut agent) = go_on(running, dir.path(), "again", Mode::DryRun).await;
+    let is_given_up = |answer: &Value| {
+        let restart = of_decision(answer, "restart");
+        restart.iter().any(|it| it["outcome"].as_str().unwrap().starts_with("not run: "))
+    };
+    again.wait("/api/v1/actions", is_given_up).await;
+    agent.train(&JOB, step + 1..=step + 40).await;
+    assert!(agent.remedies.is_empty(), "{:?}", agent.remedies);
+    again.stop().await;
 }

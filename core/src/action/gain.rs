@@ -32,7 +32,7 @@ impl Gain {
         let Observation { step, step_ns, oom_in_ns, last_step, line, .. } = observation;
         let is_inside = observation.remedy.is_inside();
         let later_ns = figures(verdict).and_then(|figures| later_ns(observation, figures));
-        // Of a restart the checkpoint's step, of a program that went on there.
+        // For a restart: the steps up to its checkpoint.
         let trained_ns = step.zip(*step_ns).map(|(step, step_ns)| step.saturating_mul(step_ns));
         let saved_ns = if is_inside { later_ns } else { trained_ns };
         let is_helped = matches!(verdict, Verdict::Helped(_));

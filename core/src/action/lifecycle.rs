@@ -124,8 +124,7 @@ impl Lifecycle {
     pub fn handle(&mut self, now_ns: u64, event: Event) -> Next {
         match (&self.outcome, event) {
             (Outcome::Waiting { .. }, Event::CaptureClosed { step }) => self.prepared(now_ns, step),
-            (Outcome::Waiting { .. }, Event::Overtaken) => self.end(Outcome::Overtaken),
-            (Outcome::AtStep { .. }, Event::Overtaken) if !self.remedy.is_inside() => {
+            (Outcome::Waiting { .. } | Outcome::AtStep { .. }, Event::Overtaken) => {
                 self.end(Outcome::Overtaken)
             }
             (Outcome::AtStep { .. }, Event::Called { outcome, step }) => {
@@ -133,7 +132,7 @@ impl Lifecycle {
             }
             (Outcome::Running, Event::Answered(outcome)) => self.end(outcome),
             (Outcome::Interrupted, Event::Resumed(outcome)) => {
-                // It may have restarted the job before: it stays observed.
+                // The target may have restarted the job: the action stays observed.
                 self.outcome = outcome;
                 Next::Nothing
             }
@@ -245,6 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::budgets::Progress;
 
     fn begin(remedy: Remedy, capture: Option<&str>, step: Option<u64>) -> (Lifecycle, Next) {
         let plan = Plan { capture: capture.map(ToString::to_string), step };
@@ -374,6 +374,8 @@ mod tests {
                 Event::Abandoned,
                 Event::Resumed(finished()),
             ];
+            let is_under_way =
+                |lifecycle: &Lifecycle| lifecycle.outcome.progress() == Progress::UnderWay;
             let (mut asked, mut names, mut calls) = (0, BTreeSet::new(), BTreeSet::new());
             let mut done = |next: Next, name: String| match next {
                 Next::AskTarget => {
@@ -385,7 +387,18 @@ mod tests {
             };
             done(first, lifecycle.call_name(""));
             for (kind, is_killed) in events {
+                let was_running = lifecycle.outcome == Outcome::Running;
                 let next = lifecycle.handle(1, kinds[kind].clone());
+                let is_last = match kinds[kind] {
+                    Event::Called { .. } => is_inside && !was_running,
+                    Event::Overtaken => !was_running,
+                    Event::Answered(_) => was_running,
+                    Event::Abandoned => true,
+                    _ => false,
+                };
+                let is_waiting = matches!(lifecycle.outcome, Outcome::Waiting { .. });
+                prop_assert!(!is_last || is_waiting || !is_under_way(&lifecycle));
+                prop_assert!(!is_waiting || !matches!(kinds[kind], Event::Overtaken));
                 if is_killed {
                     let next = lifecycle.handle(1, Event::Restored { acts_once });
                     done(next, lifecycle.call_name(""));

@@ -34,8 +34,8 @@ pub struct Observation {
     pub measure: Measure,
     /// The memory of that device at the last step before the action; none where it is not known.
     pub before: Option<Memory>,
-    /// Bytes by which it has grown.
-    pub grown_bytes: u64,
+    /// Bytes by which it has grown; none where blocks or steps were counted.
+    pub grown_bytes: Option<u64>,
     /// Bytes that each step keeps; 0 where that is not known.
     pub bytes_per_step: u64,
     /// Duration of a step before the action, in nanoseconds; none where it is not known.
@@ -235,11 +235,11 @@ impl Observation {
     }
 
     /// Is half of what has grown given back? That is more than a step's own variation. None where
-    /// this memory is not kept by step.
+    /// this memory is not kept by step, or no bytes were counted.
     fn is_freed(&self, before: &Memory, after: &Memory) -> Option<bool> {
         let held = after.figure(self.measure)?;
         let given_back = before.figure(self.measure)?.saturating_sub(held);
-        Some(given_back > 0 && given_back >= self.grown_bytes / 2)
+        Some(given_back > 0 && given_back >= self.grown_bytes? / 2)
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
 
     fn observation() -> Observation {
         let (before, asked_ns) = (Some(memory(400, 1000)), Some(0));
-        let (measure, grown_bytes) = (Measure::Minimum, 600 * MIB);
+        let (measure, grown_bytes) = (Measure::Minimum, Some(600 * MIB));
         Observation { serial: 3, measure, before, asked_ns, grown_bytes, ..Default::default() }
     }
 
@@ -344,6 +344,10 @@ mod tests {
         let failed = Seen { step: 381, has_failed_request: true, ..Seen::default() };
         let out = Some("worse: the next attempt ran out of memory after 1 step");
         check(&[first, (51, of(failed))], out);
+        let mut of_blocks = Observation { grown_bytes: None, ..observation() };
+        assert_eq!(of_blocks.look(50 * SECOND_NS, &step(1, 400)), None);
+        let seen = of_blocks.look(60 * SECOND_NS, &step(20, 400));
+        assert!(matches!(seen, Some(Verdict::Unknown(_))), "{seen:?}");
         let mut of_host = Observation { measure: Measure::None, ..observation() };
         assert_eq!(of_host.look(50 * SECOND_NS, &step(1, 400)), None);
         let unknown = of_host.look(60 * SECOND_NS, &step(20, 400)).map(|it| it.to_string());

@@ -30,7 +30,8 @@ pub enum Outcome {
     },
     /// The coordinator was restarted before the target was asked, and cannot ask it any more.
     Lost,
-    /// When the capture was closed, the incident or its attempt was over.
+    /// When the capture was closed, or the call to the ranks was over, the incident or its attempt
+    /// was over.
     Overtaken,
     /// The target is running.
     Running,

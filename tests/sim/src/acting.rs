@@ -18,8 +18,8 @@ use crate::plan::{SECOND_NS, Stage};
 use crate::truth::Done;
 use crate::world::{DEADLINE_NS, Happening, SETTLE_NS, World};
 
-/// Time between two looks at what was acted on.
-const LOOK_NS: u64 = SECOND_NS;
+/// Time between two checks of what was acted on.
+const CHECK_NS: u64 = SECOND_NS;
 
 /// A simulation ends here, whatever has become of the job. What was asked for and surely never
 /// happens has its verdict after 15 minutes, and is decided on again after that.
@@ -183,7 +183,7 @@ impl World {
         if (is_over && is_restarted && is_settled) || self.now_ns >= ACTS_NS_MAX {
             self.end_at(self.now_ns + SETTLE_NS);
         } else {
-            self.after(LOOK_NS, Happening::LookAtActs);
+            self.after(CHECK_NS, Happening::LookAtActs);
         }
     }
 }

@@ -99,9 +99,9 @@ const MUTATIONS: [Mutation; 11] = [
     },
     Mutation {
         rule: "a signal is no repeated checkpoint",
-        file: "coordinator/src/state/actions/calls.rs",
-        from: "Ask::Signal(_) => action + \"-signal\",",
-        to: "Ask::Signal(_) => action,",
+        file: "core/src/action/lifecycle.rs",
+        from: "self.outcome = Outcome::Running;\n        self.calls += 1;",
+        to: "self.outcome = Outcome::Running;",
         stage: Some("observe"),
     },
 ];

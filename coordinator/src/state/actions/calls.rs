@@ -69,7 +69,10 @@ impl Actions {
             known.actions.push(action.to_string());
             return;
         }
-        let Some(attempt) = jobs.get(serial) else { return };
+        let Some(attempt) = jobs.get(serial) else {
+            // It was forgotten: there is no one to call.
+            return self.advance(context, action, Event::Abandoned);
+        };
         let tapes: BTreeMap<u32, (String, String)> = living_ranks(attempt)
             .map(|(rank, known)| (rank, (known.record.node.clone(), known.record.tape_id.clone())))
             .collect();
@@ -151,8 +154,13 @@ impl Actions {
         for action in &call.actions {
             let event = match call.ask {
                 Ask::Signal(_) => Event::Answered(outcome.clone()),
-                // The growth may have ended meanwhile, or the attempt.
-                Ask::Remedy { .. } if !self.is_due(action, incidents, jobs) => Event::Overtaken,
+                // The growth may have ended meanwhile, or the attempt. What was done inside the ranks
+                // was done all the same.
+                Ask::Remedy { remedy: mailbox::Remedy::Checkpoint, .. }
+                    if !self.is_due(action, incidents, jobs) =>
+                {
+                    Event::Overtaken
+                }
                 Ask::Remedy { .. } | Ask::Withdraw => Event::Called {
                     outcome: outcome.clone(),
                     step: self.step_for(jobs, call.serial, Remedy::Restart),

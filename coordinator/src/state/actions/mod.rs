@@ -328,13 +328,11 @@ impl Actions {
         }
     }
 
-    /// Is there still a reason for an action that is under way?
+    /// Is there still a reason for a restart that is under way?
     fn is_due(&self, action: &str, incidents: &Incidents, jobs: &Jobs) -> bool {
         let Some(pending) = self.pending.get(action) else { return false };
         let incident = incidents.get(&pending.order.incident);
-        // What is done inside the ranks is proven, whatever becomes of the incident.
-        let is_open = incident.is_some_and(|known| known.incident().is_open());
-        (is_open || pending.remedy.is_inside()) && !jobs.is_over(pending.serial)
+        incident.is_some_and(|known| known.incident().is_open()) && !jobs.is_over(pending.serial)
     }
 
     /// A target came to its end.

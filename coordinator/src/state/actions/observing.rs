@@ -3,9 +3,10 @@
 //! What the verdict rests on is core's ([`memtape_core::action`]); this file says what jobs are and
 //! stores what was seen. Times are of the store's clock, which stands while no coordinator runs.
 
+use std::collections::BTreeSet;
+
 use memtape_core::action::{self, Ended, Lifecycle, LineSeen, Measure, Memory};
 use memtape_core::action::{Observation, Seen, Subject, Verdict};
-use memtape_core::detector::Layer;
 use memtape_core::incident::Incident;
 use memtape_core::policy::Proof;
 use memtape_core::snapshot::Frame;
@@ -34,6 +35,14 @@ impl Actions {
     pub(crate) fn observe(&mut self, context: &mut Context, jobs: &Jobs) {
         let now_ns = now_ns(self.clock, context.now);
         let mut changes = Changes::default();
+        // A restart by several targets has a verdict for each, and saved its training once.
+        let saved = |record: &ActionRecord| record.lifecycle.gain()?.saved_ns;
+        let mut counted: BTreeSet<(String, i64)> = self
+            .actions
+            .iter()
+            .filter(|record| saved(record).is_some())
+            .map(ActionRecord::decision_key)
+            .collect();
         for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
             let Some(observation) = &mut record.lifecycle.observation else { continue };
             let before = observation.clone();
@@ -43,8 +52,11 @@ impl Actions {
                 if let Named::Known(kind) = record.kind {
                     context.push(Effect::Prove { kind, verdict: verdict.into() });
                 }
-                let saved_ns = record.lifecycle.gain().and_then(|gain| gain.saved_ns).unwrap_or(0);
-                context.push(Effect::Count(Count::TrainingSecondsSaved, saved_ns / SECOND_NS));
+                if let Some(saved_ns) = saved(record)
+                    && counted.insert(record.decision_key())
+                {
+                    context.push(Effect::Count(Count::TrainingSecondsSaved, saved_ns / SECOND_NS));
+                }
                 let said = record.lifecycle.proof().unwrap_or_default();
                 let said = format!("{}: {said}", verdict.as_str());
                 tracing::info!(action = %record.id, job = ?record.job, "{said}");
@@ -63,6 +75,11 @@ impl Actions {
 }
 
 impl ActionRecord {
+    /// What the actions of one decision have in common.
+    fn decision_key(&self) -> (String, i64) {
+        (self.incident_id.clone(), self.wall_ns)
+    }
+
     /// What the policy learns of it.
     pub(super) fn proof(&self) -> Option<Proof<'_>> {
         let Lifecycle { verdict, observation, .. } = &self.lifecycle;
@@ -120,9 +137,8 @@ pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observati
         device: growth.device,
         measure: Measure::of(growth.layer),
         before: rank.and_then(|rank| memory(rank, growth.device)),
-        grown_bytes: growth.grown_bytes,
-        // This layer counts blocks.
-        bytes_per_step: if growth.layer == Layer::Blocks { 0 } else { growth.bytes_per_step },
+        grown_bytes: Some(growth.grown_bytes).filter(|_| growth.layer.is_bytes()),
+        bytes_per_step: if growth.layer.is_bytes() { growth.bytes_per_step } else { 0 },
         step_ns: attempt.and_then(|attempt| attempt.detectors.step_time_ns()),
         oom_in_ns: incident.seconds_to_oom.map(|seconds| seconds.saturating_mul(SECOND_NS)),
         line,

@@ -3,17 +3,18 @@
 //! A target that was being asked may have restarted the job: its action is observed, and the target
 //! finishes what it left half done. All other actions go on when the agents of their ranks are
 //! back, or after a time without them: they wait for their capture, or their ranks are called again
-//! under the same name. What an action needs is made from its incident; where that is gone, or the
-//! target is not configured any more, it is given up. What follows from a kill is decided in core
+//! under the same name, because an agent follows each call once while it runs. What an action needs
+//! is made from its incident; where that is gone, or the target or the policy is another one now,
+//! it is given up. What follows from a kill is decided in core
 //! ([`memtape_core::action::Lifecycle`]).
 
 use std::sync::Arc;
 
 use memtape_core::action::{Event, Next};
-use memtape_core::incident::Tracked;
+use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::TAKE_UP_SECONDS_MAX;
-use memtape_core::policy::Outcome;
 use memtape_core::policy::budgets::Progress;
+use memtape_core::policy::{Mode, Outcome};
 use memtape_proto::api::{ActionKind, Named};
 
 use crate::clock::Now;
@@ -131,6 +132,10 @@ impl Actions {
     ) {
         let (action, lifecycle) = (record.id.as_str(), &record.lifecycle);
         let incident = incidents.get(&record.incident_id).map(Tracked::incident);
+        // An operator may have switched the policy off, to stop just this.
+        let acts =
+            |incident: &Incident| self.policy.mode(&incident.job, incident.class()) == Mode::Act;
+        let incident = incident.filter(|incident| acts(incident));
         let (Some(way), Some(incident)) = (self.way(record), incident) else {
             give_up(record);
             return self.advance(context, action, Event::Abandoned);
@@ -188,6 +193,7 @@ fn give_up(record: &ActionRecord) {
     tracing::error!(
         action,
         kind,
-        "a restart was cut short, and its target is not configured any more: inspect the job"
+        "an action was cut short, and its incident is gone, its target is not configured any more, \
+         or the policy does not act on the job any more: inspect the job"
     );
 }
