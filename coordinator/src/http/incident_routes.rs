@@ -50,8 +50,14 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
 }
 
 async fn actions(asking: Asking) -> Answer<Actions> {
-    let actions =
-        asking.ask(|view| view.actions().rev().take(ROWS_LISTED_MAX).map(action).collect());
+    let actions = asking.ask(|view| {
+        let about_jobs = view.actions().rev().take(ROWS_LISTED_MAX).map(action);
+        let about_nodes = view.kept_out().rev().take(ROWS_LISTED_MAX).map(kept_out);
+        let mut actions: Vec<Action> = about_jobs.chain(about_nodes).collect();
+        actions.sort_by_key(|action| std::cmp::Reverse(action.wall_ns));
+        actions.truncate(ROWS_LISTED_MAX);
+        actions
+    });
     Ok(Json(Actions { actions: actions.await? }))
 }
 
@@ -208,6 +214,7 @@ fn action(record: &records::ActionRecord) -> Action {
         id: record.id,
         incident_id: record.incident_id,
         job: record.job,
+        node: String::new(),
         attempt: record.attempt,
         kind: record.kind,
         decision: record.decision,
@@ -218,5 +225,20 @@ fn action(record: &records::ActionRecord) -> Action {
         checkpoint: record.lifecycle.checkpoint,
         verdict: record.lifecycle.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
         proof: record.lifecycle.verdict.map(|it| it.why().to_string()).unwrap_or_default(),
+    }
+}
+
+fn kept_out(record: &records::KeepOutRecord) -> Action {
+    let record = record.clone();
+    Action {
+        id: record.id,
+        node: record.node,
+        kind: record.kind,
+        decision: record.decision,
+        dry_run: record.dry_run,
+        why: record.why,
+        wall_ns: record.wall_ns,
+        outcome: record.outcome.to_string(),
+        ..Action::default()
     }
 }
