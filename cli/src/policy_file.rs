@@ -54,7 +54,7 @@ fn parse(text: &str, default: &Settings) -> anyhow::Result<Settings> {
         let line = error.span().map_or(1, |span| line_of(span.start));
         anyhow!("line {line}: {}", error.message().lines().next().unwrap_or_default())
     })?;
-    let FileText { defaults, budgets, rule } = file;
+    let FileText { defaults, budgets, nodes, rule } = file;
     let terms = defaults.over(&default.terms);
     let rules = rule.into_iter().map(|rule| {
         let line = line_of(rule.span().start);
@@ -63,7 +63,8 @@ fn parse(text: &str, default: &Settings) -> anyhow::Result<Settings> {
     let rules = Rules::new(rules.collect())?;
     let inside = budgets.inside.clone().unwrap_or_default().over(&default.inside);
     let budgets = budgets.over(&default.budgets);
-    Ok(Settings { terms, rules, budgets, inside })
+    let keep_out = nodes.keep_out.map_or(default.keep_out, |mode| mode.0);
+    Ok(Settings { terms, rules, budgets, inside, keep_out })
 }
 
 #[derive(Debug, Deserialize)]
@@ -73,6 +74,8 @@ struct FileText {
     defaults: TermsText,
     #[serde(default)]
     budgets: BudgetsText,
+    #[serde(default)]
+    nodes: NodesText,
     #[serde(default)]
     rule: Vec<Spanned<RuleText>>,
 }
@@ -139,6 +142,12 @@ optional_fields! {
         owner: ActionsText,
         cluster: ActionsText,
         cool_down: Text<Time>,
+    }
+}
+
+optional_fields! {
+    NodesText {
+        keep_out: Text<Mode>,
     }
 }
 
@@ -396,6 +405,17 @@ mod tests {
         let rule = settings.rules.of("pretrain-7", Class::Leak).unwrap();
         assert!(rule.terms.mode == Mode::Act && rule.terms.needs_approval);
         assert_eq!(settings.rules.of("notebook-1", Class::Host).unwrap().terms.mode, Mode::Off);
+    }
+
+    #[test]
+    fn nodes_have_a_mode_of_their_own() {
+        let default = Settings { keep_out: Mode::DryRun, ..Settings::default() };
+        let keep_out = |text| parse(text, &default).map(|settings| settings.keep_out);
+        assert_eq!(keep_out("[nodes]\nkeep-out = \"act\"\n").unwrap(), Mode::Act);
+        assert_eq!(keep_out("[nodes]\nkeep-out = \"off\"\n").unwrap(), Mode::Off);
+        assert_eq!(keep_out("[defaults]\nmode = \"act\"\n").unwrap(), Mode::DryRun);
+        let mistake = keep_out("[nodes]\nkeep_out = \"act\"\n").unwrap_err().to_string();
+        assert!(mistake.starts_with("line 2: "), "{mistake}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
+use memtape_core::policy::Mode;
 use memtape_core::{capacity, capture, detector};
 
 use crate::restart::RestartConfig;
@@ -147,6 +148,7 @@ impl Config {
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
         let restarts = self.restart.policy.restarts();
         let targets = self.restart.targets();
+        let keeps_out = self.restart.policy.keep_out == Mode::Act;
         let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
             (
@@ -176,6 +178,10 @@ impl Config {
                 "restarts are to be made, but no target is configured",
             ),
             (
+                keeps_out && self.restart.node_targets().is_empty(),
+                "nodes are to be kept out, but neither Slurm nor Kubernetes is configured",
+            ),
+            (
                 self.restart.signal.is_some() && !targets.is_empty(),
                 "a signal and another restart target would restart a job twice: name one",
             ),
@@ -193,8 +199,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtape_core::policy::Mode;
-
     use crate::restart::webhook::Webhook;
 
     #[test]
@@ -214,6 +218,7 @@ mod tests {
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
         check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
         check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
+        check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });

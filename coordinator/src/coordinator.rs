@@ -29,6 +29,7 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::reports::AgentRefused;
 use crate::state::jobs::shares::Newcomer;
+use crate::state::keep_out::KeepOut;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
@@ -46,6 +47,7 @@ pub(crate) struct Coordinator {
     captures: Captures,
     incidents: Incidents,
     actions: Actions,
+    keep_out: KeepOut,
     streams: Streams,
     context: Context,
     config: Arc<Config>,
@@ -89,12 +91,13 @@ impl Coordinator {
         shared: Shared,
         works: Works,
     ) -> Self {
-        let Restored { jobs, captures, incidents, actions, findings } = restored;
+        let Restored { jobs, captures, incidents, actions, keep_out, findings } = restored;
         let mut coordinator = Self {
             jobs,
             captures,
             incidents,
             actions,
+            keep_out,
             streams: Streams::default(),
             context: Context::new(now),
             config,
@@ -112,7 +115,8 @@ impl Coordinator {
         for (serial, failure) in coordinator.jobs.first_deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
-        for work in coordinator.actions.take_left() {
+        let left = coordinator.actions.take_left();
+        for work in left.into_iter().chain(coordinator.keep_out.take_left()) {
             coordinator.context.push(Effect::Start(work));
         }
         // So may a newer attempt, and the end of that incident not.
@@ -127,7 +131,7 @@ impl Coordinator {
     /// One event, and all that follows from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
-        let Self { jobs, captures, incidents, actions, context, .. } = self;
+        let Self { jobs, captures, incidents, actions, keep_out, context, .. } = self;
         match event {
             Event::Attached { hello, outgoing, reply } => {
                 // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
@@ -155,10 +159,18 @@ impl Coordinator {
             Event::Worked(WorkDone::Resumed { action, outcome }) => {
                 actions.resumed(context, &action, outcome);
             }
+            Event::Worked(WorkDone::KeptOut { action, outcome }) => {
+                if let Some(outcome) = outcome {
+                    keep_out.answered(context, &action, outcome);
+                }
+            }
             Event::IncidentStored { incident, updated_wall_ns } => {
                 incidents.stored(&incident, updated_wall_ns);
             }
-            Event::ActionStored { action } => actions.stored(context, &action, jobs),
+            Event::ActionStored { action } => {
+                actions.stored(context, &action, jobs);
+                keep_out.stored(context, &action);
+            }
             Event::Approved { incident } => actions.approve(context.now, &incident),
             Event::Tick => self.tick(),
         }
@@ -174,6 +186,7 @@ impl Coordinator {
             captures: &self.captures,
             incidents: &self.incidents,
             actions: &self.actions,
+            keep_out: &self.keep_out,
             agents: self.streams.count(),
             counters: &self.shared.counters,
         }
@@ -246,10 +259,13 @@ impl Coordinator {
         {
             self.forget_attempt(serial);
         }
-        let Self { jobs, captures, actions, context, .. } = self;
+        let Self { jobs, captures, actions, keep_out, context, .. } = self;
         match message {
             Incoming::RankUp(up) => jobs.rank_up(context, &node, *up, share),
-            Incoming::Report(report) => jobs.report(context, &node, report, share),
+            Incoming::Report(report) => {
+                keep_out.report(context, &node, &report.gpus);
+                jobs.report(context, &node, report, share);
+            }
             Incoming::RankDown { tape_id, end } => {
                 jobs.rank_down(context, &node, &tape_id, end);
             }
@@ -300,6 +316,8 @@ impl Coordinator {
         let in_use = self.incidents.captures_in_use();
         self.captures.make_room(&mut self.context, &in_use, &self.jobs);
         self.actions.make_room(&mut self.context);
+        let now = self.context.now;
+        self.keep_out.forget(now, |node| self.jobs.node(node).is_some());
     }
 
     /// The attempt to forget first, where there is no room for all.

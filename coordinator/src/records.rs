@@ -233,6 +233,21 @@ impl ActionRecord {
     }
 }
 
+/// A decision to keep a node out, and what came of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct KeepOutRecord {
+    pub(crate) id: String,
+    pub(crate) node: String,
+    pub(crate) kind: Named<ActionKind>,
+    /// `keep node out` or `would keep node out`.
+    pub(crate) decision: String,
+    pub(crate) dry_run: bool,
+    pub(crate) why: String,
+    pub(crate) wall_ns: i64,
+    pub(crate) outcome: memtape_core::policy::Outcome,
+}
+
 /// A token of a program or a user; the token itself is not kept.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -309,6 +324,7 @@ keys! {
     PartRecord = b'p', |it| [it.capture.as_bytes(), &[0], &it.rank.to_be_bytes()].concat();
     IncidentRecord = b'i', |it| it.id.clone().into_bytes();
     ActionRecord = b'x', |it| it.id.clone().into_bytes();
+    KeepOutRecord = b'o', |it| it.id.clone().into_bytes();
     TokenRecord = b'k', |it| it.id.clone().into_bytes();
     AuditRecord = b'u', |it| it.number.to_be_bytes().to_vec();
 }

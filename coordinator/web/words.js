@@ -163,7 +163,18 @@ export function outcome(action) {
   return action.decision === 'nothing' ? 'nothing to do' : 'not known yet';
 }
 
-const SAME = ['incident_id', 'job', 'attempt', 'kind', 'decision', 'dry_run', 'why', 'outcome', 'verdict'];
+const SAME = [
+  'incident_id',
+  'job',
+  'node',
+  'attempt',
+  'kind',
+  'decision',
+  'dry_run',
+  'why',
+  'outcome',
+  'verdict',
+];
 
 /** Decisions, newest first, where neighbours that say the same are one with `times`. */
 export function joined(actions) {

@@ -50,8 +50,14 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
 }
 
 async fn actions(asking: Asking) -> Answer<Actions> {
-    let actions =
-        asking.ask(|view| view.actions().rev().take(ROWS_LISTED_MAX).map(action).collect());
+    let actions = asking.ask(|view| {
+        let about_jobs = view.actions().rev().take(ROWS_LISTED_MAX).map(action);
+        let about_nodes = view.kept_out().rev().take(ROWS_LISTED_MAX).map(kept_out);
+        let mut actions: Vec<Action> = about_jobs.chain(about_nodes).collect();
+        actions.sort_by_key(|action| std::cmp::Reverse(action.wall_ns));
+        actions.truncate(ROWS_LISTED_MAX);
+        actions
+    });
     Ok(Json(Actions { actions: actions.await? }))
 }
 
@@ -209,6 +215,7 @@ fn action(record: &records::ActionRecord) -> Action {
         id: record.id,
         incident_id: record.incident_id,
         job: record.job,
+        node: String::new(),
         attempt: record.attempt,
         kind: record.kind,
         decision: record.decision,
@@ -221,5 +228,20 @@ fn action(record: &records::ActionRecord) -> Action {
         proof: record.lifecycle.proof().unwrap_or_default(),
         steps_lost: gain.steps_lost,
         saved_seconds: gain.saved_ns.map(|saved_ns| saved_ns / 1_000_000_000),
+    }
+}
+
+fn kept_out(record: &records::KeepOutRecord) -> Action {
+    let record = record.clone();
+    Action {
+        id: record.id,
+        node: record.node,
+        kind: record.kind,
+        decision: record.decision,
+        dry_run: record.dry_run,
+        why: record.why,
+        wall_ns: record.wall_ns,
+        outcome: record.outcome.to_string(),
+        ..Action::default()
     }
 }

@@ -13,7 +13,9 @@ use memtape_core::policy::terms::Terms;
 
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
+use crate::restart::kubernetes::nodes::Taint;
 use crate::restart::slurm::Slurm;
+use crate::restart::slurm::nodes::Drain;
 use crate::restart::target::Target;
 use crate::restart::webhook::{Caller, Webhook};
 
@@ -57,6 +59,7 @@ impl Default for RestartConfig {
         Self {
             policy: policy::Settings {
                 terms: Terms { mode: policy::Mode::DryRun, ..Terms::default() },
+                keep_out: policy::Mode::DryRun,
                 ..policy::Settings::default()
             },
             command: Vec::new(),
@@ -90,6 +93,15 @@ impl RestartConfig {
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
         [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
+    }
+}
+
+impl RestartConfig {
+    /// The configured targets that can keep a node out.
+    pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
+        let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
+        let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
+        [slurm, kubernetes].into_iter().flatten().collect()
     }
 }
 

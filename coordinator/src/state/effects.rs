@@ -164,6 +164,8 @@ pub(crate) enum Work {
     Restart { target: Arc<dyn Target>, order: Box<Order> },
     /// Finish what a killed coordinator left half done.
     Resume { target: Arc<dyn Target>, order: Box<Order> },
+    /// Ask the orchestrator to keep a node out; what an earlier process left is only looked at.
+    KeepOut { target: Arc<dyn Target>, order: Box<Order>, is_left: bool },
 }
 
 /// The result of a piece of work.
@@ -172,6 +174,7 @@ pub(crate) enum WorkDone {
     Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, NotCompared> },
     Restarted { action: String, outcome: Outcome },
     Resumed { action: String, outcome: Option<Outcome> },
+    KeptOut { action: String, outcome: Option<Outcome> },
 }
 
 /// What every input of a part comes with: the time, and where the part asks for effects.

@@ -1,6 +1,6 @@
-//! What the coordinator knows, in parts that each own their state: jobs, captures, incidents and
-//! actions. What must happen outside of a part is an effect (`effects.rs`). Nothing here sends,
-//! waits, or reads a clock.
+//! What the coordinator knows, in parts that each own their state: jobs, captures, incidents,
+//! actions, and nodes that are kept out. What must happen outside of a part is an effect
+//! (`effects.rs`). Nothing here sends, waits, or reads a clock.
 
 pub(crate) mod actions;
 pub(crate) mod captures;
@@ -10,6 +10,7 @@ pub(crate) mod effects;
 pub(crate) mod hints;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
+pub(crate) mod keep_out;
 pub(crate) mod messages;
 pub(crate) mod restored;
 pub(crate) mod view;

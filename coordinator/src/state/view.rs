@@ -11,6 +11,7 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::jobs::silence::Watch;
+use crate::state::keep_out::KeepOut;
 
 /// All parts of the state at one moment.
 pub(crate) struct View<'a> {
@@ -21,6 +22,7 @@ pub(crate) struct View<'a> {
     pub(crate) captures: &'a Captures,
     pub(crate) incidents: &'a Incidents,
     pub(crate) actions: &'a Actions,
+    pub(crate) keep_out: &'a KeepOut,
     /// Agents with a stream.
     pub(crate) agents: usize,
     pub(crate) counters: &'a Arc<Counters>,

@@ -9,7 +9,7 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::policy::Explanation;
 
-use crate::records::ActionRecord;
+use crate::records::{ActionRecord, KeepOutRecord};
 use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node};
 use crate::state::jobs::silence::Watch;
@@ -93,6 +93,11 @@ impl<'a> Visible<'a> {
         self.view.actions.iter().filter(|action| {
             self.caller.may_see_all() || self.incident(&action.incident_id).is_some()
         })
+    }
+
+    /// All decisions to keep a node out, oldest first; none to a caller who does not see every job.
+    pub(crate) fn kept_out(&self) -> impl DoubleEndedIterator<Item = &'a KeepOutRecord> {
+        self.view.keep_out.iter().filter(|_| self.caller.may_see_all())
     }
 
     /// All nodes; to a caller who does not see every job, those on which a job of theirs ran.

@@ -240,6 +240,10 @@ impl SimulatedCoordinator {
         let done = match work {
             Work::Compare(task) => at_once(diagnosing::compare(*task, &self.snapshots())),
             Work::Resume { order, .. } => WorkDone::Resumed { action: order.action, outcome: None },
+            // No simulated node has an orchestrator.
+            Work::KeepOut { order, .. } => {
+                WorkDone::KeptOut { action: order.action, outcome: None }
+            }
             Work::Restart { order, .. } => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());

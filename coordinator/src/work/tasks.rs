@@ -41,9 +41,10 @@ pub(crate) async fn carry_out(
     events: mpsc::Sender<Event>,
 ) {
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
+    let nodes = Arc::new(Semaphore::new(1));
     while let Some(work) = works.recv().await {
         let (snapshots, events, turns) = (snapshots.clone(), events.clone(), turns.clone());
-        let door = door.clone();
+        let (door, nodes) = (door.clone(), nodes.clone());
         tokio::spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
@@ -53,6 +54,9 @@ pub(crate) async fn carry_out(
                 }
                 Work::Restart { target, order } => restart(target, *order, &door).await,
                 Work::Resume { target, order } => resume(target, *order, &door).await,
+                Work::KeepOut { target, order, is_left } => {
+                    keep_out(target, *order, is_left, (&door, &nodes)).await
+                }
             };
             // The loop is gone: the coordinator stops.
             let _ = events.send(Event::Worked(done)).await;
@@ -63,18 +67,51 @@ pub(crate) async fn carry_out(
 /// Asks a target for a restart, when that is written into the audit; then also what came of it.
 async fn restart(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
     let subject = format!("{} {} {}", order.job, order.action, target.kind().as_str());
-    let outcome = match door.audit_own("restart", subject.clone()).await {
-        Ok(()) => target.run(&order).await,
+    let words = ["restart", "restart done", "restart refused", "restart failed"];
+    let outcome = ask(target, &order, subject, words, door).await;
+    WorkDone::Restarted { action: order.action, outcome }
+}
+
+/// Asks a target to keep a node out, and audits that; what an earlier process left is looked at.
+/// One after the other: the target counts the nodes that are out before it keeps out one more.
+async fn keep_out(
+    target: Arc<dyn Target>,
+    order: Order,
+    is_left: bool,
+    (door, nodes): (&Door, &Semaphore),
+) -> WorkDone {
+    // Never closed, so that this cannot fail.
+    let _turn = nodes.acquire().await;
+    if is_left {
+        let outcome = target.resume(&order).await;
+        return WorkDone::KeptOut { action: order.action, outcome };
+    }
+    let subject = format!("{} {} {}", order.node, order.action, target.kind().as_str());
+    let words = ["keep out", "keep out done", "keep out refused", "keep out failed"];
+    let outcome = Some(ask(target, &order, subject, words, door).await);
+    WorkDone::KeptOut { action: order.action, outcome }
+}
+
+/// Asks a target, when that is written into the audit; then also what came of it.
+async fn ask(
+    target: Arc<dyn Target>,
+    order: &Order,
+    subject: String,
+    [asked, done, refused, failed]: [&'static str; 4],
+    door: &Door,
+) -> Outcome {
+    let outcome = match door.audit_own(asked, subject.clone()).await {
+        Ok(()) => target.run(order).await,
         Err(why) => Outcome::Refused { why: why.to_string() },
     };
     let ended = match &outcome {
-        Outcome::Finished { .. } => "restart done",
-        Outcome::Refused { .. } => "restart refused",
-        _ => "restart failed",
+        Outcome::Finished { .. } => done,
+        Outcome::Refused { .. } => refused,
+        _ => failed,
     };
     // It is done: whether this can be written changes nothing. A loss is counted and logged.
     let _ = door.audit_own(ended, subject).await;
-    WorkDone::Restarted { action: order.action, outcome }
+    outcome
 }
 
 /// Has a target finish what a killed coordinator left half done, and audits that it did.
@@ -90,7 +127,7 @@ async fn resume(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use memtape_proto::api::ActionKind;
     use tokio::task::yield_now;
@@ -158,5 +195,55 @@ mod tests {
         check("audit = \"required\"\n", false, true, &both).await;
         check("audit = \"required\"\n", true, false, &["restart", "restart refused"]).await;
         check("audit = \"best-effort\"\n", true, true, &both).await;
+    }
+
+    /// Counts the nodes that are out, takes its time, and keeps out one more where there is none.
+    #[derive(Debug, Default)]
+    struct OneNode(AtomicUsize);
+
+    impl Target for OneNode {
+        fn kind(&self) -> ActionKind {
+            ActionKind::Slurm
+        }
+
+        fn run<'a>(&'a self, _: &'a Order) -> Running<'a> {
+            Box::pin(async {
+                let out = self.0.load(Ordering::Relaxed);
+                for _ in 0..10 {
+                    yield_now().await;
+                }
+                if out > 0 {
+                    return Outcome::Refused { why: "one is out".to_string() };
+                }
+                self.0.store(out + 1, Ordering::Relaxed);
+                Outcome::Finished { said: "done".to_string() }
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn nodes_that_are_found_at_once_are_kept_out_one_after_the_other() {
+        let disk = SimulatedDisk::new(1);
+        let store = Store::open_simulated(&disk).unwrap().0;
+        let audit = Audit::new(store.clone(), Arc::new(Counters::default()), Vec::new());
+        let tokens = Tokens::new(store.clone(), Vec::new());
+        let door = Door::new(None, None, tokens, audit).unwrap();
+        let (target, nodes) = (Arc::new(OneNode::default()), Semaphore::new(1));
+        let ask = || keep_out(target.clone(), Order::default(), false, (&door, &nodes));
+        let writing = async {
+            loop {
+                store.turn();
+                yield_now().await;
+            }
+        };
+        let (first, second, third) = tokio::select! {
+            done = async { tokio::join!(ask(), ask(), ask()) } => done,
+            () = writing => unreachable!("it never ends"),
+        };
+        let is_out = |done: &&WorkDone| {
+            matches!(done, WorkDone::KeptOut { outcome: Some(Outcome::Finished { .. }), .. })
+        };
+        let done = [first, second, third];
+        assert_eq!(done.iter().filter(is_out).count(), 1, "{done:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! What each rank holds, as agents say it and as people see it.
 
+mod keep_out;
+
 use memtape_core::snapshot::origin::Origin;
 use memtape_proto::v1;
 use serde_json::{Value, json};

@@ -119,7 +119,10 @@ export function actionTable(actions) {
       { title: 'decision', cell: row => decision(row) },
       { title: 'restart', cell: row => hook(row.kind) },
       { title: 'outcome', cell: row => outcome(row) },
-      { title: 'job', cell: row => make('a', { href: link('job', row.job) }, row.job) },
+      {
+        title: 'job or node',
+        cell: row => (row.job ? make('a', { href: link('job', row.job) }, row.job) : row.node),
+      },
       {
         title: 'incident',
         cell: row =>
@@ -129,7 +132,7 @@ export function actionTable(actions) {
       },
     ],
     joined(actions),
-    { empty: 'no restart was considered', caption: 'Decisions about restarts' },
+    { empty: 'no restart was considered', caption: 'Decisions about jobs and nodes' },
   );
 }
 

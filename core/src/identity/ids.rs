@@ -29,13 +29,17 @@ pub enum Kind {
     Capture,
     /// `act-…`
     Action,
+    /// `out-…`: of a node that is kept out.
+    KeepOut,
 }
 
 impl Kind {
     /// The kind of what has this name; none of what is no name.
     pub fn of(name: &str) -> Option<Self> {
         let (prefix, _) = name.split_once('-')?;
-        [Self::Incident, Self::Capture, Self::Action].into_iter().find(|of| of.prefix() == prefix)
+        [Self::Incident, Self::Capture, Self::Action, Self::KeepOut]
+            .into_iter()
+            .find(|of| of.prefix() == prefix)
     }
 
     fn prefix(self) -> &'static str {
@@ -43,6 +47,7 @@ impl Kind {
             Self::Incident => "inc",
             Self::Capture => "cap",
             Self::Action => "act",
+            Self::KeepOut => "out",
         }
     }
 }

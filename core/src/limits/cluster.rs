@@ -215,6 +215,26 @@ limits! {
          tried",
         "the restart has failed; the job has the label `memtape.io/suspended-by`",
         "the list of actions";
+    LEFT_MEMORY_BYTES_MAX: u64 = 1 << 30, Bytes, "coordinator",
+        "Memory that a GPU may hold beyond its idle memory when all processes on it have ended",
+        "after the time below, its node is to be kept out",
+        "the list of actions";
+    LEFT_MEMORY_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
+        "Time for which a GPU may hold that much after its last process has ended",
+        "its node is to be kept out",
+        "the list of actions";
+    NODES_KEPT_OUT_MAX: usize = 2, Count, "coordinator",
+        "Nodes that are kept out at once because a GPU's memory was not given back",
+        "a further node is not kept out",
+        "the list of actions";
+    KEEP_OUT_AGAIN_SECONDS_MAX: u64 = 3600, Seconds, "coordinator",
+        "Time from a decision to keep a node out to the next one about that node",
+        "memory that is not given back meanwhile is not reported",
+        "none";
+    KEEP_OUT_ACTIONS_MAX: usize = 1000, Count, "coordinator",
+        "Decisions to keep a node out that are remembered",
+        "the oldest one is forgotten",
+        "the list of actions";
     KUBERNETES_ANSWER_BYTES_MAX: usize = 4 << 20, Bytes, "coordinator",
         "An answer of the API server of Kubernetes",
         "it is not read, and nothing is restarted",

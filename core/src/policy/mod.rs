@@ -17,6 +17,7 @@ use crate::tape::mailbox::Offers;
 
 pub mod budgets;
 mod decision;
+pub mod keep_out;
 mod outcome;
 mod proofs;
 pub mod remedy;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub budgets: Limits,
     /// How many of each remedy inside the ranks there may be.
     pub inside: Limits,
+    /// How far it may go with nodes whose GPU memory was not given back.
+    pub keep_out: Mode,
 }
 
 const HOUR_NS: u64 = 3_600 * 1_000_000_000;
@@ -70,6 +73,7 @@ impl Default for Settings {
                 cooldown_ns: HOUR_NS / 60,
                 retry_ns: HOUR_NS / 60,
             },
+            keep_out: Mode::Off,
         }
     }
 }

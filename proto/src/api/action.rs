@@ -1,4 +1,4 @@
-//! Decisions about restarts.
+//! Decisions about jobs and nodes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,21 +14,24 @@ pub struct Actions {
     pub actions: Vec<Action>,
 }
 
-/// A decision about a job whose memory grows, and what came of it.
+/// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,
+/// and what came of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Action {
     /// Its id.
     pub id: String,
-    /// The incident it is about.
+    /// The incident it is about; empty where it is about a node.
     pub incident_id: String,
-    /// Name of the job.
+    /// Name of the job; empty where it is about a node.
     pub job: String,
+    /// The node that is to be kept out; empty where it is about a job.
+    pub node: String,
     /// Number of the attempt.
     pub attempt: u32,
     /// How it is carried out.
     pub kind: Named<ActionKind>,
-    /// What was decided, such as `restart`, `would restart` or `collect garbage`.
+    /// What was decided, such as `restart`, `would restart`, `collect garbage` or `keep node out`.
     pub decision: String,
     /// Whether it only shows what it would do.
     pub dry_run: bool,
@@ -61,9 +64,9 @@ pub enum ActionKind {
     Command,
     /// By a request to a URL.
     Webhook,
-    /// By Slurm, which requeues the job.
+    /// By Slurm, which requeues the job, or drains the node.
     Slurm,
-    /// By Kubernetes, which suspends and resumes the job, or replaces the pod.
+    /// By Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
     Kubernetes,
     /// By a signal to every rank.
     Signal,

@@ -266,7 +266,9 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         ..default.policy.terms
     };
     let budgets = budgets(args, default.policy.budgets);
-    let policy = Settings { terms, budgets, ..default.policy };
+    // Acting on nodes is asked for by the policy file alone.
+    let keep_out = if terms.mode == Mode::Off { Mode::Off } else { default.policy.keep_out };
+    let policy = Settings { terms, budgets, keep_out, ..default.policy };
     let file = args.policy.as_deref().map(|file| policy_file::read(file, &policy)).transpose()?;
     let policy = file.unwrap_or(policy);
     let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
@@ -378,6 +380,7 @@ mod tests {
         assert_eq!(config.capture.deadline_ns, 5_000_000_000);
         assert_eq!(config.capture.before_steps, 64);
         assert_eq!(config.restart.policy.terms.mode, Mode::Act);
+        assert_eq!(config.restart.policy.keep_out, Mode::DryRun);
         let budgets = &config.restart.policy.budgets;
         assert_eq!(budgets.cooldown_ns, 60_000_000_000);
         assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));

@@ -28,6 +28,7 @@ use self::objects::{
 use crate::restart::target::{Order, Resuming, Running, Target};
 
 mod api;
+pub(crate) mod nodes;
 mod objects;
 
 /// Reason of the event on what was restarted.

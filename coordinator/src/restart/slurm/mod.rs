@@ -19,6 +19,8 @@ use tokio::time::sleep;
 use crate::restart::child::{ChildError, Ended, bare, run as run_child};
 use crate::restart::target::{Order, Running, Target};
 
+pub(crate) mod nodes;
+
 /// Variables that Slurm's programs get: where its settings are, if not in their usual place.
 const PASSED: [&str; 2] = ["PATH", "SLURM_CONF"];
 
@@ -64,8 +66,8 @@ enum SlurmError {
 enum Unseen {
     #[error(transparent)]
     Child(#[from] ChildError),
-    #[error("squeue ended with {0}")]
-    Failed(ExitStatus),
+    #[error("{0} ended with {1}")]
+    Exit(&'static str, ExitStatus),
     #[error("{0}")]
     Said(String),
     #[error("squeue printed no job in its fields: {0:?}")]
@@ -124,7 +126,7 @@ impl Slurm {
         let ended = self.ask("squeue", &arguments).await?;
         match ended.status.success() {
             true => Job::find(job, &ended.stdout),
-            false if ended.line.is_empty() => Err(Unseen::Failed(ended.status)),
+            false if ended.line.is_empty() => Err(Unseen::Exit("squeue", ended.status)),
             false => Err(Unseen::Said(ended.line)),
         }
     }
@@ -188,9 +190,7 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
     if job.is_empty() || !job.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(SlurmError::NoJob);
     }
-    // `squeue` takes ranges, lists and files in the place of a node.
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if node.is_empty() || !node.bytes().all(is_plain) {
+    if !is_plain_node(&node) {
         return Err(SlurmError::NoNode(node));
     }
     let before = match slurm.look(&job, &node).await {
@@ -217,6 +217,12 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
         sleep(CHECK_WAIT).await;
     }
     Err(SlurmError::Unchanged { job })
+}
+
+/// Is this the name of one node? Slurm's programs take ranges, lists and files in its place.
+fn is_plain_node(node: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !node.is_empty() && node.bytes().all(is_plain)
 }
 
 /// May the job be requeued as it is?

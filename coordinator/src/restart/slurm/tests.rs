@@ -137,8 +137,11 @@ async fn a_request_that_may_have_been_taken_is_no_refusal() {
     }
 }
 
+/// Of the tests of the real Slurm, one runs at a time: it has one node.
+pub(super) static CLUSTER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// What a program of the real Slurm prints.
-fn printed(program: &str, arguments: &[&str]) -> String {
+pub(super) fn printed(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_string()
@@ -177,6 +180,7 @@ async fn the_real_slurm_requeues_once_and_never_a_completed_job() {
         let _ = std::io::stderr().write_all(line.as_bytes());
         return;
     }
+    let _turn = CLUSTER.lock().await;
     let slurm = Slurm::new(Duration::from_secs(10));
     let node = printed("hostname", &[]);
     let now_ns = || crate::clock::now().wall_ns;

@@ -154,8 +154,8 @@ impl Actions {
         for action in &call.actions {
             let event = match call.ask {
                 Ask::Signal(_) => Event::Answered(outcome.clone()),
-                // The growth may have ended meanwhile, or the attempt. What was done inside the ranks
-                // was done all the same.
+                // The growth may have ended meanwhile, or the attempt. What was done inside the
+                // ranks was done all the same.
                 Ask::Remedy { remedy: mailbox::Remedy::Checkpoint, .. }
                     if !self.is_due(action, incidents, jobs) =>
                 {

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use crate::records::{
-    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
+    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, KeepOutRecord, PartRecord,
+    RankRecord, Record,
 };
 use crate::store::catalogue::Catalogue;
 use crate::store::clock::ClockRecord;
@@ -129,6 +130,7 @@ fn name(key: &[u8]) -> String {
         }
         IncidentRecord::KIND => format!("incident {}", text(id)),
         ActionRecord::KIND => format!("action {}", text(id)),
+        KeepOutRecord::KIND => format!("action {}", text(id)),
         ClockRecord::KIND => "the store's clock".to_string(),
         _ => format!("record {}", text(key)),
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 
 use crate::records::{
-    ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, PartRecord,
-    RankRecord, Record, TokenRecord,
+    ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, KeepOutRecord,
+    PartRecord, RankRecord, Record, TokenRecord,
 };
 use crate::store::clock::ClockRecord;
 use crate::store::disk::tree::Change;
@@ -28,6 +28,7 @@ pub(crate) struct Loaded {
     pub(crate) parts: Vec<PartRecord>,
     pub(crate) incidents: Vec<IncidentRecord>,
     pub(crate) actions: Vec<ActionRecord>,
+    pub(crate) kept_out: Vec<KeepOutRecord>,
     pub(crate) tokens: Vec<TokenRecord>,
     /// In the order of their numbers.
     pub(crate) audit: Vec<AuditRecord>,
@@ -124,6 +125,7 @@ pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
             Some(ActionRecord::KIND) => {
                 take::<format_2::ActionRecord, _>(&mut loaded.actions, value)
             }
+            Some(KeepOutRecord::KIND) => take::<KeepOutRecord, _>(&mut loaded.kept_out, value),
             Some(TokenRecord::KIND) => take::<TokenRecord, _>(&mut loaded.tokens, value),
             Some(AuditRecord::KIND) => take::<AuditRecord, _>(&mut loaded.audit, value),
             Some(ClockRecord::KIND) => {

@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod nodes;
 mod real_kubernetes;
 mod stand_in;
 
@@ -419,6 +420,7 @@ async fn the_chart_grants_what_is_used_and_no_more() {
         assert!(matches!(said, Outcome::Finished { .. }), "{said:?}");
         used.extend(server.with(|cluster| cluster.used.clone()));
     }
+    used.extend(nodes::used().await);
     assert_eq!(used, stand_in::granted());
 }
 

@@ -13,8 +13,10 @@ use std::sync::Once;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use super::nodes::out;
 use super::stand_in::granted;
 use super::*;
+use crate::restart::kubernetes::nodes::{Taint, tainting};
 
 const CUSTOM: [(&str, &str, &str, &str); 4] = [
     ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
@@ -176,6 +178,24 @@ impl Space {
         let discovery =
             json!({ "nonResourceAttributes": { "verb": "get", "path": "/apis/batch" } });
         self.wait_for_right(user, &discovery).await;
+    }
+
+    /// Gives a user these rights in the whole cluster.
+    async fn grant_everywhere(
+        &self,
+        user: &str,
+        rights: impl IntoIterator<Item = (String, String)>,
+    ) {
+        let (rbac, name) = ("rbac.authorization.k8s.io", self.namespace);
+        self.grant(user, rights).await;
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": name },
+            "subjects": [{ "apiGroup": rbac, "kind": "User", "name": user }],
+        });
+        self.create(&format!("/apis/{rbac}/v1/clusterrolebindings"), &binding).await.unwrap();
+        let patch = json!({ "verb": "patch", "group": "", "resource": "nodes" });
+        self.wait_for_right(user, &json!({ "resourceAttributes": patch })).await;
     }
 
     async fn wait_for_right(&self, user: &str, attributes: &Value) {
@@ -453,4 +473,47 @@ async fn what_this_version_cannot_suspend_is_left_as_it_was() {
     assert_eq!(marks(&after), (Value::Null, Value::Null));
     assert!(space.read(&space.pod_path()).await["metadata"]["deletionTimestamp"].is_null());
     assert_eq!(space.events_of(&after).await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_node_is_tainted_once_and_no_more_than_may_be_out() {
+    let Some(space) = Space::new("nodes").await else { return };
+    space.grant_everywhere("memtape", granted().into_iter().filter(|(_, of)| of == "nodes")).await;
+    let other = json!([{ "key": "nvidia.com/gpu", "effect": "NoSchedule" }]);
+    for name in ["gpu-1", "gpu-2", "gpu-3"] {
+        let node = json!({ "metadata": { "name": name }, "spec": { "taints": other } });
+        space.create("/api/v1/nodes", &node).await.unwrap();
+    }
+    let taint = Taint(space.target("memtape").await);
+    let run = async |node: &str, action: &str| taint.run(&out(node, action)).await;
+    let path = "/api/v1/nodes/gpu-1";
+    let before = space.read(path).await;
+    let said = Taint(space.target("stranger").await).run(&out("gpu-1", "out-1")).await;
+    let why = "the coordinator has no right to get node gpu-1: nothing was done";
+    check_refusal(&said, why);
+    // The node is changed between reading and tainting.
+    let changed = space.change(path, &json!({ "metadata": { "labels": { "a": "b" } } })).await;
+    let api = taint.0.connect().await.unwrap();
+    let refused = api.patch(path, &path, &tainting(&before, "out-1")).await.unwrap_err();
+    assert!(matches!(refused, ApiError::Conflict { .. }), "{refused}");
+    assert_eq!(space.read(path).await, changed);
+
+    let tainted = finished("tainted node gpu-1: memtape.io/suspect:NoSchedule");
+    assert_eq!(run("gpu-1", "out-1").await, tainted);
+    let after = space.read(path).await;
+    let mut taints = changed["spec"]["taints"].as_array().unwrap().clone();
+    let ours = json!({ "key": "memtape.io/suspect", "value": "out-1", "effect": "NoSchedule" });
+    taints.push(ours);
+    assert_eq!(after["spec"]["taints"], json!(taints));
+    check_refusal(&run("gpu-1", "out-1").await, "has the taint memtape.io/suspect already");
+    assert_eq!(taint.resume(&out("gpu-1", "out-1")).await, Some(tainted));
+    let other = taint.resume(&out("gpu-1", "out-2")).await.unwrap();
+    check_refusal(&other, "node gpu-1 is not kept out by this decision");
+    assert_eq!(space.read(path).await, after);
+
+    assert!(matches!(run("gpu-2", "out-2").await, Outcome::Finished { .. }));
+    check_refusal(&run("gpu-3", "out-3").await, "2 nodes are kept out already");
+    // A person takes one back in.
+    space.change(path, &json!({ "spec": { "taints": null } })).await;
+    assert!(matches!(run("gpu-3", "out-3").await, Outcome::Finished { .. }));
 }

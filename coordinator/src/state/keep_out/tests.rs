@@ -1,0 +1,145 @@
+//! Decisions to keep a node out: what is stored, what is asked then, and what a kill leaves.
+
+use super::*;
+use crate::records::Record as _;
+use crate::store::testing::simulated::disk::SimulatedDisk;
+
+const GIB: u64 = 1 << 30;
+const START_NS: u64 = 100_000 * 1_000_000_000;
+
+fn at(second: u64) -> Now {
+    let mono_ns = START_NS + second * 1_000_000_000;
+    Now { mono_ns, wall_ns: i64::try_from(mono_ns).unwrap() }
+}
+
+fn config(mode: Mode, kubernetes: bool) -> RestartConfig {
+    let mut config = RestartConfig { kubernetes, ..RestartConfig::default() };
+    config.policy.keep_out = mode;
+    config
+}
+
+fn keep_out(config: &RestartConfig, second: u64, records: Vec<KeepOutRecord>) -> KeepOut {
+    let store = Store::open_simulated(&SimulatedDisk::new(1)).unwrap().0;
+    KeepOut::restore(at(second), config, records, &store)
+}
+
+fn gpu(used: u64, ranks: u32) -> Gpu {
+    let (processes, ranks) = (Some(ranks), Some(ranks));
+    Gpu { uuid: "GPU-a".to_string(), used_bytes: used * GIB, processes, ranks, ..Gpu::default() }
+}
+
+/// A job that gives nothing back on this node, from this second on; gives all effects.
+fn leave_memory(keep_out: &mut KeepOut, node: &str, from: u64) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    let left = std::iter::repeat_n(gpu(41, 0), 100);
+    for (second, gpu) in (from..).zip([gpu(1, 0), gpu(70, 8)].into_iter().chain(left)) {
+        let mut context = Context::new(at(second));
+        keep_out.report(&mut context, node, &[gpu]);
+        effects.extend(std::iter::from_fn(|| context.pop()));
+    }
+    effects
+}
+
+/// The ids of decisions that are stored before something follows, and those that are asked for.
+fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
+    let (mut stored, mut started) = (Vec::new(), Vec::new());
+    for effect in effects {
+        match effect {
+            Effect::Write(changes, After::TellAction { action }) => {
+                assert_eq!(changes.into_inner().len(), 1);
+                stored.push(action);
+            }
+            Effect::Start(Work::KeepOut { order, .. }) => started.push(order.action),
+            _ => {}
+        }
+    }
+    (stored, started)
+}
+
+/// What it asks for when this is stored.
+fn when_stored(keep_out: &mut KeepOut, action: &str) -> Vec<String> {
+    let mut context = Context::new(at(500));
+    keep_out.stored(&mut context, action);
+    asked(std::iter::from_fn(|| context.pop()).collect()).1
+}
+
+fn shown(keep_out: &KeepOut) -> Vec<String> {
+    let line = |it: &KeepOutRecord| format!("{} {}: {}", it.decision, it.node, it.outcome);
+    keep_out.iter().map(line).collect()
+}
+
+#[test]
+fn a_node_is_kept_out_when_the_decision_is_stored() {
+    let mut out = keep_out(&config(Mode::Act, true), 0, Vec::new());
+    let effects = leave_memory(&mut out, "gpu-1", 0);
+    let audited = effects.iter().find_map(|effect| match effect {
+        Effect::Audit { action, subject, .. } => Some((*action, subject.clone())),
+        _ => None,
+    });
+    let (action, subject) = audited.unwrap();
+    assert_eq!(action, "decision");
+    assert!(subject.contains("gpu-1: keep node out: 60 s after its last process"), "{subject}");
+    let (stored, started) = asked(effects);
+    let [id] = &stored[..] else { panic!("{stored:?}") };
+    assert!(id.starts_with("out-"), "{id}");
+    assert_eq!(started, Vec::<String>::new());
+    assert_eq!(shown(&out), ["keep node out gpu-1: running"]);
+    assert_eq!(when_stored(&mut out, "out-of-others"), Vec::<String>::new());
+    assert_eq!(when_stored(&mut out, id), std::slice::from_ref(id));
+    // Once.
+    assert_eq!(when_stored(&mut out, id), Vec::<String>::new());
+    let said = "tainted node gpu-1".to_string();
+    let mut context = Context::new(at(600));
+    out.answered(&mut context, id, Outcome::Finished { said });
+    assert!(matches!(context.pop(), Some(Effect::Write(..))));
+    assert_eq!(shown(&out), ["keep node out gpu-1: tainted node gpu-1"]);
+    // Soon after that, nothing more is decided about the node; about another one it is.
+    assert_eq!(asked(leave_memory(&mut out, "gpu-1", 700)).0, Vec::<String>::new());
+    assert_eq!(asked(leave_memory(&mut out, "gpu-2", 900)).0.len(), 1);
+}
+
+#[test]
+fn a_dry_run_and_a_missing_target_change_no_node() {
+    for (config, expected) in [
+        (config(Mode::DryRun, true), "would keep node out gpu-1: not run: dry run"),
+        (config(Mode::DryRun, false), "would keep node out gpu-1: not run: dry run"),
+        (config(Mode::Act, false), "keep node out gpu-1: no hook is configured"),
+    ] {
+        let mut out = keep_out(&config, 0, Vec::new());
+        let (stored, started) = asked(leave_memory(&mut out, "gpu-1", 0));
+        assert_eq!((stored, started), Default::default());
+        assert_eq!(shown(&out), [expected]);
+    }
+    let mut off = keep_out(&config(Mode::Off, true), 0, Vec::new());
+    assert!(leave_memory(&mut off, "gpu-1", 0).is_empty());
+    assert_eq!(RestartConfig::default().policy.keep_out, Mode::DryRun);
+}
+
+/// The target is not asked again: it says what it sees.
+#[test]
+fn a_killed_coordinator_reads_the_node_and_does_not_ask_again() {
+    let config = config(Mode::Act, true);
+    let mut out = keep_out(&config, 0, Vec::new());
+    let (stored, _) = asked(leave_memory(&mut out, "gpu-1", 0));
+    let records: Vec<KeepOutRecord> = out.iter().cloned().collect();
+    // As they are on the disk.
+    let mut changes = Changes::default();
+    records.iter().for_each(|record| changes.put(record));
+    assert_eq!(changes.into_inner()[0].key[0], KeepOutRecord::KIND);
+    let mut out = keep_out(&config, 200, records);
+    let left = out.take_left();
+    let [Work::KeepOut { order, is_left: true, .. }] = &left[..] else { panic!("{left:?}") };
+    assert_eq!((&order.action, order.node.as_str()), (&stored[0], "gpu-1"));
+    let why = "the coordinator was restarted meanwhile: the node may be kept out";
+    assert_eq!(shown(&out), [format!("keep node out gpu-1: {why}")]);
+    assert_eq!(when_stored(&mut out, &stored[0]), Vec::<String>::new());
+    let said = "tainted node gpu-1".to_string();
+    out.answered(&mut Context::new(at(201)), &stored[0], Outcome::Finished { said });
+    assert_eq!(shown(&out), ["keep node out gpu-1: tainted node gpu-1"]);
+    // It remembers that it has decided about the node, although no agent has come yet.
+    out.forget(at(299), |_| false);
+    assert_eq!(asked(leave_memory(&mut out, "gpu-1", 300)).0, Vec::<String>::new());
+    // A further kill leaves nothing.
+    let records = out.iter().cloned().collect();
+    assert!(keep_out(&config, 400, records).take_left().is_empty());
+}

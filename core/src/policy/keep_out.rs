@@ -1,0 +1,255 @@
+//! Decides whether the memory of a GPU was not given back, so that its node is kept out.
+//!
+//! A GPU on which no process computes holds what its driver keeps for itself. What it holds so
+//! before a rank computes on it is its idle memory. When ranks have computed on it, every process
+//! on it has ended, and it holds far more than that for a while, the driver has not given the
+//! memory back, and the next job on that node would fail.
+//!
+//! Nothing is found where processes cannot be told apart, where idle memory was never seen, and
+//! while a node is silent. This file keeps no node out, and never takes one back in.
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use core::fmt::{self, Display, Formatter};
+
+use crate::diagnosis::bytes;
+use crate::limits::{
+    GPUS_PER_NODE_MAX, KEEP_OUT_AGAIN_SECONDS_MAX, LEFT_MEMORY_BYTES_MAX, LEFT_MEMORY_SECONDS_MAX,
+    NODES_KEPT_OUT_MAX,
+};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Longest time between two readings that show together that nothing changed, in nanoseconds.
+const GAP_NS_MAX: u64 = 30 * SECOND_NS;
+
+/// One reading of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Processes that compute on it; none where they cannot be told apart.
+    pub processes: Option<u32>,
+    /// Those of them that are ranks.
+    pub ranks: Option<u32>,
+}
+
+/// Memory that was not given back; [`Display`] says so in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The GPU.
+    pub uuid: String,
+    /// Bytes beyond its idle memory.
+    pub held_bytes: u64,
+    /// For how long no process has computed on it, in seconds.
+    pub seconds: u64,
+}
+
+impl Display for Left {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self { uuid, held_bytes, seconds } = self;
+        let held = bytes(*held_bytes);
+        write!(
+            formatter,
+            "{seconds} s after its last process has ended, {uuid} holds {held} more than before"
+        )
+    }
+}
+
+/// What is known of the GPUs of one node.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    devices: BTreeMap<String, Device>,
+    decided_ns: Option<u64>,
+}
+
+/// What is known of one GPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    /// The least it held with no process on it, in bytes.
+    idle_bytes: Option<u64>,
+    /// A rank has computed on it since its memory was given back last.
+    was_used: bool,
+    /// Since when no process has computed on it and it holds too much, and when it was seen last.
+    left: Option<(u64, u64)>,
+    is_reported: bool,
+}
+
+impl Node {
+    /// A node about which was decided at this time.
+    pub fn decided(at_ns: u64) -> Self {
+        Self { decided_ns: Some(at_ns), ..Self::default() }
+    }
+
+    /// May be decided about the node now? Not soon after the last decision.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let again_ns = KEEP_OUT_AGAIN_SECONDS_MAX * SECOND_NS;
+        self.decided_ns.is_none_or(|at| now_ns.saturating_sub(at) >= again_ns)
+    }
+
+    /// Takes a reading of all GPUs of the node. Gives memory that was not given back, once for each
+    /// use of a GPU, and only so often for a node.
+    pub fn see<'a>(
+        &mut self,
+        now_ns: u64,
+        gpus: impl Iterator<Item = (&'a str, Seen)>,
+    ) -> Option<Left> {
+        let is_due = self.is_due(now_ns);
+        let mut known = core::mem::take(&mut self.devices);
+        let mut found = None;
+        for (uuid, seen) in gpus.take(GPUS_PER_NODE_MAX as usize) {
+            let mut device = known.remove(uuid).unwrap_or_default();
+            if let Some((held_bytes, seconds)) = device.see(now_ns, seen)
+                && is_due
+                && found.is_none()
+            {
+                device.is_reported = true;
+                self.decided_ns = Some(now_ns);
+                found = Some(Left { uuid: uuid.to_string(), held_bytes, seconds });
+            }
+            self.devices.insert(uuid.to_string(), device);
+        }
+        found
+    }
+}
+
+impl Device {
+    /// Bytes that were not given back, and for how many seconds.
+    fn see(&mut self, now_ns: u64, seen: Seen) -> Option<(u64, u64)> {
+        let left = self.left.take();
+        if seen.processes? > 0 {
+            self.was_used |= seen.ranks.unwrap_or(0) > 0;
+            self.is_reported = false;
+            return None;
+        }
+        if !self.was_used {
+            self.idle_bytes = self.idle_bytes.or(Some(seen.used_bytes)).min(Some(seen.used_bytes));
+            return None;
+        }
+        let Some(idle_bytes) = self.idle_bytes else {
+            (self.was_used, self.idle_bytes) = (false, Some(seen.used_bytes));
+            return None;
+        };
+        let held_bytes = seen.used_bytes.saturating_sub(idle_bytes);
+        if held_bytes <= LEFT_MEMORY_BYTES_MAX {
+            self.was_used = false;
+            return None;
+        }
+        let since_ns = match left {
+            Some((since_ns, seen_ns)) if now_ns.saturating_sub(seen_ns) <= GAP_NS_MAX => since_ns,
+            _ => now_ns,
+        };
+        self.left = Some((since_ns, now_ns));
+        let seconds = now_ns.saturating_sub(since_ns) / SECOND_NS;
+        let is_long = seconds >= LEFT_MEMORY_SECONDS_MAX;
+        (is_long && !self.is_reported).then_some((held_bytes, seconds))
+    }
+}
+
+/// May one more node be kept out beside these? A finding that is wrong must not empty
+/// a cluster.
+pub fn may_keep_out(kept_out: usize) -> bool {
+    kept_out < NODES_KEPT_OUT_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Readings of one GPU, one in 10 s: GiB in use, processes, ranks. Gives the second of each
+    /// finding.
+    fn found(readings: impl IntoIterator<Item = (u64, Option<u32>, u32)>) -> alloc::vec::Vec<u64> {
+        let mut node = Node::default();
+        let mut found = alloc::vec::Vec::new();
+        for (index, (used, processes, ranks)) in readings.into_iter().enumerate() {
+            let ranks = processes.map(|_| ranks);
+            let seen = Seen { used_bytes: used * GIB, processes, ranks };
+            let second = index as u64 * 10;
+            let left = node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter());
+            found.extend(left.map(|_| second));
+        }
+        found
+    }
+
+    fn repeated(
+        reading: (u64, Option<u32>, u32),
+        count: usize,
+    ) -> impl Iterator<Item = (u64, Option<u32>, u32)> {
+        core::iter::repeat_n(reading, count)
+    }
+
+    const IDLE: (u64, Option<u32>, u32) = (1, Some(0), 0);
+    const BUSY: (u64, Option<u32>, u32) = (70, Some(1), 1);
+    const LEFT: (u64, Option<u32>, u32) = (41, Some(0), 0);
+
+    #[test]
+    fn memory_that_is_not_given_back_is_found_once() {
+        let after = 20 + LEFT_MEMORY_SECONDS_MAX;
+        assert_eq!(found([IDLE, BUSY].into_iter().chain(repeated(LEFT, 1000))), [after]);
+        let mut node = Node::default();
+        let mut see = |second: u64, used: u64, count: u32| {
+            let (processes, ranks) = (Some(count), Some(count));
+            let seen = Seen { used_bytes: used * GIB, processes, ranks };
+            node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter())
+        };
+        assert_eq!(see(0, 1, 0), None);
+        assert_eq!(see(1, 70, 8), None);
+        for second in 2..2 + LEFT_MEMORY_SECONDS_MAX {
+            assert_eq!(see(second, 41, 0), None);
+        }
+        let left = see(2 + LEFT_MEMORY_SECONDS_MAX, 41, 0).unwrap();
+        let sentence = "60 s after its last process has ended, GPU-a holds 40 GiB more than \
+                        before";
+        assert_eq!(left.to_string(), sentence);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_found() {
+        let never = |readings: &[(u64, Option<u32>, u32)]| {
+            let long = readings.iter().copied().flat_map(|reading| repeated(reading, 100));
+            assert_eq!(found(long), [], "{readings:?}");
+        };
+        never(&[IDLE, BUSY, IDLE, BUSY, (2, Some(0), 0)]);
+        // Its idle memory was never seen.
+        never(&[BUSY, LEFT]);
+        // No rank has computed on it.
+        never(&[IDLE, (70, Some(1), 0), LEFT]);
+        // Another process computes on it.
+        never(&[IDLE, BUSY, (41, Some(1), 0)]);
+        // Processes cannot be told apart.
+        never(&[IDLE, BUSY, (41, None, 0)]);
+        // It is given back in time, again and again.
+        let short = (0..50).flat_map(|_| [BUSY, LEFT, LEFT, LEFT, LEFT, LEFT, IDLE]);
+        assert_eq!(found([IDLE].into_iter().chain(short)), []);
+    }
+
+    #[test]
+    fn a_node_that_was_silent_proves_nothing() {
+        let mut node = Node::default();
+        let seen = |(used, processes, ranks): (u64, Option<u32>, u32)| Seen {
+            used_bytes: used * GIB,
+            processes,
+            ranks: Some(ranks),
+        };
+        for (second, reading) in [(0, IDLE), (1, BUSY), (2, LEFT), (200, LEFT), (201, LEFT)] {
+            let gpus = [("GPU-a", seen(reading))];
+            assert_eq!(node.see(second * SECOND_NS, gpus.into_iter()), None, "{second}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_decided_on_only_so_often() {
+        let one = || [IDLE, BUSY].into_iter().chain(repeated(LEFT, 10));
+        let times = found((0..100).flat_map(|_| one()));
+        let again = KEEP_OUT_AGAIN_SECONDS_MAX;
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= again), "{times:?}");
+    }
+
+    #[test]
+    fn a_cluster_is_not_emptied() {
+        assert!((0..NODES_KEPT_OUT_MAX).all(may_keep_out));
+        assert!(!may_keep_out(NODES_KEPT_OUT_MAX));
+    }
+}
