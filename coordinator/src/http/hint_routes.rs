@@ -8,7 +8,7 @@ use axum::extract::Path;
 use axum::response::Json;
 use memtape_core::action::PROOF_STEPS;
 use memtape_core::action::Verdict;
-use memtape_core::hints::proof::{Window, verdict};
+use memtape_core::hints::proof::{Outcome, Window, verdict};
 use memtape_core::hints::{Captured, Setting, suggest, to_apply};
 use memtape_proto::api::{AppliedHints, Hints};
 use memtape_proto::snapshot::Bounds;
@@ -19,7 +19,7 @@ use crate::http::request::{Answer, PathOf, Problem};
 use crate::http::route_list::Routes;
 use crate::records::{SeriesKey, StepRow};
 use crate::state::actions::of_row;
-use crate::state::hints::{Gathered, Trial, gather, step_facts};
+use crate::state::hints::{Against, Gathered, Trial, gather, step_facts};
 use crate::store::{Found, Store};
 use crate::work::decoding::Snapshots;
 use crate::work::tasks;
@@ -75,10 +75,8 @@ fn answer(store: &Store, gathered: Gathered) -> crate::store::Result<Hints> {
     }
     let mut is_newest = true;
     for trial in trials {
-        let (shown, found) = proof(store, &trial)?;
-        if matches!(found, Some(Verdict::NoEffect(_) | Verdict::Worse(_))) {
-            facts.tried.extend(trial.settings);
-        }
+        let (shown, not_helpful) = proof(store, &trial)?;
+        facts.tried.extend(not_helpful);
         if std::mem::take(&mut is_newest) {
             answer.applied = Some(shown);
         }
@@ -90,39 +88,63 @@ fn answer(store: &Store, gathered: Gathered) -> crate::store::Result<Hints> {
     Ok(answer)
 }
 
-/// What the settings of one attempt did.
-fn proof(store: &Store, trial: &Trial) -> crate::store::Result<(AppliedHints, Option<Verdict>)> {
+/// The effect of the settings of one attempt; and those which are known not to help. A setting that
+/// the earlier attempt had, too, is not judged. Blocks.
+fn proof(store: &Store, trial: &Trial) -> crate::store::Result<(AppliedHints, Vec<Setting>)> {
     let mut shown = AppliedHints {
         attempt: trial.attempt.0,
         attempt_ordinal: trial.attempt.1,
         settings: Setting::join(&trial.settings),
         ..AppliedHints::default()
     };
-    let Some(against) = &trial.against else {
+    let Some((against, whole)) = earlier(store, trial)? else {
         shown.proof = format!(
-            "no earlier attempt made {PROOF_STEPS} steps without these settings, and has recorded \
-             its own"
+            "no earlier attempt without these settings made {PROOF_STEPS} steps and recorded its \
+             own settings, on a rank that has them now"
         );
-        return Ok((shown, None));
+        return Ok((shown, Vec::new()));
     };
-    let steps = trial.outcome.steps.min(against.outcome.steps);
-    let before = window(store, against.before, steps, &mut None)?;
-    let after = window(store, against.after, steps, &mut None)?;
-    let found = verdict((&before, &against.outcome), (&after, &trial.outcome));
+    let next = window(store, against.after, u64::MAX, &mut None)?;
+    let steps = whole.steps().min(next.steps());
+    let before = window(store, against.before, whole.step_after(steps), &mut None)?;
+    let after = window(store, against.after, next.step_after(steps), &mut None)?;
+    let outcome = Outcome { steps: whole.steps(), ..against.outcome };
+    let next_outcome = Outcome { steps: next.steps(), ..trial.outcome };
+    let found = verdict((&before, &outcome), (&after, &next_outcome));
+    shown.settings = Setting::join(&against.settings);
+    shown.judged = Setting::join(&against.judged);
     shown.compared_with = Some(against.attempt.0);
     shown.compared_with_ordinal = Some(against.attempt.1);
     (shown.rank, shown.device) = (Some(against.before.rank), Some(against.before.device));
     (shown.before, shown.after) = (Some((&before).into()), Some((&after).into()));
+    let mut not_helpful = Vec::new();
     match &found {
         Some(found) => {
             shown.verdict = found.as_str().to_string();
             shown.proof = found.why().to_string();
+            if matches!(found, Verdict::NoEffect(_) | Verdict::Worse(_)) {
+                not_helpful.clone_from(&against.judged);
+            }
         }
         None => {
             shown.proof = format!("{steps} of the {PROOF_STEPS} steps that a verdict needs");
         }
     }
-    Ok((shown, found))
+    Ok((shown, not_helpful))
+}
+
+/// The newest of the earlier attempts that made enough steps, and its steps. Blocks.
+fn earlier<'a>(
+    store: &Store,
+    trial: &'a Trial,
+) -> crate::store::Result<Option<(&'a Against, Window)>> {
+    for against in &trial.against {
+        let whole = window(store, against.before, u64::MAX, &mut None)?;
+        if whole.steps() >= PROOF_STEPS {
+            return Ok(Some((against, whole)));
+        }
+    }
+    Ok(None)
 }
 
 /// The steps of a device up to one; and its newest record of all. Blocks.

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use memtape_core::action::PROOF_STEPS;
 use memtape_core::hints::proof::Outcome;
 use memtape_core::hints::{Config, Facts, Setting, StepFacts};
+use memtape_core::limits::HINT_TRIALS_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;
 
@@ -16,9 +17,6 @@ use crate::records::{SeriesKey, StepRow, Totals};
 use crate::state::actions::ended;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::visible::Visible;
-
-/// Attempts with hints whose verdicts are asked for, the newest.
-const TRIALS_MAX: usize = 3;
 
 /// What is known of a job without its steps and snapshots.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +32,7 @@ pub(crate) struct Gathered {
     pub(crate) snapshot: Option<(String, blake3::Hash)>,
     /// The attempts that were started with hints, newest first.
     pub(crate) trials: Vec<Trial>,
-    /// Settings that hints set in the attempt that shows the job.
+    /// Settings that hints set on any rank of the attempt that shows the job.
     pub(crate) applied: Vec<Setting>,
 }
 
@@ -43,13 +41,15 @@ pub(crate) struct Gathered {
 pub(crate) struct Trial {
     /// Its number, and its ordinal.
     pub(crate) attempt: (u32, u32),
+    /// Settings that hints set on any of its ranks.
     pub(crate) settings: Vec<Setting>,
+    /// How it has gone, without its steps.
     pub(crate) outcome: Outcome,
-    /// The earlier attempt that it is compared with.
-    pub(crate) against: Option<Against>,
+    /// The earlier attempts that it can be compared with, newest first.
+    pub(crate) against: Vec<Against>,
 }
 
-/// An earlier attempt without the settings.
+/// An earlier attempt without some of the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Against {
     /// Its number, and its ordinal.
@@ -57,6 +57,11 @@ pub(crate) struct Against {
     /// The device in the earlier attempt, and in the one with the settings.
     pub(crate) before: SeriesKey,
     pub(crate) after: SeriesKey,
+    /// Settings that hints set on the compared rank.
+    pub(crate) settings: Vec<Setting>,
+    /// Those of them that the earlier attempt did not have.
+    pub(crate) judged: Vec<Setting>,
+    /// How the earlier attempt has gone, without its steps.
     pub(crate) outcome: Outcome,
 }
 
@@ -148,13 +153,20 @@ fn key(attempt: &Attempt, rank: &Rank, device: u8) -> SeriesKey {
     SeriesKey { serial: attempt.record.serial, rank: rank.record.rank, device }
 }
 
-/// The settings that hints set at the start of an attempt.
+/// The settings that hints set at the start of an attempt, on any of its ranks.
 fn applied(attempt: &Attempt) -> Vec<Setting> {
-    let mut texts = attempt.ranks.values().map(|rank| rank.record.hints.as_str());
-    texts.find(|text| !text.is_empty()).map(Setting::listed).unwrap_or_default()
+    let mut settings: Vec<Setting> = attempt.ranks.values().flat_map(applied_on).collect();
+    settings.sort_unstable();
+    settings.dedup();
+    settings
 }
 
-/// The newest attempts that were started with hints, each with one before that had them not.
+/// The settings that hints set at the start of a rank.
+fn applied_on(rank: &Rank) -> Vec<Setting> {
+    Setting::listed(&rank.record.hints)
+}
+
+/// The newest attempts that were started with hints, each with earlier ones to compare with.
 fn trials(attempts: &[&Attempt]) -> Vec<Trial> {
     let of = |(place, attempt): (usize, &&Attempt)| {
         let settings = applied(attempt);
@@ -162,36 +174,39 @@ fn trials(attempts: &[&Attempt]) -> Vec<Trial> {
             return None;
         }
         let earlier = attempts.get(..place).unwrap_or_default().iter().rev();
-        let against = earlier.filter_map(|before| against(before, attempt, &settings)).next();
-        let rank = against.as_ref().map(|against| against.after.rank);
-        let outcome = outcome(attempt, rank);
-        Some(Trial { attempt: number(attempt), settings, outcome, against })
+        let against = earlier.filter_map(|before| against(before, attempt)).collect();
+        Some(Trial { attempt: number(attempt), settings, outcome: outcome(attempt), against })
     };
-    attempts.iter().enumerate().rev().filter_map(of).take(TRIALS_MAX).collect()
+    attempts.iter().enumerate().rev().filter_map(of).take(HINT_TRIALS_MAX).collect()
 }
 
-/// An earlier attempt with enough steps and without the settings, by its fullest device.
-fn against(before: &Attempt, after: &Attempt, settings: &[Setting]) -> Option<Against> {
+/// An earlier attempt, by its fullest device; none where the same rank of the later attempt has no
+/// settings of hints that are new to it.
+fn against(before: &Attempt, after: &Attempt) -> Option<Against> {
     let (rank, totals) = fullest(before)?;
     let config = Config::parse(rank.record.allocator.as_deref()?);
-    let is_set = |of: &Setting| config.get(of.key()) == Some(of.value().as_str());
-    if rank.step < PROOF_STEPS || settings.iter().all(is_set) {
+    let next = after.ranks.get(&rank.record.rank)?;
+    let settings = applied_on(next);
+    let is_new = |of: &Setting| config.get(of.key()) != Some(of.value().as_str());
+    let judged: Vec<Setting> = settings.iter().copied().filter(is_new).collect();
+    // Fewer steps than the number of the last one is possible, more is not.
+    if rank.step < PROOF_STEPS || judged.is_empty() {
         return None;
     }
-    let next = after.ranks.get(&rank.record.rank)?;
     Some(Against {
         attempt: number(before),
         before: key(before, rank, totals.device),
         after: key(after, next, totals.device),
-        outcome: outcome(before, Some(rank.record.rank)),
+        settings,
+        judged,
+        outcome: outcome(before),
     })
 }
 
-/// How an attempt has gone; the steps are those of a rank.
-fn outcome(attempt: &Attempt, rank: Option<u32>) -> Outcome {
-    let rank = rank.and_then(|rank| attempt.ranks.get(&rank));
+/// How an attempt has gone; its steps are in the store.
+fn outcome(attempt: &Attempt) -> Outcome {
     Outcome {
-        steps: rank.map_or(0, |rank| rank.step),
+        steps: 0,
         has_failed_request: attempt.ranks.values().any(|rank| rank.failures().0 > 0),
         ended: ended(attempt),
     }

@@ -1,6 +1,8 @@
 //! Hints of a job over the network: what is suggested, and what the settings did that later starts
 //! applied.
 
+use std::ops::{Range, RangeInclusive};
+
 use serde_json::{Value, json};
 
 use memtape_proto::v1;
@@ -26,17 +28,28 @@ impl Attempt {
 
     /// Announces its ranks, and reports steps up to one.
     async fn run(&self, agent: &mut Agent, steps: u64) {
+        self.run_steps(agent, 1..=steps, 0..2).await;
+    }
+
+    /// Announces its ranks, of which some have the settings, and reports these steps.
+    async fn run_steps(
+        &self,
+        agent: &mut Agent,
+        steps: RangeInclusive<u64>,
+        with_hints: Range<u32>,
+    ) {
         let job = self.job();
         for rank in 0..job.ranks {
+            let hints = if with_hints.contains(&rank) { self.hints } else { "" };
             let up = v1::RankUp {
-                allocator_settings: Some(self.hints.to_string()),
-                applied_hints: self.hints.to_string(),
+                allocator_settings: Some(hints.to_string()),
+                applied_hints: hints.to_string(),
                 ..job.rank_up(rank)
             };
             agent.say(FromAgent::RankUp(up)).await;
         }
         let report = |rank: u32| {
-            let mut report = Agent::rank_reports(&job, rank, 1..=steps);
+            let mut report = Agent::rank_reports(&job, rank, steps.clone());
             // Rank 1 holds more than rank 0.
             let reserved = self.reserved + u64::from(rank) * MIB;
             for totals in &mut report.totals {
@@ -103,5 +116,66 @@ async fn hints_are_proven_by_the_attempts_that_apply_them() {
     let found = hints(&running).await;
     assert_eq!(found["applied"]["verdict"], "worse", "{found:#}");
     assert_eq!(found["settings"], "");
+    running.stop().await;
+}
+
+const BOTH: &str = "expandable_segments:True,roundup_power2_divisions:8";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setting_that_helped_stays_when_a_later_one_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
+    of(0, "", 4096 * MIB).run(&mut agent, 30).await;
+    of(1, EXPAND, 1024 * MIB).run(&mut agent, 30).await;
+    assert_eq!(hints(&running).await["applied"]["verdict"], "helped");
+    of(2, BOTH, 1024 * MIB).run(&mut agent, 30).await;
+    let found = hints(&running).await;
+    let applied = &found["applied"];
+    assert_eq!((&applied["verdict"], &applied["settings"]), (&json!("no effect"), &json!(BOTH)));
+    assert_eq!(
+        (&applied["compared_with"], &applied["judged"]),
+        (&json!(1), &json!("roundup_power2_divisions:8"))
+    );
+    assert_eq!(found["settings"], EXPAND, "{found:#}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_resumes_is_compared_by_the_number_of_its_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
+    of(0, "", 4096 * MIB).run(&mut agent, 40).await;
+    let resumed = of(1, EXPAND, 1024 * MIB);
+    resumed.run_steps(&mut agent, 41..=41, 0..2).await;
+    let found = hints(&running).await;
+    assert_eq!(found["applied"]["verdict"], "", "{found:#}");
+    assert_eq!(found["applied"]["proof"], "1 of the 20 steps that a verdict needs");
+    resumed.run_steps(&mut agent, 42..=65, 0..2).await;
+    let found = hints(&running).await;
+    let applied = &found["applied"];
+    assert_eq!(applied["verdict"], "helped", "{found:#}");
+    // 25 steps of both.
+    assert_eq!((&applied["before"]["step"], &applied["after"]["step"]), (&json!(25), &json!(65)));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_without_the_settings_is_not_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
+    // Rank 1 holds most, and only rank 0 was started with hints.
+    of(0, "", 4096 * MIB).run(&mut agent, 30).await;
+    of(1, EXPAND, 1024 * MIB).run_steps(&mut agent, 1..=30, 0..1).await;
+    let found = hints(&running).await;
+    let applied = &found["applied"];
+    assert_eq!((&applied["verdict"], &applied["compared_with"]), (&json!(""), &Value::Null));
+    assert!(applied["proof"].to_string().contains("on a rank that has them now"), "{applied:#}");
+    assert_eq!(applied["settings"], EXPAND);
     running.stop().await;
 }

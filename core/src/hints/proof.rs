@@ -1,8 +1,9 @@
-//! What settings did that a start applied: the attempt that has them against an earlier one that
-//! had not, after the same number of steps.
+//! The effect of settings that a start applied: the attempt that has them against an earlier one
+//! without these settings, after the same number of steps.
 //!
 //! A young attempt always holds less than an old one, so both are compared where the shorter one
-//! ends. The figure is what the allocator holds beyond the peak of tensors: a smaller batch is no
+//! ends. Steps are counted, because an attempt that resumes at a checkpoint does not begin with
+//! step 1. The figure is what the allocator holds beyond the peak of tensors: a smaller batch is no
 //! success of a setting. Verdicts are those of actions ([`crate::action`]).
 
 use crate::action::{Ended, Memory, PROOF_STEPS, Verdict, Why};
@@ -10,6 +11,8 @@ use crate::action::{Ended, Memory, PROOF_STEPS, Verdict, Why};
 /// The steps of one device of a rank, from the first one on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
+    /// Number of the first step; none without steps.
+    pub first_step: Option<u64>,
     /// Highest peak, highest reserved bytes, retries until then, and the minimum of the last step,
     /// with its number.
     pub memory: Memory,
@@ -21,6 +24,7 @@ impl Window {
         if step.step > step_max {
             return;
         }
+        self.first_step = Some(self.first_step.map_or(step.step, |first| first.min(step.step)));
         let memory = &mut self.memory;
         if step.step >= memory.step {
             (memory.step, memory.min_bytes) = (step.step, step.min_bytes);
@@ -28,6 +32,17 @@ impl Window {
         memory.peak_bytes = memory.peak_bytes.max(step.peak_bytes);
         memory.reserved_bytes = memory.reserved_bytes.max(step.reserved_bytes);
         memory.retries = memory.retries.max(step.retries);
+    }
+
+    /// Number of its steps. The record of the first one has all smaller numbers in it where the
+    /// attempt resumed at a checkpoint, so each record is known by its last step.
+    pub fn steps(&self) -> u64 {
+        self.first_step.map_or(0, |first| self.memory.step.saturating_sub(first).saturating_add(1))
+    }
+
+    /// The number of the last step of its first `steps`.
+    pub fn step_after(&self, steps: u64) -> u64 {
+        self.first_step.unwrap_or(0).saturating_add(steps).saturating_sub(1)
     }
 
     /// What the allocator held beyond the peak of tensors.
@@ -39,7 +54,7 @@ impl Window {
 /// How an attempt has gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its last step.
+    /// Steps that it made.
     pub steps: u64,
     /// A request for memory failed in it for good.
     pub has_failed_request: bool,
@@ -68,7 +83,7 @@ pub fn verdict(before: (&Window, &Outcome), after: (&Window, &Outcome)) -> Optio
     } else if next_outcome.ended == Some(Ended::Died) && steps < PROOF_STEPS {
         return Some(Verdict::Unknown(Why::Died { steps }));
     }
-    if window.memory.step.min(next.memory.step) < PROOF_STEPS {
+    if window.steps().min(next.steps()) < PROOF_STEPS {
         return None;
     }
     let why = Why::Inside { before: window.memory, after: next.memory };
@@ -96,7 +111,8 @@ mod tests {
 
     fn window(step: u64, peak: u64, reserved: u64, retries: u64) -> Window {
         let (peak_bytes, reserved_bytes) = (peak * GIB, reserved * GIB);
-        Window { memory: Memory { step, min_bytes: GIB, peak_bytes, reserved_bytes, retries } }
+        let memory = Memory { step, min_bytes: GIB, peak_bytes, reserved_bytes, retries };
+        Window { first_step: Some(1), memory }
     }
 
     fn running(steps: u64) -> Outcome {
@@ -148,7 +164,31 @@ mod tests {
             let of = window(step, step, 2 * step, step);
             made.add(30, &of.memory);
         }
-        assert_eq!(made.memory, window(30, 30, 60, 30).memory);
+        assert_eq!(made, window(30, 30, 60, 30));
+        assert_eq!(made.steps(), 30);
+    }
+
+    #[test]
+    fn the_steps_of_an_attempt_that_resumes_are_counted() {
+        let made = |steps: core::ops::RangeInclusive<u64>| {
+            let mut made = Window::default();
+            steps.for_each(|step| made.add(u64::MAX, &window(step, 10, 11, 0).memory));
+            made
+        };
+        assert_eq!((Window::default().steps(), made(900..=900).steps()), (0, 1));
+        assert_eq!((made(900..=919).steps(), made(900..=919).step_after(5)), (20, 904));
+        let before = window(950, 10, 20, 0);
+        let check = |after: Window, expected: Option<&str>| {
+            let next = running(after.steps());
+            let found = verdict((&before, &running(950)), (&after, &next));
+            assert_eq!(found.as_ref().map(Verdict::as_str), expected, "{after:?}");
+        };
+        check(made(900..=900), None);
+        check(made(900..=918), None);
+        check(made(900..=919), Some("helped"));
+        let died = Outcome { ended: Some(Ended::Died), ..running(3) };
+        let found = verdict((&before, &running(950)), (&made(900..=902), &died));
+        assert_eq!(found, Some(Verdict::Unknown(Why::Died { steps: 3 })));
     }
 
     proptest! {

@@ -42,6 +42,11 @@ limits! {
         "Attempts of one job that are remembered",
         "of the node that began most of them, the oldest that is over is forgotten",
         "the list of attempts";
+    HINT_TRIALS_MAX: usize = 3, Count, "coordinator",
+        "Attempts of one job, started with hints, whose verdicts are used for the next hints",
+        "verdicts of older attempts are forgotten: a setting that did not help can be suggested \
+         again",
+        "`applied` of the hints, which has the newest of them";
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
         "of the node that has most ranks, and there of the owner who has most, the attempt that \

@@ -72,6 +72,8 @@ pub struct AppliedHints {
     pub attempt_ordinal: u32,
     /// The settings.
     pub settings: String,
+    /// Those of them that the compared attempt did not have: the verdict is about these.
+    pub judged: String,
     /// Number of the attempt that it is compared with; null where there is none.
     pub compared_with: Option<u32>,
     /// Tells that one apart, as above.
