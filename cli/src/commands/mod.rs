@@ -102,6 +102,8 @@ pub(crate) enum Command {
     Incidents(list::IncidentsArgs),
     /// List captures.
     Captures(list::CapturesArgs),
+    /// List what was done about jobs and nodes, or would be, and whether it helped.
+    Actions(list::ActionsArgs),
     /// Show an incident, a capture, or the state of one rank.
     Show(show::ShowArgs),
     /// Take a synchronized snapshot of all ranks of a job.
@@ -154,6 +156,7 @@ impl Command {
             Self::Lines(args) => lines::run(&args, globals),
             Self::Incidents(args) => list::incidents(&args, globals),
             Self::Captures(args) => list::captures(&args, globals),
+            Self::Actions(args) => list::actions(&args, globals),
             Self::Show(args) => show::run(&args, globals),
             Self::Capture(args) => capture::run(&args, globals),
             Self::Export(args) => export::run(&args, globals),
@@ -204,6 +207,8 @@ mod tests {
         check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
         check("memtape incidents --class leek", false);
         check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
+        check("memtape actions", true);
+        check("memtape actions j --all --watch 2", true);
         check("memtape top j --interval 500ms", true);
         check("memtape hints", true);
         check("memtape hints j --json", true);

@@ -9,7 +9,7 @@ use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
-    Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
+    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
@@ -107,6 +107,25 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
         let _ = writeln!(text, "baseline: {BASELINE}");
     }
     text
+}
+
+/// Actions on jobs and nodes, one row each.
+pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
+    let row = |action: &Action| {
+        let of = if action.node.is_empty() { &action.job } else { &action.node };
+        let texts = [&action.proof, &action.outcome, &action.why];
+        let what = texts.into_iter().find(|text| !text.is_empty());
+        vec![
+            action.id.clone(),
+            of.clone(),
+            action.decision.clone(),
+            action.verdict.clone(),
+            age(action.wall_ns, now_ns),
+            what.cloned().unwrap_or_default(),
+        ]
+    };
+    let titles = ["action", "job or node", "decision", "verdict", ">decided", "what came of it"];
+    list(&titles, actions, row, "no action\n")
 }
 
 /// A row for each token.
@@ -494,6 +513,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         assert!(jobs(&[], 0).contains("memtape run"));
         assert_eq!(incidents(&[], 0), "no incident\n");
         assert_eq!(captures(&[], 0), "no capture\n");
+        assert_eq!(actions(&[], 0), "no action\n");
     }
 
     #[test]
@@ -506,5 +526,30 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         for word in ["7/8", "3-5", "leaking", "a,b"] {
             assert!(text.contains(word), "{word} in {text}");
         }
+    }
+
+    #[test]
+    fn an_action_shows_its_proof_or_what_is_known_before() {
+        let of = |outcome: &str, proof: &str| Action {
+            id: "act-1".to_string(),
+            job: "train".to_string(),
+            decision: "restart".to_string(),
+            why: "leak".to_string(),
+            outcome: outcome.to_string(),
+            verdict: if proof.is_empty() { String::new() } else { "helped".to_string() },
+            proof: proof.to_string(),
+            ..Action::default()
+        };
+        let line = |action: Action| {
+            let text = actions(&[action], 0);
+            text.lines().nth(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        let expected = |text: &str| Some(format!("act-1 train restart {text}"));
+        assert_eq!(line(of("", "")), expected("– leak"));
+        assert_eq!(line(of("requeued job 7", "")), expected("– requeued job 7"));
+        let proven = of("requeued job 7", "peak 9 GiB, then 1 GiB");
+        assert_eq!(line(proven), expected("helped – peak 9 GiB, then 1 GiB"));
+        let node = Action { node: "n1".to_string(), job: String::new(), ..of("drained", "") };
+        assert_eq!(line(node).as_deref(), Some("act-1 n1 restart – drained"));
     }
 }

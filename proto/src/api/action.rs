@@ -39,7 +39,7 @@ pub struct Action {
     pub why: String,
     /// When, in nanoseconds of Unix time.
     pub wall_ns: i64,
-    /// What came of it.
+    /// What came of it; empty where nothing was to be done.
     pub outcome: String,
     /// What came of the checkpoint before a restart, in a sentence; empty where none was asked for.
     pub checkpoint: String,

@@ -1,6 +1,6 @@
-//! `memtape jobs`, `ranks`, `incidents`, `captures`: lists from the coordinator.
+//! `memtape jobs`, `ranks`, `incidents`, `captures`, `actions`: lists from the coordinator.
 
-use memtape_proto::api::{Capture, Captures, Incident, Incidents, Jobs, Ranks};
+use memtape_proto::api::{Action, Actions, Capture, Captures, Incident, Incidents, Jobs, Ranks};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -51,6 +51,18 @@ pub(crate) struct CapturesArgs {
     pub(crate) watch: Watch,
 }
 
+/// `memtape actions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ActionsArgs {
+    #[command(flatten)]
+    pub(crate) jobs: SomeJobs,
+    /// Show decisions to do nothing, too.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+}
+
 /// All jobs.
 pub(crate) fn jobs(args: &JobsArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
@@ -92,6 +104,21 @@ pub(crate) fn captures(args: &CapturesArgs, globals: &Globals) -> anyhow::Result
         let mut answer = list("captures", job.as_deref(), &client)?;
         keep(&mut answer, "captures", |of: &Capture| args.filter.passes(of, now_ns));
         shown(&answer, globals, |of: &Captures| answers::captures(&of.captures, now_ns))
+    })
+}
+
+/// What was done about jobs and nodes, or would be, and whether it helped.
+pub(crate) fn actions(args: &ActionsArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    let job = args.jobs.find(&client)?;
+    args.watch.print(|| {
+        let now_ns = clock::wall_ns();
+        let mut answer = list("actions", None, &client)?;
+        keep(&mut answer, "actions", |of: &Action| {
+            let is_of_job = job.as_ref().is_none_or(|job| of.job == *job);
+            is_of_job && (args.all || !of.outcome.is_empty())
+        });
+        shown(&answer, globals, |of: &Actions| answers::actions(&of.actions, now_ns))
     })
 }
 
