@@ -29,6 +29,7 @@ extern crate alloc;
 
 pub mod access;
 pub mod action;
+mod allocator_settings;
 pub mod capacity;
 pub mod capture;
 pub mod census;

@@ -31,7 +31,7 @@ pub(crate) struct Plan {
 pub(crate) fn ask(job: Option<&str>, globals: &Globals) -> Plan {
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
     let Some(job) = name(job, variable) else {
-        return nothing("the job has no name that its last start had, too: give it one with --job");
+        return nothing("the job has no fixed name: give it one with --job");
     };
     match answer(&job, globals) {
         Ok(hints) => plan(&job, &Setting::listed(&hints.settings), variable),

@@ -1,5 +1,5 @@
-//! `/jobs/{job}/hints`: what could be changed in a job so that it takes less memory, and what the
-//! settings did that its last starts applied.
+//! `/jobs/{job}/hints`: what could be changed in a job so that it takes less memory, and the effect
+//! of the settings applied at its last starts.
 //!
 //! One device of one rank is looked at, the fullest: its steps and its newest snapshot are read
 //! from the store, a block and a snapshot at a time.
@@ -30,8 +30,8 @@ const ANSWER_BYTES: u64 = 2 << 20;
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get(
         "/jobs/{job}/hints",
-        "What could be changed in a job so that it takes less memory, and what the settings did \
-         that its last start applied.",
+        "What could be changed in a job so that it takes less memory, and the effect of the \
+         settings applied at its last start.",
         hints,
     )
 }
@@ -60,7 +60,13 @@ async fn look(snapshots: &Snapshots, gathered: &mut Gathered) {
             let looked = tasks::blocking(move || Captured::of(&capture, &snapshot, device)).await;
             gathered.facts.capture = looked.ok().flatten();
         }
-        Err(why) => gathered.answer.missing.push(format!("{capture} cannot be read: {why}")),
+        Err(why) => {
+            gathered.facts.is_capture_unreadable = true;
+            gathered.answer.missing.push(format!(
+                "{capture} cannot be read: {why}: nothing is known of sharding, of checkpointing \
+                 and of inactive split memory"
+            ));
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
-use super::settings::Setting;
+use crate::allocator_settings::Setting;
 use crate::diagnosis::{bytes, plural};
 
 /// One thing that could be changed.
@@ -188,7 +188,11 @@ impl Change {
     pub fn setting(self) -> Option<Setting> {
         match self {
             Self::Allocator(setting) => Some(setting),
-            _ => None,
+            Self::SmallerMicroBatch
+            | Self::LargerMicroBatch { .. }
+            | Self::Checkpointing
+            | Self::ShardOptimizer { .. }
+            | Self::ShardParameters { .. } => None,
         }
     }
 

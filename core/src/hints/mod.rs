@@ -8,26 +8,27 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings.rs` | settings of PyTorch's allocator |
 //! | `capture.rs` | what a capture shows |
 //! | `hint.rs` | a hint, and its sentences |
-//! | `proof.rs` | what settings did that a start applied |
+//! | `proof.rs` | the effect of the settings that a start applied |
+//!
+//! The settings of PyTorch's allocator are in `allocator_settings.rs`.
 //!
 //! Nothing here changes a job: `memtape run --apply-hints` sets the environment of the next start.
 
 pub(crate) mod capture;
 mod hint;
 pub mod proof;
-mod settings;
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+pub use crate::allocator_settings::{Config, Merged, NoSuchSetting, Setting, merge};
+use crate::allocator_settings::{ROUNDING, SIZES_MIN};
 pub use capture::{Captured, Composition};
 pub use hint::{Bound, Change, Computed, Evidence, Hint, Subject};
-pub use settings::{Config, Merged, NoSuchSetting, Setting, merge};
 
 /// Fewer bytes are not worth a hint.
 const SAVING_BYTES_MIN: u64 = 64 << 20;
@@ -40,12 +41,6 @@ const FULL_PERCENT: u64 = 85;
 
 /// A device has room for more from this part of it on, in percent.
 const ROOM_PERCENT: u64 = 25;
-
-/// With as many sizes of large requests, rounding them helps.
-const SIZES_MIN: u64 = 64;
-
-/// Divisions between two powers of two: a request is rounded up by an eighth at most.
-const DIVISIONS: u64 = 8;
 
 /// Values of `max_split_size_mb` that are tried, in MiB.
 const SPLIT_SIZES_MIB: [u64; 6] = [32, 64, 128, 256, 512, 1024];
@@ -74,6 +69,8 @@ pub struct Facts {
     pub config: Option<Config>,
     /// What the newest capture shows of it; none where there is no capture.
     pub capture: Option<Captured>,
+    /// There is a capture, which cannot be read.
+    pub is_capture_unreadable: bool,
     /// Settings that were applied before and did not help.
     pub tried: Vec<Setting>,
 }
@@ -105,6 +102,8 @@ pub enum Missing {
     Events,
     /// The size of the device is not known.
     DeviceSize,
+    /// What the process holds on the device outside the allocator is not known.
+    OutsideAllocator,
     /// The settings of the allocator were not recorded.
     Settings,
     /// Another allocator than PyTorch's own is in use.
@@ -132,6 +131,10 @@ impl Missing {
             }
             Self::DeviceSize => {
                 "the size of the device is not known, nor whether it is nearly full"
+            }
+            Self::OutsideAllocator => {
+                "the memory of the process outside the allocator is not known, nor whether a \
+                 larger micro-batch has room"
             }
             Self::Settings => {
                 "the allocator's settings were not recorded: it is not known whether \
@@ -165,7 +168,7 @@ pub fn suggest(facts: &Facts) -> Suggestions {
         let is_larger = matches!(hint.change, Change::LargerMicroBatch { .. });
         is_larger || hint.saves_bytes >= SAVING_BYTES_MIN
     });
-    if facts.capture.is_none() {
+    if facts.capture.is_none() && !facts.is_capture_unreadable {
         missing.push(Missing::Capture);
     }
     hints.sort_by_key(|hint| Reverse(hint.saves_bytes));
@@ -274,7 +277,7 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
 fn rounding(facts: &Facts) -> Option<Hint> {
     let capture = facts.capture.as_ref()?;
     let count = capture.large_sizes.filter(|sizes| *sizes >= SIZES_MIN)?;
-    let setting = Setting::RoundupPower2Divisions(DIVISIONS);
+    let setting = ROUNDING;
     let (reserved, peak) = (facts.reserved_bytes, facts.peak_bytes);
     let evidence = [of_capture(capture), Evidence::Sizes { count }];
     let computed = Computed::Idle { reserved, peak };
@@ -314,6 +317,9 @@ fn load(facts: &Facts, missing: &mut Vec<Missing>) -> Vec<Hint> {
     if evidence.is_empty() {
         if facts.device_bytes.is_none() {
             missing.push(Missing::DeviceSize);
+        }
+        if facts.device_bytes.is_some() && facts.beside_bytes.is_none() {
+            missing.push(Missing::OutsideAllocator);
         }
         return larger(facts, step, transient).into_iter().collect();
     }

@@ -130,6 +130,8 @@ fn without_a_capture_only_retries_show_fragmentation() {
     let facts = Facts { capture: None, ..full() };
     assert_eq!(of(&facts), [(Change::SmallerMicroBatch, 9)]);
     assert_eq!(suggest(&facts).missing, [Missing::Capture]);
+    let unreadable = Facts { is_capture_unreadable: true, ..facts.clone() };
+    assert_eq!(suggest(&unreadable).missing, [], "its reader says so");
     let retried = Facts { retries: 3, ..facts.clone() };
     assert_eq!(settings(&retried), [Setting::ExpandableSegments]);
     let unknown = Facts { config: None, ..retried };
@@ -145,6 +147,7 @@ fn a_job_with_room_may_have_a_larger_batch() {
     assert_eq!(of(&facts), [(Change::LargerMicroBatch { times: 6 }, 0)]);
     facts.beside_bytes = None;
     assert_eq!(of(&facts), [], "what else is on the device is not known");
+    assert_eq!(suggest(&facts).missing, [Missing::OutsideAllocator]);
     facts.device_bytes = None;
     assert_eq!(suggest(&facts).missing, [Missing::DeviceSize]);
     facts.step = None;
@@ -302,6 +305,7 @@ fn arbitrary() -> impl Strategy<Value = Facts> {
             peers: counts.2,
             config: config.map(Config::parse),
             capture,
+            is_capture_unreadable: false,
             tried: Vec::new(),
         },
     )

@@ -1,5 +1,5 @@
-//! `memtape hints`: what could be changed in a job so that it takes less memory, and what the
-//! settings did that its last start applied.
+//! `memtape hints`: what could be changed in a job so that it takes less memory, and the effect of
+//! the settings applied at its last start.
 
 use memtape_core::hints::{Setting, merge};
 use memtape_core::identity::ALLOCATOR_VARIABLES;
@@ -100,10 +100,13 @@ fn explained(hint: &Hint) -> String {
 
 /// What the settings of the last start with hints did.
 fn applied(applied: &AppliedHints) -> String {
-    let AppliedHints { attempt, settings, verdict, proof, .. } = applied;
+    let AppliedHints { attempt, settings, judged, verdict, proof, .. } = applied;
     let verdict = if verdict.is_empty() { "no verdict yet" } else { verdict };
-    let mut lines =
-        vec![format!("applied in attempt {attempt}: {settings}"), format!("  {verdict}: {proof}")];
+    let mut lines = vec![format!("applied in attempt {attempt}: {settings}")];
+    if !judged.is_empty() && judged != settings {
+        lines.push(format!("  compared: {judged}"));
+    }
+    lines.push(format!("  {verdict}: {proof}"));
     if let (Some(before), Some(after), Some(against)) =
         (&applied.before, &applied.after, applied.compared_with)
     {
@@ -132,12 +135,14 @@ fn memory(memory: &AttemptMemory) -> String {
 fn next_start(hints: &Hints) -> String {
     let settings = Setting::listed(&hints.settings);
     if settings.is_empty() {
-        return "next start: memtape run --apply-hints sets nothing".to_string();
+        return format!("next start: memtape run --job {} --apply-hints sets nothing", hints.job);
     }
     let [variable, ..] = ALLOCATOR_VARIABLES;
     let users = of_user(hints);
     format!(
-        "next start: memtape run --apply-hints, or\n  export {variable}={}",
+        "next start: memtape run --job {} --apply-hints, or, without a comparison\n  export \
+         {variable}={}",
+        hints.job,
         merge(&users, &settings).text
     )
 }
@@ -206,7 +211,7 @@ set expandable_segments:True
 evidence that is missing:
   there is no capture
 
-next start: memtape run --apply-hints, or
+next start: memtape run --job train --apply-hints, or, without a comparison
   export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True";
         assert_eq!(shown(&hints()), expected);
         let none = Hints { hints: Vec::new(), settings: String::new(), ..hints() };
@@ -225,7 +230,8 @@ next start: memtape run --apply-hints, or
         };
         let shown = applied(&AppliedHints {
             attempt: 3,
-            settings: "expandable_segments:True".to_string(),
+            settings: "max_split_size_mb:64,expandable_segments:True".to_string(),
+            judged: "expandable_segments:True".to_string(),
             compared_with: Some(2),
             before: Some(of(9, 12)),
             after: Some(of(3, 1)),
@@ -234,7 +240,8 @@ next start: memtape run --apply-hints, or
             ..AppliedHints::default()
         });
         let expected = "\
-applied in attempt 3: expandable_segments:True
+applied in attempt 3: max_split_size_mb:64,expandable_segments:True
+  compared: expandable_segments:True
   helped: it is less
   before, attempt 2: up to step 40, 9 GiB reserved, 2 GiB in tensors at the peak, 1 GiB at the \
 minimum of the step, 12 retries

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::allocator_settings::is_expandable;
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::class::Class;
@@ -86,13 +87,13 @@ pub(super) fn peers(views: &[View<'_>], of: &View<'_>) -> Vec<RankSnapshot> {
 pub(super) fn context(view: &View<'_>, growth: FileGrowth) -> Context {
     let trace = &view.device.trace;
     let settings = &view.look.settings;
-    let is_set = |name: &str| settings.iter().any(|(key, value)| key == name && value == "True");
+    let pairs = settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let span = trace.span_us.filter(|_| trace.ends > 0 && view.earlier == 0);
     let step_us = span.map(|(first, last)| last.saturating_sub(first).max(0) as u64 / trace.ends);
     Context {
         ooms: (trace.events > 0).then_some(trace.oom_count),
         step_time_ns: step_us.map(|us| us.saturating_mul(1000)),
-        expandable_segments: (!settings.is_empty()).then(|| is_set("expandable_segments")),
+        expandable_segments: (!settings.is_empty()).then(|| is_expandable(pairs)),
         files: Some(growth),
         ..Context::default()
     }

@@ -8,6 +8,7 @@ use super::common::{is_deferred, is_in_pools};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
+use crate::allocator_settings::{ROUNDING, SIZES_MIN, Setting};
 use crate::detector::Layer;
 use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
@@ -16,6 +17,7 @@ use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::segments::{Holder, Shape};
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location, plural, times};
+use crate::identity::ALLOCATOR_VARIABLES;
 
 pub(crate) const JUDGE: Judge = Judge {
     evaluate: |case, _, _| evaluate(case),
@@ -136,14 +138,13 @@ fn remedy(case: &Case<'_>) -> Remedy {
         return Remedy::new(Cause::CachedSegments, text, Some(idle));
     }
     if !is_expandable {
-        steps.push("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".into());
+        let [variable, ..] = ALLOCATOR_VARIABLES;
+        steps.push(format!("set {variable}={}", Setting::ExpandableSegments));
     }
-    // With as many sizes of large requests, rounding them helps.
     let sizes = case.requests.map_or(0, |requests| requests.large_sizes);
-    if sizes >= 64 {
+    if sizes >= SIZES_MIN {
         steps.push(format!(
-            "{sizes} different sizes were asked for lately: pad to a few lengths, or set \
-             roundup_power2_divisions:8"
+            "{sizes} different sizes were asked for lately: pad to a few lengths, or set {ROUNDING}"
         ));
     } else {
         steps.push("run the largest batch first, and pad to a few lengths".into());

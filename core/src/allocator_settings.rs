@@ -6,7 +6,7 @@
 //! else than a [`Setting`] is set. [`merge`] adds settings to a user's text, and never changes what
 //! the user has set.
 //!
-//! `garbage_collection_threshold` is no [`Setting`]: PyTorch heeds it only where the program has
+//! `garbage_collection_threshold` is no [`Setting`]: PyTorch uses it only where the program has
 //! called `set_per_process_memory_fraction`, which no tape shows.
 
 use alloc::string::{String, ToString};
@@ -23,8 +23,14 @@ const SPLIT_MIB_MAX: u64 = 1 << 20;
 /// Most divisions that PyTorch takes.
 const DIVISIONS_MAX: u64 = 64;
 
+/// With as many sizes of large requests, rounding them helps.
+pub(crate) const SIZES_MIN: u64 = 64;
+
+/// Rounds a request up by an eighth at most: there are 8 divisions between two powers of two.
+pub(crate) const ROUNDING: Setting = Setting::RoundupPower2Divisions(8);
+
 /// Key of the setting that switches expandable segments on.
-pub(super) const EXPANDABLE: &str = "expandable_segments";
+const EXPANDABLE: &str = "expandable_segments";
 
 /// One setting of the allocator that Memtape suggests and sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,13 +145,23 @@ impl Config {
 
     /// Is `expandable_segments` on?
     pub fn is_expandable(&self) -> bool {
-        self.get(EXPANDABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        self.get(EXPANDABLE).is_some_and(is_on)
     }
 
     /// Is it another allocator than PyTorch's own caching one?
-    pub(super) fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         self.get("backend").is_some_and(|backend| backend != "native")
     }
+}
+
+/// Do these settings, as a snapshot of PyTorch lists them, switch `expandable_segments` on?
+pub(crate) fn is_expandable<'a>(mut pairs: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
+    pairs.any(|(key, value)| key == EXPANDABLE && is_on(value))
+}
+
+/// Is the value of a switch `True`?
+fn is_on(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true")
 }
 
 /// A user's text with more settings in it.
