@@ -7,12 +7,11 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use memtape_core::policy::Outcome;
 use memtape_core::redaction::Redaction;
 use memtape_proto::api::ActionKind;
 
 use crate::restart::child::{ChildError, bare, run as run_child};
-use crate::restart::target::{Order, Running, Target};
+use crate::restart::target::{Order, Running, Target, outcome};
 
 /// Variables that every command gets: what a program needs to be found and to start.
 const PASSED_ALWAYS: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
@@ -53,13 +52,7 @@ impl Target for Command {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async {
-            match run(self, order).await {
-                Ok(said) => Outcome::Finished { said },
-                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-                Err(error) => Outcome::Failed { why: error.to_string() },
-            }
-        })
+        Box::pin(async { outcome(run(self, order).await, CommandError::is_refusal) })
     }
 }
 
@@ -109,6 +102,8 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::policy::Outcome;
+
     use super::*;
 
     async fn ran(command: &[&str], seconds: u64) -> Outcome {

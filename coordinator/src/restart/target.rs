@@ -1,6 +1,6 @@
 //! What a restart target is, and what it is given.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::pin::Pin;
 
 use memtape_core::identity::owner::Owner;
@@ -37,6 +37,18 @@ pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>
 
 /// A target that finishes what was left.
 pub(crate) type Resuming<'a> = Pin<Box<dyn Future<Output = Option<Outcome>> + Send + 'a>>;
+
+/// What came of a target that says by its errors whether it is sure that nothing was done.
+pub(crate) fn outcome<E: Display>(
+    result: Result<String, E>,
+    is_refusal: impl FnOnce(&E) -> bool,
+) -> Outcome {
+    match result {
+        Ok(said) => Outcome::Finished { said },
+        Err(error) if is_refusal(&error) => Outcome::Refused { why: error.to_string() },
+        Err(error) => Outcome::Failed { why: error.to_string() },
+    }
+}
 
 /// The input of a target.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use memtape_core::policy::Outcome;
 use memtape_proto::api::ActionKind;
 use ring::hmac;
 use tokio::time::sleep;
 
 use crate::clock;
-use crate::restart::target::{Order, Running, Target};
+use crate::restart::target::{Order, Running, Target, outcome};
 
 /// Waits before the tries. A restart that is late is worse than none, so the schedule is short.
 const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
@@ -73,13 +72,7 @@ impl Target for Caller {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async {
-            match run(self, order).await {
-                Ok(said) => Outcome::Finished { said },
-                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-                Err(error) => Outcome::Failed { why: error.to_string() },
-            }
-        })
+        Box::pin(async { outcome(run(self, order).await, WebhookError::is_refusal) })
     }
 }
 
@@ -165,6 +158,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use memtape_core::policy::Outcome;
 
     use super::*;
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 use kube::Config;
 use memtape_core::identity::cut;
 use memtape_core::limits::{KUBERNETES_RESUME_SECONDS_MAX, KUBERNETES_SUSPEND_SECONDS_MAX};
-use memtape_core::policy::Outcome;
 use memtape_proto::api::ActionKind;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -25,7 +24,7 @@ use self::objects::{
     Address, Collection, Controller, KINDS, Kind, Object, OwnerError, controller, is_name,
     left_suspended,
 };
-use crate::restart::target::{Order, Resuming, Running, Target};
+use crate::restart::target::{Order, Resuming, Running, Target, outcome};
 
 mod api;
 pub(crate) mod nodes;
@@ -130,19 +129,14 @@ impl Target for Kubernetes {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(self.restart(order).await) })
+        Box::pin(async { outcome(self.restart(order).await, KubernetesError::is_refusal) })
     }
 
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
-        Box::pin(async { self.resume_left(order).await.transpose().map(outcome) })
-    }
-}
-
-fn outcome(result: Result<String, KubernetesError>) -> Outcome {
-    match result {
-        Ok(said) => Outcome::Finished { said },
-        Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-        Err(error) => Outcome::Failed { why: error.to_string() },
+        Box::pin(async {
+            let resumed = self.resume_left(order).await.transpose()?;
+            Some(outcome(resumed, KubernetesError::is_refusal))
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Kubernetes;
 use super::api::{Api, ApiError};
 use super::objects::{as_read, is_name};
-use crate::restart::target::{Order, Resuming, Running, Target};
+use crate::restart::target::{Order, Resuming, Running, Target, outcome};
 
 /// Key of the taint.
 const TAINT: &str = "memtape.io/suspect";
@@ -78,7 +78,7 @@ impl Target for Taint {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(self.taint(order).await) })
+        Box::pin(async { outcome(self.taint(order).await, NodeError::is_refusal) })
     }
 
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
@@ -89,17 +89,9 @@ impl Target for Taint {
                 Err(NodeError::NotRead(why)) => Outcome::Failed {
                     why: format!("it is not known whether the node is kept out: {why}"),
                 },
-                found => outcome(found),
+                found => outcome(found, NodeError::is_refusal),
             })
         })
-    }
-}
-
-fn outcome(result: Result<String, NodeError>) -> Outcome {
-    match result {
-        Ok(said) => Outcome::Finished { said },
-        Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-        Err(error) => Outcome::Failed { why: error.to_string() },
     }
 }
 

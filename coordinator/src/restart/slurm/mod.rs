@@ -12,12 +12,11 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use memtape_core::policy::Outcome;
 use memtape_proto::api::ActionKind;
 use tokio::time::sleep;
 
 use crate::restart::child::{ChildError, Ended, bare, run as run_child};
-use crate::restart::target::{Order, Running, Target};
+use crate::restart::target::{Order, Running, Target, outcome};
 
 pub(crate) mod nodes;
 
@@ -175,13 +174,7 @@ impl Target for Slurm {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async {
-            match requeue(self, order).await {
-                Ok(said) => Outcome::Finished { said },
-                Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-                Err(error) => Outcome::Failed { why: error.to_string() },
-            }
-        })
+        Box::pin(async { outcome(requeue(self, order).await, SlurmError::is_refusal) })
     }
 }
 

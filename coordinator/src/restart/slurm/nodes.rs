@@ -8,13 +8,12 @@
 use std::collections::BTreeSet;
 
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
-use memtape_core::policy::Outcome;
 use memtape_core::policy::keep_out::may_keep_out;
 use memtape_proto::api::ActionKind;
 
 use super::{Slurm, Unseen, is_plain_node};
 use crate::restart::child::ChildError;
-use crate::restart::target::{Order, Resuming, Running, Target};
+use crate::restart::target::{Order, Resuming, Running, Target, outcome};
 
 /// What `sinfo` prints of a node, once for each of its partitions: name, state, reason.
 const FORMAT: &str = "--format=%N %T %E";
@@ -104,19 +103,11 @@ impl Target for Drain {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(self.drain(order).await) })
+        Box::pin(async { outcome(self.drain(order).await, NodeError::is_refusal) })
     }
 
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
-        Box::pin(async { Some(outcome(self.is_drained(order).await)) })
-    }
-}
-
-fn outcome(result: Result<String, NodeError>) -> Outcome {
-    match result {
-        Ok(said) => Outcome::Finished { said },
-        Err(error) if error.is_refusal() => Outcome::Refused { why: error.to_string() },
-        Err(error) => Outcome::Failed { why: error.to_string() },
+        Box::pin(async { Some(outcome(self.is_drained(order).await, NodeError::is_refusal)) })
     }
 }
 

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use memtape_core::policy::Outcome;
+
 use super::*;
 
 /// Prints the line of the job of this number on this node, or what Slurm says of an unknown one.

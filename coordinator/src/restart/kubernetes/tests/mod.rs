@@ -1,5 +1,7 @@
 //! The target against a stand-in server: what is asked, in which order, and what is not done.
 
+use memtape_core::policy::Outcome;
+
 use super::*;
 
 mod nodes;

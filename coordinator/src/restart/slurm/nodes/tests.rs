@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use memtape_core::policy::Outcome;
+
 use super::*;
 use crate::restart::slurm::tests::{CLUSTER, printed};
 
