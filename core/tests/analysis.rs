@@ -1,7 +1,6 @@
 //! What is wrong is found in snapshots of PyTorch, and nothing where nothing is.
 
-mod training;
-
+use crate::training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, trained};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::evidence::torch::look::look;
@@ -10,7 +9,6 @@ use memtape_core::diagnosis::files::{Analysis, Rank, analyze, diff};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
 use proptest::prelude::*;
-use training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, trained};
 
 fn clean(ranks: &[Rank], what: &str) {
     let verdict = analyze(ranks).verdict;

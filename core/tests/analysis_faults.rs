@@ -1,12 +1,10 @@
 //! Faults in snapshots of PyTorch that are no leaks: each is named for what it is, from files that
 //! show nothing else, and what comes close to one is left alone.
 
-mod training;
-
+use crate::training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::files::{Rank, Verdict, analyze};
-use training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
 

@@ -1,9 +1,6 @@
 //! What a rank's tape says of its collectives: what was written, whole or not at all, at whatever
 //! moment it is read or its writer died.
 
-#[path = "harness/small.rs"]
-mod small;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memtape_core::limits::PROCESS_GROUPS_MAX;
@@ -15,10 +12,12 @@ use memtape_core::tape::read::Tape;
 use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
+use crate::harness::small::small_layout;
+
 const WALL_NS: i64 = 1_700_000_000_000_000_000;
 
 fn blank() -> (Layout, Vec<AtomicU64>) {
-    let layout = small::small_layout(64, 16, 8);
+    let layout = small_layout(64, 16, 8);
     let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
     Words(&memory).format(&layout, &Birth { wall_ns: WALL_NS as u64, ..Birth::default() });
     (layout, memory)

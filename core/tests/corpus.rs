@@ -1,11 +1,8 @@
 //! What the fuzzer once found, or found new ways with: each must end in an answer or a refusal.
 
-mod harness;
-
-#[path = "pickles/harness.rs"]
-mod pickle;
-
 use std::path::Path;
+
+use crate::{harness, pickle};
 
 /// All files of a corpus, which a fuzz target of the same name reads.
 fn each(name: &str, read: impl Fn(&[u8])) {

@@ -2,11 +2,10 @@
 //!
 //! `golden/diagnoses.txt` has what is said about each, side by side, to be read by a person. It is
 //! written again, after a change that is meant, by
-//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis`.
+//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core diagnosis`.
 
 #[path = "diagnosing/advice.rs"]
 mod advice;
-mod golden_files;
 
 #[path = "diagnosing/beyond.rs"]
 mod beyond;
@@ -31,6 +30,8 @@ use std::path::Path;
 
 use maker::Asked;
 use memtape_core::diagnosis::{Cause, Class, Diagnosis, Standing};
+
+use crate::golden_files;
 
 /// A job whose trouble is known.
 struct Scenario {
@@ -159,7 +160,7 @@ fn what_is_said_stays_what_it_is() {
     }
     println!("{said}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/diagnoses.txt");
-    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis";
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core diagnosis";
     golden_files::check(&path, &said, command);
 }
 

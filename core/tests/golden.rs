@@ -2,12 +2,8 @@
 //!
 //! `golden/vN.words` is a tape, one line for each word that is not zero; `golden/vN.reads` is what
 //! a reader makes of it. Files of the present version are made again, after a change that is meant,
-//! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden`; those of older versions never
+//! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core golden`; those of older versions never
 //! change. docs/tape-format.md has the rules, and its tables are checked here too.
-
-mod golden_files;
-#[path = "harness/small.rs"]
-mod small;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -26,6 +22,9 @@ use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::GRANULE_SMALL;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
+
+use crate::golden_files;
+use crate::harness::small::small_layout;
 
 /// A block's address on the golden tape.
 const BLOCK: u64 = 0x7f00_0000_0000;
@@ -114,7 +113,7 @@ fn the_writer_still_writes_this_version() {
 
 /// A short life with one of everything.
 fn made() -> Vec<AtomicU64> {
-    let layout = small::small_layout(64, 16, 8);
+    let layout = small_layout(64, 16, 8);
     let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
     let words = Words(&memory);
     let identity = "job=golden\nattempt=1\nrank=3\nworld_size=8\nlocal_rank=3\nhost=node\n";
@@ -264,7 +263,7 @@ fn the_document_says_what_the_constants_say() {
         let (_, after) = rest.split_once(&end).expect("a table ends");
         expected = format!("{before}{start}{}{end}{after}", table(&source, module));
     }
-    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden";
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core golden";
     golden_files::check(&document, &expected, command);
     assert!(expected.contains(&format!("Version {VERSION} ")), "the present version is named");
     assert!(expected.contains(&format!("{LANES} lanes")), "the number of lanes");

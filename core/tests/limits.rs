@@ -1,13 +1,13 @@
 //! `docs/limits.md` is made from `core/src/limits/`, and each limit is defined there only.
 //!
-//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits` writes the page again.
-
-mod golden_files;
+//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core limits` writes the page again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use memtape_core::limits::{all, page};
+
+use crate::golden_files;
 
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 
 #[test]
 fn the_page_is_made_from_the_table() {
-    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits";
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core limits";
     golden_files::check(&root().join("docs/limits.md"), &page(), command);
 }
 

@@ -1,8 +1,7 @@
 //! Memory snapshots of PyTorch, of every shape that people have: what is read is what CPython
 //! reads, what is not there is said to be missing, and no damage gets past.
 
-mod pickles;
-
+use crate::pickles::{data, lines, python, read_snapshot, snapshot, unpacked};
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Missing, Record, Shape, TorchSnapshot};
 use memtape_core::pickle::torch_snapshot;
@@ -10,7 +9,6 @@ use memtape_core::pickle::value::Limits;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, TraceEvent, TraceKind,
 };
-use pickles::{data, lines, python, read_snapshot, snapshot, unpacked};
 use proptest::prelude::*;
 
 /// Snapshots of jobs on four H200 with PyTorch 2.11.

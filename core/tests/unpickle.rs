@@ -1,13 +1,11 @@
 //! The pickle reader against CPython's pickler: every opcode, random values, any cutting.
 
-mod pickles;
-
 use std::collections::BTreeSet;
 
+use crate::pickles::{data, read_plain, show};
 use memtape_core::pickle::fault::{Fault, ReadError};
 use memtape_core::pickle::opcodes::{self as opcode, Kind};
 use memtape_core::pickle::value::Limits;
-use pickles::{data, read_plain, show};
 use proptest::prelude::*;
 
 fn value_of(bytes: &[u8], pieces: &[usize]) -> Result<String, ReadError> {

@@ -18,7 +18,7 @@ use crate::report::Found;
 
 /// The tests that make pages.
 const TESTS: [(&str, &[&str]); 3] = [
-    ("limits", &["-p", "memtape-core", "--test", "limits", "the_page_is_made_from_the_table"]),
+    ("limits", &["-p", "memtape-core", "--test", "core", "the_page_is_made_from_the_table"]),
     ("command line", &["-p", "memtape", "--bin", "memtape", "reference"]),
     ("coordinator", &["-p", "memtape-coordinator", "--test", "coordinator", "reference"]),
 ];

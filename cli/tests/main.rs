@@ -1,0 +1,7 @@
+//! The binary as a user runs it, in one program.
+
+mod analyze;
+mod export;
+mod old_files;
+mod sources;
+mod tape;

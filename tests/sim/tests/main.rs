@@ -1,0 +1,5 @@
+//! Simulations on every change, in one program: each links a whole coordinator.
+
+mod acts;
+mod fuzzed;
+mod seeds;
