@@ -239,17 +239,20 @@ mod tests {
     async fn only_what_was_surely_not_taken_is_refused() {
         // As the coordinator does at its start.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let finished = called(vec![Some("204 No Content")]).await;
+        // Side by side: what is tried again waits for seconds.
+        let (finished, refused, moved, broken, silent) = tokio::join!(
+            called(vec![Some("204 No Content")]),
+            called(vec![Some("403 Forbidden")]),
+            // The server is gone after the first answer.
+            called(vec![Some("302 Found")]),
+            // The first try may have been taken.
+            called(vec![Some("500 Oops"), Some("409 Conflict")]),
+            called(vec![None, Some("409 Conflict")]),
+        );
         assert!(matches!(finished, Outcome::Finished { .. }), "{finished:?}");
-        let refused = called(vec![Some("403 Forbidden")]).await;
         assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
-        // The server is gone after the first answer.
-        let moved = called(vec![Some("302 Found")]).await;
         assert!(matches!(moved, Outcome::Refused { .. }), "{moved:?}");
-        // The first try may have been taken.
-        let broken = called(vec![Some("500 Oops"), Some("409 Conflict")]).await;
         assert!(matches!(broken, Outcome::Failed { .. }), "{broken:?}");
-        let silent = called(vec![None, Some("409 Conflict")]).await;
         assert!(matches!(silent, Outcome::Failed { .. }), "{silent:?}");
     }
 
@@ -280,27 +283,35 @@ mod tests {
 
     #[tokio::test]
     async fn a_webhook_that_misbehaves_is_bounded() {
-        let long = Duration::from_secs(20);
-        // The status counts: what follows is not waited for, whatever its length is said to be.
+        let (long, brief) = (Duration::from_secs(20), Duration::from_millis(200));
         let lies = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nx";
-        let (said, tries) = called_once(lies, long).await;
-        assert_eq!((said.to_string().contains("answered 200"), tries), (true, 1), "{said}");
         let short =
             b"HTTP/1.1 403 Forbidden\r\ncontent-length: 1\r\n\r\nno quota, and more than said";
-        let (said, tries) = called_once(short, long).await;
+        let moved = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\n\r\n";
+        let garbage = b"SSH-2.0-OpenSSH_9.2\r\n";
+        // Side by side: what is tried again waits for seconds.
+        let (lies, short, moved, silent, half, garbage) = tokio::join!(
+            called_once(lies, long),
+            called_once(short, long),
+            called_once(moved, long),
+            called_once(b"", brief),
+            called_once(b"HTTP/1.1 200", brief),
+            called_once(garbage, long),
+        );
+        // The status counts: what follows is not waited for, whatever its length is said to be.
+        let (said, tries) = lies;
+        assert_eq!((said.to_string().contains("answered 200"), tries), (true, 1), "{said}");
+        let (said, tries) = short;
         assert_eq!((matches!(said, Outcome::Refused { .. }), tries), (true, 1), "{said}");
         // It is not followed, to this machine's own services least of all.
-        let moved = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\n\r\n";
-        let (said, tries) = called_once(moved, long).await;
+        let (said, tries) = moved;
         assert_eq!((matches!(said, Outcome::Refused { .. }), tries), (true, 3), "{said}");
         assert!(said.to_string().contains("answered 307"), "{said}");
         // An answer that does not come may be to a request that was taken.
-        for slow in [&b""[..], b"HTTP/1.1 200"] {
-            let (said, tries) = called_once(slow, Duration::from_millis(200)).await;
+        for (said, tries) in [silent, half] {
             assert_eq!((matches!(said, Outcome::Failed { .. }), tries), (true, 3), "{said}");
         }
-        let garbage = b"SSH-2.0-OpenSSH_9.2\r\n";
-        let (said, _) = called_once(garbage, long).await;
+        let (said, _) = garbage;
         assert!(matches!(said, Outcome::Failed { .. }), "{said}");
     }
 }
