@@ -153,7 +153,8 @@ impl Observation {
             // The memory at the last step before.
             self.before = seen.memory.or(self.before);
         }
-        self.note_line(seen.line.filter(|(step, _)| *step >= at_step));
+        // The remedy follows the end of that step: a census of the step itself may be older.
+        self.note_line(seen.line.filter(|(step, _)| *step > at_step));
         let steps = seen.step.saturating_sub(at_step);
         if seen.ended == Some(Ended::Died) {
             return Some(Verdict::Worse(Why::DiedInside { steps }));
@@ -387,6 +388,22 @@ mod tests {
         let gone = Some("unknown: the attempt made 5 steps after it");
         check(&[before.clone(), ended(Ended::Finished)], gone);
         check(&[before, (1_801, own(415, 400))], gone);
+    }
+
+    #[test]
+    fn a_census_before_the_remedy_proves_nothing() {
+        let frame = Frame { file: "train.py".into(), line: 66, function: "main".into() };
+        let line = Some(LineSeen { frame, before_bytes: Some(1000 * MIB), after_bytes: None });
+        let inside = Observation { remedy: Remedy::Gc, step: Some(410), line, ..observation() };
+        for (census_step, after) in [(410, None), (411, Some(20 * MIB))] {
+            let (memory, line) = (Some(memory(430, 400)), Some((census_step, 20 * MIB)));
+            let seen = Seen { step: 430, memory, line, ..Seen::default() };
+            let mut observation = inside.clone();
+            let verdict =
+                observation.look(SECOND_NS, &OneRank { own: Some(seen), ..OneRank::default() });
+            assert!(matches!(verdict, Some(Verdict::Helped(_))), "{verdict:?}");
+            assert_eq!(observation.line.unwrap().after_bytes, after, "{census_step}");
+        }
     }
 
     proptest! {
