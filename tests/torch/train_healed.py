@@ -4,7 +4,8 @@
         python -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 2 \\
         tests/torch/train_healed.py --folder checkpoints --steps 1200
 Rank 1 keeps 2 MiB of each step, so that an attempt runs out of memory after about 1,050 steps. Rank 0
-writes the checkpoint; all ranks wait for it. What each rank does is printed.
+writes the checkpoint; all ranks wait for it. What each rank does is printed. On real devices: --backend nccl
+and a leak that fills one in as many steps.
 """
 
 import argparse
@@ -19,14 +20,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 FEATURES, BATCH = 256, 64
-LEAKED_FLOATS = 1 << 19
+FLOATS_PER_MIB = 1 << 18
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="of the checkpoint")
     parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--step-ms", type=float, default=30, help="least duration of a step")
+    parser.add_argument("--step-ms", type=float, default=30, help="least duration; a third after a restart")
+    parser.add_argument("--leak-mib", type=int, default=2, help="what rank 1 keeps of each step")
+    parser.add_argument("--backend", default="gloo")
     options = parser.parse_args()
 
     checkpoint, start, trained = options.folder / "checkpoint.pt", 0, {}
@@ -44,7 +47,7 @@ def main():
     memtape.on_checkpoint(save)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("gloo")
+    dist.init_process_group(options.backend)
     rank = dist.get_rank()
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, FEATURES))
@@ -56,15 +59,15 @@ def main():
         model.load_state_dict(saved["model"])
     print(f"rank {rank} begins after step {start}", flush=True)
 
-    kept = []
+    kept, step_s = [], options.step_ms / (3000 if start else 1000)
     for _ in range(start, options.steps):
         started = time.monotonic()
         model(torch.ones(BATCH, FEATURES, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         if rank == 1:
-            kept.append(torch.ones(LEAKED_FLOATS, device=device))  # LEAK
-        time.sleep(max(0.0, options.step_ms / 1000 - (time.monotonic() - started)))
+            kept.append(torch.ones(options.leak_mib * FLOATS_PER_MIB, device=device))  # LEAK
+        time.sleep(max(0.0, step_s - (time.monotonic() - started)))
     print(f"rank {rank} finished {options.steps} steps", flush=True)
     dist.destroy_process_group()
 
