@@ -42,11 +42,12 @@ def main():
     parser.add_argument("--stop", required=True, help="the job ends when this file exists")
     parser.add_argument("--steps", type=int, default=20000, help="the job ends after as many at the latest")
     parser.add_argument("--step-ms", type=float, default=20, help="least duration of a step")
+    parser.add_argument("--backend", default="gloo", help="cpu:gloo,cuda:nccl on real devices")
     options = parser.parse_args()
 
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("gloo")
+    dist.init_process_group(options.backend)
     rank = dist.get_rank()
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, FEATURES))
