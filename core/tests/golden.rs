@@ -2,8 +2,8 @@
 //!
 //! `golden/vN.words` is a tape, one line for each word that is not zero; `golden/vN.reads` is what
 //! a reader makes of it. Files of the present version are made again, after a change that is meant,
-//! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core golden`; those of older versions never
-//! change. docs/tape-format.md has the rules, and its tables are checked here too.
+//! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test core golden`; those of older versions
+//! never change. docs/tape-format.md has the rules, and its tables are checked here too.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

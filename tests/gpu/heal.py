@@ -105,8 +105,8 @@ def finish(job, log, seconds=CASE_S):
 
 
 def numbers(said, text):
-    found = (re.search(f"{text}(\\d+)", line) for line in said)
-    return [int(each[1]) for each in found if each]
+    # Ranks write to one pipe: two of their lines can come as one.
+    return [int(each) for line in said for each in re.findall(f"{text}(\\d+)", line)]
 
 
 def train_healed(rig, job, restarts):
