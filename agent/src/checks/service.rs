@@ -28,6 +28,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tonic::codegen::Service as _;
 
+use crate::checks::authority::WithAuthority;
 use crate::checks::gpu_memory::{Answer, Question};
 use crate::checks::wire::{self, Ask};
 use crate::tapes::folders::{FolderError, check_above};
@@ -289,7 +290,7 @@ async fn connection<E: From<Question> + Send + 'static>(stream: UnixStream, aske
         .max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(WINDOW_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES_MAX);
-    let served = builder.serve_connection(TokioIo::new(stream), answering);
+    let served = builder.serve_connection(TokioIo::new(WithAuthority::new(stream)), answering);
     // A client that breaks off is no concern of ours.
     if timeout(CONNECTION_TIME_MAX, served).await.is_err() {
         add(&tally.0.late);

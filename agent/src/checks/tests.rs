@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use memtape_core::limits::{HEALTH_CONNECTIONS_MAX, HEALTH_REQUEST_BYTES_MAX};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::authority::tests::request;
 use super::gpu_memory::{GpuMemory, Question};
 use super::service::{Counts, SocketError, Tally, bind, serve};
 use super::wire::client::{ask, channel};
@@ -130,6 +132,23 @@ async fn a_client_is_answered_what_is_known() {
         let Counts { healthy, failed, unknown, connections, requests, .. } = served.tally.counts();
         assert_eq!((healthy + failed + unknown, connections + requests), (1, 0));
     }
+}
+
+/// NVRx' client names the socket as the authority of its request, which hyper alone refuses.
+#[tokio::test]
+async fn the_request_of_nvrx_is_taken() {
+    let served = Served::start(&[IDLE], &[IDLE]).await;
+    let mut stream = UnixStream::connect(&served.path).await.expect("a connection");
+    let authority = served.path.display().to_string().replace('/', "%2F");
+    stream.write_all(&request(&authority)).await.expect("a request");
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    let answer = b"\"fail_count\":0";
+    while !said.windows(answer.len()).any(|text| text == answer) {
+        let count = stream.read(&mut piece).await.expect("an answer");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&piece[..count]);
+    }
+    assert_eq!(served.tally.counts().healthy, 1);
 }
 
 async fn refused(path: &Path) -> String {
