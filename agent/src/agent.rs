@@ -19,6 +19,8 @@ use memtape_core::sharing::Amounts;
 use crate::capture::agent_initiated::AgentInitiated;
 use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
+use crate::checks::gpu_memory::{GpuMemory, Question};
+use crate::checks::service::Counts;
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::health::Health;
 use crate::link::deliveries::Deliveries;
@@ -37,6 +39,7 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
 
 mod announcing;
+mod checking;
 mod remedying;
 mod spooling;
 
@@ -55,6 +58,14 @@ pub(crate) enum Event {
     Counted(TapeKey, CountResult),
     /// A try at sending a snapshot came to its end.
     Uploaded(WorkId, Result<(), UploadError>),
+    /// A launcher asks whether this node is healthy.
+    HealthAsked(Question),
+}
+
+impl From<Question> for Event {
+    fn from(question: Question) -> Self {
+        Self::HealthAsked(question)
+    }
 }
 
 impl From<StreamEvent> for Event {
@@ -96,6 +107,7 @@ pub(crate) struct Agent {
     store: String,
     /// Times that a coordinator had another store than the one before.
     store_changes: u64,
+    gpu_memory: GpuMemory,
 }
 
 impl Agent {
@@ -132,6 +144,7 @@ impl Agent {
             keep_again_ns: 0,
             store: String::new(),
             store_changes: 0,
+            gpu_memory: GpuMemory::default(),
             config,
             node,
         }
@@ -144,7 +157,8 @@ impl Agent {
 
     /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.captures.next_ns().into_iter().chain(self.next_own_capture_ns()).min()
+        let captures = self.captures.next_ns().into_iter().chain(self.next_own_capture_ns());
+        captures.chain(self.next_check_ns()).min()
     }
 
     /// How it is doing, at a look.
@@ -152,6 +166,7 @@ impl Agent {
         let spool = self.spool.as_ref();
         Health {
             store_changes: self.store_changes,
+            checks: Counts::default(),
             looked_ns: now.mono_ns,
             report_interval: self.report_interval,
             is_connected: self.session.is_some(),
@@ -194,6 +209,7 @@ impl Agent {
         match event {
             Event::Tick => {
                 self.look(now);
+                self.check_gpus(now);
                 self.watch_remedies();
                 self.captures.pass_time(now.mono_ns);
                 self.count(now);
@@ -207,6 +223,7 @@ impl Agent {
                 self.log_spool_state();
             }
             Event::Timeout => {
+                self.check_gpus(now);
                 self.captures.pass_time(now.mono_ns);
                 self.take_due_captures(now);
                 self.upload_capture(now);
@@ -234,6 +251,7 @@ impl Agent {
                 }
                 self.send_answers();
             }
+            Event::HealthAsked(question) => self.gpu_memory.ask(now.mono_ns, question),
         }
     }
 

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::checks::service::Counts;
 use crate::node::clock;
 use crate::spool::Dropped;
 use crate::tapes::known::Refused;
@@ -54,6 +55,8 @@ pub(crate) struct Health {
     pub(crate) refused: Refused,
     /// None without a spool.
     pub(crate) spool: Option<(u64, Dropped)>,
+    /// Health checks of the node, by NVRx.
+    pub(crate) checks: Counts,
 }
 
 /// Why an agent cannot do its work.
@@ -121,6 +124,21 @@ impl Health {
         ];
         let help = "What the full spool had to drop";
         family("memtape_agent_spool_dropped", "counter", help, &dropped);
+        let Counts { healthy, failed, unknown, connections, late, requests } = self.checks;
+        let checks = [
+            ("{verdict=\"healthy\"}", healthy),
+            ("{verdict=\"failed\"}", failed),
+            ("{verdict=\"unknown\"}", unknown),
+        ];
+        let help = "Health checks of the node that were answered";
+        family("memtape_agent_health_checks", "counter", help, &checks);
+        let refused = [
+            ("{reason=\"connections\"}", connections),
+            ("{reason=\"late\"}", late),
+            ("{reason=\"request\"}", requests),
+        ];
+        let help = "Connections for health checks that were closed, and requests that were refused";
+        family("memtape_agent_health_refused", "counter", help, &refused);
         text + "# EOF\n"
     }
 }
@@ -225,6 +243,7 @@ mod tests {
             tapes: 8,
             refused: Refused { copies: 3, ..Refused::default() },
             spool: Some((4096, Dropped::default())),
+            checks: Counts { failed: 2, connections: 5, ..Counts::default() },
         }
     }
 
@@ -281,6 +300,8 @@ mod tests {
             "memtape_agent_tapes_refused_total{reason=\"copy\"} 3\n",
             "memtape_agent_spool_bytes 4096\n",
             "memtape_agent_spool_dropped_total{kind=\"steps\"} 0\n",
+            "memtape_agent_health_checks_total{verdict=\"failed\"} 2\n",
+            "memtape_agent_health_refused_total{reason=\"connections\"} 5\n",
             "# EOF\n",
         ] {
             assert!(metrics.contains(line), "{metrics}");

@@ -56,6 +56,7 @@ mod capture {
     pub(crate) mod rewind;
 }
 
+mod checks;
 mod remedies;
 mod spool;
 
@@ -73,9 +74,12 @@ pub mod testing {
 
     pub use memory_disk::MemoryDisk;
     pub use memory_tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
-    pub use simulated_agent::{Event, MemoryNode, Now, Output, SimulatedAgent, UploadEnd};
+    pub use simulated_agent::{
+        Event, HealthQuestion, MemoryNode, Now, Output, SimulatedAgent, UploadEnd,
+    };
 }
 
+pub use checks::service::SocketError;
 pub use config::Config;
 pub use link::channel::AddressError;
 pub use node::nvml::{GpuUse, gpu_use};

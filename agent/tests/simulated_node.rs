@@ -16,6 +16,7 @@ use prost::Message;
 
 mod agent_captures;
 mod censuses;
+mod health_checks;
 mod memory;
 mod quotas;
 mod sharing;

@@ -2,8 +2,9 @@
 //! HTTP API ([`api`]), and the codec of a rank's snapshot ([`snapshot`]).
 //!
 //! `proto/memtape/v1/memtape.proto` says what each message means, `proto/README.md` how the
-//! protocol runs. Only the modules of agent and coordinator that talk to the other side name the
-//! generated types; everything else uses `core`'s types.
+//! protocol runs; `proto/nvhcd/health_check.proto` is NVIDIA's. Only the modules of agent and
+//! coordinator that talk to the other side name the generated types; everything else uses `core`'s
+//! types.
 
 pub mod api;
 mod census;
@@ -14,6 +15,13 @@ pub mod snapshot;
 #[allow(missing_docs)]
 pub mod v1 {
     tonic::include_proto!("memtape.v1");
+}
+
+/// The health check of a node that NVIDIA's Resiliency Extension asks for, as generated from
+/// `health_check.proto`.
+#[allow(missing_docs)]
+pub mod nvhcd {
+    tonic::include_proto!("nvhcd");
 }
 
 /// Version 1.0 as it was, for tests that speak as an old agent or an old coordinator.

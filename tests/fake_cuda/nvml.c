@@ -2,12 +2,14 @@
 //
 // A device handle is the address of its entry in handles[]. What processes use comes from the file
 // FAKECUDA_STATE (usage.c); without that file NVML sees nothing but its own process. As on a real
-// machine, CUDA_VISIBLE_DEVICES does not matter here.
+// machine, CUDA_VISIBLE_DEVICES does not matter here. Memory that a driver does not give back after
+// its process has ended is a number in the file FAKECUDA_LEFT, which is read each time.
 //
 // Not here: clocks, temperatures, utilisation, topology, MIG; asking for them finds no symbol.
 #include "fake.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum nvml_result {
@@ -27,9 +29,22 @@ static int index_of(const void *handle) {
     return at >= handles && at < handles + fake_physical_count() ? (int)(at - handles) : -1;
 }
 
+// Bytes that each device holds without a process.
+static uint64_t left_bytes(void) {
+    const char *path = getenv("FAKECUDA_LEFT");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!file)
+        return 0;
+    unsigned long long bytes = 0;
+    if (fscanf(file, "%llu", &bytes) != 1)
+        bytes = 0;
+    fclose(file);
+    return bytes;
+}
+
 static uint64_t used_bytes(int physical) {
     int pids[MAX_PROCESSES];
-    uint64_t bytes[MAX_PROCESSES], sum = 0;
+    uint64_t bytes[MAX_PROCESSES], sum = left_bytes();
     int count = fake_usage_processes(physical, pids, bytes, MAX_PROCESSES);
     for (int i = 0; i < count && i < MAX_PROCESSES; i++)
         sum += bytes[i];

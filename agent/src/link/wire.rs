@@ -251,10 +251,7 @@ pub(crate) fn report(
     pids: &BTreeSet<u32>,
     (spool, refused): (Option<SpoolReport>, Refused),
 ) -> Outgoing {
-    let of_ranks = |uuid: &str| {
-        let held = gpus.map(|reading| reading.processes_on(uuid).filter(|pid| pids.contains(pid)));
-        held.map_or(0, |held| u32::try_from(held.count()).unwrap_or(u32::MAX))
-    };
+    let of_ranks = |uuid: &str| gpus.map_or(0, |reading| reading.count_on(uuid, pids));
     let gpu = |gpu: &nvml::Gpu| v1::GpuReport {
         uuid: gpu.uuid.clone(),
         index: gpu.index,

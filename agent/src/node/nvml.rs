@@ -6,7 +6,7 @@
 //! installed later. Processes are matched by pid, which is sound only in the machine's first pid
 //! namespace, because NVML knows no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,8 @@ const READING_INTERVAL: Duration = Duration::from_secs(1);
 /// One reading of all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
+    /// When it was begun, on the monotonic clock: it shows what there was then, or later.
+    pub(crate) begun_ns: u64,
     /// In the order of their indexes.
     pub(crate) gpus: Vec<Gpu>,
     /// Bytes each process holds, by pid and UUID in lower case; MIG instances by their own UUID.
@@ -116,6 +118,12 @@ impl Reading {
         };
         self.processes.iter().filter_map(of)
     }
+
+    /// Processes on a GPU or MIG instance that are among these.
+    pub(crate) fn count_on(&self, uuid: &str, pids: &BTreeSet<u32>) -> u32 {
+        let count = self.processes_on(uuid).filter(|pid| pids.contains(pid)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
 }
 
 /// What a GPU, and one process on it, hold at a moment.
@@ -185,7 +193,7 @@ fn read_until_failure(
 }
 
 fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::error::NvmlError> {
-    let mut reading = Reading::default();
+    let mut reading = Reading { begun_ns: clock::now().mono_ns, ..Reading::default() };
     for index in 0..nvml.device_count()?.min(GPUS_PER_NODE_MAX) {
         // One lost GPU hides no other.
         let Ok(device) = nvml.device_by_index(index) else { continue };
@@ -233,11 +241,13 @@ mod tests {
     #[test]
     fn processes_are_found_by_pid_and_uuid() {
         let processes = BTreeMap::from([((7, "gpu-aa".to_string()), 5)]);
-        let reading = Reading { gpus: Vec::new(), processes };
+        let reading = Reading { processes, ..Reading::default() };
         for (pid, uuid, expected) in
             [(7, "GPU-AA", Some(5)), (7, "GPU-BB", None), (8, "GPU-AA", None), (0, "", None)]
         {
             assert_eq!(reading.process_bytes(pid, uuid), expected, "{pid} {uuid}");
+            let count = u32::from(expected.is_some());
+            assert_eq!(reading.count_on(uuid, &BTreeSet::from([pid])), count, "{pid} {uuid}");
         }
     }
 

@@ -17,13 +17,15 @@ use memtape_core::action::remedy::Signal;
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
-use tokio::sync::mpsc;
+use memtape_core::policy::node_check::Verdict;
+use tokio::sync::{mpsc, oneshot};
 
 use super::memory_disk::MemoryDisk;
 use super::memory_tapes::MemoryTapes;
 use crate::agent::{self, Agent};
 use crate::capture::answers::{Work, WorkId};
 use crate::capture::rewind::Rewind;
+use crate::checks::gpu_memory::{Answer, Question};
 use crate::config::Config;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
@@ -33,7 +35,7 @@ use crate::node::clock;
 use crate::node::fence::{Hold, NotFenced};
 use crate::node::host::HostMemory;
 use crate::node::machine::Node;
-use crate::node::nvml::{NoReading, Reading};
+use crate::node::nvml::{Gpu, NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
 use crate::node::workers::Below;
 use crate::spool::Spool;
@@ -139,6 +141,19 @@ pub struct SimulatedAgent {
 pub struct MemoryNode {
     oom_kills: Arc<AtomicU64>,
     processes: Arc<Mutex<Processes>>,
+    /// What the driver said last; none without a driver.
+    gpus: Arc<Mutex<Option<Arc<Reading>>>>,
+}
+
+/// A health check that was asked for.
+#[derive(Debug)]
+pub struct HealthQuestion(oneshot::Receiver<Answer>);
+
+impl HealthQuestion {
+    /// The answer, once, with what is known of each GPU; none while there is none.
+    pub fn answer(&mut self) -> Option<(Verdict, Vec<String>)> {
+        self.0.try_recv().ok().map(|answer| (answer.verdict, answer.details))
+    }
 }
 
 /// The processes of which signals are known.
@@ -177,6 +192,21 @@ impl MemoryNode {
     /// It has ended.
     pub fn end(&self, pid: u32) {
         self.processes().running.remove(&pid);
+    }
+
+    /// The driver reads one GPU: the bytes in use, and the processes that compute on it.
+    pub fn read_gpu(&self, now: Now, uuid: &str, used_bytes: u64, pids: &[u32]) {
+        let gpu = Gpu {
+            uuid: uuid.to_string(),
+            index: 0,
+            total_bytes: 80 << 30,
+            used_bytes,
+            free_bytes: (80 << 30) - used_bytes,
+            processes: u32::try_from(pids.len()).ok(),
+        };
+        let processes = pids.iter().map(|pid| ((*pid, uuid.to_ascii_lowercase()), 1)).collect();
+        let reading = Reading { begun_ns: now.mono_ns, gpus: vec![gpu], processes };
+        *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(reading));
     }
 
     /// The signals since the last call, each with the process that got it.
@@ -245,7 +275,8 @@ impl Node for MemoryNode {
     }
 
     fn gpus(&self, _: clock::Now) -> Result<Arc<Reading>, NoReading> {
-        Err(NoReading::NoDriver)
+        let newest = self.gpus.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.clone().ok_or(NoReading::NoDriver)
     }
 }
 
@@ -325,6 +356,13 @@ impl SimulatedAgent {
             }
         };
         self.agent.handle(now.into(), event);
+    }
+
+    /// A launcher asks whether the node is healthy, as over the socket.
+    pub fn ask_health(&mut self, now: Now) -> HealthQuestion {
+        let (question, answer) = Question::new(None);
+        self.agent.handle(now.into(), question.into());
+        HealthQuestion(answer)
     }
 
     /// Carries out a rewind; false when there is none of this name.

@@ -6,7 +6,8 @@
 //! memory back, and the next job on that node would fail.
 //!
 //! Nothing is found where processes cannot be told apart, where idle memory was never seen, and
-//! while a node is silent. This file keeps no node out, and never takes one back in.
+//! while a node is silent. What is known of each GPU at its last reading can be asked at any time
+//! ([`Node::present`]). This file keeps no node out, and never takes one back in.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -56,6 +57,46 @@ impl Display for Left {
     }
 }
 
+/// What is known of the memory of a GPU at its last reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// No process computes on it, and it holds little more than its idle memory.
+    Idle {
+        /// Bytes in use.
+        used_bytes: u64,
+    },
+    /// Processes compute on it.
+    InUse {
+        /// How many.
+        processes: u32,
+        /// None of them is a rank, and the memory of the ranks before was not given back yet.
+        is_after_ranks: bool,
+    },
+    /// No process computes on it after ranks have, and it holds too much.
+    Held {
+        /// Bytes beyond its idle memory.
+        held_bytes: u64,
+        /// For how long no process has computed on it, in seconds.
+        seconds: u64,
+    },
+    /// Whether its memory was given back cannot be known.
+    Unknown(Unknown),
+}
+
+/// Why it cannot be known whether memory was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// Its processes cannot be told apart.
+    Processes,
+    /// It was first seen without processes when a rank had computed on it already.
+    IdleMemory,
+    /// It holds too much, and no rank was seen on it.
+    NoRank {
+        /// Bytes beyond its idle memory.
+        held_bytes: u64,
+    },
+}
+
 /// What is known of the GPUs of one node.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
@@ -68,11 +109,15 @@ pub struct Node {
 struct Device {
     /// The least it held with no process on it, in bytes.
     idle_bytes: Option<u64>,
+    /// A rank had computed on it before that was first seen.
+    is_idle_late: bool,
     /// A rank has computed on it since its memory was given back last.
     was_used: bool,
     /// Since when no process has computed on it and it holds too much, and when it was seen last.
     left: Option<(u64, u64)>,
     is_reported: bool,
+    /// What its last reading showed; none before the first.
+    present: Option<Present>,
 }
 
 impl Node {
@@ -111,38 +156,71 @@ impl Node {
         }
         found
     }
+
+    /// What is known of each GPU of the last reading, by UUID.
+    pub fn present(&self) -> impl Iterator<Item = (&str, Present)> {
+        self.devices.iter().filter_map(|(uuid, device)| Some((uuid.as_str(), device.present?)))
+    }
 }
 
 impl Device {
-    /// Bytes that were not given back, and for how many seconds.
+    /// Bytes that were not given back, and for how many seconds, where that is to be reported.
     fn see(&mut self, now_ns: u64, seen: Seen) -> Option<(u64, u64)> {
+        let present = self.judge(now_ns, seen);
+        self.present = Some(present);
+        match present {
+            Present::Held { held_bytes, seconds } => {
+                let is_long = seconds >= LEFT_MEMORY_SECONDS_MAX;
+                (is_long && !self.is_reported).then_some((held_bytes, seconds))
+            }
+            Present::Idle { .. } | Present::InUse { .. } | Present::Unknown(_) => None,
+        }
+    }
+
+    /// Takes a reading; what it shows.
+    fn judge(&mut self, now_ns: u64, seen: Seen) -> Present {
         let left = self.left.take();
-        if seen.processes? > 0 {
-            self.was_used |= seen.ranks.unwrap_or(0) > 0;
+        let Some(processes) = seen.processes else { return Present::Unknown(Unknown::Processes) };
+        if processes > 0 {
+            let has_ranks = seen.ranks.unwrap_or(0) > 0;
+            self.was_used |= has_ranks;
             self.is_reported = false;
-            return None;
+            return Present::InUse { processes, is_after_ranks: self.was_used && !has_ranks };
         }
         if !self.was_used {
-            self.idle_bytes = self.idle_bytes.or(Some(seen.used_bytes)).min(Some(seen.used_bytes));
-            return None;
+            let idle_bytes = self.idle_bytes.unwrap_or(seen.used_bytes).min(seen.used_bytes);
+            self.idle_bytes = Some(idle_bytes);
+            return self.without_ranks(seen.used_bytes, idle_bytes);
         }
         let Some(idle_bytes) = self.idle_bytes else {
             (self.was_used, self.idle_bytes) = (false, Some(seen.used_bytes));
-            return None;
+            self.is_idle_late = true;
+            return Present::Unknown(Unknown::IdleMemory);
         };
         let held_bytes = seen.used_bytes.saturating_sub(idle_bytes);
         if held_bytes <= LEFT_MEMORY_BYTES_MAX {
             self.was_used = false;
-            return None;
+            return self.without_ranks(seen.used_bytes, idle_bytes);
         }
         let since_ns = match left {
             Some((since_ns, seen_ns)) if now_ns.saturating_sub(seen_ns) <= GAP_NS_MAX => since_ns,
             _ => now_ns,
         };
         self.left = Some((since_ns, now_ns));
-        let seconds = now_ns.saturating_sub(since_ns) / SECOND_NS;
-        let is_long = seconds >= LEFT_MEMORY_SECONDS_MAX;
-        (is_long && !self.is_reported).then_some((held_bytes, seconds))
+        Present::Held { held_bytes, seconds: now_ns.saturating_sub(since_ns) / SECOND_NS }
+    }
+
+    /// What a reading without processes shows where no rank has computed on it since its memory was
+    /// given back.
+    fn without_ranks(&self, used_bytes: u64, idle_bytes: u64) -> Present {
+        let held_bytes = used_bytes.saturating_sub(idle_bytes);
+        if held_bytes > LEFT_MEMORY_BYTES_MAX {
+            return Present::Unknown(Unknown::NoRank { held_bytes });
+        }
+        if self.is_idle_late {
+            return Present::Unknown(Unknown::IdleMemory);
+        }
+        Present::Idle { used_bytes }
     }
 }
 
@@ -223,6 +301,48 @@ mod tests {
         // It is given back in time, again and again.
         let short = (0..50).flat_map(|_| [BUSY, LEFT, LEFT, LEFT, LEFT, LEFT, IDLE]);
         assert_eq!(found([IDLE].into_iter().chain(short)), []);
+    }
+
+    /// GiB in use, processes and ranks.
+    type Used = (u64, Option<u32>, u32);
+
+    /// What is known after some readings, a second apart.
+    fn present(readings: &[Used]) -> Present {
+        let mut node = Node::default();
+        for (second, (used, processes, ranks)) in (0..).zip(readings.iter().copied()) {
+            let seen = Seen { used_bytes: used * GIB, processes, ranks: Some(ranks) };
+            node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter());
+        }
+        let known: alloc::vec::Vec<_> = node.present().collect();
+        assert_eq!(known.len(), 1, "{readings:?}");
+        known[0].1
+    }
+
+    #[test]
+    fn what_is_known_now_can_be_asked_at_any_time() {
+        let held = |seconds| Present::Held { held_bytes: 40 * GIB, seconds };
+        let in_use = |is_after_ranks| Present::InUse { processes: 1, is_after_ranks };
+        let unknown = Present::Unknown;
+        let cases: &[(&[Used], Present)] = &[
+            (&[IDLE], Present::Idle { used_bytes: GIB }),
+            (&[IDLE, BUSY], in_use(false)),
+            (&[IDLE, BUSY, (41, Some(1), 0)], in_use(true)),
+            (&[IDLE, (41, Some(1), 0)], in_use(false)),
+            (&[IDLE, BUSY, LEFT], held(0)),
+            (&[IDLE, BUSY, LEFT, LEFT, LEFT], held(2)),
+            (&[IDLE, BUSY, LEFT, IDLE], Present::Idle { used_bytes: GIB }),
+            (&[IDLE, BUSY, LEFT, BUSY, LEFT], held(0)),
+            (&[IDLE, BUSY, (41, None, 0)], unknown(Unknown::Processes)),
+            (&[BUSY, LEFT], unknown(Unknown::IdleMemory)),
+            // What it held when it was first seen may have been left by the rank.
+            (&[BUSY, LEFT, LEFT, BUSY, LEFT], unknown(Unknown::IdleMemory)),
+            (&[BUSY, IDLE, BUSY, LEFT], held(0)),
+            (&[IDLE, (70, Some(1), 0), LEFT], unknown(Unknown::NoRank { held_bytes: 40 * GIB })),
+        ];
+        for (readings, expected) in cases {
+            assert_eq!(present(readings), *expected, "{readings:?}");
+        }
+        assert_eq!(Node::default().present().count(), 0);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::tape::mailbox::Offers;
 pub mod budgets;
 mod decision;
 pub mod keep_out;
+pub mod node_check;
 mod outcome;
 mod proofs;
 pub mod remedy;

@@ -13,6 +13,9 @@ mod disturbance;
 mod end_to_end;
 mod healed;
 
+// NVRx' own client refuses a node whose GPU memory was not given back.
+mod nvrx;
+
 // Remedies inside the ranks of running jobs, and their proofs.
 mod remedied;
 

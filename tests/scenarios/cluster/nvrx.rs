@@ -1,0 +1,120 @@
+//! NVIDIA Resiliency Extension asks a running agent for the health of its node, as `ft_launcher`
+//! does before each rendezvous.
+//!
+//! The client is NVRx' own. The rank is a real PyTorch process on the fake CUDA runtime, which has
+//! NVML as well; the memory that stays after it is the number in a file.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use memtape_core::limits::HEALTH_GIVE_BACK_SECONDS_MAX;
+use memtape_tests::cluster::Cluster;
+use memtape_tests::processes::{Process, signal, wait_for};
+use memtape_tests::{left_out, library, memtape, root, torch};
+
+/// Allocates in a loop until it is killed.
+const SCRIPT: &str = r#"
+import time, torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100000):
+    model(torch.ones(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step, flush=True)
+    time.sleep(0.01)
+"#;
+
+/// What `ft_launcher` does with its option `--ft-node-health-check-endpoint`.
+const CLIENT: &str = r#"
+import logging, sys
+from nvidia_resiliency_ext.shared_utils import health_check
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
+health_check.logger.propagate = True
+print("joins:", health_check.NodeHealthCheck(endpoint=sys.argv[1])(), flush=True)
+"#;
+
+/// The client of NVRx, for a socket.
+struct Client {
+    python: PathBuf,
+    socket: PathBuf,
+}
+
+impl Client {
+    /// None, reported as left out, where there is no NVRx with this check.
+    fn find(socket: &Path) -> Option<Self> {
+        let python = std::env::var_os("MEMTAPE_TEST_NVRX_PYTHON")
+            .map_or_else(|| root().join("target/venv/bin/python"), PathBuf::from);
+        let imports = "from nvidia_resiliency_ext.shared_utils.health_check import NodeHealthCheck";
+        let found = Command::new(&python).args(["-c", imports]).output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            let needs = "nvidia-resiliency-ext with NodeHealthCheck in MEMTAPE_TEST_NVRX_PYTHON";
+            left_out("NVRx refuses a node that keeps memory", needs);
+            return None;
+        }
+        Some(Self { python, socket: socket.to_path_buf() })
+    }
+
+    /// Asks once; whether the node may join, and what NVRx logs.
+    fn ask(&self) -> (bool, String) {
+        let mut command = Command::new(&self.python);
+        let output = command.args(["-c", CLIENT]).arg(&self.socket).output().expect("python");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let joins = said.lines().find_map(|line| line.strip_prefix("joins: "));
+        (joins.unwrap_or_else(|| panic!("{output:?}")) == "True", said)
+    }
+}
+
+#[test]
+fn nvrx_refuses_a_node_whose_gpu_keeps_memory() {
+    let Some(torch) = torch("NVRx refuses a node that keeps memory") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let in_folder = |name: &str| folder.path().join(name).display().to_string();
+    let socket = in_folder("health.sock");
+    let Some(client) = Client::find(Path::new(&socket)) else { return };
+    library();
+    // Builds NVML.
+    let built = torch.command(1, "8G").args(["-c", "pass"]).status().expect("python");
+    assert!(built.success());
+    std::fs::write(folder.path().join("left"), "100000000").expect("a file");
+    let fake = root().join("target/fake_cuda").display().to_string();
+    let sees = [
+        ("LD_LIBRARY_PATH", fake),
+        ("FAKECUDA_BYTES", "8G".to_string()),
+        ("FAKECUDA_STATE", in_folder("state")),
+        ("FAKECUDA_LEFT", in_folder("left")),
+        ("MEMTAPE_HEALTH_SOCKET", socket),
+    ];
+    let sees = sees.map(|(name, value)| (name.to_string(), value));
+    let cluster = Cluster::start_with(&["node-a"], &sees);
+    wait_for("the socket", Duration::from_secs(30), || client.socket.exists().then_some(()));
+    let (joins, said) = client.ask();
+    assert!(joins && said.contains("success (fail_count=0)"), "a GPU that is not used: {said}");
+
+    let inner = torch.command(1, "8G");
+    let mut command = Command::new(memtape());
+    command.args(["run", "--job", "kept", "--dir"]).arg(cluster.tapes("node-a")).arg("--");
+    command.arg(inner.get_program()).args(inner.get_args()).args(["-c", SCRIPT]);
+    command.env("FAKECUDA_STATE", in_folder("state")).current_dir(root());
+    let mut rank = Process::start(&mut command);
+    rank.line_with("step 20", Duration::from_secs(60));
+    wait_for("the rank is known", Duration::from_secs(30), || {
+        (cluster.ask(&["jobs"])["jobs"][0]["step_max"].as_u64()? > 20).then_some(())
+    });
+    let (joins, said) = client.ask();
+    assert!(joins, "memory in use is not judged: {said}");
+
+    std::fs::write(folder.path().join("left"), (5_u64 << 30).to_string()).expect("a file");
+    signal(rank.id(), libc::SIGKILL);
+    rank.end(Duration::from_secs(10));
+    let (joins, said) = client.ask();
+    assert!(!joins, "{said}");
+    let held = format!("{HEALTH_GIVE_BACK_SECONDS_MAX} s after its last process has ended, GPU-");
+    for text in ["(exit_code=1)", "\"fail_count\":1", held.as_str(), "more than before"] {
+        assert!(said.contains(text), "{text:?} is not in what NVRx logs: {said}");
+    }
+    std::fs::write(folder.path().join("left"), "100000000").expect("a file");
+    let (joins, said) = client.ask();
+    assert!(joins, "the memory is given back: {said}");
+}
