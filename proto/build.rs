@@ -24,6 +24,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".memtape.v1.UploadChunk.data")
         .compile_fds(descriptors)?;
+    // Messages of Ray: Memtape is their client, and decodes them within one limit.
+    let descriptors = protox::compile(["ray/gcs.proto", "ray/autoscaler.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
     if std::env::var_os("CARGO_FEATURE_FROZEN").is_some() {
         let descriptors = protox::compile(["memtape-1.0.proto"], ["frozen"])?;
         let folder = out.join("frozen-1.0");
