@@ -148,6 +148,7 @@ impl Config {
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
         let restarts = self.restart.policy.restarts();
         let targets = self.restart.targets();
+        let node_targets = self.restart.node_targets();
         let keeps_out = self.restart.policy.keep_out == Mode::Act;
         let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
@@ -178,8 +179,8 @@ impl Config {
                 "restarts are to be made, but no target is configured",
             ),
             (
-                keeps_out && self.restart.node_targets().is_empty(),
-                "nodes are to be kept out, but neither Slurm nor Kubernetes is configured",
+                keeps_out && node_targets.is_empty(),
+                "nodes are to be kept out, but none of Slurm, Kubernetes and Ray is configured",
             ),
             (
                 self.restart.signal.is_some() && !targets.is_empty(),
@@ -191,7 +192,8 @@ impl Config {
             ),
         ];
         let wrong = rules.iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| *why);
-        let of_targets = targets.iter().filter_map(|target| target.mistake());
+        let all = targets.iter().chain(&node_targets);
+        let of_targets = all.filter_map(|target| target.mistake());
         of_targets.chain(wrong).map(String::from).collect()
     }
 }
@@ -199,6 +201,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::restart::ray::RayCluster;
     use crate::restart::webhook::Webhook;
 
     #[test]
@@ -218,13 +221,21 @@ mod tests {
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
         check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
         check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
-        check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
+        check(|config| config.restart.policy.keep_out = Mode::Act, &["none of Slurm"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });
                 config.otlp_endpoint = Some("collector:4317".to_string());
             },
             &["webhook", "OTLP"],
+        );
+        check(
+            |config| {
+                let address = "head".to_string();
+                config.restart.ray = Some(RayCluster { address, token: None });
+                config.restart.policy.keep_out = Mode::Act;
+            },
+            &["the address of Ray must be HOST:PORT"],
         );
     }
 }

@@ -43,6 +43,7 @@ pub mod testing {
 
 pub use config::Config;
 pub use restart::RestartConfig;
+pub use restart::ray::RayCluster;
 pub use restart::webhook::Webhook;
 pub use run::run;
 pub use store::backup::container::{BackupContents, BackupHeader, BackupReader};

@@ -24,6 +24,18 @@ pub mod nvhcd {
     tonic::include_proto!("nvhcd");
 }
 
+/// What Memtape asks of a Ray cluster, as generated from `proto/ray/`. The services are there too,
+/// for a stand-in in tests.
+#[allow(missing_docs)]
+pub mod ray {
+    tonic::include_proto!("ray.rpc");
+
+    /// The part that takes nodes away.
+    pub mod autoscaler {
+        tonic::include_proto!("ray.rpc.autoscaler");
+    }
+}
+
 /// Version 1.0 as it was, for tests that speak as an old agent or an old coordinator.
 #[cfg(feature = "frozen")]
 #[allow(missing_docs)]

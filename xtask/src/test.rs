@@ -28,8 +28,9 @@ const S3_WITH_SERVER: &str = "moto[server]==5.2.5";
 const TYPES: &str = "target/types";
 const TYPES_PACKAGE: &str = "mypy==2.4.1";
 
-/// What the names of tests contain that need the real Slurm.
+/// What the names of tests contain that need the real Slurm, and a real Ray.
 const SLURM: &str = "real_slurm";
+const RAY: &str = "real_ray";
 
 /// Runs all of it.
 pub(crate) fn run_all(steps: &mut Steps) -> Found {
@@ -59,14 +60,19 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
     });
     steps.0.extend(supply_chain::check());
-    let has_slurm = can_run_slurm();
+    let (has_slurm, has_ray) = (can_run_slurm(), can_run_ray());
+    let apart = [has_slurm.then_some(SLURM), has_ray.then_some(RAY)];
+    let apart: Vec<_> = apart.into_iter().flatten().collect();
     steps.0.extend([
         run("types", types()),
-        run("tests", tests(has_slurm)),
+        run("tests", tests(&apart)),
         run("compat", cargo(&COMPAT)),
     ]);
     if has_slurm {
-        steps.0.push(run("Slurm", slurm()));
+        steps.0.push(run("Slurm", beside("tests/slurm/cluster", SLURM)));
+    }
+    if has_ray {
+        steps.0.push(run("Ray", beside("tests/ray/cluster", RAY)));
     }
     steps.0.extend([
         // Every schedule of a few events, on weakly ordered memory.
@@ -77,11 +83,11 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
     Found::tests(steps, started.elapsed())
 }
 
-/// The tests; those of the real Slurm are left to a step of their own where there is one.
-fn tests(has_slurm: bool) -> Command {
-    let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
-    if has_slurm {
-        tests.args(["--", "--skip", SLURM]);
+/// The tests, without those that have a step of their own here.
+fn tests(apart: &[&str]) -> Command {
+    let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet", "--"]);
+    for names in apart {
+        tests.args(["--skip", names]);
     }
     // Many of them wait for a process or a timeout most of the time.
     let threads = std::thread::available_parallelism().map_or(1, usize::from) + 1;
@@ -92,14 +98,15 @@ fn tests(has_slurm: bool) -> Command {
     tests
 }
 
-/// Restarts by the real Slurm, on a cluster of one node: half a minute, mostly for its packages.
-fn slurm() -> Command {
-    let mut slurm = command(root().join("tests/slurm/cluster"));
-    slurm.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+/// The tests of these names beside a real cluster, which a script starts: half a minute for the
+/// packages of Slurm, a minute for the nodes of Ray.
+fn beside(cluster: &str, names: &str) -> Command {
+    let mut beside = command(root().join(cluster));
+    beside.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // The targets of the tests above: nothing is built again, and there is no network.
-    slurm.args(["test", "--locked", "--offline", "--workspace", "--no-fail-fast", "--quiet"]);
-    slurm.args(["--tests", SLURM]);
-    slurm
+    beside.args(["test", "--locked", "--offline", "--workspace", "--no-fail-fast", "--quiet"]);
+    beside.args(["--tests", names]);
+    beside
 }
 
 /// Is this Debian 12, and may namespaces be made as its root?
@@ -109,6 +116,14 @@ fn can_run_slurm() -> bool {
     let mut make = call("unshare", &["--mount", "--pid", "--net", "--uts", "--fork", "mount"]);
     make.args(["-t", "tmpfs", "none", "/mnt"]).stdout(Stdio::null()).stderr(Stdio::null());
     is_debian_12 && make.status().is_ok_and(|status| status.success())
+}
+
+/// Is Ray there, and may namespaces be made?
+fn can_run_ray() -> bool {
+    let mut make = call("unshare", &["--net", "--pid", "--fork", "--mount-proc", "true"]);
+    make.stdout(Stdio::null()).stderr(Stdio::null());
+    let has_ray = root().join("target/venv/bin/ray").is_file();
+    has_ray && make.status().is_ok_and(|status| status.success())
 }
 
 /// The module is marked as typed (`py.typed`), so its types are checked as its users' are.

@@ -1,8 +1,8 @@
-//! Restart targets: who is asked for a restart, one file for each.
+//! Restart targets: who is asked for a restart, or to keep a node out, one file for each.
 //!
 //! The policy decides, a target only carries out. A new target is a file here that implements
 //! [`Target`], and in this file its module, its setting in [`RestartConfig`] and its entry in
-//! [`RestartConfig::targets`].
+//! [`RestartConfig::targets`] or [`RestartConfig::node_targets`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use memtape_core::policy::terms::Terms;
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
 use crate::restart::kubernetes::nodes::Taint;
+use crate::restart::ray::RayCluster;
 use crate::restart::slurm::Slurm;
 use crate::restart::slurm::nodes::Drain;
 use crate::restart::target::Target;
@@ -22,6 +23,7 @@ use crate::restart::webhook::{Caller, Webhook};
 mod child;
 mod command;
 mod kubernetes;
+pub(crate) mod ray;
 mod slurm;
 pub(crate) mod target;
 pub(crate) mod webhook;
@@ -47,10 +49,12 @@ pub struct RestartConfig {
     /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
     /// `KUBECONFIG` or of this pod's service account. Default: false.
     pub kubernetes: bool,
+    /// The Ray cluster that drains nodes; it restarts no job. Default: none.
+    pub ray: Option<RayCluster>,
     /// The signal that every rank gets, through its agent, if its job offers that. Default: none.
     pub signal: Option<Signal>,
-    /// Time for the command, for each program of Slurm, for each request to Kubernetes, and for
-    /// each try of the webhook. Default: 30 s.
+    /// Time for the command, for each program of Slurm, for each request to Kubernetes or Ray, and
+    /// for each try of the webhook. Default: 30 s.
     pub timeout: Duration,
 }
 
@@ -67,6 +71,7 @@ impl Default for RestartConfig {
             webhook: None,
             slurm: false,
             kubernetes: false,
+            ray: None,
             signal: None,
             timeout: Duration::from_secs(30),
         }
@@ -77,10 +82,11 @@ impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
         // Without `..`: a setting that makes no target does not compile. Signals go through the
-        // agents.
+        // agents; Ray keeps nodes out alone.
         let Self {
             policy: _,
             signal: _,
+            ray: _,
             command,
             command_env,
             webhook,
@@ -101,7 +107,9 @@ impl RestartConfig {
     pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
         let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
         let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
-        [slurm, kubernetes].into_iter().flatten().collect()
+        let ray = self.ray.clone();
+        let ray = ray.map(|cluster| shared(ray::Drain { cluster, timeout: self.timeout }));
+        [slurm, kubernetes, ray].into_iter().flatten().collect()
     }
 }
 

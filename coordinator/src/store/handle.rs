@@ -222,6 +222,7 @@ impl Store {
     }
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
     pub(crate) fn series(&self, key: SeriesKey) -> Result<Vec<StepRow>> {
         packer::read(&self.shared.reader, &self.shared.open, key, None)
     }

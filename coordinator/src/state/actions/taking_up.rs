@@ -173,6 +173,7 @@ impl Actions {
             | ActionKind::Webhook
             | ActionKind::Slurm
             | ActionKind::Kubernetes
+            | ActionKind::Ray
             | ActionKind::None => self.target(record).map(Way::Target),
         }
     }
