@@ -59,6 +59,7 @@ class Rig:
 
     def __init__(self, options):
         self.memtape, self.out, self.options = options.memtape / "memtape", options.out, options
+        self.jobs = []
         self.tapes = pathlib.Path(tempfile.mkdtemp(prefix="memtape-heal-", dir="/dev/shm"))
         policy = self.out / "policy.toml"
         policy.write_text(POLICY)
@@ -69,7 +70,8 @@ class Rig:
         """Starts a command under `memtape run`; its output goes to a file, which is returned, too."""
         command = [self.memtape, "run", "--job", job, "--dir", self.tapes, *arguments]
         log = self.out / f"{log or job}.log"
-        return start(command, log), log
+        self.jobs.append(start(command, log))
+        return self.jobs[-1], log
 
     def torchrun(self, job, actions, script, *arguments, restarts=0):
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS,
@@ -90,6 +92,9 @@ class Rig:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def close(self):
+        for job in self.jobs:
+            if job.poll() is None:
+                end(job)
         self.services.end()
         shutil.rmtree(self.tapes, ignore_errors=True)
 
@@ -246,7 +251,10 @@ def main():
             if options.only and case.__name__ not in options.only:
                 continue
             began = time.monotonic()
-            rows += [(case.__name__, *row) for row in case(rig)]
+            try:
+                rows += [(case.__name__, *row) for row in case(rig)]
+            except Exception as error:  # the other cases run all the same
+                rows.append((case.__name__, "error", None, repr(error)))
             rows.append((case.__name__, "seconds", None, round(time.monotonic() - began, 1)))
             named = [dict(zip(("case", "what", "expected", "found"), row)) for row in rows]
             (options.out / "heal.json").write_text(json.dumps(named, indent=1) + "\n")

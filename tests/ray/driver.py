@@ -25,4 +25,5 @@ here = ray.get_runtime_context().get_node_id()
 addresses = [one["NodeManagerAddress"] for one in ray.nodes() if one["NodeID"] == here]
 assert addresses == [node], addresses
 print("ready", flush=True)
-time.sleep(600)
+while True:
+    time.sleep(60)

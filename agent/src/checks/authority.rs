@@ -1,4 +1,4 @@
-//! Requests of gRPC's C library over Unix sockets, made such that hyper takes them.
+//! Makes requests of gRPC's C library over Unix sockets acceptable to hyper.
 //!
 //! That library, which NVRx uses, names the socket as the authority of a request, with `%2F` for
 //! each `/`. hyper refuses an authority with `%` and resets the stream. Each byte of such an

@@ -36,6 +36,9 @@ use crate::tapes::folders::{FolderError, check_above};
 /// Mode of the socket's file: each user may connect.
 const MODE: u32 = 0o666;
 
+/// Bits of a folder's mode by which others than its owner make files in it.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// Wait between two connections: a flood of them takes no more of the agent's time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 
@@ -75,7 +78,7 @@ pub enum SocketError {
     /// Another user could replace it.
     #[error(
         "{path:?} could be replaced by other users, who own or can write {above:?}: give \
-         --health-socket a path in a folder of root or of the agent's user"
+         --health-socket a path in a folder that only root or the agent's user can write"
     )]
     Replaceable {
         /// The path.
@@ -162,6 +165,12 @@ pub(crate) async fn bind(path: &Path) -> Result<UnixListener, SocketError> {
         FolderError::Above { path, above } => SocketError::Replaceable { path, above },
         other => closed(io::Error::other(other)),
     })?;
+    // In a sticky folder another user could make the socket first.
+    let above = path.parent().unwrap_or(Path::new("/"));
+    if std::fs::metadata(above).map_err(closed)?.permissions().mode() & WRITABLE_BY_OTHERS != 0 {
+        let (path, above) = (path.to_path_buf(), above.to_path_buf());
+        return Err(SocketError::Replaceable { path, above });
+    }
     clear(path).await?;
     let listener = UnixListener::bind(path).map_err(closed)?;
     // The mode at the start is subject to the umask.
@@ -180,7 +189,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
         }
         Ok(_) => {}
     }
-    // One that does not accept in time is busy; one of another kind is no concern of ours.
+    // A server that does not accept in time is busy. A socket of another type is in use, too.
     match timeout(PROBE_TIME_MAX, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(closed)
@@ -244,7 +253,7 @@ impl<E: From<Question> + Send + 'static> Ask for Asker<E> {
     }
 }
 
-/// Answers for as long as it is let.
+/// Answers until its task is aborted.
 pub(crate) async fn serve<E: From<Question> + Send + 'static>(
     listener: UnixListener,
     events: mpsc::Sender<E>,
@@ -257,7 +266,7 @@ pub(crate) async fn serve<E: From<Question> + Send + 'static>(
             sleep(ACCEPT_ERROR_PAUSE).await;
             continue;
         };
-        // A client that is gone already is of no user.
+        // A client that has disconnected has no credentials.
         let Ok(user) = stream.peer_cred().map(|of| of.uid()) else { continue };
         open.make_room(&tally);
         let (events, permits) = (events.clone(), Arc::clone(&permits));
@@ -291,7 +300,7 @@ async fn connection<E: From<Question> + Send + 'static>(stream: UnixStream, aske
         .initial_stream_window_size(WINDOW_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES_MAX);
     let served = builder.serve_connection(TokioIo::new(WithAuthority::new(stream)), answering);
-    // A client that breaks off is no concern of ours.
+    // A client that disconnects is not counted.
     if timeout(CONNECTION_TIME_MAX, served).await.is_err() {
         add(&tally.0.late);
     }

@@ -187,9 +187,12 @@ async fn only_a_socket_without_a_server_is_replaced() {
     assert!(refused(&dir.join("absent/health.sock")).await.contains("cannot be listened on"));
     let open = dir.join("open");
     std::fs::create_dir(&open).expect("a folder");
-    std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("a mode");
-    let error = bind(&open.join("health.sock")).await.expect_err("any user can replace it");
-    assert!(matches!(error, SocketError::Replaceable { .. }), "{error}");
+    // In a sticky folder, as /tmp is, another user can make it first.
+    for mode in [0o777, 0o1777, 0o775] {
+        std::fs::set_permissions(&open, Permissions::from_mode(mode)).expect("a mode");
+        let error = bind(&open.join("health.sock")).await.expect_err("not of this user alone");
+        assert!(matches!(error, SocketError::Replaceable { .. }), "{mode:o}: {error}");
+    }
 }
 
 /// Clients that say nothing, ask for too much, or leave: the next one is answered.

@@ -215,19 +215,23 @@ fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::
     Ok(reading)
 }
 
-/// Notes what each process holds; answers how many there are.
+/// Notes what each process holds; answers how many there are. Those of graphics count, too: their
+/// memory is not left by a process that has ended.
 fn read_processes(
     device: &Device,
     uuid: &str,
     processes: &mut BTreeMap<(u32, String), u64>,
 ) -> Option<u32> {
-    let running = device.running_compute_processes().ok()?;
+    let mut running = device.running_compute_processes().ok()?;
+    // MIG instances have none.
+    running.extend(device.running_graphics_processes().unwrap_or_default());
     for process in &running {
         if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory {
             processes.insert((process.pid, uuid.to_ascii_lowercase()), bytes);
         }
     }
-    u32::try_from(running.len()).ok()
+    let pids: BTreeSet<u32> = running.iter().map(|process| process.pid).collect();
+    u32::try_from(pids.len()).ok()
 }
 
 fn one_line(error: &nvml_wrapper::error::NvmlError) -> String {

@@ -88,8 +88,10 @@ pub enum Present {
 pub enum Unknown {
     /// Its processes cannot be told apart.
     Processes,
-    /// It was first seen without processes when a rank had computed on it already.
+    /// It holds so much without processes that a rank may have left it before.
     IdleMemory,
+    /// The last reading had nothing of it.
+    NotRead,
     /// It holds too much, and no rank was seen on it.
     NoRank {
         /// Bytes beyond its idle memory.
@@ -109,8 +111,6 @@ pub struct Node {
 struct Device {
     /// The least it held with no process on it, in bytes.
     idle_bytes: Option<u64>,
-    /// A rank had computed on it before that was first seen.
-    is_idle_late: bool,
     /// A rank has computed on it since its memory was given back last.
     was_used: bool,
     /// Since when no process has computed on it and it holds too much, and when it was seen last.
@@ -154,10 +154,16 @@ impl Node {
             }
             self.devices.insert(uuid.to_string(), device);
         }
+        // One that cannot be read for a while keeps what is known of it.
+        let room = (GPUS_PER_NODE_MAX as usize).saturating_sub(self.devices.len());
+        for (uuid, device) in known.into_iter().take(room) {
+            let present = Some(Present::Unknown(Unknown::NotRead));
+            self.devices.insert(uuid, Device { present, ..device });
+        }
         found
     }
 
-    /// What is known of each GPU of the last reading, by UUID.
+    /// What is known of each GPU that was ever read, by UUID.
     pub fn present(&self) -> impl Iterator<Item = (&str, Present)> {
         self.devices.iter().filter_map(|(uuid, device)| Some((uuid.as_str(), device.present?)))
     }
@@ -179,11 +185,11 @@ impl Device {
 
     /// Takes a reading; what it shows.
     fn judge(&mut self, now_ns: u64, seen: Seen) -> Present {
-        let left = self.left.take();
         let Some(processes) = seen.processes else { return Present::Unknown(Unknown::Processes) };
+        let left = self.left.take();
         if processes > 0 {
             let has_ranks = seen.ranks.unwrap_or(0) > 0;
-            self.was_used |= has_ranks;
+            self.was_used = has_ranks || self.was_used && !self.is_given_back(seen.used_bytes);
             self.is_reported = false;
             return Present::InUse { processes, is_after_ranks: self.was_used && !has_ranks };
         }
@@ -194,11 +200,10 @@ impl Device {
         }
         let Some(idle_bytes) = self.idle_bytes else {
             (self.was_used, self.idle_bytes) = (false, Some(seen.used_bytes));
-            self.is_idle_late = true;
-            return Present::Unknown(Unknown::IdleMemory);
+            return self.without_ranks(seen.used_bytes, seen.used_bytes);
         };
         let held_bytes = seen.used_bytes.saturating_sub(idle_bytes);
-        if held_bytes <= LEFT_MEMORY_BYTES_MAX {
+        if self.is_given_back(seen.used_bytes) {
             self.was_used = false;
             return self.without_ranks(seen.used_bytes, idle_bytes);
         }
@@ -210,6 +215,11 @@ impl Device {
         Present::Held { held_bytes, seconds: now_ns.saturating_sub(since_ns) / SECOND_NS }
     }
 
+    /// Does it hold little more than without processes? False where that was never seen.
+    fn is_given_back(&self, used_bytes: u64) -> bool {
+        self.idle_bytes.is_some_and(|idle| used_bytes.saturating_sub(idle) <= LEFT_MEMORY_BYTES_MAX)
+    }
+
     /// What a reading without processes shows where no rank has computed on it since its memory was
     /// given back.
     fn without_ranks(&self, used_bytes: u64, idle_bytes: u64) -> Present {
@@ -217,7 +227,8 @@ impl Device {
         if held_bytes > LEFT_MEMORY_BYTES_MAX {
             return Present::Unknown(Unknown::NoRank { held_bytes });
         }
-        if self.is_idle_late {
+        // The agent may have been started after a rank had left memory.
+        if idle_bytes > LEFT_MEMORY_BYTES_MAX {
             return Present::Unknown(Unknown::IdleMemory);
         }
         Present::Idle { used_bytes }
@@ -334,7 +345,12 @@ mod tests {
             (&[IDLE, BUSY, LEFT, BUSY, LEFT], held(0)),
             (&[IDLE, BUSY, (41, None, 0)], unknown(Unknown::Processes)),
             (&[BUSY, LEFT], unknown(Unknown::IdleMemory)),
-            // What it held when it was first seen may have been left by the rank.
+            (&[BUSY, IDLE], Present::Idle { used_bytes: GIB }),
+            // A process that is no rank, and memory that was given back.
+            (&[IDLE, BUSY, (1, Some(1), 0)], in_use(false)),
+            // What it held when it was first seen may have been left by a rank.
+            (&[LEFT], unknown(Unknown::IdleMemory)),
+            (&[LEFT, IDLE], Present::Idle { used_bytes: GIB }),
             (&[BUSY, LEFT, LEFT, BUSY, LEFT], unknown(Unknown::IdleMemory)),
             (&[BUSY, IDLE, BUSY, LEFT], held(0)),
             (&[IDLE, (70, Some(1), 0), LEFT], unknown(Unknown::NoRank { held_bytes: 40 * GIB })),
@@ -343,6 +359,29 @@ mod tests {
             assert_eq!(present(readings), *expected, "{readings:?}");
         }
         assert_eq!(Node::default().present().count(), 0);
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_read_for_a_while_is_not_forgotten() {
+        let mut node = Node::default();
+        let seen = |(used, processes, ranks): Used| Seen {
+            used_bytes: used * GIB,
+            processes,
+            ranks: Some(ranks),
+        };
+        for (second, reading) in (0..).zip([Some(IDLE), Some(BUSY), None, Some(LEFT), Some(LEFT)]) {
+            let gpus = reading.map(|reading| ("GPU-a", seen(reading)));
+            node.see(second * SECOND_NS, gpus.into_iter());
+            let (_, present) = node.present().next().unwrap();
+            assert_eq!(present == Present::Unknown(Unknown::NotRead), reading.is_none());
+        }
+        let (_, present) = node.present().next().unwrap();
+        assert_eq!(present, Present::Held { held_bytes: 40 * GIB, seconds: 1 });
+        // As many as a node may have are kept.
+        let names: alloc::vec::Vec<_> =
+            (0..GPUS_PER_NODE_MAX).map(|at| alloc::format!("GPU-{at}")).collect();
+        node.see(9 * SECOND_NS, names.iter().map(|name| (name.as_str(), seen(IDLE))));
+        assert_eq!(node.present().count(), GPUS_PER_NODE_MAX as usize);
     }
 
     #[test]

@@ -108,9 +108,12 @@ pub fn sentence(uuid: &str, present: Present) -> String {
              the host"
         ),
         Present::Unknown(Unknown::IdleMemory) => format!(
-            "what {uuid} holds without processes is not known: the agent was started when a rank \
-             computed on it"
+            "{uuid} has held memory since the agent was started: whether a rank left it is not \
+             known"
         ),
+        Present::Unknown(Unknown::NotRead) => {
+            format!("{uuid} is not read any more: what it holds is not known")
+        }
         Present::Unknown(Unknown::NoRank { held_bytes }) => format!(
             "{uuid} holds {} more than before, and no rank was seen on it: whose memory it is is \
              not known",
@@ -192,6 +195,10 @@ mod tests {
         check(&[IDLE, OTHER], &[OTHER], (Verdict::Healthy, 1));
         check(&[IDLE, OTHER], &[LEFT], (Verdict::Unknown, 1));
         check(&[BUSY], &[LEFT], (Verdict::Unknown, 1));
+        // The agent was started after the ranks had ended.
+        check(&[], &[LEFT], (Verdict::Unknown, 1));
+        // A reading without its processes takes nothing back.
+        check(&[IDLE, BUSY, LEFT, (41, None, 0)], &[LEFT], (Verdict::Failed, grace - 2));
         check(&[IDLE, BUSY], &[(41, None, 0)], (Verdict::Unknown, 1));
         // It was held long before the question.
         let mut long = [LEFT; 100];
@@ -241,7 +248,7 @@ mod tests {
 
     proptest! {
         /// A check ends in time, and fails only where the GPU was free of processes and held memory
-        /// in each of the last readings, after a rank had computed on it.
+        /// in each of the last readings that show it, after a rank had computed on it.
         #[test]
         fn no_check_fails_without_proof(
             before in proptest::collection::vec(reading(), 1..40),
@@ -258,7 +265,7 @@ mod tests {
                 prop_assert!(all.len() > count);
                 let (earlier, held) = all.split_at(all.len() - count);
                 let is_held = |(used, processes, _): &(u64, Option<u32>, u32)| {
-                    *processes == Some(0) && *used > 1
+                    processes.is_none_or(|count| count == 0 && *used > 1)
                 };
                 prop_assert!(held.iter().all(is_held), "{held:?}");
                 prop_assert!(earlier.iter().any(|(_, _, ranks)| *ranks > 0));

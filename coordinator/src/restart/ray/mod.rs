@@ -10,9 +10,8 @@
 //! Ray knows, preemption, no node refuses, and Ray Train restarts each job that has a rank on the
 //! node, although it is in no trouble.
 //!
-//! A drained node ends. Ray keeps the reason, which has the id of the decision, by which a
-//! coordinator that was killed meanwhile finds out whether it came to be. No node is ever taken
-//! back in: that is for those who start Ray on it again.
+//! A drained node ends. Ray keeps the reason, which contains the id of the decision. A coordinator
+//! that was restarted meanwhile finds the drain by that id. Memtape never starts a node again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,7 +43,7 @@ pub struct RayCluster {
     pub token: Option<String>,
 }
 
-/// A token is never printed, not even by accident.
+/// A token is never printed.
 impl std::fmt::Debug for RayCluster {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (address, token) = (&self.address, self.token.as_ref().map(|_| "…"));
@@ -133,6 +132,11 @@ impl Target for Drain {
     }
 
     fn mistake(&self) -> Option<&'static str> {
+        let is_sent =
+            |token: &String| !token.is_empty() && token.bytes().all(|it| it.is_ascii_graphic());
+        if !self.cluster.token.as_ref().is_none_or(is_sent) {
+            return Some("the token of Ray must be one word of visible ASCII characters");
+        }
         let address = &self.cluster.address;
         let uri = format!("http://{address}").parse::<Uri>().ok();
         let is_sound = uri.and_then(|uri| {

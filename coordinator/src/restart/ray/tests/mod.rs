@@ -7,7 +7,7 @@ use memtape_proto::ray::node_death_info::Reason;
 use memtape_proto::ray::node_snapshot::State as Snapshot;
 use tokio::net::TcpListener;
 
-use self::stand_in::{Cluster, Manner, serve};
+use self::stand_in::{Behaviour, Cluster, serve};
 use super::*;
 
 mod real_ray;
@@ -52,9 +52,9 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn with(manner: Manner) -> Cluster {
+fn with(behaviour: Behaviour) -> Cluster {
     let mut cluster = cluster();
-    cluster.manner = manner;
+    cluster.behaviour = behaviour;
     cluster
 }
 
@@ -157,16 +157,16 @@ async fn a_node_of_ray_that_was_started_again_is_in_use() {
 #[tokio::test]
 async fn a_drain_whose_answer_is_lost_is_no_refusal() {
     let socket = "Ray's DrainNode failed: Socket closed: it may have been done";
-    for (manner, is_done, why) in [
-        (Manner::LosesAnswer, true, "drained node memtape-1"),
-        (Manner::Breaks, false, socket),
-        (Manner::GoesOn, false, "Ray took the request, but node memtape-1 is in use as before"),
-        (Manner::KeepsDraining, true, "drained node memtape-1"),
+    for (behaviour, is_done, why) in [
+        (Behaviour::LosesAnswer, true, "drained node memtape-1"),
+        (Behaviour::Breaks, false, socket),
+        (Behaviour::GoesOn, false, "Ray took the request, but node memtape-1 is in use as before"),
+        (Behaviour::KeepsDraining, true, "drained node memtape-1"),
     ] {
-        let (_, drain) = serve(with(manner), false).await;
+        let (_, drain) = serve(with(behaviour), false).await;
         let outcome = drain.run(&order("memtape-1", "out-1")).await;
         match is_done {
-            true => assert_eq!(outcome, finished("memtape-1"), "{manner:?}"),
+            true => assert_eq!(outcome, finished("memtape-1"), "{behaviour:?}"),
             false => check_failed(&outcome, why),
         }
     }
@@ -174,7 +174,7 @@ async fn a_drain_whose_answer_is_lost_is_no_refusal() {
 
 #[tokio::test]
 async fn a_cluster_of_ray_that_was_started_again_is_not_asked() {
-    let (asked, drain) = serve(with(Manner::HasRestarted), false).await;
+    let (asked, drain) = serve(with(Behaviour::HasRestarted), false).await;
     let outcome = drain.run(&order("memtape-1", "out-1")).await;
     check_refused(&outcome, "the cluster of Ray was started again meanwhile: nothing was done");
     assert!(asked.lock().unwrap().drains.is_empty());
@@ -208,7 +208,7 @@ async fn an_answer_of_ray_beyond_the_limit_drains_nothing() {
 }
 
 #[test]
-fn the_address_of_ray_has_a_host_and_a_port() {
+fn the_address_and_the_token_of_ray_are_checked() {
     for (address, is_sound) in [
         ("head:6379", true),
         ("10.0.0.1:6379", true),
@@ -226,7 +226,11 @@ fn the_address_of_ray_has_a_host_and_a_port() {
         let drain = Drain { cluster, timeout: Duration::from_secs(1) };
         assert_eq!(drain.mistake().is_none(), is_sound, "{address}");
     }
-    let token = Some("hush".to_string());
-    let cluster = RayCluster { address: "head:6379".to_string(), token };
-    assert!(!format!("{cluster:?}").contains("hush"));
+    for (token, is_sound) in [("hush", true), ("", false), ("two words", false), ("é", false)] {
+        let token = Some(token.to_string());
+        let cluster = RayCluster { address: "head:6379".to_string(), token };
+        assert!(!format!("{cluster:?}").contains("hush"));
+        let drain = Drain { cluster, timeout: Duration::from_secs(1) };
+        assert_eq!(drain.mistake().is_none(), is_sound, "{:?}", drain.cluster.token);
+    }
 }

@@ -28,12 +28,12 @@ use tonic::{Request, Response, Status};
 
 use super::super::{Drain, RayCluster};
 
-/// What the server wants to hear.
+/// The token that the server requires.
 pub(super) const TOKEN: &str = "a-token-of-a-test-with-32-letters";
 
 /// What becomes of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum Behaviour {
     /// The node ends at once.
     #[default]
     Ends,
@@ -53,7 +53,7 @@ pub(super) enum Manner {
 #[derive(Default)]
 pub(super) struct Cluster {
     pub(super) nodes: Vec<GcsNodeInfo>,
-    pub(super) manner: Manner,
+    pub(super) behaviour: Behaviour,
     /// Ids of nodes that run something.
     busy: BTreeSet<Vec<u8>>,
     /// Ids of nodes on which drivers run.
@@ -142,7 +142,7 @@ impl NodeInfoGcsService for Service {
     ) -> Result<Response<GetAllNodeInfoReply>, Status> {
         let mut cluster = self.open(&request)?;
         let node_info_list = cluster.nodes.clone();
-        if cluster.manner == Manner::HasRestarted {
+        if cluster.behaviour == Behaviour::HasRestarted {
             cluster.generation += 1;
         }
         Ok(Response::new(GetAllNodeInfoReply { status: Some(Default::default()), node_info_list }))
@@ -182,8 +182,8 @@ impl AutoscalerStateService for Service {
             let refused = DrainNodeReply { is_accepted: false, rejection_reason_message: words };
             return Ok(Response::new(refused));
         }
-        let manner = cluster.manner;
-        if manner == Manner::Breaks {
+        let behaviour = cluster.behaviour;
+        if behaviour == Behaviour::Breaks {
             return Err(Status::unavailable("Socket closed"));
         }
         cluster.drains.push((reason, reason_message.clone()));
@@ -192,17 +192,17 @@ impl AutoscalerStateService for Service {
         let Some(node) = alive.find(|node| node.node_id == node_id) else {
             return Ok(Response::new(accepted));
         };
-        match manner {
-            Manner::Ends | Manner::LosesAnswer | Manner::HasRestarted => {
+        match behaviour {
+            Behaviour::Ends | Behaviour::LosesAnswer | Behaviour::HasRestarted => {
                 end(node, Reason::AutoscalerDrainIdle, &reason_message);
             }
-            Manner::KeepsDraining => {
+            Behaviour::KeepsDraining => {
                 node.state_snapshot = Some(NodeSnapshot { state: Snapshot::Draining as i32 });
             }
-            Manner::GoesOn | Manner::Breaks => {}
+            Behaviour::GoesOn | Behaviour::Breaks => {}
         }
-        match manner {
-            Manner::LosesAnswer => Err(Status::unavailable("Socket closed")),
+        match behaviour {
+            Behaviour::LosesAnswer => Err(Status::unavailable("Socket closed")),
             _ => Ok(Response::new(accepted)),
         }
     }
