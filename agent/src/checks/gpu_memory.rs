@@ -137,7 +137,7 @@ impl GpuMemory {
             Verdict::Healthy => tracing::info!("the health check of this node passes: {details}"),
             Verdict::Failed => {
                 tracing::warn!(
-                    "the health check of this node fails, ft_launcher does not let it join: {details}"
+                    "the health check of this node fails, and it does not join: {details}"
                 );
             }
             Verdict::Unknown => {

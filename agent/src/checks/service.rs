@@ -19,7 +19,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use memtape_core::limits::{
-    HEALTH_ANSWER_SECONDS_MAX, HEALTH_CONNECTION_SECONDS_MAX, HEALTH_CONNECTIONS_MAX,
+    HEALTH_ANSWER_SECONDS_MAX, HEALTH_CONNECTION_SECONDS_MAX, NODE_CHECK_CONNECTIONS_MAX,
 };
 use memtape_core::policy::node_check::Verdict;
 use tokio::net::{UnixListener, UnixStream};
@@ -212,7 +212,7 @@ impl Open {
             open.retain(|connection| !connection.is_finished());
             !open.is_empty()
         });
-        if self.by_user.values().map(VecDeque::len).sum::<usize>() < HEALTH_CONNECTIONS_MAX {
+        if self.by_user.values().map(VecDeque::len).sum::<usize>() < NODE_CHECK_CONNECTIONS_MAX {
             return;
         }
         let most = self.by_user.values_mut().max_by_key(|open| open.len());
@@ -259,7 +259,7 @@ pub(crate) async fn serve<E: From<Question> + Send + 'static>(
     events: mpsc::Sender<E>,
     tally: Tally,
 ) {
-    let permits = Arc::new(Semaphore::new(HEALTH_CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(NODE_CHECK_CONNECTIONS_MAX));
     let mut open = Open::default();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -314,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn the_user_with_most_connections_makes_room() {
         let (mut open, tally) = (Open::default(), Tally::default());
-        for (user, count) in [(1, 1), (2, HEALTH_CONNECTIONS_MAX - 2), (3, 1)] {
+        for (user, count) in [(1, 1), (2, NODE_CHECK_CONNECTIONS_MAX - 2), (3, 1)] {
             for _ in 0..count {
                 let connection = tokio::spawn(std::future::pending::<()>());
                 open.by_user.entry(user).or_default().push_back(connection.abort_handle());
@@ -327,6 +327,6 @@ mod tests {
             open.by_user.entry(4).or_default().push_back(connection.abort_handle());
         }
         let counts: Vec<usize> = open.by_user.values().map(VecDeque::len).collect();
-        assert_eq!(counts, [1, HEALTH_CONNECTIONS_MAX - 7, 1, 5]);
+        assert_eq!(counts, [1, NODE_CHECK_CONNECTIONS_MAX - 7, 1, 5]);
     }
 }

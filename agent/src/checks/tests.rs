@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use memtape_core::limits::{HEALTH_CONNECTIONS_MAX, HEALTH_REQUEST_BYTES_MAX};
+use memtape_core::limits::{HEALTH_REQUEST_BYTES_MAX, NODE_CHECK_CONNECTIONS_MAX};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -200,7 +200,7 @@ async fn only_a_socket_without_a_server_is_replaced() {
 async fn a_flood_is_bounded_and_counted() {
     let served = Served::start(&[IDLE], &[IDLE]).await;
     let mut silent = Vec::new();
-    for _ in 0..HEALTH_CONNECTIONS_MAX + 8 {
+    for _ in 0..NODE_CHECK_CONNECTIONS_MAX + 8 {
         silent.push(UnixStream::connect(&served.path).await.expect("a connection"));
     }
     assert_eq!(served.ask().await.1, "healthy");

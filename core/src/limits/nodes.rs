@@ -228,7 +228,7 @@ limits! {
         "Time in which a check of the node's health is answered; NVRx waits for 60 s",
         "what is not known by then is answered as not known, and the node as healthy",
         "the answer of the check";
-    HEALTH_CONNECTIONS_MAX: usize = 64, Count, "agent",
+    NODE_CHECK_CONNECTIONS_MAX: usize = 64, Count, "agent",
         "Connections to the socket of the node's health",
         "the oldest connection of the user who has most is closed",
         "`memtape_agent_health_refused_total{reason=\"connections\"}`";

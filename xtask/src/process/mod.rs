@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A step that takes longer hangs: it is ended and fails, and its processes are named. The longest
-/// one, all tests from nothing on 2 busy cores, takes about 15 minutes.
-const STEP_TIME_MAX: Duration = Duration::from_mins(30);
+/// one, all tests from nothing on 2 cores, takes about 30 minutes.
+const STEP_TIME_MAX: Duration = Duration::from_mins(60);
 
 /// How long a step's output is waited for after its end: a process that it left behind may hold
 /// the pipe open for ever.
