@@ -89,9 +89,6 @@ fn tests(apart: &[&str]) -> Command {
     for names in apart {
         tests.args(["--skip", names]);
     }
-    // Many of them wait for a process or a timeout most of the time.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) + 1;
-    tests.env("RUST_TEST_THREADS", threads.to_string());
     // Without PyTorch half of the promises would go unchecked: that is a failure here.
     tests.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
     tests.env("MEMTAPE_TEST_S3", "1");

@@ -20,7 +20,7 @@ const JOB: &str = "remedied";
 const NODE: &str = "node-a";
 const RANKS: u32 = 2;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A job that two actions are to be seen of within a minute.
 const POLICY: &str = "[defaults]\nmode = \"act\"\nremedies = [\"gc\", \"empty-cache\"]\n\
