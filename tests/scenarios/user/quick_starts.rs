@@ -131,7 +131,8 @@ fn follow(what: &str, page: &Path, torch: &Torch) {
 
 fn imports(torch: &Torch, module: &str) -> bool {
     let asked = format!("import importlib.util as u; exit(u.find_spec('{module}') is None)");
-    let found = Command::new(&torch.python).args(["-c", &asked]).status();
+    // Alone: a folder of this name where the tests run is no module.
+    let found = Command::new(&torch.python).args(["-I", "-c", &asked]).status();
     found.is_ok_and(|status| status.success())
 }
 
