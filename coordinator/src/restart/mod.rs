@@ -22,6 +22,7 @@ use crate::restart::webhook::{Caller, Webhook};
 
 mod child;
 mod command;
+mod drain_reason;
 mod kubernetes;
 pub(crate) mod ray;
 mod slurm;

@@ -22,13 +22,11 @@ use memtape_core::policy::keep_out::may_keep_out;
 use memtape_proto::api::ActionKind;
 use tokio::time::sleep;
 
+use crate::restart::drain_reason;
 use crate::restart::ray::wire::{Answer, Gcs, GcsError, Node, State};
 use crate::restart::target::{Order, Resuming, Running, Target, outcome};
 
 mod wire;
-
-/// How the reason of a drain begins; the id of the decision follows.
-const REASON: &str = "memtape";
 
 /// Checks of a node that was drained, and the wait after each: it ends by itself.
 const CHECKS_MAX: usize = 10;
@@ -176,8 +174,7 @@ impl Drain {
         if gcs.drivers().await.map_err(NodeError::NotSeen)?.contains(&node.id) {
             return Err(NodeError::Driver(order.node.clone()));
         }
-        let reason = format!("{REASON} {}: GPU memory was not given back", order.action);
-        match gcs.drain(node, reason).await {
+        match gcs.drain(node, drain_reason::of_decision(&order.action)).await {
             Ok(Answer::Accepted) => {}
             Ok(Answer::Refused { words }) => {
                 return Err(NodeError::InUse { node: order.node.clone(), words });
@@ -256,8 +253,7 @@ impl Node {
     /// The id of the decision by which it was drained, once it has ended.
     fn decision(&self) -> Option<&str> {
         let State::Drained { reason } = &self.state else { return None };
-        let (id, _) = reason.strip_prefix(REASON)?.trim_start().split_once(':')?;
-        Some(id)
+        drain_reason::decision(reason)
     }
 
     /// What a raylet that is started again has in common with the one before.

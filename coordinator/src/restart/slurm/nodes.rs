@@ -13,13 +13,11 @@ use memtape_proto::api::ActionKind;
 
 use super::{Slurm, Unseen, is_plain_node};
 use crate::restart::child::ChildError;
+use crate::restart::drain_reason;
 use crate::restart::target::{Order, Resuming, Running, Target, outcome};
 
 /// What `sinfo` prints of a node, once for each of its partitions: name, state, reason.
 const FORMAT: &str = "--format=%N %T %E";
-
-/// How the reason of a drain begins; the id of the decision follows.
-const REASON: &str = "memtape";
 
 /// Why a node was not kept out.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +90,7 @@ impl Node {
 
     /// The id of the decision by which it is drained.
     fn decision(&self) -> Option<&str> {
-        let (id, _) = self.reason.strip_prefix(REASON)?.trim_start().split_once(':')?;
-        self.state.starts_with("drain").then_some(id)
+        drain_reason::decision(&self.reason).filter(|_| self.state.starts_with("drain"))
     }
 }
 
@@ -130,7 +127,7 @@ impl Drain {
             return Err(NodeError::TooMany(kept_out));
         }
         let name = format!("NodeName={node}");
-        let reason = format!("Reason={REASON} {}: GPU memory was not given back", order.action);
+        let reason = format!("Reason={}", drain_reason::of_decision(&order.action));
         let asked = self.0.ask("scontrol", &["update", &name, "State=DRAIN", &reason]).await;
         let ended = asked.map_err(NodeError::NotAsked)?;
         if !ended.status.success() && ended.status.code().is_some() {
