@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lines import say
+
 FEATURES, BATCH = 256, 64
 FLOATS_PER_MIB = 1 << 18
 
@@ -41,7 +43,7 @@ def main():
             torch.save({"step": start + step, "model": trained["model"].state_dict()}, partial)
             partial.rename(checkpoint)
         dist.barrier()
-        print(f"rank {rank} wrote its checkpoint after step {start + step}", flush=True)
+        say(f"rank {rank} wrote its checkpoint after step {start + step}")
 
     # Before the first allocation: what is offered later, the coordinator learns half a minute later.
     memtape.on_checkpoint(save)
@@ -57,7 +59,7 @@ def main():
         saved = torch.load(checkpoint)
         start = saved["step"]
         model.load_state_dict(saved["model"])
-    print(f"rank {rank} begins after step {start}", flush=True)
+    say(f"rank {rank} begins after step {start}")
 
     kept, step_s = [], options.step_ms / (3000 if start else 1000)
     for _ in range(start, options.steps):
@@ -68,7 +70,7 @@ def main():
         if rank == 1:
             kept.append(torch.ones(options.leak_mib * FLOATS_PER_MIB, device=device))  # LEAK
         time.sleep(max(0.0, step_s - (time.monotonic() - started)))
-    print(f"rank {rank} finished {options.steps} steps", flush=True)
+    say(f"rank {rank} finished {options.steps} steps")
     dist.destroy_process_group()
 
 

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lines import say
+
 FEATURES, BATCH = 256, 64
 FLOATS_PER_MIB = 1 << 18
 # Larger than what shares a segment with others, so that each batch has segments of its own.
@@ -55,7 +57,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if options.fault == "cycles":
         gc.disable()
-    print(f"rank {rank} begins, pid {os.getpid()}", flush=True)
+    say(f"rank {rank} begins, pid {os.getpid()}")
 
     kept = []
     for step in range(1, options.steps + 1):
@@ -75,7 +77,7 @@ def main():
         if stops.item():
             break
         time.sleep(max(0.0, options.step_ms / 1000 - (time.monotonic() - started)))
-    print(f"rank {rank} finished after step {step}, pid {os.getpid()}", flush=True)
+    say(f"rank {rank} finished after step {step}, pid {os.getpid()}")
     dist.destroy_process_group()
 
 
