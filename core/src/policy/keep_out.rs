@@ -186,45 +186,34 @@ impl Device {
     /// Takes a reading; what it shows.
     fn judge(&mut self, now_ns: u64, seen: Seen) -> Present {
         let Some(processes) = seen.processes else { return Present::Unknown(Unknown::Processes) };
+        let used_bytes = seen.used_bytes;
         let left = self.left.take();
+        if processes == 0 && (!self.was_used || self.idle_bytes.is_none()) {
+            self.was_used = false;
+            self.idle_bytes = Some(self.idle_bytes.map_or(used_bytes, |idle| idle.min(used_bytes)));
+        }
+        // Where idle memory was never seen, all of it may have been left.
+        let idle_bytes = self.idle_bytes.unwrap_or(0);
+        let held_bytes = used_bytes.saturating_sub(idle_bytes);
+        let holds_much = held_bytes > LEFT_MEMORY_BYTES_MAX;
+        self.was_used &= holds_much;
         if processes > 0 {
             let has_ranks = seen.ranks.unwrap_or(0) > 0;
-            self.was_used = has_ranks || self.was_used && !self.is_given_back(seen.used_bytes);
+            let is_after_ranks = self.was_used && !has_ranks;
+            self.was_used |= has_ranks;
             self.is_reported = false;
-            return Present::InUse { processes, is_after_ranks: self.was_used && !has_ranks };
+            return Present::InUse { processes, is_after_ranks };
         }
-        if !self.was_used {
-            let idle_bytes = self.idle_bytes.unwrap_or(seen.used_bytes).min(seen.used_bytes);
-            self.idle_bytes = Some(idle_bytes);
-            return self.without_ranks(seen.used_bytes, idle_bytes);
+        if self.was_used {
+            let since_ns = match left {
+                Some((since_ns, at_ns)) if now_ns.saturating_sub(at_ns) <= GAP_NS_MAX => since_ns,
+                _ => now_ns,
+            };
+            self.left = Some((since_ns, now_ns));
+            let seconds = now_ns.saturating_sub(since_ns) / SECOND_NS;
+            return Present::Held { held_bytes, seconds };
         }
-        let Some(idle_bytes) = self.idle_bytes else {
-            (self.was_used, self.idle_bytes) = (false, Some(seen.used_bytes));
-            return self.without_ranks(seen.used_bytes, seen.used_bytes);
-        };
-        let held_bytes = seen.used_bytes.saturating_sub(idle_bytes);
-        if self.is_given_back(seen.used_bytes) {
-            self.was_used = false;
-            return self.without_ranks(seen.used_bytes, idle_bytes);
-        }
-        let since_ns = match left {
-            Some((since_ns, seen_ns)) if now_ns.saturating_sub(seen_ns) <= GAP_NS_MAX => since_ns,
-            _ => now_ns,
-        };
-        self.left = Some((since_ns, now_ns));
-        Present::Held { held_bytes, seconds: now_ns.saturating_sub(since_ns) / SECOND_NS }
-    }
-
-    /// Does it hold little more than without processes? False where that was never seen.
-    fn is_given_back(&self, used_bytes: u64) -> bool {
-        self.idle_bytes.is_some_and(|idle| used_bytes.saturating_sub(idle) <= LEFT_MEMORY_BYTES_MAX)
-    }
-
-    /// What a reading without processes shows where no rank has computed on it since its memory was
-    /// given back.
-    fn without_ranks(&self, used_bytes: u64, idle_bytes: u64) -> Present {
-        let held_bytes = used_bytes.saturating_sub(idle_bytes);
-        if held_bytes > LEFT_MEMORY_BYTES_MAX {
+        if holds_much {
             return Present::Unknown(Unknown::NoRank { held_bytes });
         }
         // The agent may have been started after a rank had left memory.
@@ -247,31 +236,32 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Readings of one GPU, one in 10 s: GiB in use, processes, ranks. Gives the second of each
-    /// finding.
-    fn found(readings: impl IntoIterator<Item = (u64, Option<u32>, u32)>) -> alloc::vec::Vec<u64> {
+    /// GiB in use, processes and ranks.
+    type Used = (u64, Option<u32>, u32);
+
+    fn seen((used, processes, ranks): Used) -> Seen {
+        Seen { used_bytes: used * GIB, processes, ranks: processes.map(|_| ranks) }
+    }
+
+    /// Takes readings of one GPU, one in 10 s. Gives the second of each finding.
+    fn found(readings: impl IntoIterator<Item = Used>) -> alloc::vec::Vec<u64> {
         let mut node = Node::default();
         let mut found = alloc::vec::Vec::new();
-        for (index, (used, processes, ranks)) in readings.into_iter().enumerate() {
-            let ranks = processes.map(|_| ranks);
-            let seen = Seen { used_bytes: used * GIB, processes, ranks };
+        for (index, reading) in readings.into_iter().enumerate() {
             let second = index as u64 * 10;
-            let left = node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter());
+            let left = node.see(second * SECOND_NS, [("GPU-a", seen(reading))].into_iter());
             found.extend(left.map(|_| second));
         }
         found
     }
 
-    fn repeated(
-        reading: (u64, Option<u32>, u32),
-        count: usize,
-    ) -> impl Iterator<Item = (u64, Option<u32>, u32)> {
+    fn repeated(reading: Used, count: usize) -> impl Iterator<Item = Used> {
         core::iter::repeat_n(reading, count)
     }
 
-    const IDLE: (u64, Option<u32>, u32) = (1, Some(0), 0);
-    const BUSY: (u64, Option<u32>, u32) = (70, Some(1), 1);
-    const LEFT: (u64, Option<u32>, u32) = (41, Some(0), 0);
+    const IDLE: Used = (1, Some(0), 0);
+    const BUSY: Used = (70, Some(1), 1);
+    const LEFT: Used = (41, Some(0), 0);
 
     #[test]
     fn memory_that_is_not_given_back_is_found_once() {
@@ -279,9 +269,8 @@ mod tests {
         assert_eq!(found([IDLE, BUSY].into_iter().chain(repeated(LEFT, 1000))), [after]);
         let mut node = Node::default();
         let mut see = |second: u64, used: u64, count: u32| {
-            let (processes, ranks) = (Some(count), Some(count));
-            let seen = Seen { used_bytes: used * GIB, processes, ranks };
-            node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter())
+            let reading = seen((used, Some(count), count));
+            node.see(second * SECOND_NS, [("GPU-a", reading)].into_iter())
         };
         assert_eq!(see(0, 1, 0), None);
         assert_eq!(see(1, 70, 8), None);
@@ -296,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_found() {
-        let never = |readings: &[(u64, Option<u32>, u32)]| {
+        let never = |readings: &[Used]| {
             let long = readings.iter().copied().flat_map(|reading| repeated(reading, 100));
             assert_eq!(found(long), [], "{readings:?}");
         };
@@ -314,15 +303,11 @@ mod tests {
         assert_eq!(found([IDLE].into_iter().chain(short)), []);
     }
 
-    /// GiB in use, processes and ranks.
-    type Used = (u64, Option<u32>, u32);
-
     /// What is known after some readings, a second apart.
     fn present(readings: &[Used]) -> Present {
         let mut node = Node::default();
-        for (second, (used, processes, ranks)) in (0..).zip(readings.iter().copied()) {
-            let seen = Seen { used_bytes: used * GIB, processes, ranks: Some(ranks) };
-            node.see(second * SECOND_NS, [("GPU-a", seen)].into_iter());
+        for (second, reading) in (0..).zip(readings.iter().copied()) {
+            node.see(second * SECOND_NS, [("GPU-a", seen(reading))].into_iter());
         }
         let known: alloc::vec::Vec<_> = node.present().collect();
         assert_eq!(known.len(), 1, "{readings:?}");
@@ -364,11 +349,6 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_read_for_a_while_is_not_forgotten() {
         let mut node = Node::default();
-        let seen = |(used, processes, ranks): Used| Seen {
-            used_bytes: used * GIB,
-            processes,
-            ranks: Some(ranks),
-        };
         for (second, reading) in (0..).zip([Some(IDLE), Some(BUSY), None, Some(LEFT), Some(LEFT)]) {
             let gpus = reading.map(|reading| ("GPU-a", seen(reading)));
             node.see(second * SECOND_NS, gpus.into_iter());
@@ -387,11 +367,6 @@ mod tests {
     #[test]
     fn a_node_that_was_silent_proves_nothing() {
         let mut node = Node::default();
-        let seen = |(used, processes, ranks): (u64, Option<u32>, u32)| Seen {
-            used_bytes: used * GIB,
-            processes,
-            ranks: Some(ranks),
-        };
         for (second, reading) in [(0, IDLE), (1, BUSY), (2, LEFT), (200, LEFT), (201, LEFT)] {
             let gpus = [("GPU-a", seen(reading))];
             assert_eq!(node.see(second * SECOND_NS, gpus.into_iter()), None, "{second}");
