@@ -152,7 +152,7 @@ impl Config {
             ),
             (
                 self.health_socket.as_ref().is_some_and(|path| !path.is_absolute()),
-                "health_socket is no absolute path: name it as /run/memtape/health.sock",
+                "health_socket is no absolute path: name it as /run/memtape-agent/health.sock",
             ),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (

@@ -1,7 +1,7 @@
 //! The health check of the node, as the agent's logic answers it between its looks at the GPUs.
 
 use memtape_agent::testing::{Event, HealthQuestion};
-use memtape_core::limits::{HEALTH_ANSWER_SECONDS_MAX, HEALTH_GIVE_BACK_SECONDS_MAX};
+use memtape_core::limits::{NODE_CHECK_ANSWER_SECONDS_MAX, NODE_CHECK_GIVE_BACK_SECONDS_MAX};
 use memtape_core::policy::node_check::Verdict;
 
 use super::{SECOND_NS, World};
@@ -38,7 +38,7 @@ impl World {
         used_gib: u64,
         pids: &[u32],
     ) -> (Verdict, Vec<String>, u64) {
-        for second in 1..=HEALTH_ANSWER_SECONDS_MAX + 1 {
+        for second in 1..=NODE_CHECK_ANSWER_SECONDS_MAX + 1 {
             self.read(used_gib, pids);
             if let Some((verdict, details)) = question.answer() {
                 return (verdict, details, second);
@@ -83,7 +83,7 @@ fn memory_that_is_kept_fails_the_check_by_name_and_amount() {
     world.end_rank();
     let mut question = world.agent.ask_health(world.now);
     let (verdict, details, second) = world.read_until_answered(&mut question, 41, &[]);
-    assert_eq!((verdict, second), (Verdict::Failed, HEALTH_GIVE_BACK_SECONDS_MAX + 1));
+    assert_eq!((verdict, second), (Verdict::Failed, NODE_CHECK_GIVE_BACK_SECONDS_MAX + 1));
     let held = "20 s after its last process has ended, GPU-A holds 40 GiB more than before";
     assert_eq!(details, [held]);
     // The next one knows it at once, and when the memory is back the node is healthy again.
@@ -133,7 +133,7 @@ fn a_driver_that_hangs_delays_an_answer_and_prevents_none() {
         assert!(looks < 1000, "no answer");
     };
     assert_eq!(answer.0, Verdict::Unknown);
-    assert_eq!(looks, 4 * HEALTH_ANSWER_SECONDS_MAX, "a look is wanted each 250 ms");
+    assert_eq!(looks, 4 * NODE_CHECK_ANSWER_SECONDS_MAX, "a look is wanted each 250 ms");
 }
 
 /// A question whose client is gone is forgotten, and the agent looks once a second again.

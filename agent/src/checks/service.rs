@@ -19,7 +19,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use memtape_core::limits::{
-    HEALTH_ANSWER_SECONDS_MAX, HEALTH_CONNECTION_SECONDS_MAX, NODE_CHECK_CONNECTIONS_MAX,
+    NODE_CHECK_ANSWER_SECONDS_MAX, NODE_CHECK_CONNECTION_SECONDS_MAX, NODE_CHECK_CONNECTIONS_MAX,
 };
 use memtape_core::policy::node_check::Verdict;
 use tokio::net::{UnixListener, UnixStream};
@@ -49,10 +49,10 @@ const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Time for a connection.
-const CONNECTION_TIME_MAX: Duration = Duration::from_secs(HEALTH_CONNECTION_SECONDS_MAX);
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(NODE_CHECK_CONNECTION_SECONDS_MAX);
 
 /// Time for the agent's loop to answer, a little more than it takes at most.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(HEALTH_ANSWER_SECONDS_MAX + 5);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(NODE_CHECK_ANSWER_SECONDS_MAX + 5);
 
 /// Bytes of the headers of a request.
 const HEADER_BYTES_MAX: u32 = 16 << 10;

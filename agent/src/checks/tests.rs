@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use memtape_core::limits::{HEALTH_REQUEST_BYTES_MAX, NODE_CHECK_CONNECTIONS_MAX};
+use memtape_core::limits::{NODE_CHECK_CONNECTIONS_MAX, NODE_CHECK_REQUEST_BYTES_MAX};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -207,7 +207,7 @@ async fn a_flood_is_bounded_and_counted() {
     assert!(served.tally.counts().connections >= 9, "{:?}", served.tally.counts());
     drop(silent);
 
-    let long = "x".repeat(HEALTH_REQUEST_BYTES_MAX);
+    let long = "x".repeat(NODE_CHECK_REQUEST_BYTES_MAX);
     let status = ask(channel(&served.path), &[&long]).await.expect_err("too large");
     assert_eq!(status.code(), tonic::Code::OutOfRange, "{status}");
     assert_eq!(served.tally.counts().requests, 1);

@@ -5,7 +5,7 @@
 //! healthy there, and `verdict` and `details` say so. What a request asks for is ignored: its
 //! options are those of NVIDIA's own service.
 
-use memtape_core::limits::HEALTH_REQUEST_BYTES_MAX;
+use memtape_core::limits::NODE_CHECK_REQUEST_BYTES_MAX;
 use memtape_core::policy::node_check::Verdict;
 use memtape_proto::nvhcd::health_check_service_server::{
     HealthCheckService, HealthCheckServiceServer,
@@ -50,7 +50,8 @@ pub(super) fn server<A: Ask>(
 + Send
 + Sync
 + 'static {
-    HealthCheckServiceServer::new(Service(ask)).max_decoding_message_size(HEALTH_REQUEST_BYTES_MAX)
+    HealthCheckServiceServer::new(Service(ask))
+        .max_decoding_message_size(NODE_CHECK_REQUEST_BYTES_MAX)
 }
 
 #[tonic::async_trait]

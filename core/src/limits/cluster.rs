@@ -245,8 +245,7 @@ limits! {
         "it is not read, and nothing is restarted",
         "the list of actions";
     RAY_ANSWER_BYTES_MAX: usize = 16 << 20, Bytes, "coordinator",
-        "An answer of a Ray cluster, with its nodes, of which it remembers up to 1,000 that have \
-         ended",
+        "An answer of a Ray cluster, with its nodes; it remembers 1,000 that have ended",
         "it is not read, and no node is drained",
         "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",

@@ -219,12 +219,12 @@ limits! {
         "Agent-initiated captures that the spool keeps",
         "the oldest is dropped",
         "`memtape_losses_total{reason=\"spooled_facts\"}`";
-    HEALTH_GIVE_BACK_SECONDS_MAX: u64 = 20, Seconds, "agent",
+    NODE_CHECK_GIVE_BACK_SECONDS_MAX: u64 = 20, Seconds, "agent",
         "Time that a check of the node's health leaves a GPU to give memory back after its last \
          process has ended, and processes that are no ranks to end",
         "the check fails for memory that is not given back; what other processes hold is not known",
         "the answer of the check";
-    HEALTH_ANSWER_SECONDS_MAX: u64 = 45, Seconds, "agent",
+    NODE_CHECK_ANSWER_SECONDS_MAX: u64 = 45, Seconds, "agent",
         "Time in which a check of the node's health is answered; NVRx waits for 60 s",
         "what is not known by then is answered as not known, and the node as healthy",
         "the answer of the check";
@@ -232,11 +232,11 @@ limits! {
         "Connections to the socket of the node's health",
         "the oldest connection of the user who has most is closed",
         "`memtape_agent_health_refused_total{reason=\"connections\"}`";
-    HEALTH_CONNECTION_SECONDS_MAX: u64 = 60, Seconds, "agent",
+    NODE_CHECK_CONNECTION_SECONDS_MAX: u64 = 60, Seconds, "agent",
         "Time for which a connection to that socket is open",
         "it is closed",
         "`memtape_agent_health_refused_total{reason=\"late\"}`";
-    HEALTH_REQUEST_BYTES_MAX: usize = 4096, Bytes, "agent",
+    NODE_CHECK_REQUEST_BYTES_MAX: usize = 4096, Bytes, "agent",
         "A request for a check of the node's health",
         "it is refused, and NVRx takes the node as healthy",
         "`memtape_agent_health_refused_total{reason=\"request\"}`, NVRx' log";

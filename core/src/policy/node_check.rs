@@ -3,7 +3,7 @@
 //! A launcher asks right after its workers have ended, and waits for the answer before it starts
 //! others. The driver may take seconds to give memory back, so a reading from before the question
 //! proves nothing, and memory that is held fails the check only after a while
-//! ([`HEALTH_GIVE_BACK_SECONDS_MAX`]). What cannot be known is answered as such, never as a
+//! ([`NODE_CHECK_GIVE_BACK_SECONDS_MAX`]). What cannot be known is answered as such, never as a
 //! failure: a launcher that is refused gives its node up.
 //!
 //! What is known of a GPU is decided in [`super::keep_out`]. This file reads no GPU and waits for
@@ -14,7 +14,7 @@ use alloc::string::{String, ToString};
 
 use super::keep_out::{Left, Node, Present, Unknown};
 use crate::diagnosis::bytes;
-use crate::limits::{HEALTH_ANSWER_SECONDS_MAX, HEALTH_GIVE_BACK_SECONDS_MAX};
+use crate::limits::{NODE_CHECK_ANSWER_SECONDS_MAX, NODE_CHECK_GIVE_BACK_SECONDS_MAX};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -53,7 +53,7 @@ enum Opinion {
 /// The answer to a question, from what is known of the GPUs; none while it waits for more.
 pub fn verdict(asked_ns: u64, now_ns: u64, readings: Readings, node: &Node) -> Option<Verdict> {
     let waited = now_ns.saturating_sub(asked_ns) / SECOND_NS;
-    let is_last = waited >= HEALTH_ANSWER_SECONDS_MAX;
+    let is_last = waited >= NODE_CHECK_ANSWER_SECONDS_MAX;
     match readings {
         Readings::Absent => return Some(Verdict::Unknown),
         Readings::Awaited => return is_last.then_some(Verdict::Unknown),
@@ -73,14 +73,12 @@ pub fn verdict(asked_ns: u64, now_ns: u64, readings: Readings, node: &Node) -> O
 /// `waited` seconds after the question.
 fn opinion(present: Present, waited: u64) -> Opinion {
     match present {
-        Present::Held { seconds, .. } if seconds >= HEALTH_GIVE_BACK_SECONDS_MAX => Opinion::Failed,
+        Present::Held { seconds, .. } if seconds >= NODE_CHECK_GIVE_BACK_SECONDS_MAX => {
+            Opinion::Failed
+        }
         Present::Held { .. } => Opinion::Wait,
         Present::InUse { is_after_ranks: true, .. } => {
-            if waited < HEALTH_GIVE_BACK_SECONDS_MAX {
-                Opinion::Wait
-            } else {
-                Opinion::Unknown
-            }
+            if waited < NODE_CHECK_GIVE_BACK_SECONDS_MAX { Opinion::Wait } else { Opinion::Unknown }
         }
         Present::Unknown(_) => Opinion::Unknown,
         Present::InUse { is_after_ranks: false, .. } | Present::Idle { .. } => Opinion::Sound,
@@ -176,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_check_fails_only_for_memory_that_is_not_given_back_for_long() {
-        let grace = HEALTH_GIVE_BACK_SECONDS_MAX;
+        let grace = NODE_CHECK_GIVE_BACK_SECONDS_MAX;
         let check = |before: &[_], after: &[_], expected| {
             assert_eq!(answer(before, after), expected, "{before:?} {after:?}");
         };
@@ -191,7 +189,7 @@ mod tests {
         check(&[IDLE, BUSY], &[OTHER, OTHER, OTHER, LEFT], (Verdict::Failed, 4 + grace));
         check(&[IDLE, BUSY], &[OTHER, OTHER, IDLE], (Verdict::Healthy, 3));
         check(&[IDLE, BUSY], &[OTHER], (Verdict::Unknown, grace));
-        // A process of which no rank was seen keeps no launcher waiting.
+        // No rank was seen on it: a launcher does not wait for its process.
         check(&[IDLE, OTHER], &[OTHER], (Verdict::Healthy, 1));
         check(&[IDLE, OTHER], &[LEFT], (Verdict::Unknown, 1));
         check(&[BUSY], &[LEFT], (Verdict::Unknown, 1));
@@ -209,7 +207,7 @@ mod tests {
     #[test]
     fn what_the_driver_does_not_say_is_not_known() {
         let node = Node::default();
-        let last = HEALTH_ANSWER_SECONDS_MAX * SECOND_NS;
+        let last = NODE_CHECK_ANSWER_SECONDS_MAX * SECOND_NS;
         let unknown = Some(Verdict::Unknown);
         assert_eq!(verdict(0, 0, Readings::Absent, &node), unknown);
         assert_eq!(verdict(0, last - 1, Readings::Awaited, &node), None);
@@ -255,14 +253,14 @@ mod tests {
             after in proptest::collection::vec(reading(), 1..50),
         ) {
             let (verdict, second) = answer(&before, &after);
-            prop_assert!(second <= HEALTH_ANSWER_SECONDS_MAX, "{second} s");
+            prop_assert!(second <= NODE_CHECK_ANSWER_SECONDS_MAX, "{second} s");
             if verdict == Verdict::Failed {
                 let last = *after.last().expect("one");
                 let asked = after.iter().copied().chain(core::iter::repeat(last));
                 let all: Vec<_> =
                     before.iter().copied().chain(asked.take(second as usize)).collect();
                 // One in each second but that of the question.
-                let count = HEALTH_GIVE_BACK_SECONDS_MAX as usize;
+                let count = NODE_CHECK_GIVE_BACK_SECONDS_MAX as usize;
                 prop_assert!(all.len() > count);
                 let (earlier, held) = all.split_at(all.len() - count);
                 let is_held = |(used, processes, _): &(u64, Option<u32>, u32)| {
