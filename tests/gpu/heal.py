@@ -110,7 +110,6 @@ def finish(job, log, seconds=CASE_S):
 
 
 def numbers(said, text):
-    # Ranks write to one pipe: two of their lines can come as one.
     return [int(each) for line in said for each in re.findall(f"{text}(\\d+)", line)]
 
 
