@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::str::FromStr;
@@ -121,7 +122,7 @@ optional_fields! {
     LevelsText {
         reserved_percent: ReservedPercent,
         fragmentation_percent: FragmentationPercent,
-        retries_per_minute: u32,
+        retries_per_minute: NonZeroU32,
     }
 }
 
@@ -184,7 +185,7 @@ impl TryFrom<u32> for FragmentationPercent {
 #[serde(deny_unknown_fields)]
 struct BudgetText {
     restarts: u32,
-    within: Text<Time>,
+    within: Text<Window>,
 }
 
 /// How many actions with one remedy inside the ranks there may be within a time.
@@ -192,7 +193,7 @@ struct BudgetText {
 #[serde(deny_unknown_fields)]
 struct ActionsText {
     actions: u32,
-    within: Text<Time>,
+    within: Text<Window>,
 }
 
 impl TermsText {
@@ -207,7 +208,10 @@ impl TermsText {
                 .fragmentation_percent
                 .map(|percent| percent.0)
                 .or(default.levels.fragmentation_percent),
-            retries_per_minute: levels.retries_per_minute.or(default.levels.retries_per_minute),
+            retries_per_minute: levels
+                .retries_per_minute
+                .map(NonZeroU32::get)
+                .or(default.levels.retries_per_minute),
         });
         Terms {
             mode: mode.map_or(default.mode, |mode| mode.0),
@@ -289,6 +293,20 @@ impl Readable for Time {
 
     fn expected() -> String {
         "a time such as 90s, 30m or 24h".to_string()
+    }
+}
+
+/// The window of a budget, in nanoseconds: one without length would hold no restart.
+#[derive(Clone, Copy, Debug)]
+struct Window(u64);
+
+impl Readable for Window {
+    fn read(text: &str) -> Option<Self> {
+        Time::read(text).filter(|time| time.0 > 0).map(|time| Self(time.0))
+    }
+
+    fn expected() -> String {
+        "a time of more than 0, such as 30m or 24h".to_string()
     }
 }
 
@@ -442,6 +460,9 @@ mod tests {
         check(&level("fragmentation-percent = 30"), "line 2: ", "more than 100");
         check("[budgets]\njob = { restarts = -1, within = \"1h\" }\n", "line 2: ", "u32");
         check("[budgets]\njob = { restarts = 1 }\n", "line 2: ", "within");
+        let endless = "[budgets]\njob = { restarts = 1, within = \"0s\" }\n";
+        check(endless, "line 2: ", "more than 0");
+        check(&level("retries-per-minute = 0"), "line 2: ", "nonzero");
         let inside = "[budgets.inside]\njob = { restarts = 1, within = \"1h\" }\n";
         check(inside, "line 2: ", "unknown field `restarts`");
         check("[rules]\n", "line 1: ", "unknown field `rules`");
@@ -450,6 +471,7 @@ mod tests {
         let both = rule("act") + &rule("off");
         check(&both, "line 4: ", "contradicts the rule in line 1");
         check(&("[[rule]]\n".to_string() + &rule("act")), "line 2: ", "never decides");
+        check("[[rule]]\nclasses = []\n", "line 1: ", "no jobs, or no classes");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Rules: which terms hold for which jobs and classes. The first rule that fits decides.
 //!
-//! A rule that can never decide, because an earlier one has all of its jobs and classes, is a
+//! A rule that can never decide, because earlier ones have all of its jobs and classes, is a
 //! mistake that is found at the start. The text of a policy file is not read here.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::slice;
 
 use super::terms::Terms;
 use crate::diagnosis::Class;
@@ -36,16 +37,22 @@ pub enum RuleError {
         /// Line of the earlier one.
         earlier: usize,
     },
-    /// An earlier rule has all that this one has.
+    /// Earlier rules have all that this one has.
     #[error(
-        "line {line}: this rule never decides: the rule in line {earlier} has all of its jobs and \
-         classes; put the narrower rule first"
+        "line {line}: this rule never decides: the rules down to line {earlier} have all of its \
+         jobs and classes; put the narrower rule first"
     )]
     NeverDecides {
         /// Line of the rule.
         line: usize,
-        /// Line of the earlier one.
+        /// Line of the last of the earlier ones.
         earlier: usize,
+    },
+    /// A rule has no jobs or no classes.
+    #[error("line {line}: this rule never decides: it names no jobs, or no classes")]
+    Empty {
+        /// Line of the rule.
+        line: usize,
     },
 }
 
@@ -54,10 +61,15 @@ impl Rule {
         self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job))
     }
 
-    fn covers(&self, other: &Self) -> bool {
-        let covers = |it: &Pattern| self.jobs.iter().any(|pattern| pattern.has(&it.0));
-        other.jobs.iter().all(covers)
-            && other.classes.iter().all(|class| self.classes.contains(class))
+    /// Line of the last of the earlier rules that together have all jobs and classes of this one;
+    /// none where they do not.
+    fn covered_by(&self, earlier: &[Self]) -> Option<usize> {
+        let of_job = |job| self.classes.iter().map(move |class| (job, *class));
+        let first = |(job, class): (&Pattern, Class)| {
+            earlier.iter().find(|rule| rule.has(&job.0, class)).map(|rule| rule.line)
+        };
+        let mut lines = self.jobs.iter().flat_map(of_job).map(first);
+        lines.try_fold(0, |last, line| Some(line?.max(last)))
     }
 }
 
@@ -72,13 +84,17 @@ impl Rules {
     /// The first rule that can never decide.
     pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
         for (at, rule) in rules.iter().enumerate() {
-            let earlier = rules.iter().take(at).find(|earlier| earlier.covers(rule));
-            if let Some(covering) = earlier {
-                let (line, earlier) = (rule.line, covering.line);
-                return Err(match rule.covers(covering) {
-                    true => RuleError::Contradicts { line, earlier },
-                    false => RuleError::NeverDecides { line, earlier },
-                });
+            let (line, before) = (rule.line, &rules[..at]);
+            if rule.jobs.is_empty() || rule.classes.is_empty() {
+                return Err(RuleError::Empty { line });
+            }
+            let covers =
+                |one: &Rule, other: &Rule| other.covered_by(slice::from_ref(one)).is_some();
+            if let Some(same) = before.iter().find(|it| covers(it, rule) && covers(rule, it)) {
+                return Err(RuleError::Contradicts { line, earlier: same.line });
+            }
+            if let Some(earlier) = rule.covered_by(before) {
+                return Err(RuleError::NeverDecides { line, earlier });
             }
         }
         Ok(Self(rules))
@@ -158,6 +174,15 @@ mod tests {
         check(rule(1, &["b", "a"], &leak), rule(5, &["a", "b"], &leak), same);
         check(rule(1, &["a*"], all), rule(5, &["*"], all), None);
         check(rule(1, &["a"], &leak), rule(5, &["a"], all), None);
+        let empty = Some(RuleError::Empty { line: 5 });
+        check(rule(1, &["a"], all), rule(5, &[], all), empty);
+        check(rule(1, &["a"], all), rule(5, &["b"], &[]), empty);
+        // Two that together have all of a third.
+        let (some, others) = all.split_at(2);
+        let rules = |last: Rule| vec![rule(1, &["*"], some), rule(3, &["a*", "b"], others), last];
+        let never = RuleError::NeverDecides { line: 5, earlier: 3 };
+        assert_eq!(Rules::new(rules(rule(5, &["ab", "b"], all))), Err(never));
+        assert!(Rules::new(rules(rule(5, &["b", "c"], all))).is_ok());
     }
 
     proptest! {
