@@ -4,8 +4,9 @@
 //! A restart counts from the moment of its decision. One that was surely not made is given back:
 //! when its target refused it, it is tried again after a wait that doubles, and in each window as
 //! many tries may be refused as restarts may be made. So neither a false alarm about all jobs nor a
-//! target that always fails restarts, or tries, more than the budgets. This file does not know why
-//! a restart is asked for.
+//! target that always fails restarts, or tries, more than the budgets. A dry run counts for dry
+//! runs alone: what is only shown keeps nothing from being done. This file does not know why a
+//! restart is asked for.
 
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -166,9 +167,15 @@ impl Budgets {
         }
     }
 
+    /// The restarts that count for this one.
+    fn counted_for(&self, restart: &Restart<'_>) -> impl Iterator<Item = &Known> {
+        let is_dry_run = restart.is_dry_run;
+        self.known.iter().filter(move |known| is_dry_run || !known.is_dry_run)
+    }
+
     /// The objection that follows from the job's last restart.
     fn too_soon(&self, now_ns: u64, restart: &Restart<'_>) -> Option<Objection> {
-        let of_job = || self.known.iter().filter(|known| known.job == restart.job);
+        let of_job = || self.counted_for(restart).filter(|known| known.job == restart.job);
         let Limits { cooldown_ns, retry_ns, job, .. } = &self.limits;
         let made = of_job().filter(|known| known.progress != Progress::Refused);
         if let Some(last) = made.max_by_key(|known| known.at_ns) {
@@ -206,7 +213,7 @@ impl Budgets {
         let of_scopes =
             scopes.into_iter().find_map(|(scope, Budget { restarts_max, window_ns })| {
                 let (mut made, mut refused) = (0, 0);
-                for known in self.known.iter().filter(|known| {
+                for known in self.counted_for(restart).filter(|known| {
                     is_within(known.at_ns, now_ns, window_ns)
                         && match scope {
                             Scope::Job => known.job == restart.job,
@@ -247,7 +254,7 @@ impl Budgets {
     /// A budget of several owners, as far as one of them is concerned.
     fn rest(&self, now_ns: u64, budget: Budget, restart: &Restart<'_>) -> Budget {
         let Budget { restarts_max, window_ns } = budget;
-        let had_one = self.known.iter().any(|known| {
+        let had_one = self.counted_for(restart).any(|known| {
             key(known.owner.as_ref()) == key(restart.owner)
                 && is_within(known.at_ns, now_ns, window_ns)
         });

@@ -90,6 +90,7 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         owner,
         node: "",
         is_agreed: true,
+        is_current: true,
         attempt: 0,
         serial: 0,
         incident: "inc-1",
@@ -100,6 +101,7 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         ended: false,
         observed: None,
         offers: Offers::default(),
+        proof_in_ns: None,
         levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
@@ -238,6 +240,31 @@ proptest! {
             prop_assert_eq!(done, shown);
         }
     }
+}
+
+/// What is only shown keeps nothing from being done, and what is done is not shown again.
+#[test]
+fn dry_runs_count_for_dry_runs_alone() {
+    let budget = |restarts_max| Budget { restarts_max, window_ns: 100 };
+    let limits = Limits {
+        job: budget(2),
+        owner: budget(2),
+        cluster: budget(2),
+        cooldown_ns: 10,
+        retry_ns: 0,
+    };
+    let of = |is_dry_run| Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run };
+    let mut budgets = Budgets::new(limits);
+    for at_ns in [1_000, 1_020] {
+        budgets.add(at_ns, at_ns, &of(true), Progress::Made);
+    }
+    assert!(matches!(budgets.objection(1_021, &of(true)), Some(Objection::CoolDown { .. })));
+    assert!(matches!(budgets.objection(1_040, &of(true)), Some(Objection::BudgetSpent { .. })));
+    assert_eq!(budgets.objection(1_021, &of(false)), None);
+    budgets.add(1_021, 1_021, &of(false), Progress::Made);
+    assert!(matches!(budgets.objection(1_022, &of(false)), Some(Objection::CoolDown { .. })));
+    // Both count for a dry run, which shows what would be done beside them.
+    assert!(matches!(budgets.objection(1_025, &of(true)), Some(Objection::CoolDown { .. })));
 }
 
 /// Budgets without end are bounded by what is remembered.

@@ -118,10 +118,6 @@ impl Actions {
         let left = taking_up::Left::new(now, clock, &mut records, store);
         let mut policy = Policy::new(config.policy.clone());
         for (action, progress) in counted(&records) {
-            // What was only shown spends nothing of what is really done.
-            if action.dry_run && policy.settings().acts() {
-                continue;
-            }
             let of = Restart {
                 job: &action.job,
                 owner: action.owner.as_ref(),
@@ -346,7 +342,11 @@ impl Actions {
         let now_ns = observing::now_ns(self.clock, context.now);
         let known = self.actions.iter_mut().rev().find(|record| record.id == action);
         let Some(record) = known else { return };
+        let before = record.lifecycle.clone();
         let next = record.lifecycle.handle(now_ns, event);
+        if next == Next::Nothing && record.lifecycle == before {
+            return;
+        }
         let outcome = &record.lifecycle.outcome;
         let is_ended = outcome.progress() != Progress::UnderWay;
         if matches!(outcome, Outcome::Failed { .. } | Outcome::Refused { .. }) {
