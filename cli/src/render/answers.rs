@@ -113,7 +113,9 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
 pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
     let row = |action: &Action| {
         let of = if action.node.is_empty() { &action.job } else { &action.node };
-        let texts = [&action.proof, &action.outcome, &action.why];
+        // A dry run has no other outcome than that it is one, and its decision says so.
+        let outcome = if action.dry_run { &action.why } else { &action.outcome };
+        let texts = [&action.proof, outcome, &action.why];
         let what = texts.into_iter().find(|text| !text.is_empty());
         vec![
             action.id.clone(),

@@ -76,7 +76,7 @@ impl Display for Outcome {
         match self {
             Self::Nothing => Ok(()),
             Self::DryRun => formatter.write_str("not run: dry run"),
-            Self::NoTarget => formatter.write_str("no hook is configured"),
+            Self::NoTarget => formatter.write_str("no restart target is configured"),
             Self::Waiting { capture } => write!(formatter, "waiting for capture {capture}"),
             Self::AtStep { step } => write!(formatter, "all ranks act at step {step}"),
             Self::Lost => formatter

@@ -103,7 +103,7 @@ fn a_dry_run_and_a_missing_target_change_no_node() {
     for (config, expected) in [
         (config(Mode::DryRun, true), "would keep node out gpu-1: not run: dry run"),
         (config(Mode::DryRun, false), "would keep node out gpu-1: not run: dry run"),
-        (config(Mode::Act, false), "keep node out gpu-1: no hook is configured"),
+        (config(Mode::Act, false), "keep node out gpu-1: no restart target is configured"),
     ] {
         let mut out = keep_out(&config, 0, Vec::new());
         let (stored, started) = asked(leave_memory(&mut out, "gpu-1", 0));
