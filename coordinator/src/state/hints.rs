@@ -205,9 +205,5 @@ fn against(before: &Attempt, after: &Attempt) -> Option<Against> {
 
 /// How an attempt has gone; its steps are in the store.
 fn outcome(attempt: &Attempt) -> Outcome {
-    Outcome {
-        steps: 0,
-        has_failed_request: attempt.ranks.values().any(|rank| rank.failures().0 > 0),
-        ended: ended(attempt),
-    }
+    Outcome { steps: 0, has_failed_request: attempt.has_failed_request(), ended: ended(attempt) }
 }

@@ -92,6 +92,34 @@ async fn a_restart_has_a_verdict_when_the_next_attempt_shows_it() {
     running.stop().await;
 }
 
+/// A failed `cudaMalloc` that PyTorch survives in the next attempt is no end of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_in_the_next_attempt_is_not_out_of_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path(), "data", "true")).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    restart(&running, |action| action["outcome"] == "done").await;
+    exit(&agent, &JOB, step).await;
+    let next = Job { attempt: 1, run: 2, ..JOB };
+    agent.announce(&next).await;
+    agent.train(&next, 1..=1).await;
+    let retried = |rank| {
+        let mut report = Agent::rank_report(&next, rank, 2);
+        report.totals.iter_mut().for_each(|totals| totals.malloc_failures = 3);
+        report
+    };
+    agent.report((0..next.ranks).map(retried).collect()).await;
+    agent.settle().await;
+    // The first step is seen before the twentieth comes.
+    sleep(Duration::from_millis(1_500)).await;
+    agent.train(&next, 3..=40).await;
+    let action = restart(&running, |action| action["verdict"] != "").await;
+    assert_eq!(action["verdict"], "helped", "{action:#}");
+    running.stop().await;
+}
+
 /// The coordinator is killed while its target runs: the next one does not ask again, and sees by
 /// the next attempt what came of it.
 #[tokio::test(flavor = "multi_thread")]

@@ -44,11 +44,10 @@ impl Actions {
             .map(ActionRecord::decision_key)
             .collect();
         for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
-            let Some(observation) = &mut record.lifecycle.observation else { continue };
-            let before = observation.clone();
+            let before = record.lifecycle.observation.clone();
             let job = Observed { jobs, job: &record.job };
-            record.lifecycle.verdict = observation.look(now_ns, &job);
-            if let Some(verdict) = &record.lifecycle.verdict {
+            if let Some(verdict) = record.lifecycle.look(now_ns, &job).cloned() {
+                let verdict = &verdict;
                 if let Named::Known(kind) = record.kind {
                     context.push(Effect::Prove { kind, verdict: verdict.into() });
                 }
@@ -65,7 +64,7 @@ impl Actions {
                 if let Some(proof) = record.proof() {
                     self.policy.prove(&proof);
                 }
-            } else if before == *observation {
+            } else if before == record.lifecycle.observation {
                 continue;
             }
             changes.put(&*record);
@@ -108,7 +107,7 @@ impl action::Job for Observed<'_> {
             step: of_rank.map_or(0, |rank| rank.step),
             memory: of_rank.and_then(|rank| memory(rank, of.device)),
             line: of_rank.zip(of.line).and_then(|(rank, line)| held(rank, of.device, line)),
-            has_failed_request: attempt.ranks.values().any(|rank| rank.failed_ns.is_some()),
+            has_failed_request: attempt.has_failed_request(),
             ended: ended(attempt),
         })
     }

@@ -187,6 +187,12 @@ impl Attempt {
         self.record.world_size.max(u32::try_from(self.ranks.len()).unwrap_or(u32::MAX))
     }
 
+    /// Has a request for memory failed for good on one of its ranks? One that PyTorch has tried
+    /// again with success has not.
+    pub(crate) fn has_failed_request(&self) -> bool {
+        self.ranks.values().any(|rank| rank.failures().0 > 0)
+    }
+
     pub(crate) fn ranks_here(&self) -> usize {
         self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
     }
