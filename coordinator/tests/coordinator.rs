@@ -26,7 +26,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::Code;
 
-const JOB: Job = Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1 };
+const JOB: Job =
+    Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1, device_mib: 8192 };
 
 /// Steps after which the leak has been found, whatever the detector's settings.
 const FOUND_BY: u64 = 400;

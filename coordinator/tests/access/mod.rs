@@ -37,8 +37,10 @@ names = ["spiffe://memtape/user/olga"]
 uids = [1000]
 "#;
 
-const JOB: Job = Job { name: "alices-job", attempt: 0, ranks: 2, leaking: None, run: 1 };
-const OTHER: Job = Job { name: "bobs-secret", attempt: 0, ranks: 2, leaking: None, run: 2 };
+const JOB: Job =
+    Job { name: "alices-job", attempt: 0, ranks: 2, leaking: None, run: 1, device_mib: 8192 };
+const OTHER: Job =
+    Job { name: "bobs-secret", attempt: 0, ranks: 2, leaking: None, run: 2, device_mib: 8192 };
 
 /// A cluster with certificates.
 struct Cluster {

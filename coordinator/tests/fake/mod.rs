@@ -104,6 +104,8 @@ pub(crate) struct Job {
     pub(crate) leaking: Option<u32>,
     /// Told apart by this: every run has tapes of its own.
     pub(crate) run: u32,
+    /// Size of each device.
+    pub(crate) device_mib: u64,
 }
 
 pub(crate) const LEAK_BEGINS: u64 = 100;
@@ -164,7 +166,7 @@ impl Job {
             reserved: 4096 * MIB,
             peak_allocated: floor + 300 * MIB,
             blocks: 20 + self.leaked_blocks(rank, step),
-            device_bytes: 8192 * MIB,
+            device_bytes: self.device_mib * MIB,
             process_bytes: Some(4300 * MIB),
             ..v1::DeviceTotals::default()
         };
@@ -208,7 +210,7 @@ impl Job {
             uuid: format!("GPU-{rank}"),
             allocated: self.floor(rank, step),
             reserved: 4096 * MIB,
-            device_bytes: 8192 * MIB,
+            device_bytes: self.device_mib * MIB,
             blocks: Some(blocks),
             before: if before_step > 0 { before } else { Vec::new() },
             complete: true,

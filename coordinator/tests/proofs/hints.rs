@@ -23,7 +23,14 @@ struct Attempt {
 
 impl Attempt {
     fn job(&self) -> Job {
-        Job { name: "train", attempt: self.number, ranks: 2, leaking: None, run: self.number + 1 }
+        Job {
+            name: "train",
+            attempt: self.number,
+            ranks: 2,
+            leaking: None,
+            run: self.number + 1,
+            device_mib: 8192,
+        }
     }
 
     /// Announces its ranks, and reports steps up to one.

@@ -11,7 +11,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use super::{Gain, Observation, Verdict};
+use super::{Gain, Job, Observation, Verdict};
 use crate::limits::CHECKPOINT_CALLS_MAX;
 use crate::policy::Outcome;
 use crate::policy::remedy::Remedy;
@@ -161,6 +161,16 @@ impl Lifecycle {
         }
     }
 
+    /// Looks at the job for a verdict; none until there is one. What is still called for inside the
+    /// ranks has none: it can be taken back.
+    pub fn look(&mut self, now_ns: u64, job: &impl Job) -> Option<&Verdict> {
+        let verdict = self.observation.as_mut()?.look(now_ns, job)?;
+        if matches!(self.outcome, Outcome::AtStep { .. }) {
+            return None;
+        }
+        Some(self.verdict.insert(verdict))
+    }
+
     /// True when it was asked for and has no verdict yet.
     pub fn is_observed(&self) -> bool {
         let asked_ns = self.observation.as_ref().and_then(|observation| observation.asked_ns);
@@ -186,7 +196,13 @@ impl Lifecycle {
 
     /// The evidence is there.
     fn prepared(&mut self, now_ns: u64, step: Option<u64>) -> Next {
-        let Some(step) = step else { return self.ask(now_ns) };
+        let Some(step) = step else {
+            let why = "no step is known at which all ranks can act".to_string();
+            return match self.remedy.is_inside() {
+                true => self.end(Outcome::Refused { why }),
+                false => self.ask(now_ns),
+            };
+        };
         self.outcome = Outcome::AtStep { step };
         self.calls += 1;
         match self.remedy.is_inside() {
@@ -244,6 +260,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::action::{Seen, Subject};
     use crate::policy::budgets::Progress;
 
     fn begin(remedy: Remedy, capture: Option<&str>, step: Option<u64>) -> (Lifecycle, Next) {
@@ -349,6 +366,44 @@ mod tests {
         check(&begin(Remedy::Gc, None, Some(7)).0, Outcome::Interrupted, true);
     }
 
+    #[test]
+    fn a_remedy_inside_the_ranks_needs_a_step() {
+        let (gc, next) = begin(Remedy::Gc, None, None);
+        assert_eq!((next, gc.is_observed()), (Next::Nothing, false));
+        assert_eq!(gc.outcome.to_string(), "no step is known at which all ranks can act");
+        // A restart needs none.
+        assert_eq!(begin(Remedy::Restart, None, None).1, Next::AskTarget);
+    }
+
+    /// A job whose only rank has made many steps.
+    struct Running;
+
+    impl Job for Running {
+        fn is_over(&self, _serial: u32) -> bool {
+            false
+        }
+
+        fn attempt(&self, serial: u32, _of: Subject<'_>) -> Option<Seen> {
+            Some(Seen { serial, step: 100, ..Seen::default() })
+        }
+
+        fn successor(&self, _serial: u32, _of: Subject<'_>) -> Option<Seen> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_not_over_has_no_verdict() {
+        let (mut gc, _) = begin(Remedy::Gc, None, Some(7));
+        assert_eq!(gc.look(1, &Running), None);
+        let mut taken_back = gc.clone();
+        taken_back.handle(2, called(refused()));
+        assert_eq!(taken_back.look(3, &Running), None);
+        assert_eq!(taken_back.verdict, None);
+        gc.handle(2, called(finished()));
+        assert!(matches!(gc.look(3, &Running), Some(Verdict::Unknown(_))));
+    }
+
     proptest! {
         /// Whatever happens, and however often the coordinator is killed between storing a change
         /// and doing what follows from it, a target is asked at most once, or for the same call
@@ -362,7 +417,6 @@ mod tests {
             events in prop::collection::vec((0_usize..8, any::<bool>()), 0..24),
         ) {
             let remedy = if is_inside { Remedy::Gc } else { Remedy::Restart };
-            let step = step.or(is_inside.then_some(3));
             let (mut lifecycle, first) = begin(remedy, has_capture.then_some("cap-1"), step);
             let kinds = [
                 Event::CaptureClosed { step },

@@ -4,8 +4,8 @@
 //! The proof of a restart is the job's next attempt: an attempt with a greater number than the one
 //! that was acted on. It may have begun before the target reported its end, and while no
 //! coordinator ran, so nothing here depends on what the target said. An attempt that makes
-//! [`PROOF_STEPS`] steps is measured: the lowest of its per-step minima against that of the
-//! last step before. The time is passed in; nothing here knows jobs, stores or targets.
+//! [`PROOF_STEPS`] steps is measured: the memory of its newest step against that of the last step
+//! before. The time is passed in; nothing here knows jobs, stores or targets.
 
 use super::verdict::{Measure, Memory, Verdict, Why};
 use crate::limits::{ACTION_RETURN_SECONDS_MAX, ACTION_STEPS_SECONDS_MAX};

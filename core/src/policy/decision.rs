@@ -57,8 +57,18 @@ pub enum Objection {
         /// The remedy.
         remedy: Remedy,
     },
-    /// Memory fails already, and the remedy takes steps to be proven.
+    /// No step is known at which all ranks can act.
+    NoStep {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// Memory fails already, or before the steps are made that prove the remedy.
     NoTime {
+        /// The remedy.
+        remedy: Remedy,
+    },
+    /// The ranks refused the remedy more than once, or too often.
+    Refused {
         /// The remedy.
         remedy: Remedy,
     },
@@ -81,6 +91,8 @@ pub enum Objection {
     },
     /// The agents of its nodes name different Slurm jobs.
     Disputed,
+    /// Its agents are not back since the coordinator was started.
+    NotBack,
     /// The diagnosis does not say that a restart helps.
     NoHelp {
         /// Class of the incident.
@@ -191,8 +203,14 @@ impl Objection {
 
     /// What is said of a remedy inside the ranks where this speaks against a restart.
     pub(super) fn of_inside(self, remedy: Remedy) -> Self {
-        let is_soon = matches!(self, Self::CoolDown { .. } | Self::UnderWay | Self::Retried { .. });
-        if is_soon { Self::JustDone { remedy } } else { Self::OftenDone { remedy } }
+        match self {
+            // What was refused once may have come late.
+            Self::CoolDown { .. } | Self::UnderWay | Self::Retried { tries: 0..=1, .. } => {
+                Self::JustDone { remedy }
+            }
+            Self::Retried { .. } | Self::TriesSpent { .. } => Self::Refused { remedy },
+            _ => Self::OftenDone { remedy },
+        }
     }
 }
 
@@ -232,8 +250,19 @@ impl Display for Objection {
                 "not all ranks were started with `memtape run --actions {}`",
                 remedy.as_str()
             ),
-            Self::NoTime { remedy } => {
-                write!(formatter, "memory already fails: too late to {}", remedy.verb())
+            Self::NoStep { remedy } => write!(
+                formatter,
+                "not all agents are connected, or the ranks mark no steps: no step is known at \
+                 which to {}",
+                remedy.verb()
+            ),
+            Self::NoTime { remedy } => write!(
+                formatter,
+                "memory fails already, or before its effect is known: too late to {}",
+                remedy.verb()
+            ),
+            Self::Refused { remedy } => {
+                write!(formatter, "the ranks refused to {}", remedy.verb())
             }
             Self::OftenDone { remedy } => {
                 write!(formatter, "too many {} lately", remedy.plural())
@@ -277,6 +306,8 @@ impl Display for Objection {
             Self::Observed => {
                 formatter.write_str("whether the last action helped is not known yet")
             }
+            Self::NotBack => formatter
+                .write_str("the agents of the job are not back since the coordinator was started"),
             Self::Disputed => formatter.write_str(
                 "the agents of the job's nodes name different Slurm jobs: one agent may be \
                  compromised",

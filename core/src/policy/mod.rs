@@ -80,12 +80,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// True when some job may be acted on.
-    pub fn acts(&self) -> bool {
-        let mut all = self.rules.iter().map(|rule| &rule.terms).chain([&self.terms]);
-        all.any(|terms| terms.mode == Mode::Act)
-    }
-
     /// True when some job may be restarted.
     pub fn restarts(&self) -> bool {
         let mut all = self.rules.iter().map(|rule| &rule.terms).chain([&self.terms]);
@@ -104,6 +98,9 @@ pub struct Facts<'a> {
     pub node: &'a str,
     /// The agents of the job's nodes agree on what the scheduler knows it as.
     pub is_agreed: bool,
+    /// The agents of its living ranks are back since the coordinator was started, or had the time
+    /// for it: before that, what is known of the job is what another coordinator knew.
+    pub is_current: bool,
     /// Number of the attempt at the job.
     pub attempt: u32,
     /// Serial number of the attempt, never used twice.
@@ -124,6 +121,9 @@ pub struct Facts<'a> {
     pub observed: Option<Remedy>,
     /// Which remedies inside the ranks all ranks offer.
     pub offers: Offers,
+    /// Time until it is known whether a remedy inside the ranks helps, in nanoseconds; none where
+    /// no step is known at which all ranks can act.
+    pub proof_in_ns: Option<u64>,
     /// The levels of the incident's device.
     pub levels: Levels,
     /// A person has approved a restart because of this incident.
@@ -132,8 +132,8 @@ pub struct Facts<'a> {
     pub wall_ns: i64,
 }
 
-/// The policy, and what is spent of its budgets. A dry run counts like the real thing, so that a
-/// trial shows what the real thing would do.
+/// The policy, and what is spent of its budgets. For dry runs a dry run counts like the real thing,
+/// so that a trial shows what the real thing would do.
 #[derive(Debug)]
 pub struct Policy {
     settings: Settings,
@@ -338,6 +338,9 @@ fn against_all(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {
     if !facts.is_agreed {
         return Some(Objection::Disputed);
     }
+    if !facts.is_current {
+        return Some(Objection::NotBack);
+    }
     let quiet = terms.quiet.iter().find(|hours| hours.has(facts.wall_ns));
     quiet.map(|hours| Objection::Quiet { hours: *hours })
 }
@@ -350,7 +353,11 @@ fn against_inside(facts: &Facts<'_>, remedy: Remedy) -> Option<Objection> {
     if !facts.offers.has(remedy.asked_of_ranks().offer()) {
         return Some(Objection::NotOffered { remedy });
     }
-    facts.urgent.then_some(Objection::NoTime { remedy })
+    let Some(proof_in_ns) = facts.proof_in_ns else {
+        return Some(Objection::NoStep { remedy });
+    };
+    let is_late = facts.oom_in_ns.is_some_and(|oom_in_ns| oom_in_ns <= proof_in_ns);
+    (facts.urgent || is_late).then_some(Objection::NoTime { remedy })
 }
 
 fn too_early(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {

@@ -14,6 +14,7 @@ fn leak() -> Facts<'static> {
         owner: None,
         node: "",
         is_agreed: true,
+        is_current: true,
         attempt: 0,
         serial: 0,
         incident: "inc-1",
@@ -24,6 +25,7 @@ fn leak() -> Facts<'static> {
         ended: false,
         observed: None,
         offers: Offers::default(),
+        proof_in_ns: None,
         levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
@@ -271,7 +273,8 @@ fn a_target_that_refuses_everything_is_not_asked_for_every_job() {
 
 /// A leak of a job whose ranks collect garbage when they are asked.
 fn offering() -> Facts<'static> {
-    Facts { offers: Offers::from_names("gc,empty-cache"), ..leak() }
+    let offers = Offers::from_names("gc,empty-cache");
+    Facts { offers, proof_in_ns: Some(MINUTE), ..leak() }
 }
 
 #[test]
@@ -328,6 +331,54 @@ fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
         assert_eq!(decide(30).to_string(), "did nothing: it is too early to collect garbage again");
         assert_eq!(decide(61).remedy(), Some(Remedy::Gc));
     }
+}
+
+/// Agents without the right to write tapes refuse each time: the job is restarted all the same.
+#[test]
+fn a_remedy_that_is_refused_again_and_again_keeps_no_restart() {
+    let mut policy = Policy::new(settings(Mode::Act));
+    let mut decide = |second: u64| {
+        let why = policy.decide(second * 1_000_000_000, &offering()).to_string();
+        policy.settle("job", Remedy::Gc, Progress::Refused);
+        why
+    };
+    let collected = "collect garbage: leak (inc-1), out of memory in 10 min";
+    assert_eq!(decide(0), collected);
+    // It may have come late: it is tried once more before what is harder.
+    assert_eq!(decide(30), "did nothing: it is too early to collect garbage again");
+    assert_eq!(decide(61), collected);
+    let explained = policy.explain(90 * 1_000_000_000, &offering());
+    let why = explained.remedies[0].1.map(|why| why.to_string());
+    assert_eq!(why.as_deref(), Some("the ranks refused to collect garbage"));
+    assert_eq!(explained.decision.to_string(), "restart: leak (inc-1), out of memory in 10 min");
+}
+
+#[test]
+fn a_remedy_inside_the_ranks_needs_a_step_and_the_time_for_its_proof() {
+    let decide = |facts: Facts<'_>| {
+        let explained = Policy::new(settings(Mode::Act)).explain(0, &facts);
+        let gc = explained.remedies[0].1.map(|why| why.to_string()).unwrap_or_default();
+        (gc, explained.decision.remedy())
+    };
+    assert_eq!(decide(offering()), (String::new(), Some(Remedy::Gc)));
+    let no_step = "not all agents are connected, or the ranks mark no steps: no step is known at \
+                   which to collect garbage";
+    let unmarked = Facts { proof_in_ns: None, ..offering() };
+    assert_eq!(decide(unmarked), (no_step.into(), Some(Remedy::Restart)));
+    let no_time = "memory fails already, or before its effect is known: too late to collect \
+                   garbage";
+    let late = Facts { proof_in_ns: Some(10 * MINUTE), ..offering() };
+    assert_eq!(decide(late), (no_time.into(), Some(Remedy::Restart)));
+    let slow = Facts { proof_in_ns: Some(10 * MINUTE), oom_in_ns: None, ..offering() };
+    assert_eq!(decide(slow).1, Some(Remedy::Gc));
+}
+
+#[test]
+fn nothing_is_done_before_the_agents_are_back() {
+    let decision =
+        Policy::new(settings(Mode::Act)).decide(0, &Facts { is_current: false, ..offering() });
+    let why = "did nothing: the agents of the job are not back since the coordinator was started";
+    assert_eq!(decision.to_string(), why);
 }
 
 #[test]

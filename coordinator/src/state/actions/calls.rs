@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memtape_core::action::call::{self, Call, Look, Tally};
 use memtape_core::action::remedy::Ask;
-use memtape_core::action::{Event, Next};
+use memtape_core::action::{Event, Next, PROOF_STEPS};
 use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::Outcome;
 use memtape_core::policy::remedy::Remedy;
@@ -41,16 +41,32 @@ pub(super) struct RankCall {
 
 impl Actions {
     /// The step at which all living ranks of an attempt can act; none where they do not all offer
-    /// it, and where it is not known how long a step takes.
+    /// it, and where no such step is known.
     pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, remedy: Remedy) -> Option<u64> {
         let (attempt, offer) = (jobs.get(serial)?, remedy.asked_of_ranks().offer());
-        let mut here = living_ranks(attempt).peekable();
-        here.peek()?;
-        let newest = here.try_fold(0, |newest, (_, rank)| {
-            rank.offered.has(offer).then_some(rank.step.max(newest))
+        let offers = living_ranks(attempt).all(|(_, rank)| rank.offered.has(offer));
+        self.next_step(attempt).map(|(step, _)| step).filter(|_| offers)
+    }
+
+    /// Time until the steps are made that prove what all ranks of an attempt do at the next step at
+    /// which they can act, in nanoseconds; none where no such step is known.
+    pub(super) fn proof_in_ns(&self, attempt: &Attempt) -> Option<u64> {
+        let (_, ahead) = self.next_step(attempt)?;
+        let steps = ahead.saturating_add(PROOF_STEPS);
+        Some(attempt.detectors.step_time_ns()?.saturating_mul(steps))
+    }
+
+    /// The next step at which all living ranks can act, and how many steps ahead it is; none where
+    /// an agent is not connected, and where it is not known how long a step takes.
+    fn next_step(&self, attempt: &Attempt) -> Option<(u64, u64)> {
+        let mut living = living_ranks(attempt).peekable();
+        living.peek()?;
+        let newest = living.try_fold(0, |newest, (_, rank)| {
+            (rank.presence == Presence::Here).then_some(rank.step.max(newest))
         })?;
         let ahead = call::steps_ahead(attempt.detectors.step_time_ns()?, self.report_interval_ns);
-        Some(newest.saturating_add(ahead)).filter(|step| *step <= mailbox::STEP_MAX)
+        let step = newest.saturating_add(ahead);
+        (step <= mailbox::STEP_MAX).then_some((step, ahead))
     }
 
     /// Calls the ranks for an action that is stored.

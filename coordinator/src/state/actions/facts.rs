@@ -75,6 +75,7 @@ impl Actions {
             owner: attempt.and_then(|attempt| attempt.record.owner.as_ref()),
             node: rank.map_or("", |rank| &rank.record.node),
             is_agreed: attempt.is_none_or(Attempt::agents_agree),
+            is_current: self.left.are_agents_back(now, jobs, incident.serial),
             attempt: incident.attempt,
             serial: incident.serial,
             incident: &incident.id,
@@ -85,6 +86,7 @@ impl Actions {
             ended: jobs.is_over(incident.serial),
             observed: self.at_work(&incident.job),
             offers: attempt.map(offers).unwrap_or_default(),
+            proof_in_ns: attempt.and_then(|attempt| self.proof_in_ns(attempt)),
             levels: attempt
                 .zip(rank)
                 .map(|(attempt, rank)| levels(attempt, rank, incident.growth.device))

@@ -65,6 +65,15 @@ impl Left {
         }
         left
     }
+
+    /// True when every rank of an attempt that may be alive is reported of since the coordinator
+    /// was started, or there was time for it.
+    pub(super) fn are_agents_back(&self, now: Now, jobs: &Jobs, serial: u32) -> bool {
+        let waited_ns = now.mono_ns.saturating_sub(self.since_ns);
+        let Some(attempt) = jobs.get(serial) else { return true };
+        waited_ns >= TAKE_UP_SECONDS_MAX * 1_000_000_000
+            || living_ranks(attempt).all(|(_, rank)| rank.presence == Presence::Here)
+    }
 }
 
 impl Actions {
@@ -106,14 +115,13 @@ impl Actions {
         if self.left.waiting.is_empty() {
             return;
         }
-        let waited_ns = context.now.mono_ns.saturating_sub(self.left.since_ns);
-        let is_late = waited_ns >= TAKE_UP_SECONDS_MAX * 1_000_000_000;
         for action in std::mem::take(&mut self.left.waiting) {
             let Some(record) = self.actions.iter().find(|record| record.id == action) else {
                 continue;
             };
             let serial = record.lifecycle.observation.as_ref().map(|seen| seen.serial);
-            if is_late || serial.is_none_or(|serial| are_agents_back(jobs, serial)) {
+            let is_back = |serial| self.left.are_agents_back(context.now, jobs, serial);
+            if serial.is_none_or(is_back) {
                 let record = record.clone();
                 self.take_up_one(context, &record, captures, incidents, jobs);
             } else {
@@ -181,12 +189,6 @@ impl Actions {
     fn target(&self, record: &ActionRecord) -> Option<Arc<dyn Target>> {
         self.targets.iter().find(|target| record.kind == target.kind()).cloned()
     }
-}
-
-/// True when every rank that may be alive is reported of.
-fn are_agents_back(jobs: &Jobs, serial: u32) -> bool {
-    let Some(attempt) = jobs.get(serial) else { return true };
-    living_ranks(attempt).all(|(_, rank)| rank.presence == Presence::Here)
 }
 
 fn give_up(record: &ActionRecord) {
