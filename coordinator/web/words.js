@@ -149,12 +149,13 @@ export function saving({ remedy }, from) {
   return [saved, guess].filter(Boolean).join('; ');
 }
 
-/** A decision about a restart with its reason; `times` in a row. */
+/** A decision with its reason; `times` in a row. */
 export const decision = ({ decision: word, why, times }) =>
   `${times > 1 ? `${times} × ` : ''}${why || spaced(word)}`;
 
-/** How a restart is requested. */
-export const hook = kind => ({ none: 'no hook is configured' })[kind] ?? `by ${spaced(kind)}`;
+/** By what an action is carried out. */
+export const hook = kind =>
+  ({ none: 'no restart target is configured' })[kind] ?? `by ${spaced(kind)}`;
 
 /** What came of a decision. */
 export function outcome(action) {

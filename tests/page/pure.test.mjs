@@ -183,7 +183,7 @@ test('decisions are words', () => {
   const words = of => [decision(of), hook(of.kind), outcome(of)];
   assert.deepEqual(words({ ...action(), times: 2 }), [
     '2 × a notice',
-    'no hook is configured',
+    'no restart target is configured',
     'nothing to do',
   ]);
   const would = action({

@@ -1,4 +1,4 @@
-// The decisions about restarts, of all jobs.
+// The decisions about all jobs and nodes.
 
 import { get } from '../api.js';
 import { make } from '../elements.js';
@@ -7,7 +7,7 @@ import { actionTable } from './parts.js';
 export const load = () => get('actions');
 
 export const draw = ({ actions }) => [
-  make('h1', {}, 'Restarts'),
-  make('p', { class: 'soft' }, 'What was decided for each incident, and what came of it.'),
+  make('h1', {}, 'Actions'),
+  make('p', { class: 'soft' }, 'What was decided about jobs and nodes, and what came of it.'),
   actionTable(actions),
 ];

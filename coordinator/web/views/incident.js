@@ -146,7 +146,7 @@ export function draw(of) {
         ? manifest(capture, collectives, unit)
         : [make('p', { class: 'soft' }, 'no capture belongs to this incident')]),
     ),
-    section('Restarts', actionTable(actions)),
+    section('Actions', actionTable(actions)),
     section('In a terminal', make('pre', {}, commands(incident).join('\n'))),
   ];
 }

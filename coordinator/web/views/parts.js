@@ -117,7 +117,7 @@ export function actionTable(actions) {
         ],
       },
       { title: 'decision', cell: row => decision(row) },
-      { title: 'restart', cell: row => hook(row.kind) },
+      { title: 'target', cell: row => hook(row.kind) },
       { title: 'outcome', cell: row => outcome(row) },
       {
         title: 'job or node',
@@ -132,7 +132,7 @@ export function actionTable(actions) {
       },
     ],
     joined(actions),
-    { empty: 'no restart was considered', caption: 'Decisions about jobs and nodes' },
+    { empty: 'no action was considered', caption: 'Decisions about jobs and nodes' },
   );
 }
 

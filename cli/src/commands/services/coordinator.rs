@@ -86,14 +86,14 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) steps_age_max: Option<Duration>,
     /// File with the mode, remedies, limits and approval for each job and class [default: none].
-    /// Its options (--restart, --restart-horizon and the budgets) are not given beside it.
+    /// --restart, --restart-horizon, --restart-cooldown and the budgets are refused beside it.
     #[arg(long, value_name = "FILE", env = "MEMTAPE_POLICY", conflicts_with_all = POLICY_OPTIONS)]
     pub(crate) policy: Option<PathBuf>,
     /// Whether to act on a job before it runs out of memory [default: dry-run].
     #[arg(long, value_enum, env = "MEMTAPE_RESTART")]
     pub(crate) restart: Option<RestartMode>,
     /// Signal that restarts a job: every rank gets it at once, where the job was started with
-    /// `memtape run --actions signal` [default: none].
+    /// `memtape run --actions signal` [default: none]. Another restart target beside it is refused.
     #[arg(long, value_enum, value_name = "SIGNAL", env = "MEMTAPE_RESTART_SIGNAL")]
     pub(crate) restart_signal: Option<SignalName>,
     /// Command that restarts a job, run by sh -c with MEMTAPE_JOB, MEMTAPE_RANK and more set
@@ -169,11 +169,13 @@ const POLICY_OPTIONS: [&str; 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub(crate) enum SignalName {
-    /// Lightning and Accelerate save a checkpoint and end.
+    /// For programs that handle it. Lightning under Slurm saves a checkpoint and requeues the job.
+    /// A program without a handler ends.
     SigUsr1,
     /// For programs that handle it.
     SigUsr2,
-    /// The process ends; torchrun starts the worker group again.
+    /// The process ends. torchrun starts the worker group again only with --max-restarts 1 or more
+    /// (its default is 0).
     SigTerm,
     /// As Ctrl-C.
     SigInt,
