@@ -3,6 +3,8 @@
 //! Slurm and Ray keep it with the node. A coordinator that was restarted finds its decision by it.
 //! Reasons that others give have no decision.
 
+use memtape_core::identity::ids::Kind;
+
 /// How a reason begins; the id of the decision follows.
 const BEGIN: &str = "memtape";
 
@@ -13,6 +15,28 @@ pub(crate) fn of_decision(action: &str) -> String {
 
 /// The id of the decision in a reason; none in one that another gave.
 pub(crate) fn decision(reason: &str) -> Option<&str> {
-    let (id, _) = reason.strip_prefix(BEGIN)?.trim_start().split_once(':')?;
-    Some(id)
+    let (id, _) = reason.strip_prefix(BEGIN)?.strip_prefix(' ')?.split_once(':')?;
+    (Kind::of(id) == Some(Kind::KeepOut)).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reason_of_a_decision_has_one() {
+        assert_eq!(decision(&of_decision("out-0000c1s")), Some("out-0000c1s"));
+        for of_others in [
+            "memtape-admin: replace the fan",
+            "memtapeout-0000c1s: GPU memory was not given back",
+            "memtape: GPU memory was not given back",
+            "memtape act-0000c1s: GPU memory was not given back",
+            "memtape by hand: replace the fan",
+            "memtape out-0000c1s",
+            "replace the fan",
+            "",
+        ] {
+            assert_eq!(decision(of_others), None, "{of_others:?}");
+        }
+    }
 }

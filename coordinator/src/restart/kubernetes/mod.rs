@@ -224,8 +224,7 @@ impl Kubernetes {
             Err(error) if error.is_refusal() => return Err(KubernetesError::NotTaken(error)),
             Err(error) => {
                 // The answer is lost: the object says what came of it.
-                let read = object.read(api).await;
-                if read.is_err() || !object.is_suspended_by(action) {
+                if !self.sees_suspended(api, action, &mut object).await {
                     return Err(KubernetesError::Uncertain(error));
                 }
             }
@@ -240,6 +239,20 @@ impl Kubernetes {
         }
         announce(api, order, object.kind.name, &object.address, &object.value).await;
         self.finish(api, order, object).await
+    }
+
+    /// Reads an object until it is suspended by this action. The change may be made after a read,
+    /// and a read may fail. Returns false when the time is over, or the object is gone.
+    async fn sees_suspended(&self, api: &Api, action: &str, object: &mut Object) -> bool {
+        let deadline = Instant::now() + self.resume_max;
+        loop {
+            match object.read(api).await {
+                Ok(()) if object.is_suspended_by(action) => return true,
+                Err(ApiError::NotFound { .. }) => return false,
+                Ok(()) | Err(_) if Instant::now() >= deadline => return false,
+                Ok(()) | Err(_) => sleep(self.poll).await,
+            }
+        }
     }
 
     /// Waits until a suspended object has ended, and resumes it. It is resumed in any case.

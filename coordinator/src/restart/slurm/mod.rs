@@ -27,9 +27,9 @@ const PASSED: [&str; 2] = ["PATH", "SLURM_CONF"];
 const FIELDS: &str =
     "JobID:16,ArrayJobID:16,ArrayTaskID:16,State:20,UserID:16,RestartCnt:16,StartTime:24";
 
-/// Checks of a job that was requeued, and the wait after each: Slurm ends its steps first.
+/// Looks at what came of a request: Slurm ends the steps of a job first, and a busy `slurmctld`
+/// may carry out a request after `scontrol` has given up.
 const CHECKS_MAX: usize = 10;
-const CHECK_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a job was not requeued.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +53,8 @@ enum SlurmError {
     #[error(transparent)]
     NotAsked(ChildError),
     #[error("scontrol ended with {0}: the job may be requeued")]
-    Killed(ExitStatus),
-    #[error("Slurm took the request; what became of job {job} was not seen: {why}")]
+    Uncertain(ExitStatus),
+    #[error("it is not known whether job {job} was requeued: {why}")]
     Unverified { job: String, why: Unseen },
     #[error("Slurm took the request, but job {job} still runs as before")]
     Unchanged { job: String },
@@ -86,7 +86,7 @@ impl SlurmError {
             | Self::StartedSince { .. }
             | Self::Refused { .. } => true,
             Self::NotAsked(error) => error.is_refusal(),
-            Self::Killed(_) | Self::Unverified { .. } | Self::Unchanged { .. } => false,
+            Self::Uncertain(_) | Self::Unverified { .. } | Self::Unchanged { .. } => false,
         }
     }
 }
@@ -98,12 +98,14 @@ pub(crate) struct Slurm {
     timeout: Duration,
     /// Where they are, if not on this process's `PATH`.
     path: Option<OsString>,
+    /// Time between two looks at what came of a request.
+    poll: Duration,
 }
 
 impl Slurm {
     /// The programs on the `PATH`, each with this much time.
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, path: None }
+        Self { timeout, path: None, poll: Duration::from_millis(500) }
     }
 
     async fn ask(&self, program: &str, arguments: &[&str]) -> Result<Ended, ChildError> {
@@ -166,6 +168,11 @@ impl Job {
     fn is_running(&self) -> bool {
         self.state == "RUNNING"
     }
+
+    /// Has it not been restarted since?
+    fn is_same_start(&self, before: &Self) -> bool {
+        (self.restarts, self.started) == (before.restarts, before.started)
+    }
 }
 
 impl Target for Slurm {
@@ -194,22 +201,25 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
     check(&before, order)?;
     let asked = slurm.ask("scontrol", &["requeue", &before.name]).await;
     let ended = asked.map_err(SlurmError::NotAsked)?;
-    if ended.status.code().is_none() {
-        return Err(SlurmError::Killed(ended.status));
-    }
-    if !ended.status.success() {
-        return Err(SlurmError::Refused { job, line: ended.line });
-    }
+    let is_taken = ended.status.success();
+    let mut is_unchanged = true;
     for _ in 0..CHECKS_MAX {
         match slurm.look(&job, &node).await {
             Err(why) => return Err(SlurmError::Unverified { job, why }),
-            Ok(Some(now)) if now.is_running() && now.restarts <= before.restarts => {}
+            Ok(Some(now)) if now == before => {}
+            // It ends, maybe by itself.
+            Ok(Some(now)) if !is_taken && now.is_same_start(&before) => is_unchanged = false,
             // It ends, waits, which it does on no node, or runs again.
             Ok(_) => return Ok(format!("requeued job {}", before.name)),
         }
-        sleep(CHECK_WAIT).await;
+        sleep(slurm.poll).await;
     }
-    Err(SlurmError::Unchanged { job })
+    Err(match ended.status.code() {
+        Some(0) => SlurmError::Unchanged { job },
+        // It also fails when the answer of a busy `slurmctld` is late.
+        Some(_) if is_unchanged => SlurmError::Refused { job, line: ended.line },
+        Some(_) | None => SlurmError::Uncertain(ended.status),
+    })
 }
 
 /// Is this the name of one node? Slurm's programs take ranges, lists and files in its place.

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
 use memtape_core::policy::keep_out::may_keep_out;
 use memtape_proto::api::ActionKind;
+use tokio::time::sleep;
 
-use super::{Slurm, Unseen, is_plain_node};
+use super::{CHECKS_MAX, Slurm, Unseen, is_plain_node};
 use crate::restart::child::ChildError;
 use crate::restart::drain_reason;
 use crate::restart::target::{Order, Resuming, Running, Target, outcome};
@@ -130,19 +131,22 @@ impl Drain {
         let reason = format!("Reason={}", drain_reason::of_decision(&order.action));
         let asked = self.0.ask("scontrol", &["update", &name, "State=DRAIN", &reason]).await;
         let ended = asked.map_err(NodeError::NotAsked)?;
-        if !ended.status.success() && ended.status.code().is_some() {
-            return Err(NodeError::Refused { node, line: ended.line });
-        }
-        match self.node(&node).await {
-            Ok(Some(now)) if now.decision() == Some(&order.action) => {
-                Ok(format!("drained node {node}"))
+        let mut state = found.state;
+        for _ in 0..CHECKS_MAX {
+            match self.node(&node).await {
+                Ok(Some(now)) if now.decision() == Some(&order.action) => {
+                    return Ok(format!("drained node {node}"));
+                }
+                Ok(now) => state = now.map_or("unknown".to_string(), |now| now.state),
+                Err(why) => return Err(NodeError::Unverified { node, why }),
             }
-            Ok(now) => {
-                let state = now.map_or("unknown".to_string(), |now| now.state);
-                Err(NodeError::Unchanged { node, state })
-            }
-            Err(why) => Err(NodeError::Unverified { node, why }),
+            sleep(self.0.poll).await;
         }
+        Err(match ended.status.code() {
+            Some(0) | None => NodeError::Unchanged { node, state },
+            // It also fails when the answer of a busy `slurmctld` is late.
+            Some(_) => NodeError::Refused { node, line: ended.line },
+        })
     }
 
     /// Is the node kept out by this decision? It changes nothing.

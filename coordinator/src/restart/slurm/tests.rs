@@ -10,7 +10,8 @@ use memtape_core::policy::Outcome;
 use super::*;
 
 /// Prints the line of the job of this number on this node, or what Slurm says of an unknown one.
-/// The file `jobs` has lines of number, node and fields; `scontrol` may change it.
+/// The file `jobs` has lines of number, node and fields; `scontrol` may change it. After a look it
+/// is changed as the file `late` says, a script of `sed`.
 const SQUEUE: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 for word in "$@"; do
@@ -23,7 +24,11 @@ done
 test "$SLURM_TIME_FORMAT" = %s -a -z "$CARGO_MANIFEST_DIR" || exit 7
 while read -r id at fields; do
     if [ "$id $at" = "$job $node" ]; then echo "$fields"; fi
-done < "$here/jobs"
+done < "$here/jobs" || exit
+if [ -e "$here/late" ]; then
+    sed -i -f "$here/late" "$here/jobs"
+    rm "$here/late"
+fi
 "#;
 
 /// Requeues: the job ends on its nodes, and is restarted once more.
@@ -43,6 +48,9 @@ const JOBS: &str = "\
 4717 gpu-1 4717 4717 N/A SUSPENDED 1000 0 100
 ";
 
+/// Between two looks of the stand-ins' callers.
+pub(super) const POLL: Duration = Duration::from_millis(10);
+
 fn program(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
@@ -56,8 +64,7 @@ fn stand_ins(scontrol: &str) -> (tempfile::TempDir, Slurm) {
     program(folder.path(), "scontrol", scontrol);
     fs::write(folder.path().join("jobs"), JOBS).unwrap();
     let path = format!("{}:/usr/bin:/bin", folder.path().display()).into();
-    let slurm = Slurm { timeout: Duration::from_secs(10), path: Some(path) };
-    (folder, slurm)
+    (folder, Slurm { timeout: Duration::from_secs(10), path: Some(path), poll: POLL })
 }
 
 fn order(job: &str, node: &str) -> Order {
@@ -123,19 +130,43 @@ async fn what_slurm_refuses_is_reported_in_its_words() {
     check_refused(&absent.run(&order("4711", "gpu-1")).await, "squeue cannot be started");
 }
 
+/// The job fails by itself meanwhile, and `scontrol` does, too.
+const FAILS: &str = "sed -i 's/RUNNING/FAILED/' \"$(dirname \"$0\")/jobs\"; exit 1";
+
 #[tokio::test]
 async fn a_request_that_may_have_been_taken_is_no_refusal() {
     for (scontrol, why) in [
         ("kill -9 $$", "the job may be requeued"),
         ("sleep 60", "took longer"),
         ("exit 0", "still runs as before"),
-        ("rm \"$(dirname \"$0\")/jobs\"", "was not seen"),
+        ("rm \"$(dirname \"$0\")/jobs\"", "it is not known whether job 4711 was requeued"),
+        ("rm \"$(dirname \"$0\")/jobs\"; exit 1", "it is not known whether job 4711 was requeued"),
+        (FAILS, "scontrol ended with exit status: 1: the job may be requeued"),
     ] {
         let (_folder, slurm) = stand_ins(&format!("#!/bin/sh\n{scontrol}\n"));
         let slurm = Slurm { timeout: Duration::from_secs(2), ..slurm };
         let outcome = slurm.run(&order("4711", "gpu-1")).await;
         assert!(matches!(outcome, Outcome::Failed { .. }), "{scontrol}: {outcome:?}");
         assert!(outcome.to_string().contains(why), "{outcome} has no {why:?}");
+    }
+}
+
+/// The answer of a busy `slurmctld` does not come in time.
+const TIMEOUT: &str = "echo 'Socket timed out on send/recv operation' >&2; exit 1";
+
+#[tokio::test]
+async fn a_request_that_was_taken_although_scontrol_failed_is_seen() {
+    let requeued = "s/RUNNING 1000 0/COMPLETING 1000 1/";
+    let runs_again = "s/RUNNING 1000 0 100/RUNNING 1000 1 201/";
+    let waits = "/^4711 /d";
+    for change in [requeued, runs_again, waits] {
+        let now = format!("sed -i '{change}' \"$(dirname \"$0\")/jobs\"");
+        let late = format!("echo '{change}' > \"$(dirname \"$0\")/late\"");
+        for change in [now, late] {
+            let (_folder, slurm) = stand_ins(&format!("#!/bin/sh\n{change}\n{TIMEOUT}\n"));
+            let done = slurm.run(&order("4711", "gpu-1")).await;
+            assert_eq!(done, Outcome::Finished { said: "requeued job 4711".to_string() });
+        }
     }
 }
 

@@ -287,7 +287,7 @@ async fn a_repeated_run_only_resumes() {
 #[tokio::test]
 async fn a_job_is_resumed_although_answers_are_lost_and_others_change_it() {
     let server = job_set();
-    server.with(|cluster| cluster.lost.insert("PATCH", 504));
+    server.with(|cluster| cluster.lost.push_back(("PATCH", 504)));
     let said = target(&server).await.run(&order()).await;
     assert_eq!(said, finished("suspended and resumed JobSet train/llm"));
 
@@ -303,6 +303,45 @@ async fn a_job_is_resumed_although_answers_are_lost_and_others_change_it() {
     let said = target(&server).await.resume(&order()).await.unwrap();
     assert!(matches!(said, Outcome::Failed { .. }), "{said:?}");
     assert!(said.to_string().contains("JobSet train/llm stays suspended"), "{said}");
+}
+
+#[tokio::test]
+async fn a_job_whose_suspension_is_seen_late_is_resumed() {
+    let lost = [("PATCH", 504), ("GET", 503), ("GET", 503)];
+    for (lost, reads_before_change) in [(&lost[..], None), (&[], Some(3))] {
+        let server = job_set();
+        server.with(|cluster| {
+            cluster.lost.extend(lost);
+            cluster.reads_before_change = reads_before_change;
+        });
+        let said = target(&server).await.run(&order()).await;
+        assert_eq!(said, finished("suspended and resumed JobSet train/llm"));
+        assert!(!is_suspended(&server));
+        server.with(|cluster| assert!(cluster.lost.is_empty()));
+    }
+}
+
+#[tokio::test]
+async fn whether_a_job_is_suspended_is_asked_until_the_limit() {
+    // The change is not made, or the object is gone.
+    let gone = [("PATCH", 504), ("GET", 404)];
+    for (lost, reads_before_change) in [(&[][..], Some(usize::MAX)), (&gone, None)] {
+        let server = job_set();
+        server.with(|cluster| {
+            cluster.lost.extend(lost);
+            cluster.reads_before_change = reads_before_change;
+        });
+        let said = target(&server).await.run(&order()).await;
+        assert!(matches!(said, Outcome::Failed { .. }), "{said:?}");
+        assert!(said.to_string().contains("it may have been done"), "{said}");
+        server.with(|cluster| {
+            assert_eq!(cluster.writes(), [format!("PATCH {JOB_SET}")]);
+            let requests = cluster.requests.iter().rev();
+            let read = format!("GET {JOB_SET}");
+            let reads = requests.take_while(|(line, _)| *line == read).count();
+            assert_eq!(reads == 1, lost == gone, "{reads} reads after the change");
+        });
+    }
 }
 
 #[tokio::test]

@@ -121,13 +121,13 @@ async fn what_a_kill_left_is_looked_at_and_not_repeated() {
     let looked = async |action| taint.resume(&out("gpu-1", action)).await.unwrap();
     check_untouched(&looked("out-1").await, "node gpu-1 is not kept out by this decision");
     // The answer is lost, and the change was taken.
-    server.with(|cluster| cluster.lost.insert("PATCH", 504));
+    server.with(|cluster| cluster.lost.push_back(("PATCH", 504)));
     assert_eq!(taint.run(&out("gpu-1", "out-1")).await, tainted("gpu-1"));
     assert_eq!(looked("out-1").await, tainted("gpu-1"));
     check_untouched(&looked("out-2").await, "is not kept out by this decision");
     server.with(|cluster| {
         assert_eq!(cluster.writes().len(), 1);
-        cluster.lost.insert("GET", 503);
+        cluster.lost.push_back(("GET", 503));
     });
     let unknown = looked("out-1").await;
     assert!(matches!(unknown, Outcome::Failed { .. }), "{unknown:?}");

@@ -1,7 +1,7 @@
 //! A stand-in for the API server of Kubernetes: the answers that the target depends on, in the
 //! words of the real one, and controllers that end the pods of a suspended job after a while.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,13 @@ pub(super) struct Cluster {
     pub(super) used: BTreeSet<(String, String)>,
     /// Method and path of each request, and what it sent.
     pub(super) requests: Vec<(String, Value)>,
-    /// Requests that are answered with this status after they were done, by method.
-    pub(super) lost: BTreeMap<&'static str, u16>,
+    /// Requests that are answered with this status after they were done: each the first of this
+    /// method after the one before.
+    pub(super) lost: VecDeque<(&'static str, u16)>,
+    /// Reads that are answered before the next change is made; its answer is status 504.
+    pub(super) reads_before_change: Option<usize>,
+    /// Path and content of the change that is not made yet.
+    late: Option<(String, Value)>,
     /// Changes an object before the next write, as another client would.
     pub(super) changed_by_other: bool,
     /// Changes of the field `spec` are left out, as an unknown field of it would be.
@@ -138,6 +143,20 @@ impl Cluster {
             "delete" => self.delete(path, qualified, content),
             "patch" => self.patch(path, qualified, content),
             _ => panic!("{verb} {path}"),
+        }
+    }
+
+    /// Counts a read, and makes the change that was to come after it.
+    fn change_late(&mut self) {
+        let (Some(reads), Some((path, content))) = (&mut self.reads_before_change, &self.late)
+        else {
+            return;
+        };
+        *reads -= 1;
+        if *reads == 0 {
+            let (path, content) = (path.clone(), content.clone());
+            (self.reads_before_change, self.late) = (None, None);
+            self.answer("patch", &path, "", &content);
         }
     }
 
@@ -270,11 +289,21 @@ async fn answer(State(server): State<StandIn>, request: Request) -> Response {
     }
     server.with(|cluster| {
         cluster.requests.push((format!("{method} {path}"), content.clone()));
+        let late = |code| status(code, "Timeout", "the request did not complete in time");
+        if verb == "patch" && cluster.reads_before_change.is_some() {
+            cluster.late = Some((path, content));
+            return late(504);
+        }
         let answer =
             cluster.answer(verb, &path, selector.next_back().unwrap_or_default(), &content);
-        match cluster.lost.remove(method) {
-            Some(code) => status(code, "Timeout", "the request did not complete in time"),
-            None => answer,
+        cluster.change_late();
+        match cluster.lost.front() {
+            Some((of, code)) if *of == method => {
+                let answer = late(*code);
+                cluster.lost.pop_front();
+                answer
+            }
+            _ => answer,
         }
     })
 }

@@ -8,14 +8,21 @@ use std::time::Duration;
 use memtape_core::policy::Outcome;
 
 use super::*;
-use crate::restart::slurm::tests::{CLUSTER, printed};
+use crate::restart::slurm::tests::{CLUSTER, POLL, printed};
 
-/// Prints the lines of the file `nodes` for one node, or the drained ones.
+/// Prints the lines of the file `nodes` for one node, or the drained ones. After a look at one node
+/// the file is changed as the file `late` says, a script of `sed`.
 const SINFO: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 for word in "$@"; do
     case $word in
-    --nodes=*) grep "^${word#--nodes=} " "$here/nodes"; exit 0 ;;
+    --nodes=*)
+        grep "^${word#--nodes=} " "$here/nodes"
+        if [ -e "$here/late" ]; then
+            sed -i -f "$here/late" "$here/nodes"
+            rm "$here/late"
+        fi
+        exit 0 ;;
     --states=drain) grep "^[^ ]* drain" "$here/nodes"; exit 0 ;;
     esac
 done
@@ -49,7 +56,7 @@ fn stand_ins(scontrol: &str) -> (tempfile::TempDir, Drain) {
     }
     fs::write(folder.path().join("nodes"), NODES).unwrap();
     let path = format!("{}:/usr/bin:/bin", folder.path().display()).into();
-    (folder, Drain(Slurm { timeout: Duration::from_secs(10), path: Some(path) }))
+    (folder, Drain(Slurm { timeout: Duration::from_secs(10), path: Some(path), poll: POLL }))
 }
 
 fn order(node: &str, action: &str) -> Order {
@@ -111,11 +118,28 @@ async fn a_request_that_may_have_been_taken_is_no_refusal() {
         ("exit 0", false, "Slurm took the request, but node gpu-1 is idle"),
         ("kill -9 $$", false, "node gpu-1 is idle"),
         ("rm \"$(dirname \"$0\")/sinfo\"", false, "it is not known whether node gpu-1 is drained"),
+        (
+            "rm \"$(dirname \"$0\")/sinfo\"; exit 1",
+            false,
+            "it is not known whether node gpu-1 is drained",
+        ),
     ] {
         let (_folder, drain) = stand_ins(&format!("#!/bin/sh\n{scontrol}\n"));
         let outcome = drain.run(&order("gpu-1", "out-1")).await;
         assert_eq!(matches!(outcome, Outcome::Refused { .. }), is_refused, "{outcome:?}");
         assert!(outcome.to_string().contains(why), "{outcome} has no {why:?}");
+    }
+}
+
+/// The answer of a busy `slurmctld` does not come in time.
+#[tokio::test]
+async fn a_drain_that_was_taken_although_scontrol_failed_is_seen() {
+    let late = SCONTROL.replace("sed -i", "echo").replace("\"$here/nodes\"", "> \"$here/late\"");
+    for scontrol in [SCONTROL, &late] {
+        let (folder, drain) = stand_ins(&format!("{scontrol}exit 1\n"));
+        let done = drain.run(&order("gpu-1", "out-1")).await;
+        assert_eq!(done, Outcome::Finished { said: "drained node gpu-1".to_string() });
+        assert_eq!(asked(folder.path()).lines().count(), 1);
     }
 }
 
