@@ -216,8 +216,8 @@ limits! {
         "it is resumed as it is, and the restart has failed",
         "the list of actions";
     KUBERNETES_RESUME_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
-        "Time in which resuming a job in Kubernetes, or finding one that was left suspended, is \
-         tried",
+        "Time in which resuming a job in Kubernetes, finding one that was left suspended, or \
+         reading whether one was suspended, is tried",
         "the restart has failed; the job has the label `memtape.io/suspended-by`",
         "the list of actions";
     LEFT_MEMORY_BYTES_MAX: u64 = 1 << 30, Bytes, "coordinator",

@@ -207,8 +207,10 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
         match slurm.look(&job, &node).await {
             Err(why) => return Err(SlurmError::Unverified { job, why }),
             Ok(Some(now)) if now == before => {}
-            // It ends, maybe by itself.
-            Ok(Some(now)) if !is_taken && now.is_same_start(&before) => is_unchanged = false,
+            // It ends or is gone, maybe by itself.
+            Ok(now) if !is_taken && now.as_ref().is_none_or(|it| it.is_same_start(&before)) => {
+                is_unchanged = false;
+            }
             // It ends, waits, which it does on no node, or runs again.
             Ok(_) => return Ok(format!("requeued job {}", before.name)),
         }
