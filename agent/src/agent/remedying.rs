@@ -94,13 +94,14 @@ impl Agent {
         }
         let valid_ns = u64::try_from(request.valid.as_nanos()).unwrap_or(u64::MAX);
         let age_ns = request.read_ns.map_or(0, |read_ns| now.mono_ns.saturating_sub(read_ns));
+        let is_too_old = valid_ns == 0 || age_ns > valid_ns;
         let is_sound = (1..=ID_BYTES_MAX).contains(&request.call_id.len());
         match request.ask {
             _ if !is_sound => self.refuse(keys, &Refusal::NoAction),
             Err(why) => self.refuse(keys, &why.into()),
-            Ok(_) if valid_ns == 0 || age_ns > valid_ns => self.refuse(keys, &Refusal::TooOld),
+            // Never too late: a refusal would say that the rank is not armed.
             Ok(Ask::Withdraw) => keys.into_iter().for_each(|key| self.withdraw(key)),
-            Ok(ask) => self.ask(ask, keys),
+            Ok(ask) => self.ask(ask, keys, is_too_old),
         }
         self.send_remedies();
     }
@@ -116,7 +117,7 @@ impl Agent {
     }
 
     /// Asks ranks, all or none of them; those of which the call is known get their answer again.
-    fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>) {
+    fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>, is_too_old: bool) {
         let mut new = Vec::new();
         for key in keys {
             match self.remedies.asked(&key) {
@@ -125,9 +126,11 @@ impl Agent {
                 Some(_) => self.refuse_one(&key, &Refusal::OtherAsk),
             }
         }
+        if is_too_old {
+            return self.refuse(new, &Refusal::TooOld);
+        }
         if !self.remedies.have_room(new.len()) {
-            self.refuse(new, &Refusal::NoRoom);
-            return;
+            return self.refuse(new, &Refusal::NoRoom);
         }
         let checked: Vec<_> = new.iter().map(|key| self.prepare(ask, key)).collect();
         if checked.iter().any(Result::is_err) {
@@ -232,30 +235,40 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes an instruction back, if the rank has not begun it.
+    /// Takes an instruction back, if the rank has not begun it. A rank that stays armed is not
+    /// refused, because nothing follows a refusal: what the rank does is reported.
     fn withdraw(&mut self, key: RemedyKey) {
+        let is_known = self.remedies.asked(&key).is_some();
         let Some((_, known)) = self.tapes.find(&key.tape_id) else {
-            return self.refuse_one(&key, &Refusal::NoTape);
+            return self.leave(&key, is_known, &Refusal::NoTape);
         };
         let armed = match self.remedies.on(known.tape_id()) {
-            Some((on, armed)) if on.call_id == key.call_id => armed,
-            Some(_) => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
+            Some((on, armed)) if on.call_id == key.call_id => Some(armed),
             // What an agent before this one wrote may be of this call.
-            None if self.remedies.asked(&key).is_none() => match unreplied(known) {
-                Some(armed) => armed,
-                None => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
-            },
-            // It is over: the answer says how.
-            None => return self.remedies.repeat(&key),
+            None if !is_known => unreplied(known),
+            Some(_) | None => None,
+        };
+        let Some(armed) = armed else {
+            return self.leave(&key, is_known, &Refusal::NothingToWithdraw);
         };
         if let Err(error) = known.file().write(&known.path, header::MAILBOX, 0) {
-            return self.refuse_one(&key, &Refusal::Write(error));
+            let (call, tape) = (&key.call_id, &key.tape_id);
+            tracing::warn!(?call, ?tape, "rank stays armed: {}", Refusal::Write(error));
+            return self.remedies.begin(key, armed);
         }
         // The rank writes its steps, then reads the word again before it begins.
         fence(Ordering::SeqCst);
         match ended(known, Armed { is_withdrawn: true, ..armed }) {
             Some(answer) => self.remedies.end_armed(key, armed, answer),
             None => self.remedies.doubt(key, armed),
+        }
+    }
+
+    /// Leaves a call that cannot be withdrawn; the answer to one that is known says how it ended.
+    fn leave(&mut self, key: &RemedyKey, is_known: bool, why: &Refusal) {
+        match is_known {
+            true => self.remedies.repeat(key),
+            false => self.refuse_one(key, why),
         }
     }
 
