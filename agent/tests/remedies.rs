@@ -296,6 +296,23 @@ async fn an_agent_that_was_started_again_finds_its_instruction() {
     assert_eq!(instruction(&rank), Some(written), "one instruction, not two");
     agent.stop().await;
 
+    // Nor is the rank refused because the request is late, or another rank cannot be asked.
+    let elsewhere = folder();
+    let strange = self::rank(elsewhere.path(), 1, ALL);
+    let both = request("act-1", &[&rank, &strange], v1::Remedy::Gc, 8);
+    let (coordinator, agent) = started(dir.path(), &[&rank]).await;
+    let outcomes = |mut answers: Vec<v1::RemedyAnswer>| {
+        answers.sort_by_key(|answer| answer.tape_id != rank.tape_id);
+        answers.iter().map(v1::RemedyAnswer::outcome).collect::<Vec<_>>()
+    };
+    let expected = [Outcome::Armed, Outcome::Refused];
+    assert_eq!(outcomes(asked(&coordinator, &both, 2).await), expected);
+    agent.stop().await;
+    let (coordinator, agent) = started(dir.path(), &[&rank]).await;
+    let late = v1::RemedyRequest { valid_ms: 0, ..both };
+    assert_eq!(outcomes(asked(&coordinator, &late, 2).await), expected);
+    agent.stop().await;
+
     // It is done while there is no agent.
     rank.train(3);
     reply(&rank, written, ReplyStatus::Done, 8);

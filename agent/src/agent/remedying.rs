@@ -77,8 +77,6 @@ enum Refusal {
 enum Prepared {
     /// The instruction that is to be written.
     Write(TapeKey, Instruction),
-    /// The instruction lies there already: an agent before this one wrote it.
-    Found(Armed),
     Signal(Box<dyn Hold>, Signal),
 }
 
@@ -116,12 +114,16 @@ impl Agent {
         self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer));
     }
 
-    /// Asks ranks, all or none of them; those of which the call is known get their answer again.
+    /// Asks ranks, all or none of them; those of which the call is known get their answer again,
+    /// however late the request is.
     fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>, is_too_old: bool) {
         let mut new = Vec::new();
         for key in keys {
             match self.remedies.asked(&key) {
-                None => new.push(key),
+                None => match self.found(ask, &key) {
+                    Some(armed) => self.remedies.begin(key, armed),
+                    None => new.push(key),
+                },
                 Some(before) if before == ask => self.remedies.repeat(&key),
                 Some(_) => self.refuse_one(&key, &Refusal::OtherAsk),
             }
@@ -144,6 +146,14 @@ impl Agent {
                 self.refuse_one(&key, &why);
             }
         }
+    }
+
+    /// What is asked for, where an agent before this one wrote it: the rank follows it, or has.
+    fn found(&self, ask: Ask, key: &RemedyKey) -> Option<Armed> {
+        let (_, known) = self.tapes.find(&key.tape_id)?;
+        let written = armed(known.tape.instruction()?);
+        let is_free = self.remedies.on(known.tape_id()).is_none();
+        (is_free && written.ask() == ask).then_some(written)
     }
 
     fn prepare(&self, ask: Ask, key: &RemedyKey) -> Result<Prepared, Refusal> {
@@ -185,11 +195,6 @@ impl Agent {
         if let Some((other, _)) = self.remedies.on(known.tape_id()) {
             return Err(Refusal::Busy(other.call_id.clone()));
         }
-        // An agent that was started again finds what the one before it wrote, or what came of it.
-        let before = known.tape.instruction();
-        if let Some(before) = before.filter(|of| of.remedy() == remedy && of.step() == step) {
-            return Ok(Prepared::Found(armed(before)));
-        }
         let finished = known.tape.finished();
         if finished >= step {
             return Err(Refusal::Passed { step, finished });
@@ -223,7 +228,6 @@ impl Agent {
                 self.remedies.end(key.clone(), Ask::Signal(signal), answer);
                 return Ok(());
             }
-            Prepared::Found(armed) => armed,
             Prepared::Write(tape, instruction) => {
                 let known = self.tapes.get(tape).ok_or(Refusal::NoTape)?;
                 let written = known.file().write(&known.path, header::MAILBOX, instruction.word());
