@@ -32,7 +32,7 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    fn ask(self) -> Ask {
+    pub(crate) fn ask(self) -> Ask {
         Ask::Remedy { remedy: self.remedy, step: self.step }
     }
 }

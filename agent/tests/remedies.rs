@@ -244,6 +244,44 @@ async fn a_remedy_is_withdrawn_only_where_it_is_not_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_stays_armed_is_never_said_to_be_refused() {
+    let dir = folder();
+    let (mut moved, mut lost) = (rank(dir.path(), 0, ALL), rank(dir.path(), 1, ALL));
+    let (coordinator, agent) = started(dir.path(), &[&moved, &lost]).await;
+    let too_old =
+        |request: &v1::RemedyRequest| v1::RemedyRequest { valid_ms: 0, ..request.clone() };
+    let (first, second) = (
+        request("act-1", &[&moved], v1::Remedy::Checkpoint, 8),
+        request("act-2", &[&lost], v1::Remedy::Checkpoint, 8),
+    );
+    let withdraw = v1::Remedy::Withdraw;
+
+    // A call that is known is answered again, and taken back, however late the request is read.
+    assert_eq!(asked(&coordinator, &first, 1).await[0].outcome(), Outcome::Armed);
+    let answers = asked(&coordinator, &too_old(&first), 1).await;
+    assert_eq!(answers[0].outcome(), Outcome::Armed, "{answers:?}");
+    let not_first = too_old(&request("act-1", &[&moved], withdraw, 0));
+    let answers = asked(&coordinator, &not_first, 1).await;
+    assert_eq!(answers[0].outcome(), Outcome::Withdrawn, "{answers:?}");
+    assert_eq!(moved.word(header::MAILBOX), 0);
+    moved.train(3);
+
+    // A word that cannot be taken back: the rank does what it was asked for, and that is reported.
+    assert_eq!(asked(&coordinator, &second, 1).await[0].outcome(), Outcome::Armed);
+    let written = instruction(&lost).expect("an instruction");
+    std::fs::remove_file(&lost.path).expect("its tape");
+    let not_second = request("act-2", &[&lost], withdraw, 0);
+    let answers = asked(&coordinator, &not_second, 1).await;
+    assert_eq!(answers[0].outcome(), Outcome::Armed, "{answers:?}");
+    assert_eq!(instruction(&lost), Some(written));
+    lost.train(3);
+    reply(&lost, written, ReplyStatus::Done, 8);
+    let answers = reported(&coordinator, "act-2", 3).await;
+    assert_eq!(answers[2].outcome(), Outcome::Done, "{answers:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_was_started_again_finds_its_instruction() {
     let dir = folder();
     let mut rank = rank(dir.path(), 0, ALL);
@@ -256,6 +294,23 @@ async fn an_agent_that_was_started_again_finds_its_instruction() {
     let (coordinator, agent) = started(dir.path(), &[&rank]).await;
     assert_eq!(asked(&coordinator, &gc, 1).await[0].outcome(), Outcome::Armed);
     assert_eq!(instruction(&rank), Some(written), "one instruction, not two");
+    agent.stop().await;
+
+    // Nor is the rank refused because the request is late, or another rank cannot be asked.
+    let elsewhere = folder();
+    let strange = self::rank(elsewhere.path(), 1, ALL);
+    let both = request("act-1", &[&rank, &strange], v1::Remedy::Gc, 8);
+    let (coordinator, agent) = started(dir.path(), &[&rank]).await;
+    let outcomes = |mut answers: Vec<v1::RemedyAnswer>| {
+        answers.sort_by_key(|answer| answer.tape_id != rank.tape_id);
+        answers.iter().map(v1::RemedyAnswer::outcome).collect::<Vec<_>>()
+    };
+    let expected = [Outcome::Armed, Outcome::Refused];
+    assert_eq!(outcomes(asked(&coordinator, &both, 2).await), expected);
+    agent.stop().await;
+    let (coordinator, agent) = started(dir.path(), &[&rank]).await;
+    let late = v1::RemedyRequest { valid_ms: 0, ..both };
+    assert_eq!(outcomes(asked(&coordinator, &late, 2).await), expected);
     agent.stop().await;
 
     // It is done while there is no agent.

@@ -261,7 +261,11 @@ impl Coordinator {
         }
         let Self { jobs, captures, actions, keep_out, context, .. } = self;
         match message {
-            Incoming::RankUp(up) => jobs.rank_up(context, &node, *up, share),
+            Incoming::RankUp(up) => {
+                let tape_id = up.tape_id.clone();
+                jobs.rank_up(context, &node, *up, share);
+                actions.announced(context, &tape_id, jobs);
+            }
             Incoming::Report(report) => {
                 keep_out.report(context, &node, &report.gpus);
                 jobs.report(context, &node, report, share);

@@ -77,8 +77,6 @@ enum Refusal {
 enum Prepared {
     /// The instruction that is to be written.
     Write(TapeKey, Instruction),
-    /// The instruction lies there already: an agent before this one wrote it.
-    Found(Armed),
     Signal(Box<dyn Hold>, Signal),
 }
 
@@ -94,13 +92,14 @@ impl Agent {
         }
         let valid_ns = u64::try_from(request.valid.as_nanos()).unwrap_or(u64::MAX);
         let age_ns = request.read_ns.map_or(0, |read_ns| now.mono_ns.saturating_sub(read_ns));
+        let is_too_old = valid_ns == 0 || age_ns > valid_ns;
         let is_sound = (1..=ID_BYTES_MAX).contains(&request.call_id.len());
         match request.ask {
             _ if !is_sound => self.refuse(keys, &Refusal::NoAction),
             Err(why) => self.refuse(keys, &why.into()),
-            Ok(_) if valid_ns == 0 || age_ns > valid_ns => self.refuse(keys, &Refusal::TooOld),
+            // Never too late: a refusal would say that the rank is not armed.
             Ok(Ask::Withdraw) => keys.into_iter().for_each(|key| self.withdraw(key)),
-            Ok(ask) => self.ask(ask, keys),
+            Ok(ask) => self.ask(ask, keys, is_too_old),
         }
         self.send_remedies();
     }
@@ -115,19 +114,25 @@ impl Agent {
         self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer));
     }
 
-    /// Asks ranks, all or none of them; those of which the call is known get their answer again.
-    fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>) {
+    /// Asks ranks, all or none of them; those of which the call is known get their answer again,
+    /// however late the request is.
+    fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>, is_too_old: bool) {
         let mut new = Vec::new();
         for key in keys {
             match self.remedies.asked(&key) {
-                None => new.push(key),
+                None => match self.found(ask, &key) {
+                    Some(armed) => self.remedies.begin(key, armed),
+                    None => new.push(key),
+                },
                 Some(before) if before == ask => self.remedies.repeat(&key),
                 Some(_) => self.refuse_one(&key, &Refusal::OtherAsk),
             }
         }
+        if is_too_old {
+            return self.refuse(new, &Refusal::TooOld);
+        }
         if !self.remedies.have_room(new.len()) {
-            self.refuse(new, &Refusal::NoRoom);
-            return;
+            return self.refuse(new, &Refusal::NoRoom);
         }
         let checked: Vec<_> = new.iter().map(|key| self.prepare(ask, key)).collect();
         if checked.iter().any(Result::is_err) {
@@ -141,6 +146,14 @@ impl Agent {
                 self.refuse_one(&key, &why);
             }
         }
+    }
+
+    /// What is asked for, where an agent before this one wrote it: the rank follows it, or has.
+    fn found(&self, ask: Ask, key: &RemedyKey) -> Option<Armed> {
+        let (_, known) = self.tapes.find(&key.tape_id)?;
+        let written = armed(known.tape.instruction()?);
+        let is_free = self.remedies.on(known.tape_id()).is_none();
+        (is_free && written.ask() == ask).then_some(written)
     }
 
     fn prepare(&self, ask: Ask, key: &RemedyKey) -> Result<Prepared, Refusal> {
@@ -182,11 +195,6 @@ impl Agent {
         if let Some((other, _)) = self.remedies.on(known.tape_id()) {
             return Err(Refusal::Busy(other.call_id.clone()));
         }
-        // An agent that was started again finds what the one before it wrote, or what came of it.
-        let before = known.tape.instruction();
-        if let Some(before) = before.filter(|of| of.remedy() == remedy && of.step() == step) {
-            return Ok(Prepared::Found(armed(before)));
-        }
         let finished = known.tape.finished();
         if finished >= step {
             return Err(Refusal::Passed { step, finished });
@@ -220,7 +228,6 @@ impl Agent {
                 self.remedies.end(key.clone(), Ask::Signal(signal), answer);
                 return Ok(());
             }
-            Prepared::Found(armed) => armed,
             Prepared::Write(tape, instruction) => {
                 let known = self.tapes.get(tape).ok_or(Refusal::NoTape)?;
                 let written = known.file().write(&known.path, header::MAILBOX, instruction.word());
@@ -232,30 +239,40 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes an instruction back, if the rank has not begun it.
+    /// Takes an instruction back, if the rank has not begun it. A rank that stays armed is not
+    /// refused, because nothing follows a refusal: what the rank does is reported.
     fn withdraw(&mut self, key: RemedyKey) {
+        let is_known = self.remedies.asked(&key).is_some();
         let Some((_, known)) = self.tapes.find(&key.tape_id) else {
-            return self.refuse_one(&key, &Refusal::NoTape);
+            return self.leave(&key, is_known, &Refusal::NoTape);
         };
         let armed = match self.remedies.on(known.tape_id()) {
-            Some((on, armed)) if on.call_id == key.call_id => armed,
-            Some(_) => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
+            Some((on, armed)) if on.call_id == key.call_id => Some(armed),
             // What an agent before this one wrote may be of this call.
-            None if self.remedies.asked(&key).is_none() => match unreplied(known) {
-                Some(armed) => armed,
-                None => return self.refuse_one(&key, &Refusal::NothingToWithdraw),
-            },
-            // It is over: the answer says how.
-            None => return self.remedies.repeat(&key),
+            None if !is_known => unreplied(known),
+            Some(_) | None => None,
+        };
+        let Some(armed) = armed else {
+            return self.leave(&key, is_known, &Refusal::NothingToWithdraw);
         };
         if let Err(error) = known.file().write(&known.path, header::MAILBOX, 0) {
-            return self.refuse_one(&key, &Refusal::Write(error));
+            let (call, tape) = (&key.call_id, &key.tape_id);
+            tracing::warn!(?call, ?tape, "rank stays armed: {}", Refusal::Write(error));
+            return self.remedies.begin(key, armed);
         }
         // The rank writes its steps, then reads the word again before it begins.
         fence(Ordering::SeqCst);
         match ended(known, Armed { is_withdrawn: true, ..armed }) {
             Some(answer) => self.remedies.end_armed(key, armed, answer),
             None => self.remedies.doubt(key, armed),
+        }
+    }
+
+    /// Leaves a call that cannot be withdrawn; the answer to one that is known says how it ended.
+    fn leave(&mut self, key: &RemedyKey, is_known: bool, why: &Refusal) {
+        match is_known {
+            true => self.remedies.repeat(key),
+            false => self.refuse_one(key, why),
         }
     }
 

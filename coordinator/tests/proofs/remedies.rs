@@ -159,6 +159,37 @@ async fn a_call_that_one_rank_refuses_is_taken_back_from_all() {
     running.stop().await;
 }
 
+/// The agent's stream breaks before the withdrawal is carried out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    agent.answer_remedy(&JOB, 0..3, &request, Armed).await;
+    agent.answer_remedy(&JOB, 3..4, &request, Refused).await;
+    assert_eq!(agent.remedy_asked().await.remedy(), v1::Remedy::Withdraw);
+    drop(agent);
+
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let mut tapes = Vec::new();
+    for _ in 0..JOB.ranks {
+        let again = agent.remedy_asked().await;
+        assert_eq!((again.remedy(), &again.call_id), (v1::Remedy::Withdraw, &request.call_id));
+        tapes.extend(again.tape_ids);
+    }
+    assert_eq!(tapes, request.tape_ids);
+    agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
+    let is_over = |answer: &Value| {
+        let done = of_decision(answer, "collect garbage");
+        done.iter().any(|action| action["outcome"].as_str().unwrap().contains("0 of 4 ranks"))
+    };
+    running.wait("/api/v1/actions", is_over).await;
+    running.stop().await;
+}
+
 /// First the capture, then the checkpoint at one step, then the signal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_waits_for_its_capture_and_its_checkpoint() {

@@ -37,6 +37,7 @@ pub(super) struct RankCall {
     /// Node and tape of each rank.
     tapes: BTreeMap<u32, (String, String)>,
     call: Call,
+    is_withdrawn: bool,
 }
 
 impl Actions {
@@ -100,8 +101,8 @@ impl Actions {
         let known = self.actions.iter().rev().find(|record| record.id == action);
         let name = known.map(|record| record.lifecycle.call_name(action)).unwrap_or_default();
         let actions = vec![action.to_string()];
-        let call = RankCall { name, actions, serial, ask, tapes, call };
-        call.send(context, ask);
+        let call = RankCall { name, actions, serial, ask, tapes, call, is_withdrawn: false };
+        call.send(context, ask, call.tapes.values());
         self.calls.push(call);
     }
 
@@ -118,6 +119,17 @@ impl Actions {
         let is_meant = |known: &&mut RankCall| known.serial == serial && known.name == said.call;
         if let Some(known) = self.calls.iter_mut().find(is_meant) {
             known.call.answered(rank, &said.answer);
+        }
+    }
+
+    /// A rank was announced, as all are on each stream of an agent: what was withdrawn from it is
+    /// withdrawn again, because the message may have been lost with the stream before.
+    pub(crate) fn announced(&self, context: &mut Context, tape_id: &str, jobs: &Jobs) {
+        let Some((attempt, rank)) = jobs.rank_of(tape_id) else { return };
+        let (serial, number) = (attempt.record.serial, rank.record.rank);
+        for known in self.calls.iter().filter(|known| known.is_withdrawn && known.serial == serial)
+        {
+            known.send(context, Ask::Withdraw, known.tapes.get(&number));
         }
     }
 
@@ -142,7 +154,10 @@ impl Actions {
             }
             match known.call.look(context.now.mono_ns, newest) {
                 Look::Wait => {}
-                Look::Withdraw => known.send(context, Ask::Withdraw),
+                Look::Withdraw => {
+                    known.is_withdrawn = true;
+                    known.send(context, Ask::Withdraw, known.tapes.values());
+                }
                 Look::Over(tally) => over.push((at, tally)),
             }
         }
@@ -188,10 +203,15 @@ impl Actions {
 }
 
 impl RankCall {
-    /// Asks the agents of its ranks.
-    fn send(&self, context: &mut Context, ask: Ask) {
+    /// Asks the agents of these of its ranks.
+    fn send<'a>(
+        &self,
+        context: &mut Context,
+        ask: Ask,
+        tapes: impl IntoIterator<Item = &'a (String, String)>,
+    ) {
         let mut of_node: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (node, tape_id) in self.tapes.values() {
+        for (node, tape_id) in tapes {
             of_node.entry(node).or_default().push(tape_id.clone());
         }
         for (node, tapes) in of_node {
