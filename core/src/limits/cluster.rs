@@ -209,7 +209,7 @@ limits! {
         "the list of actions";
     TAKE_UP_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
         "Time in which the agents of a job come back to a coordinator that was started again",
-        "the job's actions go on without them",
+        "the job's actions go on, and new ones are decided on, without them",
         "the list of actions";
     KUBERNETES_SUSPEND_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
         "Time from suspending a job in Kubernetes until it has ended",
