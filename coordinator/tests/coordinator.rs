@@ -26,8 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::Code;
 
-const JOB: Job =
-    Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1, device_mib: 8192 };
+const JOB: Job = Job { leaking: Some(2), ..Job::new("train", 4) };
 
 /// Steps after which the leak has been found, whatever the detector's settings.
 const FOUND_BY: u64 = 400;

@@ -25,8 +25,7 @@ use tonic_prost::{ProstCodec, ProstDecoder};
 use crate::fake::{Agent, Job, MIB, PATIENCE, Running, answer, config, message, start};
 
 /// A job of one rank.
-const JOB: Job =
-    Job { name: "large", attempt: 0, ranks: 1, leaking: None, run: 1, device_mib: 8192 };
+const JOB: Job = Job::new("large", 1);
 
 /// Bytes of the snapshot that no client reads.
 const LARGE_BYTES: usize = 110 << 20;

@@ -37,10 +37,8 @@ names = ["spiffe://memtape/user/olga"]
 uids = [1000]
 "#;
 
-const JOB: Job =
-    Job { name: "alices-job", attempt: 0, ranks: 2, leaking: None, run: 1, device_mib: 8192 };
-const OTHER: Job =
-    Job { name: "bobs-secret", attempt: 0, ranks: 2, leaking: None, run: 2, device_mib: 8192 };
+const JOB: Job = Job::new("alices-job", 2);
+const OTHER: Job = Job { run: 2, ..Job::new("bobs-secret", 2) };
 
 /// A cluster with certificates.
 struct Cluster {

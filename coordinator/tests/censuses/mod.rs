@@ -6,8 +6,7 @@ use serde_json::json;
 
 use crate::fake::{Agent, Job, MIB, config, start};
 
-const JOB: Job =
-    Job { name: "lines", attempt: 0, ranks: 2, leaking: None, run: 1, device_mib: 8192 };
+const JOB: Job = Job::new("lines", 2);
 const LINE: u64 = 7;
 const STEP: u64 = 200;
 

@@ -10,7 +10,7 @@ use crate::fake::{Agent, Job, answer, config, start, wall_ns};
 async fn a_dead_rank_is_captured_with_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
-    let job = Job { name: "train", attempt: 0, ranks: 4, leaking: None, run: 1, device_mib: 8192 };
+    let job = Job::new("train", 4);
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&job).await;
     agent.train(&job, 1..=40).await;

@@ -113,6 +113,11 @@ pub(crate) const LEAK_LINE: u32 = 36;
 const LEAK_BYTES: u64 = 32 * MIB;
 
 impl Job {
+    /// The first attempt at a job that does not leak, on devices of 8 GiB.
+    pub(crate) const fn new(name: &'static str, ranks: u32) -> Self {
+        Self { name, attempt: 0, ranks, leaking: None, run: 1, device_mib: 8192 }
+    }
+
     pub(crate) fn tape(&self, rank: u32) -> String {
         format!("tape-{}-{}-{rank}", self.name, self.run)
     }

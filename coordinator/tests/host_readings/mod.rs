@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use crate::fake::{Agent, Job, MIB, Running, config, start};
 
-const JOB: Job =
-    Job { name: "held", attempt: 0, ranks: 2, leaking: None, run: 1, device_mib: 8192 };
+const JOB: Job = Job::new("held", 2);
 
 fn outside(origin: Origin, bytes: u64) -> v1::OutsideUse {
     v1::OutsideUse { origin: origin as u32, device: 0, bytes, count: 0 }
@@ -254,8 +253,7 @@ async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) ->
 /// the capture's two steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn growth_on_the_host_is_found_and_reported_with_its_readings() {
-    let job =
-        Job { name: "workers", attempt: 0, ranks: 4, leaking: None, run: 1, device_mib: 8192 };
+    let job = Job::new("workers", 4);
     let incident = diagnosed(&job, |report, rank, step| {
         let grown = if rank == 1 { step.saturating_sub(300) * 4 * MIB } else { 0 };
         let workers = v1::Workers {
@@ -285,8 +283,7 @@ async fn growth_on_the_host_is_found_and_reported_with_its_readings() {
 /// The same for what the process holds of the device beside PyTorch's allocator.
 #[tokio::test(flavor = "multi_thread")]
 async fn growth_beside_the_allocator_is_found_and_reported() {
-    let job =
-        Job { name: "nontorch", attempt: 0, ranks: 4, leaking: None, run: 1, device_mib: 8192 };
+    let job = Job::new("nontorch", 4);
     let incident = diagnosed(&job, |report, rank, step| {
         let grown = if rank == 2 { step.saturating_sub(300) * 2 * MIB } else { 0 };
         report.totals[0].process_bytes = Some(4300 * MIB + grown);

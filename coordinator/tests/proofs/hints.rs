@@ -23,14 +23,7 @@ struct Attempt {
 
 impl Attempt {
     fn job(&self) -> Job {
-        Job {
-            name: "train",
-            attempt: self.number,
-            ranks: 2,
-            leaking: None,
-            run: self.number + 1,
-            device_mib: 8192,
-        }
+        Job { attempt: self.number, run: self.number + 1, ..Job::new("train", 2) }
     }
 
     /// Announces its ranks, and reports steps up to one.

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::fake::{Agent, Job, LEAK_LINE, MIB, config, start};
 
 /// Two servers, one of which leaks, while the other has no requests.
-const JOB: Job =
-    Job { name: "serve", attempt: 0, ranks: 2, leaking: Some(0), run: 1, device_mib: 8192 };
+const JOB: Job = Job { leaking: Some(0), ..Job::new("serve", 2) };
 
 /// Turns after which the leak has been found, whatever the detector's settings.
 const FOUND_BY: u64 = 4_000;

@@ -237,6 +237,14 @@ impl Display for Grounds {
     }
 }
 
+const NO_STEP: &str = "not all agents are connected, or the ranks mark no steps: no step is known \
+                       at which to";
+const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
+const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
+const NOT_BACK: &str = "the agents of the job are not back since the coordinator was started";
+const DISPUTED: &str = "the agents of the job's nodes name different Slurm jobs: one agent may be \
+                        compromised";
+
 impl Display for Objection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match *self {
@@ -250,17 +258,8 @@ impl Display for Objection {
                 "not all ranks were started with `memtape run --actions {}`",
                 remedy.as_str()
             ),
-            Self::NoStep { remedy } => write!(
-                formatter,
-                "not all agents are connected, or the ranks mark no steps: no step is known at \
-                 which to {}",
-                remedy.verb()
-            ),
-            Self::NoTime { remedy } => write!(
-                formatter,
-                "memory fails already, or before its effect is known: too late to {}",
-                remedy.verb()
-            ),
+            Self::NoStep { remedy } => write!(formatter, "{NO_STEP} {}", remedy.verb()),
+            Self::NoTime { remedy } => write!(formatter, "{NO_TIME} {}", remedy.verb()),
             Self::Refused { remedy } => {
                 write!(formatter, "the ranks refused to {}", remedy.verb())
             }
@@ -270,8 +269,7 @@ impl Display for Objection {
             Self::JustDone { remedy } => {
                 write!(formatter, "it is too early to {} again", remedy.verb())
             }
-            Self::NotApproved => formatter
-                .write_str("a person must approve the restart, by `memtape policy approve`"),
+            Self::NotApproved => formatter.write_str(NOT_APPROVED),
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { left_ns, same_attempt, is_dry_run } => {
@@ -306,12 +304,8 @@ impl Display for Objection {
             Self::Observed => {
                 formatter.write_str("whether the last action helped is not known yet")
             }
-            Self::NotBack => formatter
-                .write_str("the agents of the job are not back since the coordinator was started"),
-            Self::Disputed => formatter.write_str(
-                "the agents of the job's nodes name different Slurm jobs: one agent may be \
-                 compromised",
-            ),
+            Self::NotBack => formatter.write_str(NOT_BACK),
+            Self::Disputed => formatter.write_str(DISPUTED),
             Self::DidNotHelp { remedy, failures } => write!(
                 formatter,
                 "the last {failures} {} did not help: a person must look",
