@@ -52,8 +52,8 @@ enum SlurmError {
     Refused { job: String, line: String },
     #[error(transparent)]
     NotAsked(ChildError),
-    #[error("scontrol ended with {0}: the job may be requeued")]
-    Uncertain(ExitStatus),
+    #[error("scontrol ended with {status}, and the job may be requeued: {line}")]
+    Uncertain { status: ExitStatus, line: String },
     #[error("it is not known whether job {job} was requeued: {why}")]
     Unverified { job: String, why: Unseen },
     #[error("Slurm took the request, but job {job} still runs as before")]
@@ -86,7 +86,7 @@ impl SlurmError {
             | Self::StartedSince { .. }
             | Self::Refused { .. } => true,
             Self::NotAsked(error) => error.is_refusal(),
-            Self::Uncertain(_) | Self::Unverified { .. } | Self::Unchanged { .. } => false,
+            Self::Uncertain { .. } | Self::Unverified { .. } | Self::Unchanged { .. } => false,
         }
     }
 }
@@ -199,9 +199,11 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
         Err(why) => return Err(SlurmError::NotSeen { job, why }),
     };
     check(&before, order)?;
-    let asked = slurm.ask("scontrol", &["requeue", &before.name]).await;
-    let ended = asked.map_err(SlurmError::NotAsked)?;
-    let is_taken = ended.status.success();
+    let asked = match slurm.ask("scontrol", &["requeue", &before.name]).await {
+        Err(error) if error.is_refusal() => return Err(SlurmError::NotAsked(error)),
+        asked => asked,
+    };
+    let is_taken = asked.as_ref().is_ok_and(|ended| ended.status.success());
     let mut is_unchanged = true;
     for _ in 0..CHECKS_MAX {
         match slurm.look(&job, &node).await {
@@ -216,11 +218,12 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
         }
         sleep(slurm.poll).await;
     }
-    Err(match ended.status.code() {
+    let Ended { status, line, .. } = asked.map_err(SlurmError::NotAsked)?;
+    Err(match status.code() {
         Some(0) => SlurmError::Unchanged { job },
         // It also fails when the answer of a busy `slurmctld` is late.
-        Some(_) if is_unchanged => SlurmError::Refused { job, line: ended.line },
-        Some(_) | None => SlurmError::Uncertain(ended.status),
+        Some(_) if is_unchanged => SlurmError::Refused { job, line },
+        Some(_) | None => SlurmError::Uncertain { status, line },
     })
 }
 

@@ -130,7 +130,10 @@ impl Drain {
         let name = format!("NodeName={node}");
         let reason = format!("Reason={}", drain_reason::of_decision(&order.action));
         let asked = self.0.ask("scontrol", &["update", &name, "State=DRAIN", &reason]).await;
-        let ended = asked.map_err(NodeError::NotAsked)?;
+        let asked = match asked {
+            Err(error) if error.is_refusal() => return Err(NodeError::NotAsked(error)),
+            asked => asked,
+        };
         let mut state = found.state;
         for _ in 0..CHECKS_MAX {
             match self.node(&node).await {
@@ -142,6 +145,7 @@ impl Drain {
             }
             sleep(self.0.poll).await;
         }
+        let ended = asked.map_err(NodeError::NotAsked)?;
         Err(match ended.status.code() {
             Some(0) | None => NodeError::Unchanged { node, state },
             // It also fails when the answer of a busy `slurmctld` is late.

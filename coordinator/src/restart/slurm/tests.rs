@@ -137,13 +137,13 @@ const IS_OVER: &str = "sed -i '/^4711 /d' \"$(dirname \"$0\")/jobs\"; exit 1";
 #[tokio::test]
 async fn a_request_that_may_have_been_taken_is_no_refusal() {
     for (scontrol, why) in [
-        ("kill -9 $$", "the job may be requeued"),
+        ("kill -9 $$", "and the job may be requeued"),
         ("sleep 60", "took longer"),
         ("exit 0", "still runs as before"),
         ("rm \"$(dirname \"$0\")/jobs\"", "it is not known whether job 4711 was requeued"),
         ("rm \"$(dirname \"$0\")/jobs\"; exit 1", "it is not known whether job 4711 was requeued"),
-        (FAILS, "scontrol ended with exit status: 1: the job may be requeued"),
-        (IS_OVER, "scontrol ended with exit status: 1: the job may be requeued"),
+        (FAILS, "scontrol ended with exit status: 1, and the job may be requeued"),
+        (IS_OVER, "scontrol ended with exit status: 1, and the job may be requeued"),
     ] {
         let (_folder, slurm) = stand_ins(&format!("#!/bin/sh\n{scontrol}\n"));
         let slurm = Slurm { timeout: Duration::from_secs(2), ..slurm };
