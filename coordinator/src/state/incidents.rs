@@ -272,6 +272,11 @@ impl Incidents {
         earlier.is_none_or(|earlier| !decision.repeats(&earlier))
     }
 
+    /// What was to be considered about an incident cannot be yet.
+    pub(crate) fn consider_again(&mut self, id: &str) {
+        self.machine.consider_again(id);
+    }
+
     /// An incident, as it was when it was last updated at this time, is stored.
     pub(crate) fn stored(&mut self, id: &str, updated_wall_ns: i64) {
         self.machine.stored(id, updated_wall_ns);

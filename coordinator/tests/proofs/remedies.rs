@@ -12,6 +12,7 @@ use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 
 use crate::fake::{Agent, Job, Running, config, copy_store, start};
+use crate::proofs::exit;
 use crate::train_until_captured;
 
 /// Devices so large that there is time for the proof of a remedy: steps take no time here.
@@ -188,6 +189,87 @@ async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
     };
     running.wait("/api/v1/actions", is_over).await;
     running.stop().await;
+}
+
+/// The agent's stream breaks before the call is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_made_again_on_the_next_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    drop(agent);
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    for tape_id in &request.tape_ids {
+        let tape_ids = vec![tape_id.clone()];
+        let again = v1::RemedyRequest { tape_ids, ..request.clone() };
+        assert_eq!(agent.remedy_asked().await, again);
+    }
+    running.stop().await;
+}
+
+/// The ranks end while no coordinator runs: what was asked of them may have been done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remedy_whose_ranks_ended_without_a_coordinator_has_a_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(acting(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (step, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
+    copy_store(&dir.path().join("data"), &dir.path().join("killed"));
+    running.stop().await;
+    let mut config = acting(dir.path());
+    config.data_dir = dir.path().join("killed");
+    let again = start(config).await;
+    let agent = Agent::attach(&again, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    exit(&agent, &JOB, step).await;
+    let is_proven = |answer: &Value| {
+        of_decision(answer, "collect garbage").iter().any(|action| action["verdict"] != "")
+    };
+    let answer = again.wait("/api/v1/actions", is_proven).await;
+    assert_eq!(of_decision(&answer, "collect garbage")[0]["verdict"], "unknown", "{answer:#}");
+    again.stop().await;
+}
+
+/// What an earlier coordinator knew is not acted on before the agents are back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_coordinator_decides_when_the_agents_are_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = acting(dir.path());
+    config.restart.policy.terms.mode = Mode::Off;
+    let running = start(config).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Signal]).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let is_sure = |answer: &Value| {
+        let policy = &answer["incidents"][0];
+        policy["decision"].as_str().is_some_and(|it| it.contains("the policy is off"))
+    };
+    running.wait("/api/v1/jobs/train/policy", is_sure).await;
+    let (again, mut agent) = {
+        copy_store(&dir.path().join("data"), &dir.path().join("next"));
+        running.stop().await;
+        let mut config = acting(dir.path());
+        config.restart.policy.terms.always = true;
+        config.data_dir = dir.path().join("next");
+        let again = start(config).await;
+        let (_, explained) = again.get("/api/v1/jobs/train/policy").await;
+        let why = "did nothing: the agents of the job are not back since the coordinator was \
+                   started";
+        assert_eq!(explained["incidents"][0]["decision"], why, "{explained:#}");
+        let (_, answer) = again.get("/api/v1/actions").await;
+        assert!(of_decision(&answer, "restart").is_empty(), "{answer:#}");
+        let agent = Agent::attach(&again, "node-a").await;
+        announce(&agent, &[v1::Remedy::Signal]).await;
+        (again, agent)
+    };
+    let (_, signal) = train_until_asked(&again, &mut agent, &JOB, step).await;
+    assert_eq!(signal.remedy(), v1::Remedy::Signal);
+    again.stop().await;
 }
 
 /// First the capture, then the checkpoint at one step, then the signal.

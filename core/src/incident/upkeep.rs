@@ -209,6 +209,13 @@ impl Incidents {
         }
     }
 
+    /// What was to be considered about an incident cannot be yet: it is due again at once.
+    pub fn consider_again(&mut self, id: &str) {
+        if let Some(tracked) = self.known.get_mut(id) {
+            tracked.considered_ns = None;
+        }
+    }
+
     /// The store holds an incident as it was when it was last updated at this Unix time.
     pub fn stored(&mut self, id: &str, updated_wall_ns: i64) {
         if let Some(tracked) = self.known.get_mut(id)

@@ -171,8 +171,8 @@ limits! {
          newest of the node that has most is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
     RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
-        "Restarts, also those of dry runs and those that were refused, within the longest window \
-         of a budget",
+        "Restarts, also those that were refused, within the longest window of a budget; as many \
+         dry runs beside them",
         "nothing is restarted until the oldest leaves the window",
         "the reason in the list of actions";
     ACTION_RETURN_SECONDS_MAX: u64 = 900, Seconds, "coordinator",

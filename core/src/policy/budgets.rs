@@ -5,8 +5,7 @@
 //! when its target refused it, it is tried again after a wait that doubles, and in each window as
 //! many tries may be refused as restarts may be made. So neither a false alarm about all jobs nor a
 //! target that always fails restarts, or tries, more than the budgets. A dry run counts for dry
-//! runs alone: what is only shown keeps nothing from being done. This file does not know why a
-//! restart is asked for.
+//! runs alone, and blocks no restart. This file does not know why a restart is asked for.
 
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -96,7 +95,7 @@ pub struct Restart<'a> {
     pub is_dry_run: bool,
 }
 
-/// The restarts within the windows; at most [`RESTARTS_REMEMBERED_MAX`].
+/// The restarts within the windows; at most [`RESTARTS_REMEMBERED_MAX`], and as many dry runs.
 #[derive(Debug)]
 pub struct Budgets {
     limits: Limits,
@@ -139,8 +138,11 @@ impl Budgets {
             return;
         }
         // Only restarts of an earlier process can be too many; the newest matter.
-        if self.known.len() >= RESTARTS_REMEMBERED_MAX {
-            self.known.pop_front();
+        let is_alike = |known: &Known| known.is_dry_run == restart.is_dry_run;
+        let alike = self.known.iter().filter(|known| is_alike(known)).count();
+        if alike >= RESTARTS_REMEMBERED_MAX {
+            let oldest = self.known.iter().position(is_alike);
+            oldest.map(|oldest| self.known.remove(oldest));
         }
         self.known.push_back(Known {
             at_ns: at_ns.min(now_ns),
@@ -178,7 +180,8 @@ impl Budgets {
         let of_job = || self.counted_for(restart).filter(|known| known.job == restart.job);
         let Limits { cooldown_ns, retry_ns, job, .. } = &self.limits;
         let made = of_job().filter(|known| known.progress != Progress::Refused);
-        if let Some(last) = made.max_by_key(|known| known.at_ns) {
+        let last_made = made.max_by_key(|known| known.at_ns);
+        if let Some(last) = last_made {
             let since_ns = now_ns.saturating_sub(last.at_ns);
             if since_ns < *cooldown_ns {
                 let left_ns = cooldown_ns - since_ns;
@@ -192,8 +195,12 @@ impl Budgets {
         if of_job().any(|known| known.progress == Progress::UnderWay) {
             return Some(Objection::UnderWay);
         }
+        // In a row: since one was made, the target takes them again.
+        let made_ns = last_made.map_or(0, |last| last.at_ns);
         let refused = of_job().filter(|known| {
-            known.progress == Progress::Refused && is_within(known.at_ns, now_ns, job.window_ns)
+            known.progress == Progress::Refused
+                && known.at_ns >= made_ns
+                && is_within(known.at_ns, now_ns, job.window_ns)
         });
         let (tries, last_ns) =
             refused.fold((0_u32, 0), |(tries, last), known| (tries + 1, known.at_ns.max(last)));
@@ -239,7 +246,7 @@ impl Budgets {
         let window_ns = self.remembered_ns();
         let is_remembered = |known: &&Known| is_within(known.at_ns, now_ns, window_ns);
         of_scopes.or_else(|| {
-            let restarts = self.known.iter().filter(is_remembered).count();
+            let restarts = self.counted_for(restart).filter(is_remembered).count();
             let scope = Scope::Cluster;
             (restarts >= RESTARTS_REMEMBERED_MAX).then_some(Objection::BudgetSpent {
                 scope,

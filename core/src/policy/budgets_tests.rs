@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::remedy::Remedy;
 use super::super::terms::{Levels, Terms};
-use super::super::{Decision, Facts, Mode, Policy, Settings};
+use super::super::{Decision, Facts, Mode, Policy, Reach, Settings};
 use super::*;
 use crate::diagnosis::{Class, RestartAnswer};
 use crate::tape::mailbox::Offers;
@@ -101,7 +101,7 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         ended: false,
         observed: None,
         offers: Offers::default(),
-        proof_in_ns: None,
+        reach: Reach::Unknown,
         levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
@@ -242,7 +242,7 @@ proptest! {
     }
 }
 
-/// What is only shown keeps nothing from being done, and what is done is not shown again.
+/// A dry run blocks no restart. A restart counts for the dry runs after it.
 #[test]
 fn dry_runs_count_for_dry_runs_alone() {
     let budget = |restarts_max| Budget { restarts_max, window_ns: 100 };
@@ -263,8 +263,13 @@ fn dry_runs_count_for_dry_runs_alone() {
     assert_eq!(budgets.objection(1_021, &of(false)), None);
     budgets.add(1_021, 1_021, &of(false), Progress::Made);
     assert!(matches!(budgets.objection(1_022, &of(false)), Some(Objection::CoolDown { .. })));
-    // Both count for a dry run, which shows what would be done beside them.
-    assert!(matches!(budgets.objection(1_025, &of(true)), Some(Objection::CoolDown { .. })));
+    assert!(matches!(budgets.objection(1_030, &of(true)), Some(Objection::CoolDown { .. })));
+    // As many as are remembered push out no restart.
+    for _ in 0..=RESTARTS_REMEMBERED_MAX {
+        budgets.add(1_022, 1_022, &of(true), Progress::Made);
+    }
+    assert!(matches!(budgets.objection(1_022, &of(false)), Some(Objection::CoolDown { .. })));
+    assert_eq!(budgets.objection(1_040, &of(false)), None);
 }
 
 /// Budgets without end are bounded by what is remembered.

@@ -57,6 +57,11 @@ pub enum Objection {
         /// The remedy.
         remedy: Remedy,
     },
+    /// An agent is not connected, but was a moment ago.
+    Away {
+        /// The remedy.
+        remedy: Remedy,
+    },
     /// No step is known at which all ranks can act.
     NoStep {
         /// The remedy.
@@ -67,7 +72,7 @@ pub enum Objection {
         /// The remedy.
         remedy: Remedy,
     },
-    /// The ranks refused the remedy more than once, or too often.
+    /// The ranks refused the remedy twice in a row, or too often.
     Refused {
         /// The remedy.
         remedy: Remedy,
@@ -196,19 +201,21 @@ impl Decision {
 }
 
 impl Objection {
-    /// True when the next remedy is not tried either: this one is at work.
+    /// True when the next remedy is not tried either: this one is at work, or soon can be.
     pub(super) fn is_wait(&self) -> bool {
-        matches!(self, Self::Observed | Self::JustDone { .. })
+        matches!(self, Self::Observed | Self::JustDone { .. } | Self::Away { .. })
     }
 
     /// What is said of a remedy inside the ranks where this speaks against a restart.
     pub(super) fn of_inside(self, remedy: Remedy) -> Self {
         match self {
-            // What was refused once may have come late.
+            // A request that was refused once may have come too late for its step.
             Self::CoolDown { .. } | Self::UnderWay | Self::Retried { tries: 0..=1, .. } => {
                 Self::JustDone { remedy }
             }
-            Self::Retried { .. } | Self::TriesSpent { .. } => Self::Refused { remedy },
+            Self::Retried { .. } | Self::TriesSpent { scope: Scope::Job, .. } => {
+                Self::Refused { remedy }
+            }
             _ => Self::OftenDone { remedy },
         }
     }
@@ -237,8 +244,8 @@ impl Display for Grounds {
     }
 }
 
-const NO_STEP: &str = "not all agents are connected, or the ranks mark no steps: no step is known \
-                       at which to";
+const AWAY: &str = "an agent of the job is not connected: it is too early to";
+const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
 const NOT_BACK: &str = "the agents of the job are not back since the coordinator was started";
@@ -258,6 +265,7 @@ impl Display for Objection {
                 "not all ranks were started with `memtape run --actions {}`",
                 remedy.as_str()
             ),
+            Self::Away { remedy } => write!(formatter, "{AWAY} {}", remedy.verb()),
             Self::NoStep { remedy } => write!(formatter, "{NO_STEP} {}", remedy.verb()),
             Self::NoTime { remedy } => write!(formatter, "{NO_TIME} {}", remedy.verb()),
             Self::Refused { remedy } => {

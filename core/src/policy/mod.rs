@@ -3,16 +3,18 @@
 //! Detecting is not acting: the policy is off by default here, and the coordinator starts with a
 //! dry run. Every decision, also the one to do nothing, is a value with its reason ([`decision`]).
 //! On which terms it acts is said by [`rules`]. The remedies are tried in the order of the terms,
-//! mildest first: the next one is chosen where the one before does not suit, is not offered, or
-//! did not help twice. Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not
-//! here. How many there may be is decided by [`budgets`]. The policy runs no command and calls no
-//! one; what came of a decision is an [`Outcome`].
+//! mildest first: the next one is chosen where the one before does not suit, is not offered,
+//! cannot be done at one step in time, was refused twice in a row, or did not help twice. Whether a
+//! restart helps is decided by the diagnosis ([`RestartAnswer`]), not here. How many there may be is decided
+//! by [`budgets`]. The policy runs no command and calls no one; what came of a decision is an
+//! [`Outcome`].
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::diagnosis::{Class, RestartAnswer};
 use crate::identity::owner::Owner;
+use crate::limits::TAKE_UP_SECONDS_MAX;
 use crate::tape::mailbox::Offers;
 
 pub mod budgets;
@@ -121,15 +123,28 @@ pub struct Facts<'a> {
     pub observed: Option<Remedy>,
     /// Which remedies inside the ranks all ranks offer.
     pub offers: Offers,
-    /// Time until it is known whether a remedy inside the ranks helps, in nanoseconds; none where
-    /// no step is known at which all ranks can act.
-    pub proof_in_ns: Option<u64>,
+    /// Whether all ranks can act at one step.
+    pub reach: Reach,
     /// The levels of the incident's device.
     pub levels: Levels,
     /// A person has approved a restart because of this incident.
     pub is_approved: bool,
     /// Unix time, in nanoseconds.
     pub wall_ns: i64,
+}
+
+/// Whether all living ranks of a job can act at one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// They can, and it is known after this time, in nanoseconds, whether that helps.
+    Known {
+        /// The time.
+        proof_in_ns: u64,
+    },
+    /// An agent is not connected, but was a moment ago.
+    Away,
+    /// They mark no steps, or it is not known how long one takes; or an agent stays away.
+    Unknown,
 }
 
 /// The policy, and what is spent of its budgets. For dry runs a dry run counts like the real thing,
@@ -353,11 +368,15 @@ fn against_inside(facts: &Facts<'_>, remedy: Remedy) -> Option<Objection> {
     if !facts.offers.has(remedy.asked_of_ranks().offer()) {
         return Some(Objection::NotOffered { remedy });
     }
-    let Some(proof_in_ns) = facts.proof_in_ns else {
-        return Some(Objection::NoStep { remedy });
+    let needed_ns = match facts.reach {
+        Reach::Known { proof_in_ns } => proof_in_ns,
+        Reach::Away => TAKE_UP_SECONDS_MAX * 1_000_000_000,
+        Reach::Unknown => return Some(Objection::NoStep { remedy }),
     };
-    let is_late = facts.oom_in_ns.is_some_and(|oom_in_ns| oom_in_ns <= proof_in_ns);
-    (facts.urgent || is_late).then_some(Objection::NoTime { remedy })
+    if facts.urgent || facts.oom_in_ns.is_some_and(|oom_in_ns| oom_in_ns <= needed_ns) {
+        return Some(Objection::NoTime { remedy });
+    }
+    (facts.reach == Reach::Away).then_some(Objection::Away { remedy })
 }
 
 fn too_early(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {

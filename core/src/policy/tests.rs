@@ -25,7 +25,7 @@ fn leak() -> Facts<'static> {
         ended: false,
         observed: None,
         offers: Offers::default(),
-        proof_in_ns: None,
+        reach: Reach::Unknown,
         levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
@@ -274,7 +274,7 @@ fn a_target_that_refuses_everything_is_not_asked_for_every_job() {
 /// A leak of a job whose ranks collect garbage when they are asked.
 fn offering() -> Facts<'static> {
     let offers = Offers::from_names("gc,empty-cache");
-    Facts { offers, proof_in_ns: Some(MINUTE), ..leak() }
+    Facts { offers, reach: Reach::Known { proof_in_ns: MINUTE }, ..leak() }
 }
 
 #[test]
@@ -335,22 +335,31 @@ fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
 
 /// Agents without the right to write tapes refuse each time: the job is restarted all the same.
 #[test]
-fn a_remedy_that_is_refused_again_and_again_keeps_no_restart() {
+fn a_remedy_that_is_refused_twice_does_not_block_the_restart() {
     let mut policy = Policy::new(settings(Mode::Act));
-    let mut decide = |second: u64| {
-        let why = policy.decide(second * 1_000_000_000, &offering()).to_string();
-        policy.settle("job", Remedy::Gc, Progress::Refused);
+    let mut decide = |minute: u64, facts: &Facts<'_>, progress| {
+        let why = policy.decide(minute * MINUTE, facts).to_string();
+        policy.settle("job", Remedy::Gc, progress);
         why
     };
-    let collected = "collect garbage: leak (inc-1), out of memory in 10 min";
-    assert_eq!(decide(0), collected);
-    // It may have come late: it is tried once more before what is harder.
-    assert_eq!(decide(30), "did nothing: it is too early to collect garbage again");
-    assert_eq!(decide(61), collected);
-    let explained = policy.explain(90 * 1_000_000_000, &offering());
+    let (far, near) = (Facts { oom_in_ns: Some(300 * MINUTE), ..offering() }, offering());
+    let collected = "collect garbage: leak (inc-1), out of memory in 5 h";
+    let waits = "did nothing: it is too early to collect garbage again";
+    assert_eq!(decide(0, &far, Progress::Refused), collected);
+    // The request may have come too late for its step: it is made once more.
+    assert_eq!(decide(0, &near, Progress::Refused), waits);
+    // One that was done ends the row.
+    assert_eq!(decide(2, &far, Progress::Made), collected);
+    assert_eq!(decide(4, &far, Progress::Refused), collected);
+    assert_eq!(decide(4, &near, Progress::Refused), waits);
+    assert_eq!(decide(6, &far, Progress::Refused), collected);
+    let restart = "restart: leak (inc-1), out of memory in 10 min";
+    let explained = policy.explain(7 * MINUTE, &near);
     let why = explained.remedies[0].1.map(|why| why.to_string());
     assert_eq!(why.as_deref(), Some("the ranks refused to collect garbage"));
-    assert_eq!(explained.decision.to_string(), "restart: leak (inc-1), out of memory in 10 min");
+    assert_eq!(explained.decision.to_string(), restart);
+    // It is tried again after waits that double.
+    assert_eq!(policy.explain(8 * MINUTE, &near).decision.remedy(), Some(Remedy::Gc));
 }
 
 #[test]
@@ -360,17 +369,20 @@ fn a_remedy_inside_the_ranks_needs_a_step_and_the_time_for_its_proof() {
         let gc = explained.remedies[0].1.map(|why| why.to_string()).unwrap_or_default();
         (gc, explained.decision.remedy())
     };
-    assert_eq!(decide(offering()), (String::new(), Some(Remedy::Gc)));
-    let no_step = "not all agents are connected, or the ranks mark no steps: no step is known at \
-                   which to collect garbage";
-    let unmarked = Facts { proof_in_ns: None, ..offering() };
-    assert_eq!(decide(unmarked), (no_step.into(), Some(Remedy::Restart)));
+    let slow = Reach::Known { proof_in_ns: 10 * MINUTE };
+    let soon = |minutes, reach| Facts { oom_in_ns: Some(minutes * MINUTE), reach, ..offering() };
+    assert_eq!(decide(soon(11, slow)), (String::new(), Some(Remedy::Gc)));
+    assert_eq!(decide(Facts { oom_in_ns: None, ..soon(0, slow) }).1, Some(Remedy::Gc));
     let no_time = "memory fails already, or before its effect is known: too late to collect \
                    garbage";
-    let late = Facts { proof_in_ns: Some(10 * MINUTE), ..offering() };
-    assert_eq!(decide(late), (no_time.into(), Some(Remedy::Restart)));
-    let slow = Facts { proof_in_ns: Some(10 * MINUTE), oom_in_ns: None, ..offering() };
-    assert_eq!(decide(slow).1, Some(Remedy::Gc));
+    assert_eq!(decide(soon(10, slow)), (no_time.into(), Some(Remedy::Restart)));
+    let no_step = "no step is known at which to collect garbage";
+    assert_eq!(decide(soon(11, Reach::Unknown)), (no_step.into(), Some(Remedy::Restart)));
+    // An agent that is started again is waited for, as long as there is time.
+    let away = "an agent of the job is not connected: it is too early to collect garbage";
+    assert_eq!(decide(soon(11, Reach::Away)), (away.into(), None));
+    let last = Facts { oom_in_ns: Some(MINUTE / 2), ..soon(0, Reach::Away) };
+    assert_eq!(decide(last), (no_time.into(), Some(Remedy::Restart)));
 }
 
 #[test]

@@ -12,11 +12,12 @@ use std::time::Duration;
 use memtape_core::action::call::{self, Call, Look, Tally};
 use memtape_core::action::remedy::Ask;
 use memtape_core::action::{Event, Next, PROOF_STEPS};
-use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
-use memtape_core::policy::Outcome;
+use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAKE_UP_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::remedy::Remedy;
+use memtape_core::policy::{Outcome, Reach};
 use memtape_core::tape::mailbox;
 
+use crate::clock::Now;
 use crate::records::Cause;
 use crate::state::actions::{Actions, Way};
 use crate::state::effects::{Context, Effect, RemedyRequest};
@@ -49,25 +50,28 @@ impl Actions {
         self.next_step(attempt).map(|(step, _)| step).filter(|_| offers)
     }
 
-    /// Time until the steps are made that prove what all ranks of an attempt do at the next step at
-    /// which they can act, in nanoseconds; none where no such step is known.
-    pub(super) fn proof_in_ns(&self, attempt: &Attempt) -> Option<u64> {
-        let (_, ahead) = self.next_step(attempt)?;
-        let steps = ahead.saturating_add(PROOF_STEPS);
-        Some(attempt.detectors.step_time_ns()?.saturating_mul(steps))
+    /// Whether all living ranks of an attempt can act at one step.
+    pub(super) fn reach(&self, now: Now, attempt: &Attempt) -> Reach {
+        let away = living_ranks(attempt).filter(|(_, rank)| rank.presence != Presence::Here);
+        let away_ns = away.map(|(_, rank)| now.mono_ns.saturating_sub(rank.reported_ns)).max();
+        match (self.next_step(attempt), away_ns) {
+            (Some((_, proof_in_ns)), None) => Reach::Known { proof_in_ns },
+            (Some(_), Some(away_ns)) if away_ns < TAKE_UP_SECONDS_MAX * 1_000_000_000 => {
+                Reach::Away
+            }
+            (Some(_), Some(_)) | (None, _) => Reach::Unknown,
+        }
     }
 
-    /// The next step at which all living ranks can act, and how many steps ahead it is; none where
-    /// an agent is not connected, and where it is not known how long a step takes.
+    /// The next step at which all living ranks can act, and the time until the steps are made that
+    /// prove what they do, in nanoseconds; none where it is not known how long a step takes.
     fn next_step(&self, attempt: &Attempt) -> Option<(u64, u64)> {
-        let mut living = living_ranks(attempt).peekable();
-        living.peek()?;
-        let newest = living.try_fold(0, |newest, (_, rank)| {
-            (rank.presence == Presence::Here).then_some(rank.step.max(newest))
-        })?;
-        let ahead = call::steps_ahead(attempt.detectors.step_time_ns()?, self.report_interval_ns);
+        let newest = living_ranks(attempt).map(|(_, rank)| rank.step).max()?;
+        let step_time_ns = attempt.detectors.step_time_ns()?;
+        let ahead = call::steps_ahead(step_time_ns, self.report_interval_ns);
         let step = newest.saturating_add(ahead);
-        (step <= mailbox::STEP_MAX).then_some((step, ahead))
+        let proof_in_ns = step_time_ns.saturating_mul(ahead.saturating_add(PROOF_STEPS));
+        (step <= mailbox::STEP_MAX).then_some((step, proof_in_ns))
     }
 
     /// Calls the ranks for an action that is stored.
@@ -122,14 +126,17 @@ impl Actions {
         }
     }
 
-    /// A rank was announced, as all are on each stream of an agent: what was withdrawn from it is
-    /// withdrawn again, because the message may have been lost with the stream before.
+    /// A rank was announced, as all are on each stream of an agent: what was asked of it may have
+    /// been lost with the stream before, and is asked again. Signals are not: an agent that was
+    /// started again would send a second one.
     pub(crate) fn announced(&self, context: &mut Context, tape_id: &str, jobs: &Jobs) {
         let Some((attempt, rank)) = jobs.rank_of(tape_id) else { return };
         let (serial, number) = (attempt.record.serial, rank.record.rank);
-        for known in self.calls.iter().filter(|known| known.is_withdrawn && known.serial == serial)
-        {
-            known.send(context, Ask::Withdraw, known.tapes.get(&number));
+        for known in self.calls.iter().filter(|known| known.serial == serial) {
+            let ask = if known.is_withdrawn { Ask::Withdraw } else { known.ask };
+            if !matches!(ask, Ask::Signal(_)) {
+                known.send(context, ask, known.tapes.get(&number));
+            }
         }
     }
 

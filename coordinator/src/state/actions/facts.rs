@@ -8,7 +8,7 @@ use memtape_core::limits::APPROVALS_MAX;
 use memtape_core::policy::budgets::Progress;
 use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::terms::Levels;
-use memtape_core::policy::{Explanation, Facts};
+use memtape_core::policy::{Explanation, Facts, Reach};
 use memtape_core::tape::mailbox::Offers;
 
 use crate::clock::Now;
@@ -86,7 +86,7 @@ impl Actions {
             ended: jobs.is_over(incident.serial),
             observed: self.at_work(&incident.job),
             offers: attempt.map(offers).unwrap_or_default(),
-            proof_in_ns: attempt.and_then(|attempt| self.proof_in_ns(attempt)),
+            reach: attempt.map_or(Reach::Unknown, |attempt| self.reach(now, attempt)),
             levels: attempt
                 .zip(rank)
                 .map(|(attempt, rank)| levels(attempt, rank, incident.growth.device))

@@ -19,7 +19,7 @@ use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::budgets::{Progress, Restart};
 use memtape_core::policy::remedy::Remedy;
-use memtape_core::policy::{Decision, Mode, Outcome, Policy};
+use memtape_core::policy::{Decision, Mode, Objection, Outcome, Policy};
 use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
@@ -164,6 +164,9 @@ impl Actions {
         let Some(incident) = incident.filter(|incident| incident.is_open()) else { return };
         let proposal = self.propose(context.now, incident, jobs);
         let decision = &proposal.decision;
+        if *decision == Decision::Nothing(Objection::NotBack) {
+            return incidents.consider_again(id);
+        }
         let closed_wall_ns =
             (incident.capture_id.as_ref()).and_then(|id| captures.get(id)?.record.closed_wall_ns);
         let is_fresh = closed_wall_ns

@@ -166,6 +166,10 @@ impl Actions {
                     self.capture_closed(context, capture, incidents, jobs);
                 }
             }
+            // There is no one to call again: what was done shows.
+            Outcome::AtStep { .. } if remedy.is_inside() && jobs.is_over(serial) => {
+                self.advance(context, action, Event::Abandoned);
+            }
             // Nothing but these is under way.
             _ => self.advance(context, action, Event::Restored { acts_once }),
         }

@@ -3,7 +3,7 @@
 use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
 use memtape_core::policy::terms::{Levels, Terms};
-use memtape_core::policy::{Facts, Settings};
+use memtape_core::policy::{Facts, Reach, Settings};
 use memtape_core::tape::mailbox::Offers;
 
 use super::*;
@@ -52,7 +52,7 @@ fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
         ended: false,
         observed: None,
         offers: Offers::default(),
-        proof_in_ns: None,
+        reach: Reach::Unknown,
         levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,

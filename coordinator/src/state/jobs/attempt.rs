@@ -187,8 +187,8 @@ impl Attempt {
         self.record.world_size.max(u32::try_from(self.ranks.len()).unwrap_or(u32::MAX))
     }
 
-    /// Has a request for memory failed for good on one of its ranks? One that PyTorch has tried
-    /// again with success has not.
+    /// Has a request for memory failed for good on one of its ranks? A request that succeeded when
+    /// PyTorch tried again does not count.
     pub(crate) fn has_failed_request(&self) -> bool {
         self.ranks.values().any(|rank| rank.failures().0 > 0)
     }
