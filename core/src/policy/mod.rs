@@ -3,11 +3,11 @@
 //! Detecting is not acting: the policy is off by default here, and the coordinator starts with a
 //! dry run. Every decision, also the one to do nothing, is a value with its reason ([`decision`]).
 //! On which terms it acts is said by [`rules`]. The remedies are tried in the order of the terms,
-//! mildest first: the next one is chosen where the one before does not suit, is not offered,
-//! cannot be done at one step in time, was refused twice in a row, or did not help twice. Whether a
-//! restart helps is decided by the diagnosis ([`RestartAnswer`]), not here. How many there may be is decided
-//! by [`budgets`]. The policy runs no command and calls no one; what came of a decision is an
-//! [`Outcome`].
+//! mildest first. The next one is chosen where the one before does not suit, is not offered,
+//! cannot be done at one step in time, was refused twice in a row, or did not help twice.
+//! Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not here.
+//! How many there may be is decided by [`budgets`]. The policy runs no command and calls no one;
+//! what came of a decision is an [`Outcome`].
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
