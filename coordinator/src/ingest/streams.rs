@@ -66,8 +66,8 @@ impl Streams {
         self.by_node.get(node).map(|(_, outgoing)| outgoing.clone())
     }
 
-    /// Sends a message to the agent of a node. Without a stream it is dropped: captures
-    /// and calls to ranks are sent again when the agent is back, signals are not.
+    /// Sends a message to the agent of a node. Without a stream it is dropped: captures and
+    /// calls to ranks are sent again when the agent is back, signals are not.
     ///
     /// # Errors
     /// The stream is broken, or its queue is full.
