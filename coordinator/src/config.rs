@@ -176,7 +176,8 @@ impl Config {
             ),
             (
                 restarts && targets.is_empty() && self.restart.signal.is_none(),
-                "restarts are to be made, but no target is configured",
+                "restarts are to be made, but no target is configured: name one, such as \
+                 --restart-signal SIGTERM, or leave `restart` out of the remedies of a policy file",
             ),
             (
                 keeps_out && node_targets.is_empty(),

@@ -140,8 +140,8 @@ fn next_start(hints: &Hints) -> String {
     let [variable, ..] = ALLOCATOR_VARIABLES;
     let users = of_user(hints);
     format!(
-        "next start: memtape run --job {} --apply-hints, or, without a comparison\n  export \
-         {variable}={}",
+        "next start: memtape run --job {} --apply-hints -- COMMAND, or, without a comparison\n  \
+         export {variable}={}",
         hints.job,
         merge(&users, &settings).text
     )
@@ -211,7 +211,7 @@ set expandable_segments:True
 evidence that is missing:
   there is no capture
 
-next start: memtape run --job train --apply-hints, or, without a comparison
+next start: memtape run --job train --apply-hints -- COMMAND, or, without a comparison
   export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True";
         assert_eq!(shown(&hints()), expected);
         let none = Hints { hints: Vec::new(), settings: String::new(), ..hints() };
