@@ -114,8 +114,8 @@ impl Agent {
         self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer));
     }
 
-    /// Asks ranks, all or none of them; those of which the call is known get their answer again,
-    /// however late the request is.
+    /// Asks ranks, all or none of them. A rank whose call is known gets its answer again, however
+    /// late the request is.
     fn ask(&mut self, ask: Ask, keys: Vec<RemedyKey>, is_too_old: bool) {
         let mut new = Vec::new();
         for key in keys {

@@ -63,14 +63,31 @@ async fn train_until_asked(
     (step, agent.remedies.remove(0))
 }
 
+/// A job that has come as far as a call for a garbage collection; the last step, and the call.
+async fn until_collection(dir: &Path) -> (Running, Agent, u64, v1::RemedyRequest) {
+    let running = start(acting(dir)).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let (step, call) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    (running, agent, step, call)
+}
+
+/// A garbage collection has its verdict.
+fn is_proven(answer: &Value) -> bool {
+    of_decision(answer, "collect garbage").iter().any(|action| action["verdict"] != "")
+}
+
+/// A garbage collection was done on no rank.
+fn is_on_none(answer: &Value) -> bool {
+    let done = of_decision(answer, "collect garbage");
+    done.iter().any(|action| action["outcome"].as_str().unwrap().contains("0 of 4 ranks"))
+}
+
 /// A remedy is done at one step on all ranks, and the steps that follow prove it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_remedy_is_done_at_one_step_and_proven_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(acting(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Gc]).await;
-    let (step, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    let (running, mut agent, step, request) = until_collection(dir.path()).await;
     assert_eq!((request.remedy(), request.tape_ids.len()), (v1::Remedy::Gc, 4));
     assert!(request.step > step, "{} is not ahead of {step}", request.step);
     agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
@@ -78,9 +95,6 @@ async fn a_remedy_is_done_at_one_step_and_proven_by_the_next() {
     agent.train(&HEALED, request.step..=request.step).await;
     agent.answer_remedy(&JOB, 0..4, &request, Done).await;
     agent.train(&HEALED, request.step + 1..=request.step + 30).await;
-    let is_proven = |answer: &Value| {
-        of_decision(answer, "collect garbage").iter().any(|action| action["verdict"] != "")
-    };
     let answer = running.wait("/api/v1/actions", is_proven).await;
     let action = of_decision(&answer, "collect garbage")[0];
     assert_eq!((&action["verdict"], &action["kind"]), (&json!("helped"), &json!("ranks")));
@@ -141,21 +155,14 @@ async fn a_remedy_without_effect_is_tried_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_one_rank_refuses_is_taken_back_from_all() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(acting(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Gc]).await;
-    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    let (running, mut agent, _, request) = until_collection(dir.path()).await;
     agent.answer_remedy(&JOB, 0..3, &request, Armed).await;
     agent.answer_remedy(&JOB, 3..4, &request, Refused).await;
     let withdrawn = agent.remedy_asked().await;
     assert_eq!(withdrawn.remedy(), v1::Remedy::Withdraw);
     assert_eq!(withdrawn.call_id, request.call_id);
     agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
-    let is_over = |answer: &Value| {
-        let done = of_decision(answer, "collect garbage");
-        done.iter().any(|action| action["outcome"].as_str().unwrap().contains("0 of 4 ranks"))
-    };
-    let answer = running.wait("/api/v1/actions", is_over).await;
+    let answer = running.wait("/api/v1/actions", is_on_none).await;
     assert_eq!(of_decision(&answer, "collect garbage")[0]["verdict"], "", "nothing to observe");
     running.stop().await;
 }
@@ -164,10 +171,7 @@ async fn a_call_that_one_rank_refuses_is_taken_back_from_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(acting(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Gc]).await;
-    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    let (running, mut agent, _, request) = until_collection(dir.path()).await;
     agent.answer_remedy(&JOB, 0..3, &request, Armed).await;
     agent.answer_remedy(&JOB, 3..4, &request, Refused).await;
     assert_eq!(agent.remedy_asked().await.remedy(), v1::Remedy::Withdraw);
@@ -183,11 +187,7 @@ async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
     }
     assert_eq!(tapes, request.tape_ids);
     agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
-    let is_over = |answer: &Value| {
-        let done = of_decision(answer, "collect garbage");
-        done.iter().any(|action| action["outcome"].as_str().unwrap().contains("0 of 4 ranks"))
-    };
-    running.wait("/api/v1/actions", is_over).await;
+    running.wait("/api/v1/actions", is_on_none).await;
     running.stop().await;
 }
 
@@ -195,10 +195,7 @@ async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_made_again_on_the_next_stream() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(acting(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Gc]).await;
-    let (_, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    let (running, agent, _, request) = until_collection(dir.path()).await;
     drop(agent);
     let mut agent = Agent::attach(&running, "node-a").await;
     announce(&agent, &[v1::Remedy::Gc]).await;
@@ -214,10 +211,7 @@ async fn a_call_is_made_again_on_the_next_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_remedy_whose_ranks_ended_without_a_coordinator_has_a_verdict() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(acting(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Gc]).await;
-    let (step, request) = train_until_asked(&running, &mut agent, &JOB, 0).await;
+    let (running, agent, step, request) = until_collection(dir.path()).await;
     agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
     copy_store(&dir.path().join("data"), &dir.path().join("killed"));
     running.stop().await;
@@ -227,9 +221,6 @@ async fn a_remedy_whose_ranks_ended_without_a_coordinator_has_a_verdict() {
     let agent = Agent::attach(&again, "node-a").await;
     announce(&agent, &[v1::Remedy::Gc]).await;
     exit(&agent, &JOB, step).await;
-    let is_proven = |answer: &Value| {
-        of_decision(answer, "collect garbage").iter().any(|action| action["verdict"] != "")
-    };
     let answer = again.wait("/api/v1/actions", is_proven).await;
     assert_eq!(of_decision(&answer, "collect garbage")[0]["verdict"], "unknown", "{answer:#}");
     again.stop().await;
