@@ -6,7 +6,9 @@
 - fragments: each batch is longer than all before, so that no cached segment holds it, and what was allocated
   for the batches before is free in whole segments, which an emptied cache gives back;
 - leak: a list keeps 2 MiB a step.
-The job runs until the file STOP exists. All ranks stop after the same step.
+The job runs until the file STOP exists. All ranks stop after the same step, which they learn by a file:
+after an all-reduce of a tensor of Python's, gloo's thread still has to give the tensor back, and where the
+interpreter ends in that moment, PyTorch 2.11 aborts the process.
 """
 
 import argparse
@@ -36,6 +38,22 @@ class Batch:
 
     def flip(self):
         return self.tokens
+
+
+def last_step(stop, rank, step):
+    """The step after which all ranks stop, once there is one; asked after each `step`.
+
+    Rank 0 says it two steps ahead. No rank ends the next step before rank 0 gives its gradients for it,
+    which is after it said so: every rank knows by then.
+    """
+    agreed = f"{stop}.step"
+    if rank == 0 and os.path.exists(stop) and not os.path.exists(agreed):
+        with open(f"{agreed}.new", "w") as file:
+            file.write(str(step + 2))
+        os.rename(f"{agreed}.new", agreed)
+    if os.path.exists(agreed):
+        with open(agreed) as file:
+            return int(file.read())
 
 
 def main():
@@ -72,9 +90,8 @@ def main():
             kept.append(torch.empty(2 * FLOATS_PER_MIB, device=device))  # LEAK
         optimizer.step()
         optimizer.zero_grad()
-        stops = torch.tensor([int(os.path.exists(options.stop))])
-        dist.all_reduce(stops)
-        if stops.item():
+        torch.cuda.synchronize()
+        if step == last_step(options.stop, rank, step):
             break
         time.sleep(max(0.0, options.step_ms / 1000 - (time.monotonic() - started)))
     say(f"rank {rank} finished after step {step}, pid {os.getpid()}")
