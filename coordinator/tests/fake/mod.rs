@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use memtape_coordinator::Config;
+use memtape_coordinator::{Config, StoreError};
 use memtape_core::limits::CHUNK_BYTES_MAX;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_proto::v1::coordinator_client::CoordinatorClient;
@@ -44,7 +44,24 @@ pub(crate) fn config(data_dir: &Path) -> Config {
     config
 }
 
+/// Starts a coordinator, again while its store is in use: a process that another test starts at
+/// this moment may have inherited the lock of a store that was closed, until it runs its program.
 pub(crate) async fn start(config: Config) -> Running {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match start_once(config.clone()).await {
+            Ok(running) => return running,
+            Err(error) => {
+                let store_error = error.downcast_ref::<StoreError>();
+                let is_in_use = matches!(store_error, Some(StoreError::InUse { .. }));
+                assert!(is_in_use && Instant::now() < deadline, "it did not start: {error:#}");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+async fn start_once(config: Config) -> anyhow::Result<Running> {
     let (stop, stopped) = oneshot::channel();
     let (bound, address) = oneshot::channel();
     let shutdown = async {
@@ -53,8 +70,8 @@ pub(crate) async fn start(config: Config) -> Running {
     let on_bound = move |address| bound.send(address).unwrap();
     let task = tokio::spawn(memtape_coordinator::run(config, shutdown, on_bound));
     match timeout(PATIENCE, address).await.unwrap() {
-        Ok(address) => Running { address, stop: Some(stop), task },
-        Err(_) => panic!("the coordinator did not start: {:?}", task.await),
+        Ok(address) => Ok(Running { address, stop: Some(stop), task }),
+        Err(_) => Err(task.await.unwrap().unwrap_err()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use memtape_core::policy::Outcome;
 
@@ -51,10 +52,13 @@ const JOBS: &str = "\
 /// Between two looks of the stand-ins' callers.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 
-fn program(folder: &Path, name: &str, text: &str) {
-    let path = folder.join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+/// A program of this text. It is copied by another process: a child that another test forks would
+/// hold a file open for writing that this process writes, and such a file cannot be run.
+pub(super) fn program(folder: &Path, name: &str, text: &str) {
+    let (written, path) = (folder.join("written"), folder.join(name));
+    fs::write(&written, text).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(Command::new("cp").args([written, path]).status().unwrap().success());
 }
 
 /// Stand-ins, with `scontrol` as given.

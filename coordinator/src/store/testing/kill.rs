@@ -16,7 +16,7 @@ use crate::store::error::Result;
 use crate::store::records::encoding::Changes;
 use crate::store::recovery::check::check;
 use crate::store::testing::fixtures::{at_once, number};
-use crate::store::testing::fixtures::{flush, incident, reopen};
+use crate::store::testing::fixtures::{flush, incident, reopen, when_closed};
 use crate::store::testing::simulated::rng::Rng;
 
 const KILLS: u64 = 24;
@@ -196,12 +196,12 @@ fn what_was_acknowledged_survives_kills() {
         reader.join().unwrap();
         std::iter::once(first).chain(heard.try_iter()).for_each(|line| acknowledged.note(&line));
         // Read without the help of a start everything is whole, but for the index.
-        let found = check(&folder).unwrap().findings;
+        let found = when_closed(|| check(&folder)).unwrap().findings;
         findings += u64::from(!found.is_empty());
         begin = acknowledged.check(&folder);
         // From here on all that was found counts as acknowledged.
         acknowledged.steps.insert(0, begin);
-        assert_eq!(check(&folder).unwrap().findings, [], "seed {seed}");
+        assert_eq!(when_closed(|| check(&folder)).unwrap().findings, [], "seed {seed}");
     }
     let count = acknowledged.count;
     println!("{kills} kills, {count} acknowledgements, none lost; check found {findings} behind");
