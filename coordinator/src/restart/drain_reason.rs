@@ -16,7 +16,7 @@ pub(crate) fn of_decision(action: &str) -> String {
 /// The id of the decision in a reason; none in one that another gave.
 pub(crate) fn decision(reason: &str) -> Option<&str> {
     let (id, _) = reason.strip_prefix(BEGIN)?.strip_prefix(' ')?.split_once(':')?;
-    (Kind::of(id) == Some(Kind::KeepOut)).then_some(id)
+    (Kind::of_given(id) == Some(Kind::KeepOut)).then_some(id)
 }
 
 #[cfg(test)]
@@ -32,6 +32,8 @@ mod tests {
             "memtape: GPU memory was not given back",
             "memtape act-0000c1s: GPU memory was not given back",
             "memtape by hand: replace the fan",
+            "memtape out-of-memory: replace the fan",
+            "memtape out-0000c1: replace the fan",
             "memtape out-0000c1s",
             "replace the fan",
             "",

@@ -42,6 +42,14 @@ impl Kind {
             .find(|of| of.prefix() == prefix)
     }
 
+    /// The kind of what [`Ids`] gave this name; none of any other name, though it begins like one.
+    pub fn of_given(name: &str) -> Option<Self> {
+        let (_, number) = name.split_once('-')?;
+        let is_number =
+            number.len() == LENGTH as usize && number.bytes().all(|digit| DIGITS.contains(&digit));
+        is_number.then(|| Self::of(name)).flatten()
+    }
+
     fn prefix(self) -> &'static str {
         match self {
             Self::Incident => "inc",
@@ -126,6 +134,17 @@ mod tests {
         restarted.seen("not a name");
         assert_eq!(restarted.next(now, Kind::Incident), "inc-0000c24");
         assert_eq!(Ids::default().next(0, Kind::Incident), "inc-0000001");
+    }
+
+    #[test]
+    fn a_name_that_only_begins_like_one_was_not_given() {
+        let given = Ids::default().next(EPOCH_WALL_NS, Kind::KeepOut);
+        assert_eq!(Kind::of_given(&given), Some(Kind::KeepOut));
+        for name in
+            ["out-of-memory", "out-0000c1", "out-0000c1ss", "out-0000c1u", "out", "in-0000c1s"]
+        {
+            assert_eq!(Kind::of_given(name), None, "{name}");
+        }
     }
 
     #[test]

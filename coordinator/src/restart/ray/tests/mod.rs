@@ -74,20 +74,23 @@ async fn check_drains(drain: &Drain, host: &str) {
              terminated is no longer idle.",
         ),
     ] {
-        check_refused(&asked(node, "out-1").await, why);
+        check_refused(&asked(node, "out-0000001").await, why);
     }
-    check_refused(&looked("memtape-1", "out-1").await, "is not kept out by this decision");
-    assert_eq!(asked("memtape-1", "out-1").await, finished("memtape-1"));
-    check_refused(&asked("memtape-1", "out-1").await, "Ray has no node memtape-1 that is alive");
+    check_refused(&looked("memtape-1", "out-0000001").await, "is not kept out by this decision");
+    assert_eq!(asked("memtape-1", "out-0000001").await, finished("memtape-1"));
+    check_refused(
+        &asked("memtape-1", "out-0000001").await,
+        "Ray has no node memtape-1 that is alive",
+    );
     // After a kill.
-    assert_eq!(looked("memtape-1", "out-1").await, finished("memtape-1"));
+    assert_eq!(looked("memtape-1", "out-0000001").await, finished("memtape-1"));
     for node in ["memtape-1", "memtape-2", "memtape-busy"] {
-        check_refused(&looked(node, "out-2").await, "is not kept out by this decision");
+        check_refused(&looked(node, "out-0000002").await, "is not kept out by this decision");
     }
-    check_failed(&looked("unknown-node", "out-2").await, "Ray does not remember it");
-    assert_eq!(asked("memtape-2", "out-2").await, finished("memtape-2"));
+    check_failed(&looked("unknown-node", "out-0000002").await, "Ray does not remember it");
+    assert_eq!(asked("memtape-2", "out-0000002").await, finished("memtape-2"));
     let why = "2 nodes are kept out already, and at most 2 may be: nothing was done";
-    check_refused(&asked("memtape-3", "out-3").await, why);
+    check_refused(&asked("memtape-3", "out-0000003").await, why);
 }
 
 /// What a cluster that wants a token says to a wrong one, and to none.
@@ -97,8 +100,8 @@ async fn check_token(drain: &Drain) {
         let without = Drain { cluster, ..drain.clone() };
         let why = "Ray refuses the token (--keep-out-ray-token-file): InvalidAuthToken: \
                    Authentication token is missing or incorrect: nothing was done";
-        check_refused(&without.run(&order("memtape-1", "out-1")).await, why);
-        let looked = without.resume(&order("memtape-1", "out-1")).await.unwrap();
+        check_refused(&without.run(&order("memtape-1", "out-0000001")).await, why);
+        let looked = without.resume(&order("memtape-1", "out-0000001")).await.unwrap();
         check_failed(&looked, "it is not known whether node memtape-1 is drained: Ray refuses");
     }
 }
@@ -110,7 +113,7 @@ async fn a_node_of_ray_is_drained_only_where_it_is_idle() {
     assert!(asked.lock().unwrap().drains.is_empty(), "nothing was asked");
     check_drains(&drain, "host-1").await;
     let reason = |id| format!("memtape {id}: GPU memory was not given back");
-    let expected = ["out-1", "out-2"].map(|id| (DRAIN_IDLE, reason(id)));
+    let expected = ["out-0000001", "out-0000002"].map(|id| (DRAIN_IDLE, reason(id)));
     assert_eq!(asked.lock().unwrap().drains, expected);
 }
 
@@ -128,30 +131,36 @@ async fn a_node_of_ray_that_drains_or_has_ended_is_left_alone() {
         ("memtape-1", "Ray has no node memtape-1 that is alive"),
         ("gpu-3", "2 nodes of Ray have the name or the host name gpu-3: nothing was done; give"),
     ] {
-        check_refused(&drain.run(&order(node, "out-1")).await, why);
+        check_refused(&drain.run(&order(node, "out-0000001")).await, why);
     }
     // Ray does not say which decision it was.
-    let looked = drain.resume(&order("gpu-1", "out-1")).await.unwrap();
+    let looked = drain.resume(&order("gpu-1", "out-0000001")).await.unwrap();
     check_failed(&looked, "it is not known by which decision node gpu-1 drains");
     assert!(asked.lock().unwrap().drains.is_empty());
     // By the name of its host.
-    assert_eq!(drain.run(&order("gpu-2", "out-1")).await, finished("gpu-2"));
+    assert_eq!(drain.run(&order("gpu-2", "out-0000001")).await, finished("gpu-2"));
     // The one that drains counts, for Ray does not say for what.
-    check_refused(&drain.run(&order("memtape-2", "out-2")).await, "2 nodes are kept out already");
+    check_refused(
+        &drain.run(&order("memtape-2", "out-0000002")).await,
+        "2 nodes are kept out already",
+    );
 }
 
 #[tokio::test]
 async fn a_node_of_ray_that_was_started_again_is_in_use() {
     let mut cluster = cluster();
     for name in ["memtape-1", "memtape-2"] {
-        cluster.end(name, Reason::AutoscalerDrainIdle, "memtape out-1: GPU memory");
+        cluster.end(name, Reason::AutoscalerDrainIdle, "memtape out-0000001: GPU memory");
     }
     cluster.end("memtape-3", Reason::AutoscalerDrainIdle, "Termination of node that's idle");
     let (asked, drain) = serve(cluster, false).await;
     asked.lock().unwrap().add("memtape-3", "host-1", Snapshot::Idle);
-    check_refused(&drain.run(&order("memtape-3", "out-3")).await, "2 nodes are kept out already");
+    check_refused(
+        &drain.run(&order("memtape-3", "out-0000003")).await,
+        "2 nodes are kept out already",
+    );
     asked.lock().unwrap().add("memtape-1", "host-1", Snapshot::Idle);
-    assert_eq!(drain.run(&order("memtape-1", "out-3")).await, finished("memtape-1"));
+    assert_eq!(drain.run(&order("memtape-1", "out-0000003")).await, finished("memtape-1"));
 }
 
 #[tokio::test]
@@ -164,7 +173,7 @@ async fn a_drain_whose_answer_is_lost_is_no_refusal() {
         (Behaviour::KeepsDraining, true, "drained node memtape-1"),
     ] {
         let (_, drain) = serve(with(behaviour), false).await;
-        let outcome = drain.run(&order("memtape-1", "out-1")).await;
+        let outcome = drain.run(&order("memtape-1", "out-0000001")).await;
         match is_done {
             true => assert_eq!(outcome, finished("memtape-1"), "{behaviour:?}"),
             false => check_failed(&outcome, why),
@@ -175,7 +184,7 @@ async fn a_drain_whose_answer_is_lost_is_no_refusal() {
 #[tokio::test]
 async fn a_cluster_of_ray_that_was_started_again_is_not_asked() {
     let (asked, drain) = serve(with(Behaviour::HasRestarted), false).await;
-    let outcome = drain.run(&order("memtape-1", "out-1")).await;
+    let outcome = drain.run(&order("memtape-1", "out-0000001")).await;
     check_refused(&outcome, "the cluster of Ray was started again meanwhile: nothing was done");
     assert!(asked.lock().unwrap().drains.is_empty());
 }
@@ -186,15 +195,15 @@ async fn a_ray_that_is_gone_or_hangs_is_reported() {
     let address = hanging.local_addr().unwrap().to_string();
     let timeout = Duration::from_millis(300);
     let mut drain = Drain { cluster: RayCluster { address, token: None }, timeout };
-    let outcome = drain.run(&order("memtape-1", "out-1")).await;
+    let outcome = drain.run(&order("memtape-1", "out-0000001")).await;
     check_refused(&outcome, "Ray did not answer GetClusterId within 300ms: nothing was done");
-    let outcome = drain.resume(&order("memtape-1", "out-1")).await.unwrap();
+    let outcome = drain.resume(&order("memtape-1", "out-0000001")).await.unwrap();
     check_failed(&outcome, "it is not known whether node memtape-1 is drained: Ray did not answer");
     drop(hanging);
-    let outcome = drain.run(&order("memtape-1", "out-1")).await;
+    let outcome = drain.run(&order("memtape-1", "out-0000001")).await;
     check_refused(&outcome, &format!("Ray at {} cannot be reached", drain.cluster.address));
     drain.cluster.token = Some("a\ntoken".to_string());
-    check_refused(&drain.run(&order("memtape-1", "out-1")).await, "cannot be sent");
+    check_refused(&drain.run(&order("memtape-1", "out-0000001")).await, "cannot be sent");
 }
 
 #[tokio::test]
@@ -203,7 +212,10 @@ async fn an_answer_of_ray_beyond_the_limit_drains_nothing() {
     let name = "n".repeat(memtape_core::limits::RAY_ANSWER_BYTES_MAX);
     cluster.add(&name, "host-1", Snapshot::Idle);
     let (asked, drain) = serve(cluster, false).await;
-    check_refused(&drain.run(&order("memtape-1", "out-1")).await, "Ray's GetAllNodeInfo failed");
+    check_refused(
+        &drain.run(&order("memtape-1", "out-0000001")).await,
+        "Ray's GetAllNodeInfo failed",
+    );
     assert!(asked.lock().unwrap().drains.is_empty());
 }
 
