@@ -141,6 +141,11 @@ impl Call {
         Look::Wait
     }
 
+    /// True from [`Look::Withdraw`] on.
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn_ns.is_some()
+    }
+
     fn outcomes(&self) -> impl Iterator<Item = Option<Outcome>> {
         self.ranks.values().map(|answer| answer.as_ref().map(|(outcome, _)| *outcome))
     }

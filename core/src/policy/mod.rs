@@ -142,9 +142,26 @@ pub enum Reach {
         proof_in_ns: u64,
     },
     /// An agent is not connected, but was a moment ago.
-    Away,
+    Away {
+        /// The time for which it is still waited for, and that of the proof, in nanoseconds.
+        proof_in_ns: u64,
+    },
     /// They mark no steps, or it is not known how long one takes; or an agent stays away.
     Unknown,
+}
+
+impl Reach {
+    /// Whether they can, given the time until the next step at which they could proves something
+    /// (none where no such step is known), and the longest time for which an agent has been away
+    /// (none where all are there), in nanoseconds.
+    pub fn new(proof_in_ns: Option<u64>, away_ns: Option<u64>) -> Self {
+        let Some(proof_in_ns) = proof_in_ns else { return Self::Unknown };
+        let Some(away_ns) = away_ns else { return Self::Known { proof_in_ns } };
+        match (TAKE_UP_SECONDS_MAX * 1_000_000_000).saturating_sub(away_ns) {
+            0 => Self::Unknown,
+            left_ns => Self::Away { proof_in_ns: left_ns.saturating_add(proof_in_ns) },
+        }
+    }
 }
 
 /// The policy, and what is spent of its budgets. For dry runs a dry run counts like the real thing,
@@ -369,14 +386,13 @@ fn against_inside(facts: &Facts<'_>, remedy: Remedy) -> Option<Objection> {
         return Some(Objection::NotOffered { remedy });
     }
     let needed_ns = match facts.reach {
-        Reach::Known { proof_in_ns } => proof_in_ns,
-        Reach::Away => TAKE_UP_SECONDS_MAX * 1_000_000_000,
+        Reach::Known { proof_in_ns } | Reach::Away { proof_in_ns } => proof_in_ns,
         Reach::Unknown => return Some(Objection::NoStep { remedy }),
     };
     if facts.urgent || facts.oom_in_ns.is_some_and(|oom_in_ns| oom_in_ns <= needed_ns) {
         return Some(Objection::NoTime { remedy });
     }
-    (facts.reach == Reach::Away).then_some(Objection::Away { remedy })
+    matches!(facts.reach, Reach::Away { .. }).then_some(Objection::Away { remedy })
 }
 
 fn too_early(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {

@@ -379,10 +379,16 @@ fn a_remedy_inside_the_ranks_needs_a_step_and_the_time_for_its_proof() {
     let no_step = "no step is known at which to collect garbage";
     assert_eq!(decide(soon(11, Reach::Unknown)), (no_step.into(), Some(Remedy::Restart)));
     // An agent that is started again is waited for, as long as there is time.
+    let (second, just_gone) = (MINUTE / 60, Reach::new(Some(10 * MINUTE), Some(0)));
     let away = "an agent of the job is not connected: it is too early to collect garbage";
-    assert_eq!(decide(soon(11, Reach::Away)), (away.into(), None));
-    let last = Facts { oom_in_ns: Some(MINUTE / 2), ..soon(0, Reach::Away) };
-    assert_eq!(decide(last), (no_time.into(), Some(Remedy::Restart)));
+    assert_eq!(decide(soon(11, just_gone)), (away.into(), None));
+    assert_eq!(just_gone, Reach::Away { proof_in_ns: 10 * MINUTE + 30 * second });
+    // Its proof would come too late, whenever it is back.
+    assert_eq!(decide(soon(10, just_gone)), (no_time.into(), Some(Remedy::Restart)));
+    let soon_over = Reach::new(Some(10 * MINUTE), Some(29 * second));
+    assert_eq!(soon_over, Reach::Away { proof_in_ns: 10 * MINUTE + second });
+    assert_eq!(Reach::new(Some(10 * MINUTE), Some(30 * second)), Reach::Unknown);
+    assert_eq!(Reach::new(None, Some(0)), Reach::Unknown);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use memtape_core::action::call::{self, Call, Look, Tally};
 use memtape_core::action::remedy::Ask;
 use memtape_core::action::{Event, Next, PROOF_STEPS};
-use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAKE_UP_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::{Outcome, Reach};
 use memtape_core::tape::mailbox;
@@ -38,7 +38,6 @@ pub(super) struct RankCall {
     /// Node and tape of each rank.
     tapes: BTreeMap<u32, (String, String)>,
     call: Call,
-    is_withdrawn: bool,
 }
 
 impl Actions {
@@ -54,13 +53,7 @@ impl Actions {
     pub(super) fn reach(&self, now: Now, attempt: &Attempt) -> Reach {
         let away = living_ranks(attempt).filter(|(_, rank)| rank.presence != Presence::Here);
         let away_ns = away.map(|(_, rank)| now.mono_ns.saturating_sub(rank.reported_ns)).max();
-        match (self.next_step(attempt), away_ns) {
-            (Some((_, proof_in_ns)), None) => Reach::Known { proof_in_ns },
-            (Some(_), Some(away_ns)) if away_ns < TAKE_UP_SECONDS_MAX * 1_000_000_000 => {
-                Reach::Away
-            }
-            (Some(_), Some(_)) | (None, _) => Reach::Unknown,
-        }
+        Reach::new(self.next_step(attempt).map(|(_, proof_in_ns)| proof_in_ns), away_ns)
     }
 
     /// The next step at which all living ranks can act, and the time until the steps are made that
@@ -105,7 +98,7 @@ impl Actions {
         let known = self.actions.iter().rev().find(|record| record.id == action);
         let name = known.map(|record| record.lifecycle.call_name(action)).unwrap_or_default();
         let actions = vec![action.to_string()];
-        let call = RankCall { name, actions, serial, ask, tapes, call, is_withdrawn: false };
+        let call = RankCall { name, actions, serial, ask, tapes, call };
         call.send(context, ask, call.tapes.values());
         self.calls.push(call);
     }
@@ -133,7 +126,7 @@ impl Actions {
         let Some((attempt, rank)) = jobs.rank_of(tape_id) else { return };
         let (serial, number) = (attempt.record.serial, rank.record.rank);
         for known in self.calls.iter().filter(|known| known.serial == serial) {
-            let ask = if known.is_withdrawn { Ask::Withdraw } else { known.ask };
+            let ask = if known.call.is_withdrawn() { Ask::Withdraw } else { known.ask };
             if !matches!(ask, Ask::Signal(_)) {
                 known.send(context, ask, known.tapes.get(&number));
             }
@@ -161,10 +154,7 @@ impl Actions {
             }
             match known.call.look(context.now.mono_ns, newest) {
                 Look::Wait => {}
-                Look::Withdraw => {
-                    known.is_withdrawn = true;
-                    known.send(context, Ask::Withdraw, known.tapes.values());
-                }
+                Look::Withdraw => known.send(context, Ask::Withdraw, known.tapes.values()),
                 Look::Over(tally) => over.push((at, tally)),
             }
         }

@@ -46,8 +46,8 @@ impl Actions {
         for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
             let before = record.lifecycle.observation.clone();
             let job = Observed { jobs, job: &record.job };
-            if let Some(verdict) = record.lifecycle.look(now_ns, &job).cloned() {
-                let verdict = &verdict;
+            record.lifecycle.look(now_ns, &job);
+            if let Some(verdict) = &record.lifecycle.verdict {
                 if let Named::Known(kind) = record.kind {
                     context.push(Effect::Prove { kind, verdict: verdict.into() });
                 }
