@@ -471,7 +471,8 @@ mod tests {
         let both = rule("act") + &rule("off");
         check(&both, "line 4: ", "contradicts the rule in line 1");
         check(&("[[rule]]\n".to_string() + &rule("act")), "line 2: ", "never decides");
-        check("[[rule]]\nclasses = []\n", "line 1: ", "no jobs, or no classes");
+        check("[[rule]]\nclasses = []\n", "line 1: ", "its list of classes is empty");
+        check("[[rule]]\njobs = []\n", "line 1: ", "its list of jobs is empty");
     }
 
     #[test]

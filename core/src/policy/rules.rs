@@ -49,10 +49,12 @@ pub enum RuleError {
         earlier: usize,
     },
     /// A rule has no jobs or no classes.
-    #[error("line {line}: this rule never decides: it names no jobs, or no classes")]
+    #[error("line {line}: this rule never decides: its list of {what} is empty")]
     Empty {
         /// Line of the rule.
         line: usize,
+        /// What it has none of.
+        what: &'static str,
     },
 }
 
@@ -85,8 +87,9 @@ impl Rules {
     pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
         for (at, rule) in rules.iter().enumerate() {
             let (line, before) = (rule.line, &rules[..at]);
-            if rule.jobs.is_empty() || rule.classes.is_empty() {
-                return Err(RuleError::Empty { line });
+            let lists = [(rule.jobs.is_empty(), "jobs"), (rule.classes.is_empty(), "classes")];
+            if let Some((_, what)) = lists.into_iter().find(|(is_empty, _)| *is_empty) {
+                return Err(RuleError::Empty { line, what });
             }
             let covers =
                 |one: &Rule, other: &Rule| other.covered_by(slice::from_ref(one)).is_some();
@@ -174,9 +177,9 @@ mod tests {
         check(rule(1, &["b", "a"], &leak), rule(5, &["a", "b"], &leak), same);
         check(rule(1, &["a*"], all), rule(5, &["*"], all), None);
         check(rule(1, &["a"], &leak), rule(5, &["a"], all), None);
-        let empty = Some(RuleError::Empty { line: 5 });
-        check(rule(1, &["a"], all), rule(5, &[], all), empty);
-        check(rule(1, &["a"], all), rule(5, &["b"], &[]), empty);
+        let empty = |what| Some(RuleError::Empty { line: 5, what });
+        check(rule(1, &["a"], all), rule(5, &[], all), empty("jobs"));
+        check(rule(1, &["a"], all), rule(5, &["b"], &[]), empty("classes"));
         // Two that together have all of a third.
         let (some, others) = all.split_at(2);
         let rules = |last: Rule| vec![rule(1, &["*"], some), rule(3, &["a*", "b"], others), last];
