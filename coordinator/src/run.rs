@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use memtape_core::policy::Mode;
+use memtape_core::policy::rules::Rule;
 use memtape_tls::server::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -28,6 +30,7 @@ use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
 use crate::memory;
 use crate::records::{AuditRecord, TokenRecord};
+use crate::restart::RestartConfig;
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::store::Store;
@@ -67,6 +70,7 @@ pub async fn run(
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
     let config = Arc::new(with_memory(config));
+    log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
     let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
@@ -89,8 +93,7 @@ pub async fn run(
     let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
-        let serving = serve_health(listen, api.clone(), counters.clone()).await?;
-        beside.spawn(async { drop(serving.await) });
+        beside.spawn(serve_health(listen, api.clone(), counters.clone()).await?);
     }
     let router = for_agents(service).merge(routes::router(api, &config.hosts));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
@@ -142,6 +145,20 @@ fn with_memory(config: Config) -> Config {
     config
 }
 
+/// Logs what the coordinator may do about incidents.
+fn log_policy(restart: &RestartConfig) {
+    let (policy, targets) = (&restart.policy, restart.target_names());
+    let acts = |rule: &&Rule| rule.terms.mode == Mode::Act;
+    tracing::info!(
+        default_mode = policy.terms.mode.as_str(),
+        rules = policy.rules.iter().count(),
+        rules_that_act = policy.rules.iter().filter(acts).count(),
+        keep_out = policy.keep_out.as_str(),
+        targets = targets.into_iter().collect::<Vec<_>>().join(","),
+        "what may be done about incidents"
+    );
+}
+
 /// The store and what an earlier process left.
 struct Opened {
     store: Store,
@@ -180,15 +197,16 @@ async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
     Ok(opened)
 }
 
-/// Answers on the port of health for as long as it is let.
+/// Answers on the port of health for as long as it is let. An end of that ends nothing else.
 async fn serve_health(
     listen: SocketAddr,
     api: Api,
     counters: Arc<Counters>,
-) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send> {
+) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let listener = server::bind(listen).await?;
     let (router, bounds) = (routes::health_router(api), Bounds::small());
-    Ok(server::serve(listener, router, bounds, None, counters, pending()))
+    let serving = server::serve(listener, router, bounds, None, counters, pending());
+    Ok(async { drop(serving.await) })
 }
 
 /// Who may come in, as the settings say. Blocks for the time of reading some small files.

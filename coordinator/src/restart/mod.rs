@@ -4,12 +4,14 @@
 //! [`Target`], and in this file its module, its setting in [`RestartConfig`] and its entry in
 //! [`RestartConfig::targets`] or [`RestartConfig::node_targets`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::action::remedy::Signal;
 use memtape_core::policy;
 use memtape_core::policy::terms::Terms;
+use memtape_proto::api::ActionKind;
 
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
@@ -111,6 +113,15 @@ impl RestartConfig {
         let ray = self.ray.clone();
         let ray = ray.map(|cluster| shared(ray::Drain { cluster, timeout: self.timeout }));
         [slurm, kubernetes, ray].into_iter().flatten().collect()
+    }
+}
+
+impl RestartConfig {
+    /// The names of all targets, of jobs and of nodes.
+    pub(crate) fn target_names(&self) -> BTreeSet<&'static str> {
+        let targets = self.targets().into_iter().chain(self.node_targets());
+        let signal = self.signal.map(|_| ActionKind::Signal);
+        targets.map(|target| target.kind()).chain(signal).map(Into::into).collect()
     }
 }
 

@@ -15,6 +15,9 @@ mod exported;
 // A hint is applied at the next start, and proven.
 mod hints;
 
+// The log of a coordinator says what it may do.
+mod policy;
+
 // The quick starts do what their pages say.
 mod quick_starts;
 
