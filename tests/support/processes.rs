@@ -50,6 +50,7 @@ impl Process {
     /// # Panics
     /// When none comes in time, with everything the process said.
     pub fn line_with(&mut self, text: &str, patience: Duration) -> String {
+        let patience = patience * PATIENCE_FACTOR;
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -75,12 +76,13 @@ impl Process {
     /// # Panics
     /// When it does not end in time.
     pub fn end(mut self, patience: Duration) -> (Option<i32>, Vec<String>) {
+        let patience = patience * PATIENCE_FACTOR;
         let ended = self.ended_within(patience);
         assert!(ended.is_some(), "still running after {patience:?}: {:#?}", self.seen);
         ended.expect("it has ended")
     }
 
-    /// As [`Self::end`]; none when it does not end in time.
+    /// As [`Self::end`], with exactly this time; none when it has not ended by then.
     pub fn ended_within(&mut self, patience: Duration) -> Option<(Option<i32>, Vec<String>)> {
         let deadline = Instant::now() + patience;
         let status = loop {
@@ -93,8 +95,11 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        // Its children may hold the pipes open for a moment longer.
-        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(300)) {
+        // Its children may hold the pipes open for longer.
+        let until = Instant::now() + PIPES_OPEN_MAX;
+        while let Ok(line) =
+            self.lines.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
             self.seen.push(line);
         }
         Some((status.code(), std::mem::take(&mut self.seen)))
@@ -155,6 +160,9 @@ fn signal_group(pid: u32, signal: i32) {
     // SAFETY: sends a signal to the group of a process this test started.
     unsafe { libc::killpg(pid as libc::pid_t, signal) };
 }
+
+/// How long a process that has ended is listened to, where its children hold its pipes open.
+const PIPES_OPEN_MAX: Duration = Duration::from_secs(5);
 
 /// How much longer things may take on a machine that others use as well. Waiting costs nothing
 /// where the answer comes.

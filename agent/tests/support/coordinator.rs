@@ -92,13 +92,13 @@ impl FakeCoordinator {
 
     /// Waits until `look` finds what it looks for.
     pub(crate) async fn wait<T>(&self, what: &str, look: impl Fn(&Seen) -> Option<T>) -> T {
-        for _ in 0..1500 {
+        for _ in 0..6000 {
             if let Some(found) = look(&self.seen()) {
                 return found;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{what}: not within 15 s; seen {:?}", self.seen().order);
+        panic!("{what}: not within 60 s; seen {:?}", self.seen().order);
     }
 
     /// Waits for reports that were made from now on.
