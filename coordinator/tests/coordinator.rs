@@ -357,7 +357,7 @@ async fn a_job_that_was_taken_for_over_keeps_its_incident() {
 async fn an_unreachable_node_makes_a_capture_partial_by_its_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
-    config.capture.deadline_ns = 500_000_000;
+    config.capture.deadline_ns = 3_000_000_000;
     let running = start(config).await;
     let job = Job { leaking: None, ranks: 2, ..JOB };
     let mut agent = Agent::attach(&running, "node-a").await;

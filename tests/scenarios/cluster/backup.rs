@@ -30,11 +30,12 @@ fn wait_for_step(cluster: &Cluster, step: u64) -> Vec<u64> {
 #[test]
 fn a_backup_is_made_while_the_coordinator_runs_and_agents_send_the_rest_again() {
     let mut cluster = Cluster::start(&["node"]);
+    // Slow: a tape keeps its last 4,096 steps, and a series of 20,000 points has each step.
     let mut training = Command::new(env!("CARGO_BIN_EXE_memtape-killed-writer"));
-    training.env(SEED, "7").env(STEP_US, "2000").env("MEMTAPE_JOB", JOB);
+    training.env(SEED, "7").env(STEP_US, "20000").env("MEMTAPE_JOB", JOB);
     training.env("MEMTAPE_DIR", cluster.tapes("node"));
     let training = Process::start(&mut training);
-    let before = wait_for_step(&cluster, 200);
+    let before = wait_for_step(&cluster, 50);
 
     let file = cluster.scratch().join("a.backup");
     let path = file.to_str().expect("a plain path").to_string();
@@ -49,7 +50,7 @@ fn a_backup_is_made_while_the_coordinator_runs_and_agents_send_the_rest_again() 
     let audit = String::from_utf8_lossy(&cluster.memtape(&["audit"]).stdout).into_owned();
     assert!(audit.contains("back up store"), "{audit}");
 
-    let after = wait_for_step(&cluster, before.last().expect("steps") + 200);
+    let after = wait_for_step(&cluster, before.last().expect("steps") + 50);
     cluster.kill_coordinator();
     // The disk is lost.
     std::fs::remove_dir_all(cluster.data()).expect("the store is there");

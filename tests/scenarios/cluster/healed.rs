@@ -105,7 +105,11 @@ fn a_coordinator_that_is_killed_while_it_acts_restarts_the_job_once() {
 #[test]
 fn a_coordinator_that_is_killed_while_it_observes_restarts_the_job_once() {
     killed("a coordinator is killed while it observes", |rig| {
-        let is_observed = |action: &Value| action["outcome"] == "SIGTERM: done on 2 of 2 ranks";
+        // One rank may have ended because of the other's end before its agent came to it.
+        let is_observed = |action: &Value| {
+            let outcome = action["outcome"].as_str().unwrap_or_default();
+            (1..=2).any(|done| outcome.starts_with(&format!("SIGTERM: done on {done} of 2 ranks")))
+        };
         rig.newest_restart().filter(is_observed)
     });
 }

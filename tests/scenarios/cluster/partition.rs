@@ -3,7 +3,8 @@
 //!
 //! Four DDP ranks train over gloo on two nodes, which are network namespaces joined to a third one
 //! where the coordinator lives. One after the other a rank is stopped, an agent is killed, a node
-//! is cut off, the coordinator is killed in the middle of a capture, and a rank is killed.
+//! is cut off, the coordinator is killed in the middle of a capture, and a rank is killed. Between
+//! them the coordinator is started again with another deadline.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,8 +21,12 @@ const NODES: usize = 2;
 const RANKS_PER_NODE: usize = 2;
 const RANKS: usize = NODES * RANKS_PER_NODE;
 
-/// Deadline of a capture: short, because four captures wait for a missing answer.
+/// Deadline of a capture: short, because two captures wait for a missing answer.
 const DEADLINE: Duration = Duration::from_secs(4);
+
+/// Deadline of a capture that waits for no missing answer, but for agents that find a coordinator
+/// again.
+const DEADLINE_FAR: Duration = Duration::from_secs(90);
 
 /// A manifest may be closed this much later: the clock of the loop, and a busy machine.
 const DEADLINE_SLACK: Duration = Duration::from_secs(2);
@@ -68,9 +73,11 @@ fn captures_finish_whatever_happens_to_ranks_and_nodes() {
     rig.captured("node 1 is cut off", on_node_1);
     rig.network.mend(1);
 
+    rig.restart_coordinator(DEADLINE_FAR);
     rig.healthy();
     rig.survives_the_coordinator(all);
 
+    rig.restart_coordinator(DEADLINE);
     rig.healthy();
     rig.ranks[3].kill();
     let manifest = rig.captured("rank 3 is killed", all);
@@ -84,7 +91,7 @@ impl Rig {
         let scratch = tempfile::tempdir().expect("a temporary folder");
         let mut rig =
             Self { ranks: Vec::new(), agents: Vec::new(), coordinator: None, network, scratch };
-        rig.start_coordinator();
+        rig.start_coordinator(DEADLINE);
         for node in 0..NODES {
             std::fs::create_dir(rig.tapes(node)).expect("a folder for tapes");
             rig.agents.push(rig.agent(node));
@@ -96,16 +103,21 @@ impl Rig {
         rig
     }
 
-    fn start_coordinator(&mut self) {
+    fn start_coordinator(&mut self, deadline: Duration) {
         let mut command = self.network.on_hub(memtape());
         command.args(["coordinator", "--listen", &format!("{}:7771", Network::HUB)]);
         command.arg("--insecure");
         command.args(["--report-interval", "250ms", "--data-dir"]).arg(self.file("data"));
-        command.args(["--capture-deadline", &format!("{}s", DEADLINE.as_secs())]);
+        command.args(["--capture-deadline", &format!("{}s", deadline.as_secs())]);
         self.coordinator = Some(Process::start(&mut command));
         wait_for("the coordinator answers", PATIENCE, || {
             self.memtape(&["jobs", "--json"]).status.success().then_some(())
         });
+    }
+
+    fn restart_coordinator(&mut self, deadline: Duration) {
+        self.coordinator.take().expect("it runs").kill();
+        self.start_coordinator(deadline);
     }
 
     fn agent(&self, node: usize) -> Process {
@@ -177,16 +189,16 @@ impl Rig {
         signal(agent, libc::SIGSTOP);
         let id = self.request();
         // The half that can be answered is there.
-        wait_for("node 0 has answered", DEADLINE, || {
+        wait_for("node 0 has answered", PATIENCE, || {
             let manifest = self.ask(&["show", &id])?;
             let stored = parts(&manifest).iter().filter(|part| !part["hash"].is_null()).count();
             (stored == RANKS_PER_NODE && manifest["closed_wall_ns"].is_null()).then_some(())
         });
         self.coordinator.take().expect("it runs").kill();
         signal(agent, libc::SIGCONT);
-        self.start_coordinator();
+        self.start_coordinator(DEADLINE_FAR);
         let begin = Instant::now();
-        let manifest = self.closed(&id, DEADLINE + DEADLINE_SLACK);
+        let manifest = self.closed(&id, PATIENCE);
         judge("the coordinator is killed", &manifest, labels, begin.elapsed());
     }
 
