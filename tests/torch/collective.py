@@ -28,6 +28,12 @@ def dump():
     return json.loads(_dump_nccl_trace_json(includeCollectives=False))
 
 
+def is_over(said):
+    """Every collective that was begun is over."""
+    groups = said["pg_status"].values()
+    return all(of["last_enqueued_collective"] == of["last_completed_collective"] for of in groups)
+
+
 def expect(**more):
     line = f"expected {json.dumps({'rank': dist.get_rank()} | more)}\n"
     os.write(1, line.encode())  # in one piece: the ranks share a pipe
@@ -53,8 +59,9 @@ def main():
         time.sleep(UNTIL_LOOKED_AT)
         expect(dump=dump(), names=[group.group_name for group in groups])
     elif way == "gil":
-        time.sleep(0.5)  # PyTorch's watchdog sees what is over
-        said, begun = dump(), time.time_ns()
+        while not is_over(said := dump()):  # until PyTorch's watchdog has seen it
+            time.sleep(0.05)
+        begun = time.time_ns()
         ctypes.PyDLL(None).usleep(int(1e6 * UNTIL_LOOKED_AT))  # holds the GIL
         expect(dump=said, names=["0"], begun=begun, ended=time.time_ns())
     elif way == "skip":

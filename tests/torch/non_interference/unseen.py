@@ -60,6 +60,9 @@ def signals():
     after["SigCgt"] &= ~(1 << signal.SIGBUS - 1)  # the one that it handles, for its own tape
     assert before == after, (before, after)
     own = threads()
+    while not own:  # a new thread gives itself its name
+        time.sleep(0.01)
+        own = threads()
     assert len(own) == 1, own
     (blocked,) = own.values()
     # SIGBUS is not blocked (nor KILL and STOP, which cannot be, nor what the C library keeps).
