@@ -1,12 +1,13 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 //!
-//! PyTorch is fetched while the first build runs, because on a fresh machine both take minutes.
+//! PyTorch and the tests' other tools are fetched while the first build runs, because on a fresh
+//! machine both take minutes.
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::process::{Steps, call, cargo, command, root, run};
+use crate::process::{Step, Steps, call, cargo, command, root, run};
 use crate::python;
 use crate::report::Found;
 use crate::supply_chain;
@@ -35,29 +36,15 @@ const RAY: &str = "real_ray";
 /// Runs all of it.
 pub(crate) fn run_all(steps: &mut Steps) -> Found {
     let started = Instant::now();
-    let is_ready = python::is_torch_ready();
     std::thread::scope(|scope| {
-        let fetching =
-            (!is_ready).then(|| scope.spawn(|| run("fetch PyTorch", python::install_torch())));
+        let fetching = scope.spawn(fetch);
         steps.0.extend([
             run("format", cargo(&["fmt", "--all", "--check"])),
             run("fake CUDA", call("make", &["--silent", "-C", "tests/fake_cuda"])),
             run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
             run("lints", cargo(&LINTS)),
         ]);
-        // Without it the store's tests of S3 fail, and say what is missing.
-        if !python::has(S3, &[S3_PACKAGE]) {
-            run("fetch an S3 server", python::make("python3", S3, &[S3_WITH_SERVER]));
-        }
-        if !python::has(TYPES, &[TYPES_PACKAGE]) {
-            run("fetch a type checker", python::make("python3", TYPES, &[TYPES_PACKAGE]));
-        }
-        // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
-        // the tests say so and check what they can without it.
-        if !root().join("target/viz/VERSION").is_file() {
-            run("fetch PyTorch's viewer", call("python3", &["tests/viz/fetch.py", "target/viz"]));
-        }
-        steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
+        steps.0.extend(fetching.join().expect("a step does not panic"));
     });
     steps.0.extend(supply_chain::check());
     let (has_slurm, has_ray) = (can_run_slurm(), can_run_ray());
@@ -81,6 +68,25 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         run("shuttle", model_checker("shuttle")),
     ]);
     Found::tests(steps, started.elapsed())
+}
+
+/// Fetches what the tests need besides crates, unless it is there. Gives the step of PyTorch, if it
+/// was taken. The others fail nothing by themselves: without the S3 server the store's tests of S3
+/// fail, and say what is missing.
+fn fetch() -> Option<Step> {
+    let torch = (!python::is_torch_ready()).then(|| run("fetch PyTorch", python::install_torch()));
+    if !python::has(S3, &[S3_PACKAGE]) {
+        run("fetch an S3 server", python::make("python3", S3, &[S3_WITH_SERVER]));
+    }
+    if !python::has(TYPES, &[TYPES_PACKAGE]) {
+        run("fetch a type checker", python::make("python3", TYPES, &[TYPES_PACKAGE]));
+    }
+    // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
+    // the tests say so and check what they can without it.
+    if !root().join("target/viz/VERSION").is_file() {
+        run("fetch PyTorch's viewer", call("python3", &["tests/viz/fetch.py", "target/viz"]));
+    }
+    torch
 }
 
 /// The tests, without those that have a step of their own here.
