@@ -151,9 +151,9 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Whether they can, given the time until the next step at which they could proves something
-    /// (none where no such step is known), and the longest time for which an agent has been away
-    /// (none where all are there), in nanoseconds.
+    /// Whether they can. `proof_in_ns` is the time until a remedy at their next common step is
+    /// proven, none where no such step is known; `away_ns` is the longest time for which an agent
+    /// has been away, none where all are there. Both are in nanoseconds.
     pub fn new(proof_in_ns: Option<u64>, away_ns: Option<u64>) -> Self {
         let Some(proof_in_ns) = proof_in_ns else { return Self::Unknown };
         let Some(away_ns) = away_ns else { return Self::Known { proof_in_ns } };
