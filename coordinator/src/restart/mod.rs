@@ -103,9 +103,7 @@ impl RestartConfig {
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
         [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
     }
-}
 
-impl RestartConfig {
     /// The configured targets that can keep a node out.
     pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
         let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
@@ -114,9 +112,7 @@ impl RestartConfig {
         let ray = ray.map(|cluster| shared(ray::Drain { cluster, timeout: self.timeout }));
         [slurm, kubernetes, ray].into_iter().flatten().collect()
     }
-}
 
-impl RestartConfig {
     /// The names of all targets, of jobs and of nodes.
     pub(crate) fn target_names(&self) -> BTreeSet<&'static str> {
         let targets = self.targets().into_iter().chain(self.node_targets());
