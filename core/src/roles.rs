@@ -10,9 +10,9 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::hash::fnv_1a;
 use crate::limits::PEER_GROUPS_MAX;
 use crate::snapshot::CollectiveGroup;
+use memtape_tape::hash::fnv_1a;
 
 /// What a dimension of PyTorch's `DeviceMesh` stands before in a group's description.
 const MESH: &str = "mesh_";

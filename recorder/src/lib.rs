@@ -17,7 +17,7 @@
 //!
 //! The recorder never waits, prints or panics, takes no GIL on the hot path, does not touch the GPU
 //! and calls nothing of PyTorch's under a lock. An inner failure turns it off for good, and the
-//! tape says why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
+//! tape says why. It decides nothing: layout, rewind and step boundaries are in `memtape-tape`.
 //!
 //! `unsafe` is in `hooks/mod.rs`, `hooks/c10.rs`, `hooks/cudart.rs`, `hooks/nccl.rs` and
 //! `hooks/program.rs` (C signatures), `hooks/tracker.rs` and `hooks/tracker/tests.rs` (PyTorch's

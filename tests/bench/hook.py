@@ -26,7 +26,7 @@ ROUNDS, CALLS = 400, 500
 
 
 def word(number, remedy, step):
-    """As core/src/tape/mailbox.rs packs it."""
+    """As tape/src/mailbox.rs packs it."""
     content = number << 48 | remedy << 40 | step
     crc = 0xFF
     for byte in content.to_bytes(7, "big"):

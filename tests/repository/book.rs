@@ -157,7 +157,7 @@ fn every_variable_is_in_the_reference() {
     let page = file(VARIABLES).text;
     let mut code = rust();
     code.retain(|file| {
-        let is_product = ["agent/", "cli/", "coordinator/", "core/", "recorder/"]
+        let is_product = ["agent/", "cli/", "coordinator/", "core/", "recorder/", "tape/"]
             .iter()
             .any(|package| file.path.starts_with(&format!("{package}src/")));
         let is_test =

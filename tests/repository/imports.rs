@@ -6,14 +6,23 @@ use std::fs;
 use crate::source::{Source, check, folder, manifests, root, rust};
 
 /// What each package may import of ours. Nothing may import the tests.
-const IMPORTS: [(&str, &[&str]); 10] = [
-    ("core", &[]),
+const IMPORTS: [(&str, &[&str]); 12] = [
+    ("tape", &[]),
+    ("pickle", &["memtape-tape"]),
+    ("core", &["memtape-pickle", "memtape-tape"]),
     ("proto", &["memtape-core"]),
     (
         "fuzz",
-        &["memtape-agent", "memtape-coordinator", "memtape-core", "memtape-proto", "memtape-tls"],
+        &[
+            "memtape-agent",
+            "memtape-coordinator",
+            "memtape-core",
+            "memtape-proto",
+            "memtape-tape",
+            "memtape-tls",
+        ],
     ),
-    ("recorder", &["memtape-core"]),
+    ("recorder", &["memtape-tape"]),
     ("tls", &["memtape-core"]),
     ("agent", &["memtape-core", "memtape-proto", "memtape-tls"]),
     ("coordinator", &["memtape-core", "memtape-proto", "memtape-tls"]),
@@ -81,11 +90,17 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Packages without `std` and without `unsafe`.
+const PURE: [&str; 3] = ["core", "pickle", "tape"];
+
 #[test]
 fn the_core_is_pure() {
-    let text = fs::read_to_string(root().join("core/src/lib.rs")).expect("core has a root");
-    for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
-        assert!(text.lines().any(|line| line == attribute), "core/src/lib.rs needs {attribute}");
+    for package in PURE {
+        let path = format!("{package}/src/lib.rs");
+        let text = fs::read_to_string(root().join(&path)).expect("the package has a root");
+        for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
+            assert!(text.lines().any(|line| line == attribute), "{path} needs {attribute}");
+        }
     }
     let impure = Source::of("core/src/a.rs", "extern crate std;\nuse std::fs;\n");
     check(impurities, &impure, &rust());
@@ -96,7 +111,8 @@ const PURE_WITHOUT: [&str; 2] = ["#[cfg(test)]", "#[cfg(any(memtape_loom, memtap
 
 /// `no_std` refuses nearly all of it; what slips by is an `extern crate std` of one's own.
 fn impurities(file: &Source) -> Vec<String> {
-    let is_pure_code = file.path.starts_with("core/src/") && !file.path.ends_with("tests.rs");
+    let is_pure_code = PURE.iter().any(|package| file.path.starts_with(&format!("{package}/src/")))
+        && !file.path.ends_with("tests.rs");
     let code = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut before = "";
     let mut found = Vec::new();

@@ -138,7 +138,7 @@ fn types() -> Command {
 
 /// A model checker of the tape, in a build of its own: its flag would rebuild all else.
 fn model_checker(name: &str) -> Command {
-    let mut command = cargo(&["test", "--locked", "--quiet", "-p", "memtape-core", "--test", name]);
+    let mut command = cargo(&["test", "--locked", "--quiet", "-p", "memtape-tape", "--test", name]);
     command
         .env("RUSTFLAGS", format!("--cfg memtape_{name}"))
         .env("CARGO_TARGET_DIR", root().join("target").join(name));

@@ -4,7 +4,7 @@
 //! out; the variables of hidden options are not, because a secret is given by its variable only.
 
 mod environment;
-#[path = "../../../core/tests/golden_files/mod.rs"]
+#[path = "../../../tape/tests/golden_files/mod.rs"]
 mod golden_files;
 
 use std::fmt::Write;

@@ -4,7 +4,7 @@
 //! `cargo xtask docs --reference` writes the pages again.
 
 mod api;
-#[path = "../../../core/tests/golden_files/mod.rs"]
+#[path = "../../../tape/tests/golden_files/mod.rs"]
 mod golden_files;
 mod metrics;
 

@@ -6,9 +6,9 @@
 
 use alloc::vec::Vec;
 
-use crate::hash::fnv_1a;
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_user_frame, telling_frame};
+use memtape_tape::hash::fnv_1a;
 
 /// Frames that tell a line from others.
 pub const FRAMES_MAX: usize = 3;

@@ -22,7 +22,7 @@ use core::cmp::Reverse;
 
 use crate::limits::CENSUS_LINES_MAX;
 use crate::snapshot::{Frame, Held};
-use crate::tape::read::tape;
+use crate::tape::read;
 
 pub use line::LineId;
 
@@ -143,5 +143,5 @@ fn choose(
 
 /// At most what the numbers of a tape can be: larger values are damage.
 fn believable(held: Held) -> Held {
-    Held { bytes: tape::believable(held.bytes), count: tape::believable(held.count) }
+    Held { bytes: read::believable(held.bytes), count: read::believable(held.count) }
 }

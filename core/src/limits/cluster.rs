@@ -1,8 +1,11 @@
 //! Limits of what a coordinator remembers, receives and answers.
 
-use super::{Limit, SNAPSHOT_BYTES_MAX, Unit, limits};
+use memtape_tape::limits;
+
+use super::SNAPSHOT_BYTES_MAX;
 
 limits! {
+    pub(super) const TABLE;
     NODES_MAX: usize = 16_384, Count, "coordinator",
         "Nodes that are remembered",
         "an agent on a further node is refused",

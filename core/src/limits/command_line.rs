@@ -1,8 +1,9 @@
 //! Limits of the commands.
 
-use super::{Limit, Unit, limits};
+use memtape_tape::limits;
 
 limits! {
+    pub(super) const TABLE;
     FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
         "Files, tapes and ranks of captures that `memtape analyze`, `diff` or `report` compares",
         "the command refuses them",

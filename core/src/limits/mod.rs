@@ -13,61 +13,14 @@ mod nodes;
 
 pub use cluster::*;
 pub use command_line::*;
+pub use memtape_tape::limits::*;
 pub use nodes::*;
-
-/// One limit, for a reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// Name of the constant.
-    pub name: &'static str,
-    /// Its value.
-    pub value: u64,
-    /// What the value counts.
-    pub unit: Unit,
-    /// The part of Memtape that enforces the limit.
-    pub at: &'static str,
-    /// What is limited.
-    pub what: &'static str,
-    /// What happens when the limit is reached.
-    pub then: &'static str,
-    /// The metric, message or field that shows it.
-    pub shown: &'static str,
-}
-
-/// What a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Bytes.
-    Bytes,
-    /// Items.
-    Count,
-    /// Seconds.
-    Seconds,
-}
-
-macro_rules! limits {
-    ($($name:ident: $type:ty = $value:expr, $unit:ident, $at:literal, $what:literal,
-        $then:literal, $shown:literal;)*) => {
-        $(#[doc = concat!($what, ".")] pub const $name: $type = $value;)*
-
-        /// These limits, in the order of the page.
-        pub(super) const TABLE: &[Limit] = &[$(Limit {
-            name: stringify!($name),
-            value: $name as u64,
-            unit: Unit::$unit,
-            at: $at,
-            what: $what,
-            then: $then,
-            shown: $shown,
-        }),*];
-    };
-}
-
-use limits;
 
 /// Every limit, in the order of the page.
 pub fn all() -> impl Iterator<Item = &'static Limit> {
-    [nodes::TABLE, cluster::TABLE, command_line::TABLE].into_iter().flatten()
+    [memtape_tape::limits::TAPE_LIMITS, nodes::TABLE, cluster::TABLE, command_line::TABLE]
+        .into_iter()
+        .flatten()
 }
 
 /// The text of `docs/limits.md`.

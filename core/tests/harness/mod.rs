@@ -24,6 +24,7 @@ use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 
 /// The layout of such a tape.
+#[path = "../../../tape/tests/harness/small.rs"]
 pub(crate) mod small;
 
 use small::{INTERNED_WORDS, small_layout};

@@ -3,7 +3,7 @@
 //! A thread of its own polls. It is started only when a communicator was made and the flight
 //! recorder is not switched off. It needs no GIL, and no other thread waits for it: a poll that
 //! hangs costs only later polls, and the tape says since when there is no answer. The schedule
-//! (`memtape_core::tape::collective::poll_schedule`) avoids the times at which the data may change
+//! (`memtape_tape::collective::poll_schedule`) avoids the times at which the data may change
 //! that PyTorch's function reads without a lock.
 //!
 //! Not seen: communicators of an NCCL that is linked into PyTorch, and those of other process
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use memtape_core::snapshot::CollectiveSource;
-use memtape_core::tape::collective::CollectiveWriter;
-use memtape_core::tape::collective::dump::Dump;
-use memtape_core::tape::collective::poll_schedule::{Communicators, PollSchedule, Turn};
+use memtape_tape::collective::CollectiveWriter;
+use memtape_tape::collective::dump::Dump;
+use memtape_tape::collective::poll_schedule::{Communicators, PollSchedule, Turn};
+use memtape_tape::snapshot::CollectiveSource;
 
 use crate::background::flight_recorder::{Answer, FlightRecorder};
 use crate::host::{clock, environment, threads};

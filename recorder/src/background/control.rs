@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::layout::{StepSource, header};
+use memtape_tape::layout::{StepSource, header};
+use memtape_tape::snapshot::origin::Origin;
 
 use crate::background::{collectives, cupti, optimizer_hook};
 use crate::host::{clock, driver, threads};

@@ -25,9 +25,9 @@ use cudarc::cupti::sys::{
     cuMemAllocPitch_v2_params, cuMemCreate_params, cuMemRetainAllocationHandle_params,
 };
 use cudarc::driver::sys::CUmemLocationType;
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::layout::Cupti;
-use memtape_core::tape::layout::header;
+use memtape_tape::layout::Cupti;
+use memtape_tape::layout::header;
+use memtape_tape::snapshot::origin::Origin;
 
 use crate::host::symbols::{Library, Symbol};
 use crate::host::{driver, environment};

@@ -8,11 +8,11 @@
 //!
 //! Any bytes end in an answer or in `None`. Fields that are not read are skipped without
 //! recursion, so newer ones do no harm; the groups that are kept are bounded. Which status belongs
-//! to which group is decided in `memtape_core::tape::collective::dump`.
+//! to which group is decided in `memtape_tape::collective::dump`.
 
 use std::collections::BTreeMap;
 
-use memtape_core::tape::collective::dump::{Configured, Dump, Status};
+use memtape_tape::collective::dump::{Configured, Dump, Status};
 use serde::Deserialize;
 
 /// Process groups that are kept of each half; more are counted. A rank is in some tens of them.

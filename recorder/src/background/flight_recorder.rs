@@ -17,7 +17,7 @@
 
 use std::ffi::c_void;
 
-use memtape_core::tape::collective::dump::Dump;
+use memtape_tape::collective::dump::Dump;
 
 use crate::background::dump_json;
 use crate::host::symbols::{Library, Symbol};

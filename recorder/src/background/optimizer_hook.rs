@@ -11,7 +11,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memtape_core::tape::layout::{StepSource, header};
+use memtape_tape::layout::{StepSource, header};
 
 use crate::background::python_api::{Api, MethodDef, Object};
 use crate::background::remedies;

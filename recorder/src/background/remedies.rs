@@ -3,13 +3,13 @@
 //! The word of the mailbox is read here and nowhere else, after a step was counted: no signal, no
 //! thread and no allocation has anything to do with it. While there is none, that is one load and
 //! two comparisons. What is done is a call of Python, with the GIL that the hook has, at exactly
-//! the step that the word names; a word that comes late does nothing. `core/src/tape/mailbox.rs`
+//! the step that the word names; a word that comes late does nothing. `tape/src/mailbox.rs`
 //! has the format.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use memtape_core::tape::layout::header;
-use memtape_core::tape::mailbox::{Due, Instruction, Offers, Remedy, ReplyStatus};
+use memtape_tape::layout::header;
+use memtape_tape::mailbox::{Due, Instruction, Offers, Remedy, ReplyStatus};
 
 use crate::background::python_api::{Api, Object};
 use crate::host::clock;

@@ -13,8 +13,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::write::Totals;
+use memtape_tape::snapshot::origin::Origin;
+use memtape_tape::write::Totals;
 
 use crate::hooks::program::report;
 use crate::hooks::wake;

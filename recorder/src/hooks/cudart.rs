@@ -16,7 +16,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::runtime::sys::{cudaError, cudaMemPool_t, cudaStream_t};
-use memtape_core::snapshot::origin::Origin;
+use memtape_tape::snapshot::origin::Origin;
 
 use crate::hooks::{stand_in_front, wake};
 use crate::host::symbols::{Library, Symbol};

@@ -13,7 +13,7 @@
 use std::ffi::{c_int, c_void};
 
 use cudarc::nccl::sys::{ncclComm_t, ncclUniqueId};
-use memtape_core::snapshot::origin::Origin;
+use memtape_tape::snapshot::origin::Origin;
 
 use crate::background::collectives;
 use crate::hooks::{stand_in_front, wake};

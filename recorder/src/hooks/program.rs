@@ -6,11 +6,11 @@
 
 use std::ffi::c_char;
 
-use memtape_core::limits::DEVICES_MAX;
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::Words;
-use memtape_core::tape::layout;
-use memtape_core::tape::write::Totals;
+use memtape_tape::Words;
+use memtape_tape::layout;
+use memtape_tape::limits::DEVICES_MAX;
+use memtape_tape::snapshot::origin::Origin;
+use memtape_tape::write::Totals;
 
 use crate::hooks::wake;
 use crate::writer::hot_path::{self, Next, Report};

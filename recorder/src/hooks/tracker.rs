@@ -25,7 +25,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memtape_core::tape::layout::Tracker;
+use memtape_tape::layout::Tracker;
 
 use crate::host::elf::{Loaded, Symbol, Symbols};
 use crate::writer::hot_path::traced;

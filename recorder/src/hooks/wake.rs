@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::layout::{Tracker, header};
+use memtape_tape::layout::{Tracker, header};
+use memtape_tape::snapshot::origin::Origin;
 
 use crate::background::{collectives, control, cupti};
 use crate::hooks::tracker;
@@ -112,7 +112,7 @@ extern "C" fn at_exit(status: c_int, _: *mut c_void) {
 mod tests {
     use std::process::Command;
 
-    use memtape_core::tape::layout::{Disabled, State};
+    use memtape_tape::layout::{Disabled, State};
 
     use super::*;
     use crate::hooks::program::report;

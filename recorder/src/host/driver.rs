@@ -7,9 +7,9 @@
 use std::ffi::{c_char, c_int};
 
 use cudarc::driver::sys;
-use memtape_core::limits::DEVICES_MAX;
-use memtape_core::tape::Words;
-use memtape_core::tape::layout::{device, header, hooks};
+use memtape_tape::Words;
+use memtape_tape::layout::{device, header, hooks};
+use memtape_tape::limits::DEVICES_MAX;
 use std::sync::atomic::Ordering;
 
 use crate::host::symbols::{Library, Symbol};

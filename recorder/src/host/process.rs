@@ -6,9 +6,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8};
 
-use memtape_core::identity::{Identity, boot_id_words, cut};
-use memtape_core::limits::COMMAND_BYTES_MAX;
-use memtape_core::redaction::{Redaction, listed};
+use memtape_tape::identity::{Identity, boot_id_words, cut};
+use memtape_tape::limits::COMMAND_BYTES_MAX;
+use memtape_tape::redaction::{Redaction, listed};
 
 use crate::host::libraries::{base_of, global_symbol};
 

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
-use memtape_core::tape::layout::Stacks;
+use memtape_tape::layout::Stacks;
 
 use crate::stacks::code_objects;
 use crate::stacks::interpreter::Interpreter;

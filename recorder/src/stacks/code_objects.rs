@@ -13,7 +13,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use memtape_core::python::frame_layout::TYPE_DEALLOC;
+use memtape_tape::python::frame_layout::TYPE_DEALLOC;
 
 use crate::host::libraries::{base_of, global_symbol};
 use crate::stacks::python_memory::{Address, Careful};

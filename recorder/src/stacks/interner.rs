@@ -9,10 +9,10 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use memtape_core::limits::STACK_FRAMES_MAX;
-use memtape_core::tape::Words;
-use memtape_core::tape::interned::{InternedWriter, StreamPoolWriter};
-use memtape_core::tape::layout::{Stacks, header, hooks};
+use memtape_tape::Words;
+use memtape_tape::interned::{InternedWriter, StreamPoolWriter};
+use memtape_tape::layout::{Stacks, header, hooks};
+use memtape_tape::limits::STACK_FRAMES_MAX;
 
 use crate::host::errno::keeping_errno;
 use crate::host::threads::ThreadName;

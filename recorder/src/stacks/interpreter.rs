@@ -5,9 +5,9 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use memtape_core::python::debug_offsets::{self, DEBUG_WORDS, Refusal};
-use memtape_core::python::frame_layout::{FrameLayout, Position, layout};
-use memtape_core::tape::layout::Stacks;
+use memtape_tape::layout::Stacks;
+use memtape_tape::python::debug_offsets::{self, DEBUG_WORDS, Refusal};
+use memtape_tape::python::frame_layout::{FrameLayout, Position, layout};
 
 use crate::host::environment;
 use crate::host::libraries::global_symbol;

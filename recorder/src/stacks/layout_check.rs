@@ -4,7 +4,7 @@
 //! says: code objects by their type, names and line tables by theirs, instructions inside their
 //! code. A wrong offset ends here, as a line on the tape, and not in a crash.
 
-use memtape_core::python::frame_layout::{CODE_TAG, OBJECT_TYPE, OWNER_SHIM, VAR_SIZE};
+use memtape_tape::python::frame_layout::{CODE_TAG, OBJECT_TYPE, OWNER_SHIM, VAR_SIZE};
 
 use crate::stacks::interpreter::Interpreter;
 use crate::stacks::python_frames::{LINE_TABLE_BYTES_MAX, LINKS_MAX};
@@ -105,7 +105,7 @@ fn is_a_frame(interpreter: &Interpreter, frame: Address, careful: &Careful) -> O
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::python::frame_layout::layout;
+    use memtape_tape::python::frame_layout::layout;
 
     use super::*;
 

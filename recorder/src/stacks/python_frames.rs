@@ -8,11 +8,11 @@
 //! reads the frames only, not their code objects. It needs two words a frame: its instruction and
 //! its caller. A stack that is not known yet is walked a second time ([`PythonFrames::collect`]).
 
-use memtape_core::limits::STACK_FRAMES_MAX;
-use memtape_core::python::frame_layout::{
+use memtape_tape::interned::STRING_BYTES_MAX;
+use memtape_tape::limits::STACK_FRAMES_MAX;
+use memtape_tape::python::frame_layout::{
     BYTES_DATA, CODE_TAG, OBJECT_TYPE, OWNER_SHIM, Position, VAR_SIZE,
 };
-use memtape_core::tape::interned::STRING_BYTES_MAX;
 
 use crate::stacks::code_objects;
 use crate::stacks::interpreter::Interpreter;

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use memtape_core::limits::DEVICES_MAX;
+use memtape_tape::limits::DEVICES_MAX;
 
 use crate::host::driver;
 use crate::writer::state;

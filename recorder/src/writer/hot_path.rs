@@ -9,9 +9,9 @@
 //! attached, [`traced`] keeps what it says for the report that follows (`trace.rs`). Nothing here
 //! waits, allocates or takes the GIL.
 
-use memtape_core::tape::event::Kind;
-use memtape_core::tape::layout::hooks;
-use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_tape::event::Kind;
+use memtape_tape::layout::hooks;
+use memtape_tape::write::{Grant, Lane, Totals};
 
 use crate::host::clock;
 use crate::writer::state::{Recorder, recording};

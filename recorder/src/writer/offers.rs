@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memtape_core::tape::layout::header;
-use memtape_core::tape::mailbox::{Offer, Offers};
+use memtape_tape::layout::header;
+use memtape_tape::mailbox::{Offer, Offers};
 
 use crate::writer::state::{Recorder, recording};
 

@@ -9,12 +9,12 @@
 
 use std::cell::Cell;
 
-use memtape_core::limits::DEVICES_MAX;
-use memtape_core::snapshot::origin::Origin;
-use memtape_core::tape::Words;
-use memtape_core::tape::event::Kind;
-use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, device as device_words, hook};
-use memtape_core::tape::write::{Grant, Lane, LiveBlock, Totals};
+use memtape_tape::Words;
+use memtape_tape::event::Kind;
+use memtape_tape::layout::{CPU_LANE, HOST_LANE, device as device_words, hook};
+use memtape_tape::limits::DEVICES_MAX;
+use memtape_tape::snapshot::origin::Origin;
+use memtape_tape::write::{Grant, Lane, LiveBlock, Totals};
 
 use crate::host::clock;
 use crate::writer::free_memory;

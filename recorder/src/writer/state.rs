@@ -14,15 +14,15 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use memtape_core::limits::DEVICES_MAX;
-use memtape_core::tape::layout::{
+use memtape_tape::layout::{
     CPU_LANE, Disabled, HOST_LANE, LANES, State, Tracker, descriptor, head, header, hooks,
 };
-use memtape_core::tape::mailbox::Offers;
-use memtape_core::tape::read::identity_text;
-use memtape_core::tape::step_boundary::StepBoundary;
-use memtape_core::tape::write::Lane;
-use memtape_core::tape::{Birth, Words};
+use memtape_tape::limits::DEVICES_MAX;
+use memtape_tape::mailbox::Offers;
+use memtape_tape::read::identity_text;
+use memtape_tape::step_boundary::StepBoundary;
+use memtape_tape::write::Lane;
+use memtape_tape::{Birth, Words};
 
 use crate::host::errno::keeping_errno;
 use crate::host::process::{self, OwnPage};

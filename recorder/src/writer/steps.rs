@@ -6,9 +6,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::STRING_BYTES_MAX;
-use memtape_core::tape::layout::{HOST_LANE, StepSource, header};
+use memtape_tape::event::Kind;
+use memtape_tape::interned::STRING_BYTES_MAX;
+use memtape_tape::layout::{HOST_LANE, StepSource, header};
 
 use crate::host::clock;
 use crate::writer::state::{Recorder, recording};

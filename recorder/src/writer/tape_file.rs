@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use memtape_core::tape::layout::{HOST_LANE, LaneLayout, Layout, Sizes};
+use memtape_tape::layout::{HOST_LANE, LaneLayout, Layout, Sizes};
 
 use crate::host::threads::without_file_limit_signal;
 

@@ -1,0 +1,574 @@
+//! Reads a pickle as it comes in, piece by piece, and runs nothing of it.
+//!
+//! A pickle is a program for a stack machine. [`Reader`] is that machine without the part that
+//! can look up and call things: it knows the opcodes that build data, of protocols 2 to 5, and
+//! ends with the byte and the name of any other ([`super::opcodes`]). It is fed pieces of any
+//! size; an opcode that is cut in two waits in a small buffer for its rest. What has been read is
+//! in a [`Heap`], or has been folded into something smaller by a [`Folder`].
+//!
+//! It does not do I/O or unpack gzip, and it allocates only for bytes that have arrived, never
+//! because a length says so.
+
+use alloc::vec::Vec;
+
+use crate::read::fault::{Fault, ReadError};
+use crate::read::opcodes::{self as opcode, Kind};
+use crate::read::value::{Folder, Heap, Limits, Slot, Value, View, over};
+
+/// Newest protocol that is known.
+const PROTOCOL_MAX: u8 = 5;
+
+/// Oldest protocol that is read: the ones before write text, and PyTorch never used them.
+const PROTOCOL_MIN: u8 = 2;
+
+/// Bytes of a decimal memo number with its line feed.
+const LINE_BYTES_MAX: usize = 22;
+
+/// Reads one pickle.
+#[derive(Debug)]
+pub struct Reader<F> {
+    heap: Heap,
+    folder: F,
+    stack: Vec<Value>,
+    /// For each open mark the height of the stack.
+    marks: Vec<u32>,
+    /// Values below are beyond the innermost mark.
+    fence: usize,
+    memo: Vec<Value>,
+    /// Places of the memo that are set, which numbers MEMOIZE.
+    memo_set: usize,
+    /// The beginning of an opcode whose rest has not come.
+    pending: Vec<u8>,
+    /// Bytes before the opcode under way.
+    offset: u64,
+    /// Where the current frame ends.
+    frame_end: u64,
+    protocol: Option<u8>,
+    is_over: bool,
+    bytes_after_end: u64,
+}
+
+/// What is there when a pickle has been read.
+#[derive(Debug)]
+pub struct Whole<F> {
+    /// Everything that was not folded.
+    pub heap: Heap,
+    /// Everything that was.
+    pub folder: F,
+    /// The value that the pickle stands for.
+    pub root: Value,
+    /// Its protocol.
+    pub protocol: u8,
+    /// Bytes of the pickle.
+    pub bytes: u64,
+    /// Bytes behind it, which Python ignores too.
+    pub bytes_after_end: u64,
+}
+
+/// How far an opcode reaches.
+struct Extent {
+    /// Bytes before its counted data, or all of it.
+    header: usize,
+    /// All its bytes; while that cannot be known, more than there are.
+    bytes: usize,
+}
+
+impl<F: Folder> Reader<F> {
+    /// A reader at the start of a file.
+    pub fn new(folder: F, limits: Limits) -> Self {
+        Self {
+            heap: Heap::new(limits, F::TEXTS),
+            folder,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            fence: 0,
+            memo: Vec::new(),
+            memo_set: 0,
+            pending: Vec::new(),
+            offset: 0,
+            frame_end: 0,
+            protocol: None,
+            is_over: false,
+            bytes_after_end: 0,
+        }
+    }
+
+    /// Bytes that were read, or the place of the opcode that was refused.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Takes the next bytes of the file. After an error nothing more may be fed.
+    pub fn feed(&mut self, piece: &[u8]) -> Result<(), ReadError> {
+        self.feed_all(piece).map_err(|fault| ReadError { offset: self.offset, fault })
+    }
+
+    /// The file is at its end.
+    pub fn finish(mut self) -> Result<Whole<F>, ReadError> {
+        let offset = self.offset;
+        let fail = |fault| ReadError { offset, fault };
+        if !self.is_over {
+            return Err(fail(Fault::Truncated));
+        }
+        let root = self.stack.pop().ok_or_else(|| fail(Fault::TooFew("STOP")))?;
+        Ok(Whole {
+            heap: self.heap,
+            folder: self.folder,
+            root,
+            protocol: self.protocol.unwrap_or_default(),
+            bytes: self.offset,
+            bytes_after_end: self.bytes_after_end,
+        })
+    }
+
+    fn feed_all(&mut self, mut piece: &[u8]) -> Result<(), Fault> {
+        while !self.pending.is_empty() && !piece.is_empty() {
+            let extent = self.extent(&self.pending)?;
+            let missing = extent.bytes.saturating_sub(self.pending.len()).min(piece.len());
+            let (now, later) = piece.split_at(missing);
+            self.pending.extend_from_slice(now);
+            piece = later;
+            let extent = self.extent(&self.pending)?;
+            if extent.bytes <= self.pending.len() {
+                let whole = core::mem::take(&mut self.pending);
+                self.step(&whole, extent.header)?;
+            }
+        }
+        while !piece.is_empty() {
+            if self.is_over {
+                self.bytes_after_end = self.bytes_after_end.saturating_add(piece.len() as u64);
+                return Ok(());
+            }
+            let extent = self.extent(piece)?;
+            match piece.split_at_checked(extent.bytes) {
+                Some((whole, rest)) => {
+                    self.step(whole, extent.header)?;
+                    piece = rest;
+                }
+                None => {
+                    self.pending.extend_from_slice(piece);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How far the opcode reaches at whose first byte these bytes begin.
+    #[inline(always)] // 10 % of the time
+    fn extent(&self, bytes: &[u8]) -> Result<Extent, Fault> {
+        let Some(&byte) = bytes.first() else {
+            return Ok(Extent { header: 1, bytes: 1 });
+        };
+        let entry = opcode::EXTENTS[usize::from(byte)];
+        if self.protocol.is_none() && byte != opcode::PROTO {
+            return Err(Fault::NoPickle(byte));
+        }
+        if entry & (opcode::COUNTED | opcode::LINE) == 0 && entry != 0 {
+            let header = usize::from(entry);
+            return Ok(Extent { header, bytes: header });
+        }
+        self.extent_of_data(byte, entry, bytes)
+    }
+
+    fn extent_of_data(&self, byte: u8, entry: u8, bytes: &[u8]) -> Result<Extent, Fault> {
+        if entry == 0 {
+            return Err(refusal(byte));
+        }
+        if entry & opcode::LINE != 0 {
+            return match bytes.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
+                Some(end) => Ok(Extent { header: 1, bytes: end + 1 }),
+                None if bytes.len() >= LINE_BYTES_MAX => Err(Fault::Operand(opcode::name(byte))),
+                None => Ok(Extent { header: 1, bytes: bytes.len() + 1 }),
+            };
+        }
+        let header = usize::from(entry & !opcode::COUNTED);
+        let Some(count) = bytes.get(1..header) else {
+            return Ok(Extent { header, bytes: header });
+        };
+        let count = little_endian(count);
+        let is_signed = matches!(byte, opcode::LONG4 | opcode::BINSTRING);
+        if is_signed && count > u64::from(u32::MAX >> 1) {
+            return Err(Fault::Operand(opcode::name(byte)));
+        }
+        let limits = &self.heap.limits;
+        let (what, max, name) = match byte {
+            opcode::LONG1 | opcode::LONG4 => {
+                ("bytes of one integer", limits.integer_bytes_max, "integer_bytes_max")
+            }
+            _ => ("bytes of one text", limits.text_bytes_max, "text_bytes_max"),
+        };
+        match usize::try_from(count) {
+            Ok(count) if count <= max => Ok(Extent { header, bytes: header + count }),
+            _ => Err(over(what, max, name)),
+        }
+    }
+
+    /// Carries out one whole opcode.
+    #[inline]
+    fn step(&mut self, whole: &[u8], header: usize) -> Result<(), Fault> {
+        let &[byte, ref operand @ ..] = whole else { return Ok(()) };
+        match byte {
+            opcode::BINGET | opcode::LONG_BINGET => self.recall(little_endian(operand))?,
+            opcode::MEMOIZE => self.store(self.memo_set as u64, byte)?,
+            opcode::BINPUT | opcode::LONG_BINPUT => self.store(little_endian(operand), byte)?,
+            opcode::MARK => self.mark()?,
+            opcode::BININT1 | opcode::BININT2 => {
+                self.push(Value::small(little_endian(operand) as i32))?;
+            }
+            opcode::BININT => {
+                let value = (little_endian(operand) as u32).cast_signed();
+                self.push(Value::small(value))?;
+            }
+            opcode::LONG1 | opcode::LONG4 => {
+                let value = self.heap.new_integer(data(whole, header))?;
+                self.push(value)?;
+            }
+            opcode::SHORT_BINUNICODE
+            | opcode::BINUNICODE
+            | opcode::BINUNICODE8
+            | opcode::SHORT_BINSTRING
+            | opcode::BINSTRING => {
+                let value = self.heap.new_text(data(whole, header))?;
+                self.push(value)?;
+            }
+            opcode::EMPTY_DICT => self.push_new(Slot::EmptyDict)?,
+            opcode::EMPTY_LIST => self.push_new(Slot::EmptyList)?,
+            opcode::SETITEMS => self.set_items(byte)?,
+            opcode::APPENDS => self.append_items(byte)?,
+            opcode::NEWTRUE => self.push(Value::bool(true))?,
+            opcode::NEWFALSE => self.push(Value::bool(false))?,
+            opcode::NONE => self.push(Value::NONE)?,
+            opcode::STOP => self.stop()?,
+            _ => self.step_seldom(whole, header)?,
+        }
+        self.offset += whole.len() as u64;
+        Ok(())
+    }
+
+    fn step_seldom(&mut self, whole: &[u8], header: usize) -> Result<(), Fault> {
+        let &[byte, ref operand @ ..] = whole else { return Ok(()) };
+        match byte {
+            opcode::PROTO => self.start(operand)?,
+            opcode::FRAME => self.frame(little_endian(operand))?,
+            opcode::BINFLOAT => {
+                let bits = operand.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
+                let value = self.heap.new_float(f64::from_bits(bits))?;
+                self.push(value)?;
+            }
+            opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
+                let value = self.heap.new_bytes(data(whole, header))?;
+                self.push(value)?;
+            }
+            opcode::GET => self.recall(decimal(operand, byte)?)?,
+            opcode::PUT => self.store(decimal(operand, byte)?, byte)?,
+            opcode::POP => self.pop_or_unmark(byte)?,
+            opcode::POP_MARK => {
+                let start = self.unmark(byte)?;
+                self.stack.truncate(start);
+            }
+            opcode::DUP => {
+                let top = self.top(byte)?;
+                self.push(top)?;
+            }
+            _ => self.step_container(byte)?,
+        }
+        Ok(())
+    }
+
+    fn step_container(&mut self, byte: u8) -> Result<(), Fault> {
+        match byte {
+            opcode::EMPTY_SET => self.push_new(Slot::EmptySet)?,
+            opcode::EMPTY_TUPLE => self.tuple_of(0, byte)?,
+            opcode::TUPLE1 => self.tuple_of(1, byte)?,
+            opcode::TUPLE2 => self.tuple_of(2, byte)?,
+            opcode::TUPLE3 => self.tuple_of(3, byte)?,
+            opcode::TUPLE => {
+                let start = self.unmark(byte)?;
+                self.tuple_of(self.stack.len() - start, byte)?;
+            }
+            opcode::APPEND => {
+                let item = self.pop(byte)?;
+                let list = self.top(byte)?;
+                self.fill_list(list, &[item], byte)?;
+            }
+            opcode::SETITEM => {
+                let value = self.pop(byte)?;
+                let key = self.pop(byte)?;
+                let dict = self.top(byte)?;
+                self.fill_dict(dict, &[key, value], byte)?;
+            }
+            opcode::ADDITEMS => self.add_items(byte)?,
+            opcode::LIST => self.made_of_items(Slot::EmptyList, byte)?,
+            opcode::DICT => self.made_of_items(Slot::EmptyDict, byte)?,
+            opcode::FROZENSET => self.made_of_items(Slot::EmptySet, byte)?,
+            _ => return Err(refusal(byte)),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, operand: &[u8]) -> Result<(), Fault> {
+        match operand {
+            _ if self.protocol.is_some() => Err(Fault::Misplaced("PROTO")),
+            &[protocol @ PROTOCOL_MIN..=PROTOCOL_MAX] => {
+                self.protocol = Some(protocol);
+                Ok(())
+            }
+            _ => Err(Fault::Protocol(operand.first().copied().unwrap_or_default())),
+        }
+    }
+
+    /// Frames only help readers that read ahead; one that begins inside another is damage.
+    fn frame(&mut self, bytes: u64) -> Result<(), Fault> {
+        if self.offset < self.frame_end {
+            return Err(Fault::Misplaced("FRAME"));
+        }
+        let start = self.offset.saturating_add(9);
+        self.frame_end = start.checked_add(bytes).ok_or(Fault::Operand("FRAME"))?;
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), Fault> {
+        self.top(opcode::STOP)?;
+        let left_over = self.stack.len() - 1 + self.marks.len();
+        if left_over > 0 {
+            return Err(Fault::LeftOver(left_over as u64));
+        }
+        self.is_over = true;
+        self.memo = Vec::new();
+        Ok(())
+    }
+
+    // --- the stack -------------------------------------------------------------------------------
+
+    #[inline]
+    fn push(&mut self, value: Value) -> Result<(), Fault> {
+        if self.stack.len() >= self.heap.limits.stack_max {
+            return Err(over("values on the stack", self.heap.limits.stack_max, "stack_max"));
+        }
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn push_new(&mut self, slot: Slot) -> Result<(), Fault> {
+        let value = self.heap.new_object(slot)?;
+        self.push(value)
+    }
+
+    fn top(&self, byte: u8) -> Result<Value, Fault> {
+        let above = self.stack.get(self.fence..).unwrap_or_default();
+        above.last().copied().ok_or_else(|| Fault::TooFew(opcode::name(byte)))
+    }
+
+    fn pop(&mut self, byte: u8) -> Result<Value, Fault> {
+        let top = self.top(byte)?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    /// POP takes a mark as well as a value.
+    fn pop_or_unmark(&mut self, byte: u8) -> Result<(), Fault> {
+        if self.stack.len() > self.fence {
+            self.stack.pop();
+            return Ok(());
+        }
+        match self.marks.is_empty() {
+            true => Err(Fault::TooFew(opcode::name(byte))),
+            false => self.unmark(byte).map(|_| ()),
+        }
+    }
+
+    fn mark(&mut self) -> Result<(), Fault> {
+        if self.marks.len() >= self.heap.limits.depth_max {
+            return Err(over("open lists or dictionaries", self.marks.len(), "depth_max"));
+        }
+        self.fence = self.stack.len();
+        self.marks.push(self.fence as u32);
+        Ok(())
+    }
+
+    /// Takes the innermost mark away; the values from there on are above it.
+    fn unmark(&mut self, byte: u8) -> Result<usize, Fault> {
+        let start = self.marks.pop().ok_or_else(|| Fault::NoMark(opcode::name(byte)))?;
+        self.fence = self.marks.last().map_or(0, |&below| below as usize);
+        Ok((start as usize).min(self.stack.len()))
+    }
+
+    // --- the memo --------------------------------------------------------------------------------
+
+    fn recall(&mut self, number: u64) -> Result<(), Fault> {
+        let index = usize::try_from(number).map_err(|_| Fault::NoMemo(number))?;
+        match self.memo.get(index) {
+            Some(&value) if value != Value::UNSET => self.push(value),
+            _ => Err(Fault::NoMemo(number)),
+        }
+    }
+
+    fn store(&mut self, number: u64, byte: u8) -> Result<(), Fault> {
+        let top = self.top(byte)?;
+        // A counter of values cannot be beyond the number of bytes. Without this a file of
+        // ten bytes could ask for gigabytes.
+        if number > self.offset {
+            return Err(Fault::MemoNumber(number));
+        }
+        let max = self.heap.limits.memo_max;
+        let index = usize::try_from(number).ok().filter(|&index| index < max);
+        let index = index.ok_or(over("memo numbers", max, "memo_max"))?;
+        if index >= self.memo.len() {
+            self.memo.resize(index, Value::UNSET);
+            self.memo.push(top);
+            self.memo_set += 1;
+        } else if let Some(place) = self.memo.get_mut(index) {
+            self.memo_set += usize::from(*place == Value::UNSET);
+            *place = top;
+        }
+        Ok(())
+    }
+
+    // --- containers ------------------------------------------------------------------------------
+
+    fn tuple_of(&mut self, count: usize, byte: u8) -> Result<(), Fault> {
+        let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.fence);
+        let start = start.ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;
+        let tuple = self.heap.new_tuple(self.stack.get(start..).unwrap_or_default())?;
+        self.stack.truncate(start);
+        self.push(tuple)
+    }
+
+    fn set_items(&mut self, byte: u8) -> Result<(), Fault> {
+        let stack = core::mem::take(&mut self.stack);
+        let filled = self.fill_from(&stack, byte, Self::fill_dict);
+        self.stack = stack;
+        self.stack.truncate(filled?);
+        Ok(())
+    }
+
+    fn append_items(&mut self, byte: u8) -> Result<(), Fault> {
+        let stack = core::mem::take(&mut self.stack);
+        let filled = self.fill_from(&stack, byte, Self::fill_list);
+        self.stack = stack;
+        self.stack.truncate(filled?);
+        Ok(())
+    }
+
+    fn add_items(&mut self, byte: u8) -> Result<(), Fault> {
+        let stack = core::mem::take(&mut self.stack);
+        let filled = self.fill_from(&stack, byte, Self::fill_set);
+        self.stack = stack;
+        self.stack.truncate(filled?);
+        Ok(())
+    }
+
+    /// Fills the container below the mark with what is above, and says where that begins.
+    fn fill_from(
+        &mut self,
+        stack: &[Value],
+        byte: u8,
+        fill: fn(&mut Self, Value, &[Value], u8) -> Result<(), Fault>,
+    ) -> Result<usize, Fault> {
+        let start = self.marks.pop().ok_or_else(|| Fault::NoMark(opcode::name(byte)))? as usize;
+        self.fence = self.marks.last().map_or(0, |&below| below as usize);
+        let (below, items) = stack.split_at_checked(start).unwrap_or((stack, &[]));
+        let container = below.get(self.fence..).unwrap_or_default().last();
+        let container = *container.ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;
+        fill(self, container, items, byte)?;
+        Ok(start)
+    }
+
+    /// LIST, DICT and FROZENSET make a new container of all that is above the mark.
+    fn made_of_items(&mut self, empty: Slot, byte: u8) -> Result<(), Fault> {
+        let start = self.unmark(byte)?;
+        let items = self.stack.split_off(start);
+        let value = self.heap.new_object(empty)?;
+        match empty {
+            Slot::EmptyDict => self.fill_dict(value, &items, byte)?,
+            Slot::EmptyList => self.fill_list(value, &items, byte)?,
+            _ => self.fill_set(value, &items, byte)?,
+        }
+        self.push(value)
+    }
+
+    fn fill_dict(&mut self, dict: Value, pairs: &[Value], byte: u8) -> Result<(), Fault> {
+        if !pairs.len().is_multiple_of(2) {
+            return Err(Fault::Odd(opcode::name(byte)));
+        }
+        let (number, slot) = self.container(dict, byte)?;
+        match slot {
+            Slot::EmptyDict | Slot::Dict(_) | Slot::Folded(..) => {}
+            _ => return Err(Fault::WrongKind(opcode::name(byte))),
+        }
+        let now = self.folder.dict(&mut self.heap, slot, pairs)?;
+        self.change(number, slot, now);
+        Ok(())
+    }
+
+    fn fill_list(&mut self, list: Value, items: &[Value], byte: u8) -> Result<(), Fault> {
+        let (number, slot) = self.container(list, byte)?;
+        match slot {
+            Slot::EmptyList | Slot::List(_) | Slot::Stack(_) => {}
+            _ => return Err(Fault::WrongKind(opcode::name(byte))),
+        }
+        let now = self.folder.list(&mut self.heap, slot, items)?;
+        self.change(number, slot, now);
+        Ok(())
+    }
+
+    fn fill_set(&mut self, set: Value, items: &[Value], byte: u8) -> Result<(), Fault> {
+        let (number, slot) = self.container(set, byte)?;
+        match slot {
+            Slot::EmptySet | Slot::Set(_) => {}
+            _ => return Err(Fault::WrongKind(opcode::name(byte))),
+        }
+        let now = self.heap.extend(slot, items)?;
+        self.change(number, slot, now);
+        Ok(())
+    }
+
+    fn container(&self, value: Value, byte: u8) -> Result<(u32, Slot), Fault> {
+        match value.view() {
+            View::Object(number) => Ok((number, self.heap.slot(number))),
+            _ => Err(Fault::WrongKind(opcode::name(byte))),
+        }
+    }
+
+    fn change(&mut self, number: u32, slot: Slot, now: Slot) {
+        if let Some(place) = self.heap.slots.get_mut(number as usize)
+            && now != slot
+        {
+            *place = now;
+        }
+    }
+}
+
+/// Why this opcode is not carried out.
+fn refusal(byte: u8) -> Fault {
+    match opcode::look_up(byte) {
+        Some((name, Kind::Code)) => Fault::Code(name),
+        Some((name, Kind::OutOfBand)) => Fault::OutOfBand(name),
+        Some((name, Kind::OldText)) => Fault::OldText(name),
+        _ => Fault::NoOpcode(byte),
+    }
+}
+
+/// The counted data of an opcode.
+fn data(whole: &[u8], header: usize) -> &[u8] {
+    whole.get(header..).unwrap_or_default()
+}
+
+/// Up to eight bytes as a number.
+#[inline]
+fn little_endian(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [only] => u64::from(only),
+        [low, high] => u64::from(u16::from_le_bytes([low, high])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        _ => bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)),
+    }
+}
+
+/// A memo number as the text opcodes write it, with its line feed.
+fn decimal(operand: &[u8], byte: u8) -> Result<u64, Fault> {
+    let digits = operand.strip_suffix(b"\n").unwrap_or(operand);
+    let number = core::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| Fault::Operand(opcode::name(byte)))
+}

@@ -1,0 +1,279 @@
+//! Whose a rank is: what the kernel says of its tape and its process, never what these say of
+//! themselves.
+//!
+//! The user is the owner of the tape's file. The scheduler's job and the pod are read from the
+//! path of the process's cgroup, whose first parts a user cannot choose. A name of a job belongs to
+//! the owner who used it first; another owner who uses it gets a job of their own
+//! ([`shared_name`]). Nothing here reads a file.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use crate::identity::cut;
+use crate::limits::NAME_BYTES_MAX;
+
+/// Longest name of a namespace or a pod in Kubernetes.
+const POD_NAME_BYTES_MAX: usize = 253;
+
+/// The owner of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Owner {
+    /// User id of the tape's file, as the agent sees it.
+    pub uid: u32,
+    /// The user whom that id belongs to, where it is a subordinate one; none where the agent did
+    /// not say.
+    pub account: Option<u32>,
+    /// Kubernetes namespace of the process; empty where there is none or it is not known.
+    pub namespace: String,
+}
+
+/// What a scheduler knows a process as. Each part is empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Workload {
+    /// Id of the Slurm job.
+    pub slurm_job: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// UID of the pod.
+    pub pod_uid: String,
+}
+
+/// By whom something is held, where a coordinator shares its room: the node whose agent announced
+/// it, and the owner whom that agent named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The node.
+    pub node: String,
+    /// The owner; none where the agent named none.
+    pub owner: Option<Owner>,
+}
+
+impl Holder {
+    /// As a key of `memtape_core::sharing::Shares`.
+    pub fn key(&self) -> HolderKey<'_> {
+        (&self.node, self.owner.as_ref().map(Owner::key))
+    }
+}
+
+/// A holder as a key of `memtape_core::sharing::Shares`.
+pub type HolderKey<'a> = (&'a str, Option<OwnerKey<'a>>);
+
+/// What tells owners apart where rights and budgets are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwnerKey<'a> {
+    /// User, where the owner has no namespace. Subordinate ids are their user's.
+    User(u32),
+    /// Kubernetes namespace: the pods in it choose their user ids themselves.
+    Namespace(&'a str),
+}
+
+impl Owner {
+    /// What tells this owner from others.
+    pub fn key(&self) -> OwnerKey<'_> {
+        match self.namespace.as_str() {
+            "" => OwnerKey::User(self.account.unwrap_or(self.uid)),
+            namespace => OwnerKey::Namespace(namespace),
+        }
+    }
+
+    /// May a rank of `other` join what belongs to this owner? A namespace that is not known, as
+    /// that of a process that is gone, is none that is.
+    pub fn admits(&self, other: &Self) -> bool {
+        self.uid == other.uid && (self.namespace.is_empty() || self.namespace == other.namespace)
+    }
+}
+
+/// The name of an owner's job where its own name belongs to another owner.
+pub fn shared_name(job: &str, owner: &Owner) -> String {
+    let of_owner = suffix(owner);
+    let room = NAME_BYTES_MAX.saturating_sub(of_owner.len());
+    format!("{}{of_owner}", cut(job, room))
+}
+
+/// May an owner's job have this name, if no other owner has it? A name that ends as
+/// [`shared_name`] makes it is the owner's whom it names.
+pub fn may_be_named(job: &str, owner: &Owner) -> bool {
+    let ending = job.rsplit_once('@').map_or("", |(_, ending)| ending);
+    let uid = ending.split_once('.').map_or(ending, |(uid, _)| uid);
+    !is_number(uid) || job.ends_with(&suffix(owner))
+}
+
+fn suffix(owner: &Owner) -> String {
+    match owner.namespace.as_str() {
+        "" => format!("@{}", owner.uid),
+        namespace => format!("@{}.{namespace}", owner.uid),
+    }
+}
+
+/// The id of a tape among those of all users of a node: a file can be given any content, but not
+/// another owner.
+pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
+    format!("{tape_id}-{uid}")
+}
+
+/// The owner in the id of a tape among those of all users; none before version 1.6.
+pub fn uid_of_tape(owned: &str) -> Option<u32> {
+    owned.rsplit_once('-')?.1.parse().ok()
+}
+
+/// The id that the tape itself has, for every owner.
+pub fn without_owner(tape_id: &str) -> &str {
+    tape_id.split_once('-').map_or(tape_id, |(own, _)| own)
+}
+
+/// The id that the tape itself has, without its owner; none where it names another owner or none.
+pub fn own_tape_id(owned: &str, uid: u32) -> Option<&str> {
+    owned.strip_suffix(format!("-{uid}").as_str())
+}
+
+/// What the path of a cgroup says: the Slurm job of `/system.slice/slurmstepd.scope/job_77/…` or
+/// `/slurm/uid_1000/job_77/…`, and the UID of the pod of `/kubepods.slice/…-pod0a1b_2c.slice/…` or
+/// `/kubepods/burstable/pod0a1b-2c/…`. The path may begin with `..` where the agent is in a cgroup
+/// of its own. Only the scheduler's own part of the path counts, from the root on and the outermost
+/// match: users make cgroups of any name below their own.
+pub fn workload_of_cgroup(path: &str) -> Workload {
+    let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+    let mut is_relative = false;
+    while parts.next_if_eq(&"..").is_some() {
+        is_relative = true;
+    }
+    let Some(root) = parts.next() else { return Workload::default() };
+    let mut workload = Workload::default();
+    let is_slurm = match root {
+        "system.slice" => parts.next().is_some_and(|scope| scope.ends_with("slurmstepd.scope")),
+        _ => root == "slurm" || root.starts_with("slurm_"),
+    };
+    let is_kubelet = root.starts_with("kubepods") || root.starts_with("kubelet");
+    if is_slurm {
+        // Below it are `uid_N` in version 1, the job, and what belongs to the job.
+        let job = parts.take(2).find_map(|part| part.strip_prefix("job_"));
+        workload.slurm_job = job.filter(|id| is_number(id)).unwrap_or_default().to_string();
+    } else if is_kubelet || (is_relative && pod_uid(root).is_some()) {
+        workload.pod_uid =
+            core::iter::once(root).chain(parts).find_map(pod_uid).unwrap_or_default();
+    }
+    workload
+}
+
+/// Namespace and name of the pod with this UID, from the name of its folder of logs:
+/// `NAMESPACE_NAME_UID`. None of these three holds an underscore.
+pub fn pod_of_log_folder<'a>(folder: &'a str, pod_uid: &str) -> Option<(&'a str, &'a str)> {
+    let (namespace, name) = folder.strip_suffix(pod_uid)?.strip_suffix('_')?.split_once('_')?;
+    let is_name = |text: &str| {
+        !text.is_empty()
+            && text.len() <= POD_NAME_BYTES_MAX
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+    };
+    (!pod_uid.is_empty() && is_name(namespace) && is_name(name)).then_some((namespace, name))
+}
+
+fn pod_uid(part: &str) -> Option<String> {
+    let part = part.strip_suffix(".slice").unwrap_or(part);
+    let part = part.strip_prefix("kubelet-").unwrap_or(part);
+    // systemd's slices have `_` for `-`, and the classes of the pods before `pod`.
+    let (before, uid) = part
+        .split_once("pod")
+        .filter(|(before, _)| before.is_empty())
+        .or_else(|| part.strip_prefix("kubepods-").and_then(|rest| rest.split_once("pod")))?;
+    let is_class = before.is_empty() || before.ends_with('-');
+    let is_uid =
+        uid.len() >= 8 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-_".contains(&byte));
+    (is_class && is_uid).then(|| uid.replace('_', "-"))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, slurm_job: &str, pod_uid: &str) {
+        let expected = Workload {
+            slurm_job: slurm_job.to_string(),
+            pod_uid: pod_uid.to_string(),
+            ..Workload::default()
+        };
+        assert_eq!(workload_of_cgroup(path), expected, "{path}");
+    }
+
+    #[test]
+    fn cgroups_name_the_workload() {
+        check("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", "4711", "");
+        check("/slurm/uid_1000/job_77/step_batch", "77", "");
+        check("/user.slice/user-1000.slice/job_77", "", "");
+        check("/system.slice/slurmstepd.scope/job_x/step_0", "", "");
+        let uid = "3b0a9c4e-11f2-4b7e-9a55-0123456789ab";
+        let slice = format!("pod{}", uid.replace('-', "_"));
+        check(&format!("/kubepods.slice/kubepods-{slice}.slice/cri-containerd-9.scope"), "", uid);
+        let burstable = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-";
+        check(&format!("{burstable}{slice}.slice/crio-7.scope"), "", uid);
+        check(&format!("/kubepods/besteffort/pod{uid}/8"), "", uid);
+        check(
+            &format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-{slice}.slice/x"),
+            "",
+            uid,
+        );
+        check(&format!("/../../pod{uid}/8"), "", uid);
+        check("/../../system.slice/node1_slurmstepd.scope/job_5/step_0", "5", "");
+        check(&format!("/user.slice/pod{uid}"), "", "");
+        // Cgroups of a user's own making.
+        let own = "/user.slice/user-1000.slice/user@1000.service";
+        check(&format!("{own}/slurm/job_77"), "", "");
+        check(&format!("{own}/kubepods/pod{uid}"), "", "");
+        check(&format!("/..{own}/pod{uid}"), "", "");
+        check("/slurm/uid_1000/job_77/step_0/job_99", "77", "");
+        check(&format!("/kubepods/pod{uid}/pod00000000-1111"), "", uid);
+        check("", "", "");
+        check("/kubepods/podx", "", "");
+    }
+
+    #[test]
+    fn folders_of_logs_name_the_pod() {
+        let uid = "3b0a9c4e-11f2";
+        assert_eq!(
+            pod_of_log_folder("team-a_train-0_3b0a9c4e-11f2", uid),
+            Some(("team-a", "train-0"))
+        );
+        for other in ["team-a_train-0_other", "_train-0_3b0a9c4e-11f2", "a b_c_3b0a9c4e-11f2", ""] {
+            assert_eq!(pod_of_log_folder(other, uid), None, "{other}");
+        }
+        assert_eq!(pod_of_log_folder("a_b_", ""), None);
+    }
+
+    #[test]
+    fn owners_differ_by_user_and_namespace() {
+        let owner = |uid, namespace: &str| {
+            let namespace = namespace.to_string();
+            Owner { uid, namespace, ..Owner::default() }
+        };
+        assert!(owner(7, "").admits(&owner(7, "a")) && owner(7, "a").admits(&owner(7, "a")));
+        assert!(!owner(7, "a").admits(&owner(7, "b")) && !owner(7, "a").admits(&owner(7, "")));
+        assert!(!owner(7, "").admits(&owner(8, "")));
+        assert_eq!(owner(7, "a").key(), owner(8, "a").key());
+        assert_ne!(owner(7, "").key(), owner(8, "").key());
+        assert_ne!(owner(7, "").key(), owner(7, "a").key());
+        let subordinate = Owner { account: Some(7), ..owner(100_000, "") };
+        assert_eq!(subordinate.key(), owner(7, "").key());
+        assert_eq!(shared_name("train", &owner(1001, "")), "train@1001");
+        assert_eq!(shared_name("train", &owner(0, "team-b")), "train@0.team-b");
+        assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@2024-11", &owner(7, "")));
+        assert!(may_be_named("train@7", &owner(7, "")) && !may_be_named("train@8", &owner(7, "")));
+        assert!(!may_be_named("train@77", &owner(7, "")) && !may_be_named("x@7.b", &owner(7, "")));
+        let long = shared_name(&"é".repeat(200), &owner(1001, ""));
+        assert!(long.len() <= NAME_BYTES_MAX && long.ends_with("é@1001"), "{long}");
+    }
+
+    #[test]
+    fn a_tape_id_names_its_owner() {
+        assert_eq!(owned_tape_id("0a1b", 1001), "0a1b-1001");
+        assert_eq!(own_tape_id("0a1b-1001", 1001), Some("0a1b"));
+        assert_eq!((without_owner("0a1b-1001"), without_owner("0a1b")), ("0a1b", "0a1b"));
+        assert_eq!((own_tape_id("0a1b", 1001), own_tape_id("0a1b-1001", 1)), (None, None));
+    }
+}

@@ -1,0 +1,52 @@
+//! The tape: what a rank process writes about its GPU memory, in memory that outlives it.
+//!
+//! One file per process, one *lane* per device, and two for the host. A lane holds a ring of
+//! *events*, a *live table* of the blocks that exist now, a table of segments, and a *step index*
+//! that says where in the events each step ended. From the live table and the events since, a
+//! reader reconstructs the state at any step that the ring still covers, exactly.
+//!
+//! A lane has one writer at a time: PyTorch's device mutex sees to that. So no write waits, and no
+//! write tears another.
+//!
+//! The tape is an array of 64-bit words. Writers see it as `&[AtomicU64]`, readers through
+//! [`read::Source`]. Memory is never cast to structs, so that nothing on it is undefined behaviour.
+//! This module does *not* map files, take locks or read clocks.
+//!
+//! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
+//! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
+//! flight recorder says, `step_boundary` which optimizer call ends a step, `mailbox` how a rank is
+//! asked for a remedy.
+//!
+//! Beside the tape: `snapshot` is the state of one rank at one step, `identity` which rank a
+//! process is, `redaction` hides secrets of command lines, `python` knows CPython's frames and
+//! lines, `visible` shows hidden characters, `limits` what a tape has room for.
+//!
+//! `no_std`: a clock, a file, a thread or a `HashMap` does not compile here.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+#[cfg(any(memtape_loom, memtape_shuttle))]
+pub mod atomic;
+#[cfg(not(any(memtape_loom, memtape_shuttle)))]
+mod atomic;
+pub mod collective;
+pub mod event;
+pub mod hash;
+pub mod identity;
+pub mod interned;
+pub mod layout;
+pub mod limits;
+pub mod mailbox;
+pub mod python;
+pub mod read;
+pub mod redaction;
+pub mod rewind;
+pub(crate) mod shared_words;
+pub mod snapshot;
+pub mod step_boundary;
+pub mod visible;
+pub mod write;
+
+pub use shared_words::{Birth, Words};

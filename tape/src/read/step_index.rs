@@ -1,0 +1,265 @@
+//! The step index of a tape: what each device did during each of the last few thousand steps.
+//!
+//! A lane's writer closes a step when the next event comes, so the newest steps may not be in the
+//! index yet. Nothing has happened since, so the lane's head says all of it: the reader derives the
+//! record that the writer is going to write.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::event::check;
+use crate::layout::header::device;
+use crate::layout::regions::LaneLayout;
+use crate::layout::sizes::{CURSOR_MAX, HOST_LANE, LANES, STEP_WORDS};
+use crate::layout::{head, header};
+use crate::read::source::Source;
+use crate::read::tape::{Tape, believable, device_word};
+use crate::write::lane::{known_steps, pending_step};
+
+/// Records that are read at once: 8 KiB.
+const RECORDS_PER_READ: usize = 64;
+
+/// What one device did during one or more steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRecord {
+    /// First step of the record; steps without events share one with the step before them.
+    pub first_step: u64,
+    /// Last step of the record.
+    pub last_step: u64,
+    /// Events of the lane that had happened by its end.
+    pub cursor: u64,
+    /// CLOCK_MONOTONIC at its end.
+    pub end_mono_ns: u64,
+    /// Least bytes handed out.
+    pub floor_allocated: u64,
+    /// Most bytes handed out.
+    pub peak_allocated: u64,
+    /// Bytes handed out at the end.
+    pub end_allocated: u64,
+    /// Least bytes held.
+    pub floor_reserved: u64,
+    /// Most bytes held.
+    pub peak_reserved: u64,
+    /// Bytes held at the end.
+    pub end_reserved: u64,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Blocks handed out since the start.
+    pub allocs: u64,
+    /// Blocks taken back since the start.
+    pub frees: u64,
+    /// Requests that failed for good since the start.
+    pub ooms: u64,
+    /// Failed `cudaMalloc` calls since the start.
+    pub malloc_failures: u64,
+}
+
+/// Records of a device, oldest first, and how many steps were overwritten before they were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The records.
+    pub records: Vec<StepRecord>,
+    /// Steps that are gone.
+    pub missed: u64,
+    /// There are newer records, for which there was no room.
+    pub has_more: bool,
+}
+
+impl<S: Source> Tape<S> {
+    /// All records of the steps after `after_step` on one device.
+    pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
+        self.next_steps(device, after_step, usize::MAX)
+    }
+
+    /// The oldest records of the steps after `after_step` on one device, at most `records_max`.
+    /// Reads no more of the tape than that, and a few records to find the first.
+    pub fn next_steps(&self, device: u8, after_step: u64, records_max: usize) -> Steps {
+        let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let first = self.first_record(&lane, written, |record| record.last_step > after_step);
+        let first = first.map_or(written, |(number, _)| number);
+        let end = written.min(first.saturating_add(records_max as u64));
+        let mut records = self.records(&lane, first..end);
+        // Where no record is whole, none was written; without room that is not known.
+        let has_more = end < written && (records_max == 0 || !records.is_empty());
+        if end == written {
+            self.add_pending(&lane, &mut records);
+        }
+        records.retain(|record| record.last_step > after_step);
+        records.sort_by_key(|record| record.last_step);
+        let has_more = has_more || records.len() > records_max;
+        records.truncate(records_max);
+        for record in &mut records {
+            record.first_step = record.first_step.max(after_step.saturating_add(1));
+        }
+        let expected = after_step.max(self.birth_step(&lane)).saturating_add(1);
+        let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
+        Steps { records, missed, has_more }
+    }
+
+    /// The oldest step whose end every device's events still cover; 0 when there is none. Where
+    /// there is no device, that of the other lanes: a state can be had without them.
+    pub fn oldest_step(&self) -> u64 {
+        let oldest = |index: usize| {
+            let lane = self.lane(index)?;
+            let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
+            // A lane that never wrapped can also be rewound to before its first record.
+            if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
+                return Some(1);
+            }
+            Some(self.first_covered(&lane, held).map_or(u64::MAX, |record| record.first_step))
+        };
+        // Less than what stands for a lane that covers no step.
+        let newest = believable(self.word(header::STEP));
+        let devices = (0..HOST_LANE).filter_map(oldest).max();
+        let oldest = devices.or((HOST_LANE..LANES).filter_map(oldest).max()).unwrap_or(0);
+        if oldest > newest { 0 } else { oldest }
+    }
+
+    /// All records of a lane by the present clock, oldest first, with the one its head stands for.
+    pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let first = self.first_record(lane, written, |_| true);
+        let first = first.map_or(written, |(number, _)| number);
+        let mut records = self.records(lane, first..written);
+        self.add_pending(lane, &mut records);
+        records
+    }
+
+    /// The records with these numbers by the present clock, oldest first; without those that are
+    /// being overwritten. Read in pieces, up to one that has no whole record.
+    fn records(&self, lane: &LaneLayout, numbers: Range<u64>) -> Vec<StepRecord> {
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
+        let mut records = Vec::new();
+        let mut first = numbers.start;
+        while first < numbers.end {
+            // A piece does not reach over the end of the ring.
+            let slot = first as usize & (lane.step_records - 1);
+            let count = RECORDS_PER_READ.min(lane.step_records - slot);
+            let count = count.min((numbers.end - first) as usize);
+            let mut words = vec![0; count * STEP_WORDS];
+            if !self.source.read(lane.steps + slot * STEP_WORDS, &mut words) {
+                return Vec::new();
+            }
+            let known = records.len();
+            // The oldest slot may be changing right now; its check tells.
+            let whole = words.as_chunks::<STEP_WORDS>().0.iter().filter_map(decode_step);
+            records.extend(whole.filter(|record| record.end_mono_ns >= steps_since_ns));
+            if records.len() == known {
+                break;
+            }
+            first += count as u64;
+        }
+        records
+    }
+
+    /// Adds the record that the head of a lane stands for, if it is newer than the others.
+    fn add_pending(&self, lane: &LaneLayout, records: &mut Vec<StepRecord>) {
+        if let Some(record) = self.pending_record(lane)
+            && records.last().is_none_or(|last| last.last_step < record.last_step)
+        {
+            records.push(record);
+        }
+    }
+
+    /// The oldest record of a lane whose end its events still cover, where they cover all from
+    /// position `held` on.
+    fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<StepRecord> {
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let found = self.first_record(lane, written, |record| record.cursor >= held);
+        let found = found.map(|(_, record)| record);
+        found.or_else(|| self.pending_record(lane).filter(|record| record.cursor >= held))
+    }
+
+    /// The oldest record by the present clock of a lane that is what is wanted, with its number;
+    /// all newer ones are. Records are in the order of their cursors and steps, so that few are
+    /// read.
+    fn first_record(
+        &self,
+        lane: &LaneLayout,
+        written: u64,
+        is_wanted: impl Fn(&StepRecord) -> bool,
+    ) -> Option<(u64, StepRecord)> {
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
+        let wanted = |number: u64| {
+            let slot = number as usize & (lane.step_records - 1);
+            let record = decode_step(&self.words(lane.steps + slot * STEP_WORDS)?)?;
+            (record.end_mono_ns >= steps_since_ns && is_wanted(&record)).then_some(record)
+        };
+        let (mut first, mut end) = (written.saturating_sub(lane.step_records as u64), written);
+        let mut found = None;
+        while first < end {
+            let middle = first + (end - first) / 2;
+            match wanted(middle) {
+                Some(record) => (found, end) = (Some((middle, record)), middle),
+                None => first = middle + 1,
+            }
+        }
+        found
+    }
+
+    /// Steps finished when a lane was made; 0 where turns were counted then.
+    pub(crate) fn birth_step(&self, lane: &LaneLayout) -> u64 {
+        let birth = self.word(lane.head + head::BIRTH_STEP);
+        let is_turn = self.word(header::STEPS_SINCE_NS) != 0 && birth > self.word(header::STEP);
+        if is_turn { 0 } else { birth }
+    }
+
+    /// The record of steps that ended after the lane's last event: the lane's writer has not
+    /// written it yet, but nothing has happened since, so the head says all of it.
+    fn pending_record(&self, lane: &LaneLayout) -> Option<StepRecord> {
+        const TRIES_MAX: usize = 16;
+        let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
+        for attempt in 1..=TRIES_MAX {
+            let mut words = self.words::<{ head::WORDS }>(lane.head)?;
+            let [finished, end_ns] = self.words::<2>(header::STEP)?;
+            let steps_since_ns = self.word(header::STEPS_SINCE_NS);
+            let known = known_steps(words[head::STEP], finished, steps_since_ns);
+            if finished <= known {
+                return None;
+            }
+            let failures = self.word(failures_at);
+            let again = self.words::<{ head::WORDS }>(lane.head)?;
+            let still = again == words && self.word(header::STEP) == finished;
+            let whole = words[head::DONE] == words[head::RESERVED];
+            // A writer that died inside its last event never becomes whole: cut before that event.
+            if still && (whole || attempt == TRIES_MAX) {
+                words[head::RESERVED] = words[head::DONE];
+                let read = |index: usize| words.get(index).copied().unwrap_or(0);
+                return decode_step(&pending_step(read, known, finished, [end_ns, failures]));
+            }
+        }
+        None
+    }
+
+    fn device_of(&self, lane: &LaneLayout) -> u8 {
+        self.lanes.iter().position(|each| each.as_ref() == Some(lane)).unwrap_or(HOST_LANE) as u8
+    }
+}
+
+fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
+    // The check is no secret: a tape can lie in a whole record, too.
+    let in_order = words[1] <= words[2] && words[2] <= CURSOR_MAX && words[3] <= CURSOR_MAX;
+    if words[0] != check(0, words) || !in_order {
+        return None;
+    }
+    let words = words.map(believable);
+    Some(StepRecord {
+        first_step: words[1],
+        last_step: words[2],
+        cursor: words[3],
+        end_mono_ns: words[4],
+        floor_allocated: words[5],
+        peak_allocated: words[6],
+        end_allocated: words[7],
+        floor_reserved: words[8],
+        peak_reserved: words[9],
+        end_reserved: words[10],
+        blocks: words[11],
+        allocs: words[12],
+        frees: words[13],
+        ooms: words[14],
+        malloc_failures: words[15],
+    })
+}

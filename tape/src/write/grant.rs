@@ -1,0 +1,36 @@
+//! A block as it is written to a lane, and as the live table has it.
+
+/// Totals of the allocator after an event, as it reports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes handed out.
+    pub allocated: u64,
+    /// Bytes held from the device.
+    pub reserved: u64,
+}
+
+/// A block as it is handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Device address.
+    pub address: u64,
+    /// Bytes, rounded as the allocator rounds.
+    pub size: u64,
+    /// Bytes asked for; 0 is unknown.
+    pub requested: u64,
+    /// Stream and pool, or origin: see [`crate::event::Event::owner`].
+    pub owner: u16,
+    /// Id of the stack.
+    pub stack: u32,
+}
+
+/// A block of the live table, as its writer asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Its bytes.
+    pub size: u64,
+    /// Of which device.
+    pub device: u8,
+    /// Stream and pool, or origin.
+    pub owner: u16,
+}

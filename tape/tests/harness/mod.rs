@@ -1,0 +1,3 @@
+//! What several tests of the tape share.
+
+pub(crate) mod small;
