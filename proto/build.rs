@@ -16,7 +16,6 @@ const NUMBERS_MAX: u32 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    println!("cargo:rerun-if-changed=frozen");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let descriptors = protox::compile(["memtape/v1/memtape.proto"], ["proto"])?;
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
@@ -31,15 +30,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A health check of NVRx: Memtape is its server.
     let descriptors = protox::compile(["nvhcd/health_check.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
-    if std::env::var_os("CARGO_FEATURE_FROZEN").is_some() {
-        let descriptors = protox::compile(["memtape-1.0.proto"], ["frozen"])?;
-        let folder = out.join("frozen-1.0");
-        fs::create_dir_all(&folder)?;
-        tonic_prost_build::configure()
-            .bytes(".memtape.v1.UploadChunk.data")
-            .out_dir(folder)
-            .compile_fds(descriptors)?;
-    }
     Ok(())
 }
 

@@ -194,9 +194,9 @@ impl Agent {
         self.captures.take_work()
     }
 
-    /// The next tape to be counted, one at a time, while the coordinator takes censuses.
+    /// The next tape to be counted, one at a time, while a coordinator is there.
     fn count(&mut self, now: Now) {
-        if !self.takes_censuses() {
+        if self.session.is_none() {
             return;
         }
         if let Some((key, count)) = self.censuses.next(now.mono_ns, &self.tapes) {
@@ -435,11 +435,6 @@ impl Agent {
         added
     }
 
-    /// The coordinator of the present stream knows censuses.
-    fn takes_censuses(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.minor >= wire::CENSUS_MINOR)
-    }
-
     /// Reports processes that are gone, after the last of their steps and their last census, which
     /// may be late: of each user one after the other, so that the queue is not full of one user's.
     fn send_ends(&mut self, now: Now, mut drained: Vec<TapeKey>) {
@@ -455,8 +450,7 @@ impl Agent {
             }
             let Some(known) = self.tapes.get(key) else { continue };
             let Some(death) = known.life.death() else { continue };
-            let is_counted = self.takes_censuses() && !known.is_cut;
-            if is_counted && !self.censuses.may_end(now.mono_ns, key) {
+            if !known.is_cut && !self.censuses.may_end(now.mono_ns, key) {
                 continue;
             }
             let message = wire::rank_down(known.tape_id(), death, known.status.step);

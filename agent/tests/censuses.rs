@@ -46,7 +46,7 @@ fn received(censuses: &[&v1::Census]) -> BTreeMap<u64, BTreeMap<u64, u64>> {
 #[test]
 fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
     let mut world = World::new(2, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     world.train(40);
     world.ticks(3);
     let first = world.censuses(0);
@@ -78,7 +78,7 @@ fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
 fn every_rank_has_its_turn_where_reports_are_full() {
     let ranks = 3 * CENSUSES_PER_REPORT_MAX;
     let mut world = World::new(ranks as u32, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     // Before each report there is a new census of every rank.
     for _ in 0..12 {
         world.train(20);
@@ -92,10 +92,10 @@ fn every_rank_has_its_turn_where_reports_are_full() {
 #[test]
 fn a_new_stream_begins_with_a_whole_census() {
     let mut world = World::new(1, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     world.train(20);
     world.ticks(2);
-    world.connect_to_minor(3);
+    world.connect();
     world.tick();
     let wholes: Vec<bool> = world.censuses(0).iter().map(|census| census.is_whole).collect();
     assert_eq!(wholes, [true, true]);
@@ -104,7 +104,7 @@ fn a_new_stream_begins_with_a_whole_census() {
 #[test]
 fn a_dead_rank_is_counted_once_more() {
     let mut world = World::new(1, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     world.train(20);
     world.ticks(2);
     // In the middle of a step: only the last census has it.
@@ -120,18 +120,9 @@ fn a_dead_rank_is_counted_once_more() {
 }
 
 #[test]
-fn an_older_coordinator_gets_no_census() {
-    let mut world = World::new(1, |_| ());
-    world.connect_to_minor(2);
-    world.train(40);
-    world.ticks(10);
-    assert_eq!(world.censuses(0).len(), 0);
-}
-
-#[test]
 fn a_lying_table_makes_no_number_that_is_refused() {
     let mut world = World::new(1, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     let now = world.now;
     for block in 0..3 {
         world.ranks[0].alloc(now, (1 + block) << 40, u64::MAX / 8);

@@ -38,14 +38,13 @@ struct World {
     times_left: BTreeMap<u64, Duration>,
 }
 
-/// Is this a rank's tape, as a coordinator of any version knows it? Before version 1.6 ids did not
-/// name the owner, who is root here.
+/// True when this is the id of a rank's tape.
 fn is_of(sent: &str, rank: &MemoryRank) -> bool {
-    sent == rank.tape_id() || Some(sent) == rank.tape_id().strip_suffix("-0")
+    sent == rank.tape_id()
 }
 
-fn first_message(minor: u32) -> v1::CoordinatorMessage {
-    let welcome = v1::Welcome { protocol: 1, protocol_minor: minor, ..v1::Welcome::default() };
+fn first_message() -> v1::CoordinatorMessage {
+    let welcome = v1::Welcome { protocol: 1, ..v1::Welcome::default() };
     v1::CoordinatorMessage { body: Some(ToAgent::Welcome(welcome)) }
 }
 
@@ -83,13 +82,9 @@ impl World {
     }
 
     fn connect(&mut self) {
-        self.connect_to_minor(1);
-    }
-
-    fn connect_to_minor(&mut self, minor: u32) {
         let Some(Said::Hello(hello)) = self.agent.hello().body else { panic!("no hello") };
         assert_eq!(hello.node, "node-1");
-        self.handle(Event::Connected { welcome: first_message(minor) });
+        self.handle(Event::Connected { welcome: first_message() });
     }
 
     fn say(&mut self, body: ToAgent) {
@@ -274,7 +269,7 @@ fn snapshots_stay_within_their_bound_and_deadlines_end_them() {
 fn a_slow_reader_only_postpones() {
     let mut world = World::new(3, |config| config.report_interval = Duration::from_millis(50));
     world.train(3);
-    world.agent.handle(world.now, Event::Connected { welcome: first_message(1) });
+    world.agent.handle(world.now, Event::Connected { welcome: first_message() });
     for _ in 0..1000 {
         world.pass(50_000_000);
         world.agent.handle(world.now, Event::Tick);

@@ -31,7 +31,7 @@ impl World {
 #[test]
 fn turns_are_reported_as_turns_and_the_first_step_begins_again() {
     let mut world = World::new(1, |_| ());
-    world.connect_to_minor(3);
+    world.connect();
     world.serve(1_000);
     world.tick();
     let report = world.last_report();
@@ -50,18 +50,4 @@ fn turns_are_reported_as_turns_and_the_first_step_begins_again() {
     world.serve(1_000);
     world.tick();
     assert_eq!(world.last_report().step, 5, "a process that trains has no more turns");
-}
-
-#[test]
-fn a_coordinator_that_knows_no_turns_hears_of_none() {
-    let mut world = World::new(1, |_| ());
-    world.connect_to_minor(2);
-    world.serve(1_000);
-    world.tick();
-    let report = world.last_report();
-    assert_eq!((report.clock(), report.step, report.oldest_step), (v1::Clock::Steps, 0, 0));
-    assert_eq!(world.steps(0), [0; 0]);
-    world.train(5);
-    world.tick();
-    assert_eq!(world.steps(0), [1, 2, 3, 4, 5]);
 }

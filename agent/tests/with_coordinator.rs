@@ -9,9 +9,6 @@ mod remedies;
 mod secrets;
 
 mod support;
-
-mod versions;
-
 mod worker_samples;
 
 use std::collections::BTreeSet;

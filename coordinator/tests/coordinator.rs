@@ -10,9 +10,9 @@ mod old_store;
 mod openapi;
 mod page;
 mod proofs;
+mod protocol;
 mod reference;
 mod turns;
-mod versions;
 
 use std::time::Duration;
 

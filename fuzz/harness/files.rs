@@ -75,11 +75,7 @@ pub(crate) fn read_spool(data: &[u8]) {
     let config = Config { node: "node-1".to_string(), ..Config::default() };
     let (node, tapes) = (MemoryNode::default(), MemoryTapes::default());
     let mut agent = SimulatedAgent::new(at(0), "boot", config, node, tapes, Some(disk));
-    let welcome = v1::Welcome {
-        protocol: memtape_proto::PROTOCOL,
-        protocol_minor: memtape_proto::PROTOCOL_MINOR,
-        ..v1::Welcome::default()
-    };
+    let welcome = v1::Welcome { protocol: memtape_proto::PROTOCOL, ..v1::Welcome::default() };
     let body = Some(v1::coordinator_message::Body::Welcome(welcome));
     agent.handle(at(0), Event::Connected { welcome: v1::CoordinatorMessage { body } });
     for seconds in 1..5 {

@@ -17,7 +17,6 @@ pub(crate) fn say(data: &[u8]) {
         .expect("a coordinator on an empty disk");
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
-        protocol_minor: memtape_proto::PROTOCOL_MINOR,
         node: "node-1".to_string(),
         ..v1::Hello::default()
     };

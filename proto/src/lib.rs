@@ -10,8 +10,11 @@ pub mod api;
 mod census;
 pub mod decoding;
 pub mod snapshot;
+mod version;
 
-/// Version 1 of the protocol, as generated from `memtape.proto`.
+pub use version::{OtherProtocol, PROTOCOL, Side, check_protocol};
+
+/// The messages, as generated from `memtape.proto`.
 #[allow(missing_docs)]
 pub mod v1 {
     tonic::include_proto!("memtape.v1");
@@ -35,20 +38,3 @@ pub mod ray {
         tonic::include_proto!("ray.rpc.autoscaler");
     }
 }
-
-/// Version 1.0 as it was, for tests that speak as an old agent or an old coordinator.
-#[cfg(feature = "frozen")]
-#[allow(missing_docs)]
-pub mod frozen_1_0 {
-    include!(concat!(env!("OUT_DIR"), "/frozen-1.0/memtape.v1.rs"));
-}
-
-/// The major version this code speaks, sent in `Hello` and `Welcome`: sides with different ones
-/// refuse each other.
-pub const PROTOCOL: u32 = 1;
-
-/// The minor version this code speaks. 1 brought `AgentCapture` and `Report.spool`; 2 the host
-/// memory of ranks, roles, and the memory that other code than PyTorch's allocator holds; 3 the
-/// census of lines; 4 samples of worker processes; 5 phases and annotations in snapshots; 6 the
-/// owners of ranks, and tapes that were refused; 7 remedies.
-pub const PROTOCOL_MINOR: u32 = 7;

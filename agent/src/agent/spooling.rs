@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use memtape_core::identity::owner::without_owner;
 use memtape_core::limits::STEPS_PER_REPORT_MAX;
 
 use crate::capture::answers::{JobKey, Work, WorkId, after};
@@ -34,9 +33,6 @@ const KEEP_AGAIN: Duration = Duration::from_secs(10);
 
 /// Time for one try at sending the snapshot of an agent-initiated capture.
 const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
-
-/// The minor version of the protocol that knows agent-initiated captures and the spool's report.
-pub(super) const MINOR: u32 = 1;
 
 /// The queue of the stream takes no more messages.
 #[derive(Debug)]
@@ -255,15 +251,12 @@ impl Agent {
     /// agent-initiated captures.
     pub(super) fn send_last(&mut self, now: Now) {
         let Some(spool) = &mut self.spool else { return };
-        let knows_captures = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
-        if knows_captures {
-            for (number, message) in spool.captures_to_announce() {
-                let sent = self.session.as_ref().map(|to| to.send(message));
-                if sent != Some(true) {
-                    return;
-                }
-                spool.capture_sent(number, self.deliveries.next_number());
+        let Some(session) = &self.session else { return };
+        for (number, message) in spool.captures_to_announce() {
+            if !session.send(message) {
+                return;
             }
+            spool.capture_sent(number, self.deliveries.next_number());
         }
         if spool.has_unsent() {
             return;
@@ -286,17 +279,18 @@ impl Agent {
 
     /// Begins to send the next agent-initiated capture, unless one is being sent.
     pub(super) fn upload_capture(&mut self, now: Now) {
-        let Some(session) = &self.session else { return };
-        let names_owners = session.minor >= wire::OWNER_MINOR;
+        if self.session.is_none() {
+            return;
+        }
         let is_due = match &self.own_upload {
             Some(upload) => upload.retry_ns.is_some_and(|at_ns| at_ns <= now.mono_ns),
             None => true,
         };
         let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
         let next = spool.next_upload().map(|(number, capture)| {
-            let (capture_id, tape_id) = (capture.capture_id(), capture.tape_id());
-            let tape_id = if names_owners { tape_id } else { without_owner(tape_id) };
-            let key = JobKey { capture_id: capture_id.to_string(), tape_id: tape_id.to_string() };
+            let (capture_id, tape_id) =
+                (capture.capture_id().to_string(), capture.tape_id().to_string());
+            let key = JobKey { capture_id, tape_id };
             (number, key)
         });
         let Some((number, key)) = next else {
@@ -353,8 +347,7 @@ impl Agent {
         wanted_ns.into_iter().chain(retry_ns).min()
     }
 
-    /// What a report says of the spool; none when there is nothing, or the coordinator does
-    /// not know such a report.
+    /// What a report says of the spool; none when there is nothing.
     pub(super) fn spool_report(&self) -> Option<wire::SpoolReport> {
         let spool = self.spool.as_ref()?;
         let dropped = spool.dropped();
@@ -364,8 +357,7 @@ impl Agent {
             snapshots_dropped: dropped.snapshots,
             facts_dropped: dropped.facts,
         };
-        let knows = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
-        (knows && report != wire::SpoolReport::default()).then_some(report)
+        (report != wire::SpoolReport::default()).then_some(report)
     }
 
     pub(super) fn alone_for(&self, now: Now) -> Duration {

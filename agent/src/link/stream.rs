@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use memtape_core::limits::MESSAGES_WAITING_MAX;
+use memtape_proto::{OtherProtocol, Side, check_protocol};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,26 +42,23 @@ pub(crate) struct Session {
     outgoing: mpsc::Sender<FromAgent>,
     /// How often the coordinator wants reports.
     pub(crate) report_interval: Option<Duration>,
-    /// Minor version of the protocol that the coordinator speaks.
-    pub(crate) minor: u32,
     /// Id of the coordinator's store; empty when it does not say it.
     pub(crate) store: String,
 }
 
 impl Session {
     /// The session of a coordinator's first message; `outgoing` takes messages for it.
-    /// Fails when the message is no welcome, or one of another major version.
+    /// Fails when the message is no welcome, or one of another version of the protocol.
     pub(crate) fn open(
         first: Option<Incoming>,
         outgoing: mpsc::Sender<FromAgent>,
     ) -> Result<Self, NoSession> {
-        let Some(Incoming::Welcome { protocol, minor, version, report_interval, store }) = first
-        else {
+        let Some(Incoming::Welcome { protocol, version, report_interval, store }) = first else {
             return Err(NoSession::NoWelcome);
         };
-        wire::check_protocol(protocol)?;
-        tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
-        Ok(Self { outgoing, report_interval, minor, store })
+        check_protocol(Side::Coordinator, protocol)?;
+        tracing::info!(protocol, coordinator = %version, "connected to the coordinator");
+        Ok(Self { outgoing, report_interval, store })
     }
 
     /// Messages for which the queue has room.
@@ -68,9 +66,9 @@ impl Session {
         self.outgoing.capacity()
     }
 
-    /// Queues a message, without what the coordinator does not know; false when the queue is full.
+    /// Queues a message; false when the queue is full.
     pub(crate) fn send(&self, message: Outgoing) -> bool {
-        self.outgoing.try_send(message.into_raw(self.minor)).is_ok()
+        self.outgoing.try_send(message.into_raw()).is_ok()
     }
 }
 
@@ -80,9 +78,9 @@ pub(crate) enum NoSession {
     /// It is another message.
     #[error("its first message was no welcome")]
     NoWelcome,
-    /// It has another major version.
+    /// It has another version of the protocol.
     #[error(transparent)]
-    Protocol(#[from] wire::OtherProtocol),
+    Protocol(#[from] OtherProtocol),
 }
 
 /// How a stream ended.
@@ -135,7 +133,7 @@ async fn attach<E: From<StreamEvent>>(
 ) -> End {
     let failed = |why: String| End { lasted: None, wait: None, why };
     let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING_MAX);
-    if outgoing.try_send(hello.into_raw(u32::MAX)).is_err() {
+    if outgoing.try_send(hello.into_raw()).is_err() {
         return failed("the stream takes no message".to_string());
     }
     let mut client = Client::new(channel.clone());
@@ -197,8 +195,24 @@ pub(super) fn reason(status: &tonic::Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memtape_proto::PROTOCOL;
+
     use super::*;
     use crate::link::channel::channel;
+
+    #[test]
+    fn another_protocol_opens_no_session() {
+        let open = |protocol| {
+            let (version, store) = (String::new(), String::new());
+            let welcome = Incoming::Welcome { protocol, version, report_interval: None, store };
+            Session::open(Some(welcome), mpsc::channel(1).0)
+                .map(|_| ())
+                .map_err(|why| why.to_string())
+        };
+        assert_eq!(open(PROTOCOL), Ok(()));
+        let refused = open(PROTOCOL + 1).expect_err("another version");
+        assert!(refused.ends_with("update the agent"), "{refused}");
+    }
 
     #[tokio::test]
     async fn an_unreachable_coordinator_is_a_line() {

@@ -15,7 +15,7 @@ use memtape_core::limits::{
     NAME_BYTES_MAX, ROLE_BYTES_MAX,
 };
 use memtape_core::tape::read::Status;
-use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
+use memtape_proto::{PROTOCOL, v1};
 
 use crate::node::host::HostMemory;
 use crate::node::nvml;
@@ -27,7 +27,7 @@ mod facts;
 mod kept;
 
 pub(crate) use asks::{BadAsk, RemedyRequest, remedy_answer};
-pub(crate) use facts::{CENSUS_MINOR, HostFacts, OWNER_MINOR, RankFacts, RankReport};
+pub(crate) use facts::{HostFacts, RankFacts, RankReport};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
 /// The client of the coordinator's service.
@@ -60,20 +60,10 @@ pub(crate) struct SpoolReport {
     pub(crate) facts_dropped: u64,
 }
 
-/// The coordinator speaks another major version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "it speaks protocol {theirs}, the agent {PROTOCOL}: update the {}",
-    if *.theirs > PROTOCOL { "agent" } else { "coordinator" }
-)]
-pub(crate) struct OtherProtocol {
-    theirs: u32,
-}
-
 impl Outgoing {
-    /// The message for a coordinator of this minor version, without what it does not know.
-    pub(crate) fn into_raw(self, minor: u32) -> FromAgent {
-        facts::for_minor(self.0, minor)
+    /// The message of the wire.
+    pub(crate) fn into_raw(self) -> FromAgent {
+        self.0
     }
 }
 
@@ -83,7 +73,7 @@ impl RankUp {
         &self.0.tape_id
     }
 
-    /// The user whose rank it is; root where an earlier version did not say it.
+    /// The user whose rank it is.
     pub(crate) fn uid(&self) -> u32 {
         self.0.owner.as_ref().map_or(0, |owner| owner.uid)
     }
@@ -94,10 +84,8 @@ impl RankUp {
 pub(crate) enum Incoming {
     /// The stream was taken.
     Welcome {
-        /// Major version of the protocol.
+        /// Version of the protocol.
         protocol: u32,
-        /// Minor version.
-        minor: u32,
         /// Version of the coordinator.
         version: String,
         /// How often to report; none leaves it to the agent.
@@ -139,7 +127,6 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
     Some(match raw.body? {
         Body::Welcome(welcome) => Incoming::Welcome {
             protocol: welcome.protocol,
-            minor: welcome.protocol_minor,
             version: cut(&welcome.version, NAME_BYTES_MAX).to_string(),
             report_interval: millis(welcome.report_interval_ms),
             store: cut(&welcome.store, NAME_BYTES_MAX).to_string(),
@@ -160,11 +147,6 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
     })
 }
 
-/// Refuses a coordinator of another major version.
-pub(crate) fn check_protocol(theirs: u32) -> Result<(), OtherProtocol> {
-    if theirs == PROTOCOL { Ok(()) } else { Err(OtherProtocol { theirs }) }
-}
-
 /// The first message of a stream.
 pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     message(v1::agent_message::Body::Hello(v1::Hello {
@@ -172,7 +154,6 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
         node: node.to_string(),
         boot_id: boot_id.to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
-        protocol_minor: PROTOCOL_MINOR,
     }))
 }
 

@@ -184,11 +184,6 @@ impl KnownTape {
         &self.tape_id
     }
 
-    /// The name that the tape has itself, which does not say whose it is.
-    fn own_tape_id(&self) -> &str {
-        &self.tape.identity().tape_id
-    }
-
     /// Unix time of the last step's end; of the start of recording before the first.
     pub(crate) fn last_sign_wall_ns(&self) -> i64 {
         if self.status.step == 0 {
@@ -314,11 +309,9 @@ impl Tapes {
         self.known.get(&key)
     }
 
-    /// The one with this identity. Before version 1.6 it did not name the owner, and what was kept
-    /// then still does not.
+    /// The one with this identity.
     pub(crate) fn find(&self, tape_id: &str) -> Option<(TapeKey, &KnownTape)> {
-        let exact = self.iter().find(|(_, of)| of.tape_id() == tape_id);
-        exact.or_else(|| self.iter().find(|(_, of)| of.own_tape_id() == tape_id))
+        self.iter().find(|(_, of)| of.tape_id() == tape_id)
     }
 
     /// The tapes that counted turns and count steps now; each is named once.

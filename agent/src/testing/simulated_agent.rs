@@ -291,7 +291,7 @@ impl SimulatedAgent {
         tapes: MemoryTapes,
         disk: Option<MemoryDisk>,
     ) -> Self {
-        let hello = wire::hello(&config.node, boot_id).into_raw(u32::MAX);
+        let hello = wire::hello(&config.node, boot_id).into_raw();
         let spool = disk
             .and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max, accounts()).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);

@@ -115,7 +115,6 @@ impl Default for Seen {
                 protocol: 1,
                 version: "test".to_string(),
                 report_interval_ms: 0,
-                protocol_minor: memtape_proto::PROTOCOL_MINOR,
                 store: String::new(),
             },
             hellos: Vec::new(),

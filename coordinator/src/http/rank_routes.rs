@@ -17,9 +17,8 @@ use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
 use crate::state::visible::Visible;
 
-/// Agents of protocol 1.1 do not report what ranks take of their hosts, and no agent does before
-/// its first look.
-const OLD_AGENT: &str = "its agent does not say: it has not looked yet, or is an older one";
+/// No agent reports what a rank takes of its host before its first sample.
+const NOT_SAMPLED: &str = "its agent has not read it yet";
 
 /// Memory of one rank in an answer, as a value and as JSON.
 const RANK_BYTES: u64 = 4 << 10;
@@ -83,7 +82,7 @@ fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
     let mut reasons: BTreeMap<(UnknownPart, &str), Vec<u32>> = BTreeMap::new();
     for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {
         let Some(node) = view.node(&rank.record.node) else { continue };
-        let host = rank.host.as_ref().map_or(OLD_AGENT, |host| &host.missing);
+        let host = rank.host.as_ref().map_or(NOT_SAMPLED, |host| &host.missing);
         let device = node.host.nvml_missing.as_str();
         for (what, why) in [(UnknownPart::Device, device), (UnknownPart::Host, host)] {
             if !why.is_empty() {

@@ -19,7 +19,7 @@ use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::decoding::NotDecoded;
-use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
+use memtape_proto::{OtherProtocol, PROTOCOL, Side, check_protocol, v1};
 
 use crate::records::{End, StepRow, Totals};
 use crate::state::effects::SnapshotRequest;
@@ -52,10 +52,8 @@ pub(crate) enum BadMessage {
     NotHello,
     #[error("Hello was said twice")]
     SecondHello,
-    #[error("Hello names no protocol version")]
-    NoProtocol,
-    #[error("the agent speaks protocol {theirs}, the coordinator {PROTOCOL}: update the {older}")]
-    Protocol { theirs: u32, older: &'static str },
+    #[error(transparent)]
+    Protocol(OtherProtocol),
     #[error("rank {rank} of {world} is beyond the bound of {RANKS_PER_JOB_MAX}")]
     Rank { rank: u32, world: u32 },
     #[error("a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long")]
@@ -97,14 +95,7 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, BadMessage> {
     let Some(v1::agent_message::Body::Hello(hello)) = raw.body else {
         return Err(BadMessage::NotHello);
     };
-    if hello.protocol == 0 {
-        return Err(BadMessage::NoProtocol);
-    }
-    if hello.protocol != PROTOCOL {
-        let theirs = hello.protocol;
-        let older = if theirs > PROTOCOL { "coordinator" } else { "agent" };
-        return Err(BadMessage::Protocol { theirs, older });
-    }
+    check_protocol(Side::Agent, hello.protocol).map_err(BadMessage::Protocol)?;
     Ok(Hello {
         node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,
         boot_id: short(&hello.boot_id),
@@ -112,7 +103,7 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, BadMessage> {
     })
 }
 
-/// Understands a later message; none is one of a newer version.
+/// Understands a later message; none is one without a known body.
 ///
 /// # Errors
 /// One line on the bound it broke.
@@ -164,7 +155,6 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         local_rank: up.local_rank,
         pid: up.pid,
         start_wall_ns: up.start_wall_ns,
-        // Agents before this version sent it as it was.
         command: cut(&Redaction::default().line(&up.command), COMMAND_BYTES_MAX).to_string(),
         device_uuids: uuids.map(|uuid| short(uuid)).collect(),
         limitations: limitations.map(|line| short(line)).collect(),
@@ -352,7 +342,6 @@ pub(crate) fn first_answer(report_interval: Duration, store: &str) -> Outgoing {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_string(),
         report_interval_ms: millis(report_interval),
-        protocol_minor: PROTOCOL_MINOR,
         store: store.to_string(),
     }))
 }

@@ -92,11 +92,11 @@ pub(crate) struct RankUp {
     pub(crate) role: String,
     /// Keys of its groups of peers.
     pub(crate) peer_groups: Vec<u64>,
-    /// Whose it is; none where its agent does not say.
+    /// Whose it is; none where its agent does not know it.
     pub(crate) owner: Option<Owner>,
     /// What a scheduler knows it as.
     pub(crate) workload: Workload,
-    /// What its job lets be asked of it; nothing where its agent is of before version 1.7.
+    /// What its job lets be asked of it; nothing where it offers nothing.
     pub(crate) offered: Offers,
     /// Its allocator's settings; none where they were not recorded.
     pub(crate) allocator: Option<String>,

@@ -197,7 +197,6 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
     let message = |body| v1::AgentMessage { body: Some(body) };
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
-        protocol_minor: memtape_proto::PROTOCOL_MINOR,
         node: "node-1".to_string(),
         ..v1::Hello::default()
     };

@@ -11,7 +11,7 @@ use memtape_core::limits::CHUNK_BYTES_MAX;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_proto::v1::coordinator_client::CoordinatorClient;
 use memtape_proto::v1::coordinator_message::Body as FromCoordinator;
-use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
+use memtape_proto::{PROTOCOL, v1};
 use prost::Message as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -307,7 +307,6 @@ impl Agent {
             node: node.to_string(),
             boot_id: boot_id.to_string(),
             version: "0.1.0".to_string(),
-            protocol_minor: PROTOCOL_MINOR,
         };
         outgoing.send(message(FromAgent::Hello(hello))).await.unwrap();
         let mut incoming = client.attach(ReceiverStream::new(messages)).await?.into_inner();

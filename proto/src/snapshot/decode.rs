@@ -268,7 +268,6 @@ fn identity(rank: v1::RankUp) -> Identity {
         local_rank: rank.local_rank,
         host: String::new(),
         pid: rank.pid,
-        // Agents before this version sent it as it was.
         command: text(Redaction::default().line(&rank.command), COMMAND_BYTES_MAX),
         allocator: rank.allocator_settings.map(|of| text(of, ALLOCATOR_SETTINGS_BYTES_MAX)),
         hints: text(rank.applied_hints, ALLOCATOR_SETTINGS_BYTES_MAX),

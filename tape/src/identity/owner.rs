@@ -115,19 +115,9 @@ pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
     format!("{tape_id}-{uid}")
 }
 
-/// The owner in the id of a tape among those of all users; none before version 1.6.
+/// The owner in the id of a tape among those of all users; none where the id names none.
 pub fn uid_of_tape(owned: &str) -> Option<u32> {
     owned.rsplit_once('-')?.1.parse().ok()
-}
-
-/// The id that the tape itself has, for every owner.
-pub fn without_owner(tape_id: &str) -> &str {
-    tape_id.split_once('-').map_or(tape_id, |(own, _)| own)
-}
-
-/// The id that the tape itself has, without its owner; none where it names another owner or none.
-pub fn own_tape_id(owned: &str, uid: u32) -> Option<&str> {
-    owned.strip_suffix(format!("-{uid}").as_str())
 }
 
 /// What the path of a cgroup says: the Slurm job of `/system.slice/slurmstepd.scope/job_77/…` or
@@ -272,8 +262,6 @@ mod tests {
     #[test]
     fn a_tape_id_names_its_owner() {
         assert_eq!(owned_tape_id("0a1b", 1001), "0a1b-1001");
-        assert_eq!(own_tape_id("0a1b-1001", 1001), Some("0a1b"));
-        assert_eq!((without_owner("0a1b-1001"), without_owner("0a1b")), ("0a1b", "0a1b"));
-        assert_eq!((own_tape_id("0a1b", 1001), own_tape_id("0a1b-1001", 1)), (None, None));
+        assert_eq!((uid_of_tape("0a1b-1001"), uid_of_tape("0a1b")), (Some(1001), None));
     }
 }

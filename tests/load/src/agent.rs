@@ -138,7 +138,6 @@ async fn connect(
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
-        protocol_minor: memtape_proto::PROTOCOL_MINOR,
         node: node.name(),
         boot_id: format!("boot-{}", node.index),
         version: "load".to_string(),

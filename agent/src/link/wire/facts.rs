@@ -1,7 +1,6 @@
 //! What a report says of one rank.
 
 use memtape_core::census::changes::Changes;
-use memtape_core::identity::owner::without_owner;
 use memtape_core::snapshot::OutsideUse;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
@@ -184,79 +183,5 @@ fn rank_host(facts: HostFacts) -> v1::RankHost {
         workers,
         cgroup,
         missing: missing.to_string(),
-    }
-}
-
-/// The minor version of the protocol that knows what ranks take of their hosts.
-const HOST_MINOR: u32 = 2;
-
-/// The minor version that knows censuses and turns.
-pub(crate) const CENSUS_MINOR: u32 = 3;
-
-/// The minor version of the protocol in which the id of a tape names its owner.
-pub(crate) const OWNER_MINOR: u32 = 6;
-
-/// A message without what a coordinator of this minor version does not know.
-pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentMessage {
-    use v1::agent_message::Body;
-    if minor < OWNER_MINOR {
-        for tape_id in tape_ids(&mut message) {
-            *tape_id = without_owner(tape_id).to_string();
-        }
-    }
-    if minor >= CENSUS_MINOR {
-        return message;
-    }
-    if let Some(Body::Report(report)) = &mut message.body {
-        for rank in &mut report.ranks {
-            rank.censuses.clear();
-            hide_turns(rank);
-        }
-    }
-    if minor >= HOST_MINOR {
-        return message;
-    }
-    match &mut message.body {
-        Some(Body::RankUp(up)) => {
-            up.role.clear();
-            up.peer_groups.clear();
-        }
-        Some(Body::Report(report)) => {
-            for rank in &mut report.ranks {
-                rank.host = None;
-                rank.outside.clear();
-                rank.totals.iter_mut().for_each(|totals| totals.deferred_bytes = None);
-            }
-            report.gpus.iter_mut().for_each(|gpu| (gpu.processes, gpu.ranks) = (None, None));
-        }
-        _ => {}
-    }
-    message
-}
-
-/// All ids of tapes in a message.
-fn tape_ids(message: &mut v1::AgentMessage) -> Vec<&mut String> {
-    use v1::agent_message::Body;
-    match &mut message.body {
-        Some(Body::RankUp(up)) => vec![&mut up.tape_id],
-        Some(Body::RankDown(down)) => vec![&mut down.tape_id],
-        Some(Body::CaptureAnswer(answer)) => vec![&mut answer.tape_id],
-        Some(Body::AgentCapture(capture)) => {
-            capture.answer.as_mut().map(|answer| &mut answer.tape_id).into_iter().collect()
-        }
-        Some(Body::Report(report)) => {
-            report.ranks.iter_mut().map(|rank| &mut rank.tape_id).collect()
-        }
-        Some(Body::RemedyAnswer(answer)) => vec![&mut answer.tape_id],
-        Some(Body::Hello(_)) | None => Vec::new(),
-    }
-}
-
-/// Turns are no steps to a coordinator that does not know them: a rank that counts turns has none.
-fn hide_turns(rank: &mut v1::RankReport) {
-    if rank.clock() == v1::Clock::Turns {
-        rank.set_clock(v1::Clock::Steps);
-        (rank.step, rank.step_wall_ns, rank.oldest_step, rank.steps_missed) = (0, 0, 0, 0);
-        rank.steps.clear();
     }
 }

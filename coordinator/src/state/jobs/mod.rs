@@ -58,8 +58,6 @@ pub(crate) struct Jobs {
     jobs: BTreeMap<String, Vec<u32>>,
     /// Attempt and rank of each tape.
     tapes: BTreeMap<String, (u32, u32)>,
-    /// Tapes by the names that agents before version 1.6 gave them.
-    old_names: BTreeMap<String, (u32, u32)>,
     nodes: BTreeMap<String, Node>,
     /// Ranks of each node.
     holdings: Holdings,
@@ -98,7 +96,6 @@ impl Jobs {
             attempts: BTreeMap::new(),
             jobs: BTreeMap::new(),
             tapes: BTreeMap::new(),
-            old_names: BTreeMap::new(),
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
             changes: ChangeRates::default(),
@@ -239,7 +236,7 @@ impl Jobs {
 
     /// The attempt and the rank that a tape belongs to.
     pub(crate) fn rank_of(&self, tape_id: &str) -> Option<(&Attempt, &Rank)> {
-        let (serial, rank) = self.tapes.get(tape_id).or_else(|| self.old_names.get(tape_id))?;
+        let (serial, rank) = self.tapes.get(tape_id)?;
         let attempt = self.attempts.get(serial)?;
         Some((attempt, attempt.ranks.get(rank)?))
     }
@@ -254,7 +251,7 @@ impl Jobs {
         node: &str,
         mut up: RankUp,
     ) -> Result<Announced, Loss> {
-        if let Some((serial, rank)) = self.known_tape(node, &up) {
+        if let Some(&(serial, rank)) = self.tapes.get(&up.tape_id) {
             return self.announce_again(now, node, serial, rank, up);
         }
         up.job = self.name_for(&up).ok_or(Loss::NotOwner)?;
@@ -444,7 +441,6 @@ impl Jobs {
             }
         }
         self.tapes.retain(|_, (of, _)| *of != serial);
-        self.old_names.retain(|_, (of, _)| *of != serial);
         Some(attempt)
     }
 

@@ -3,36 +3,17 @@
 //! A job belongs to the owner whose rank came first. What an owner is, and the names that owners
 //! share, `core` decides; records and ranks are changed elsewhere.
 
-use memtape_core::identity::owner::{Owner, may_be_named, own_tape_id, shared_name};
+use memtape_core::identity::owner::{Owner, may_be_named, shared_name};
 
 use crate::state::jobs::Jobs;
 use crate::state::messages::RankUp;
 
 impl Jobs {
-    /// The attempt and the rank of a tape that was announced before; by an agent before version
-    /// 1.6 under a name that does not say whose it is.
-    pub(super) fn known_tape(&mut self, node: &str, up: &RankUp) -> Option<(u32, u32)> {
-        if let Some(known) = self.tapes.get(&up.tape_id) {
-            return Some(*known);
-        }
-        let old = own_tape_id(&up.tape_id, up.owner.as_ref()?.uid)?;
-        let (serial, number) = *self.tapes.get(old)?;
-        let record = &self.attempts.get(&serial)?.ranks.get(&number)?.record;
-        if record.owner.is_some() || record.node != node {
-            return None;
-        }
-        // What the agent kept under the old name may still come.
-        self.tapes.remove(old);
-        self.old_names.insert(old.to_string(), (serial, number));
-        self.tapes.insert(up.tape_id.clone(), (serial, number));
-        Some((serial, number))
-    }
-
     /// The name of the job that a tape's owner means: another owner's job of the same name is
     /// another job.
     pub(super) fn name_for(&self, up: &RankUp) -> Option<String> {
         let Some(owner) = &up.owner else {
-            // Of an agent before version 1.6, or of one that hides it.
+            // Of an agent that hides it.
             let is_taken = self.limits.owners_required && self.owner(&up.job).is_some();
             return (!is_taken).then(|| up.job.clone());
         };
@@ -114,23 +95,6 @@ pub(in crate::state) mod tests {
             assert_eq!(announce("ttt", "old", None), Ok(()));
             assert_eq!(announce("tttt", "old", None), Ok(()));
         }
-    }
-
-    #[test]
-    fn a_tape_of_an_updated_agent_is_the_same_tape() {
-        let mut jobs = Jobs::new(limits());
-        let old = RankUp { tape_id: "t0".to_string(), owner: None, ..owned("t0", "llm", 0, 7) };
-        let before = jobs.announce(Now::default(), "a", old).unwrap();
-        let after = jobs.announce(Now::default(), "a", owned("t0", "llm", 0, 7)).unwrap();
-        assert_eq!((after.serial, after.is_new_attempt), (before.serial, false));
-        assert_eq!(jobs.rank_of("t0-7").unwrap().1.record.tape_id, "t0-7");
-        assert!(jobs.rank_of("t0").is_some(), "what was kept under the old name still comes");
-        // Another user's tape is not, and the job is its owner's from then on.
-        let other = jobs.announce(Now::default(), "a", owned("t0", "llm", 0, 8)).unwrap();
-        assert!(other.is_new_attempt && other.serial != before.serial);
-        assert_eq!(jobs.owner("llm").map(|owner| owner.uid), Some(7));
-        let other = jobs.announce(Now::default(), "b", owned("t9", "llm", 5, 8)).unwrap();
-        assert_eq!(jobs.get(other.serial).unwrap().record.job, "llm@8");
     }
 
     #[test]

@@ -175,7 +175,6 @@ async fn attached(
     let (outgoing, messages) = tokio::sync::mpsc::channel(4);
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
-        protocol_minor: memtape_proto::PROTOCOL_MINOR,
         node: node.to_string(),
         boot_id: format!("boot-{node}"),
         version: "load".to_string(),

@@ -1,0 +1,33 @@
+//! An agent of another version of the protocol.
+
+use memtape_proto::v1::agent_message::Body;
+use memtape_proto::v1::coordinator_client::CoordinatorClient;
+use memtape_proto::{PROTOCOL, v1};
+use tonic::transport::Channel;
+
+use crate::fake::{config, message, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_is_refused_with_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let refusals =
+        [(PROTOCOL, None), (PROTOCOL + 1, Some("update the coordinator")), (0, Some("the agent"))];
+    for (protocol, refusal) in refusals {
+        let channel = Channel::from_shared(running.url("")).unwrap().connect().await.unwrap();
+        let node = format!("node-{protocol}");
+        let hello = v1::Hello { protocol, node, ..v1::Hello::default() };
+        // A message without a body that this version knows is ignored.
+        let messages = [message(Body::Hello(hello)), v1::AgentMessage { body: None }];
+        let attached = CoordinatorClient::new(channel).attach(tokio_stream::iter(messages)).await;
+        let refused = attached.err().map(|status| status.message().to_string());
+        match refusal {
+            None => assert_eq!(refused, None),
+            Some(part) => {
+                let line = refused.unwrap();
+                assert!(line.contains(part) && !line.contains('\n'), "{line}");
+            }
+        }
+    }
+    running.stop().await;
+}
