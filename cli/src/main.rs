@@ -14,7 +14,6 @@ mod demo;
 mod export;
 mod globals;
 mod library;
-mod markup;
 mod output;
 mod parent;
 mod plain_file;

@@ -42,6 +42,7 @@ pub mod testing {
 }
 
 pub use config::Config;
+pub use http::page::{PAGE_STYLE, page_script};
 pub use restart::RestartConfig;
 pub use restart::ray::RayCluster;
 pub use restart::webhook::Webhook;

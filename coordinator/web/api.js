@@ -1,4 +1,5 @@
-// Requests to /api/v1, and the series that were fetched lately.
+// Requests to /api/v1, and the series that were fetched lately. In a report (`memtape report`) the
+// answers stand in the file, and no request is made.
 //
 // A series is kept for a few seconds, a comparison of collectives for good: neither is asked for
 // at every refresh. The only requests that change anything are the one for a capture, and those
@@ -18,14 +19,26 @@ export class NotFound extends Error {}
 
 const part = encodeURIComponent;
 
+/** What a report holds; null on the page. */
+export const report = JSON.parse(document.getElementById('report')?.textContent ?? 'null');
+
+/** Where the coordinator is. */
+export const origin = report?.origin ?? location.origin;
+
 /** The JSON of a path below /api/v1. */
 export async function get(path) {
+  if (report) return kept(decodeURIComponent(path));
   const response = await fetch(`api/v1/${path}`, { headers: { accept: 'application/json' } });
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
   const line = answer.error ?? `the coordinator answered ${response.status}`;
   if (response.status === 401) throw new NotSignedIn(line);
   throw response.status === 404 ? new NotFound(line) : new Error(line);
+}
+
+function kept(path) {
+  if (Object.hasOwn(report.answers, path)) return report.answers[path];
+  throw new NotFound(`this report does not hold ${path}`);
 }
 
 /** Signs this browser in with a token; a cookie holds it from then on. */

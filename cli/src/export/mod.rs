@@ -1,7 +1,7 @@
 //! What `memtape export` writes: the state or the past of ranks in the formats of other tools.
 //!
 //! Each module makes the content of a file from data in memory; none reads a file or a network.
-//! PyTorch's pickle and the HTML report are made elsewhere: in `core` and in `report/`.
+//! PyTorch's pickle is made in `core`.
 
 pub(crate) mod flamegraph;
 pub(crate) mod perfetto;
@@ -22,8 +22,6 @@ pub(crate) enum Format {
     Speedscope,
     /// Trace of the recorded events, for ui.perfetto.dev.
     Perfetto,
-    /// The report of the rank: one page for a browser.
-    Html,
 }
 
 impl Format {
@@ -35,7 +33,6 @@ impl Format {
             Self::Flamegraph => "svg",
             Self::Speedscope => "speedscope.json",
             Self::Perfetto => "pftrace",
-            Self::Html => "html",
         }
     }
 
@@ -44,7 +41,7 @@ impl Format {
         match self {
             Self::Pickle => Some("pytorch.org/memory_viz"),
             Self::Json => None,
-            Self::Flamegraph | Self::Html => Some("a browser"),
+            Self::Flamegraph => Some("a browser"),
             Self::Speedscope => Some("speedscope.app"),
             Self::Perfetto => Some("ui.perfetto.dev"),
         }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use crate::export::stacks::{LiveBytes, Node};
@@ -82,21 +81,16 @@ impl<'a> Frames<'a> {
 }
 
 fn frame(node: Node<'_>) -> Value {
-    match node {
-        Node::Device(device) => json!({ "name": format!("device {device}") }),
-        Node::NoStack => json!({ "name": "(no stack)" }),
-        Node::NoBlock => json!({ "name": "(in no recorded block)" }),
-        Node::Code(Frame { file, line, function }) => {
-            let mut known = json!({ "name": if function.is_empty() { file } else { function } });
-            if !file.is_empty() {
-                known["file"] = json!(file);
-            }
-            if *line > 0 {
-                known["line"] = json!(line);
-            }
-            known
+    let mut known = json!({ "name": node.name() });
+    if let Node::Code(frame) = node {
+        if !frame.file.is_empty() {
+            known["file"] = json!(frame.file);
+        }
+        if frame.line > 0 {
+            known["line"] = json!(frame.line);
         }
     }
+    known
 }
 
 #[cfg(test)]

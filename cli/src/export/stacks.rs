@@ -22,6 +22,22 @@ pub(crate) enum Node<'a> {
     NoBlock,
 }
 
+impl Node<'_> {
+    /// What viewers show: of code the function, or the file and line where it is not known.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Device(device) => format!("device {device}"),
+            Self::NoStack => "(no stack)".to_string(),
+            Self::NoBlock => "(in no recorded block)".to_string(),
+            Self::Code(frame) if frame.function.is_empty() => {
+                let file = frame.file.rsplit('/').next().unwrap_or_default();
+                format!("{file}:{}", frame.line)
+            }
+            Self::Code(frame) => frame.function.clone(),
+        }
+    }
+}
+
 /// Bytes by stack, outermost level first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveBytes<'a> {

@@ -1,17 +1,132 @@
-//! One report to attach to a ticket: a page that a browser shows without any network.
+//! The report: one HTML file to attach to a ticket, which loads nothing.
 //!
-//! `content` is what a page shows. `of_capture` makes it from what the coordinator has, with what
-//! `memory` shows of a snapshot; `of_files` makes it from PyTorch's snapshot files. `page` is the
-//! HTML. None of them asks a coordinator. The one file that is read is the source of the line that
-//! a report names (`source`).
+//! It is the coordinator's page (`coordinator/web`) as one file: [`bundle`] joins its modules with
+//! those in this folder, and the answers of the API that its views ask for stand in the file. So
+//! the report shows the figures that the page shows. Of files the one answer is what `memtape
+//! analyze --json` prints.
+//!
+//! The file forbids a browser every request, and every style and script but its own two, which it
+//! names by their hashes. The answers are data to a browser: what strangers wrote becomes text.
 
-pub(crate) mod chart;
-pub(crate) mod content;
-pub(crate) mod memory;
-pub(crate) mod of_capture;
-pub(crate) mod of_files;
-pub(crate) mod page;
+pub(crate) mod answers;
+mod bundle;
 pub(crate) mod source;
 
-/// Points of one rank in the chart.
-pub(crate) const POINTS_MAX: usize = 200;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use memtape_core::visible::is_hidden;
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::report::source::Excerpt;
+
+const STYLE: &str = memtape_coordinator::PAGE_STYLE;
+
+/// What the modules of a report read.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Report {
+    /// What happened, a sentence for each job.
+    pub(crate) sentences: Vec<String>,
+    /// The view that is shown first, and the id that it is of.
+    pub(crate) start: (&'static str, String),
+    /// Answers of the API by their paths below `/api/v1/`, unescaped.
+    pub(crate) answers: Map<String, Value>,
+    /// Where the coordinator is.
+    pub(crate) origin: String,
+    /// The line of code that the incident names, with its neighbours.
+    pub(crate) source: Option<Excerpt>,
+    /// By what program, when and from what the report was made.
+    pub(crate) made: String,
+}
+
+impl Report {
+    /// The HTML file.
+    /// Fails when the report cannot be JSON.
+    pub(crate) fn page(&self) -> serde_json::Result<String> {
+        let script = bundle::script();
+        let policy = format!(
+            "default-src 'none'; style-src '{}'; script-src '{}'; base-uri 'none'; \
+             form-action 'none'",
+            hash(STYLE),
+            hash(&script)
+        );
+        let data = embedded(self)?;
+        Ok(format!(
+            "<!DOCTYPE html>\n\
+             <html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <meta name=\"referrer\" content=\"no-referrer\">\n\
+             <title>Memtape report</title><style>{STYLE}</style></head>\n\
+             <body><main id=\"content\" tabindex=\"-1\"><noscript>\
+             <p>This report needs JavaScript.</p></noscript></main>\n\
+             <span id=\"probe\" hidden></span>\n\
+             <script type=\"application/json\" id=\"report\">{data}</script>\n\
+             <script>{script}</script></body></html>\n"
+        ))
+    }
+}
+
+/// JSON as it may stand in HTML: without `<`, which could end the element, and without characters
+/// that hide text or turn its direction.
+fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
+    let json = crate::output::json(value)?;
+    Ok(json.replace(is_hidden, "\u{fffd}").replace('<', "\\u003c"))
+}
+
+fn hash(of: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(digest(&SHA256, of.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a hostile job calls its functions, files, nodes and itself.
+    const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x>\u{202e}\u{0}";
+
+    fn report(word: &str) -> Report {
+        let incident = json!({ "sentence": word, "evidence": [word] });
+        Report {
+            sentences: vec![word.to_string()],
+            answers: Map::from_iter([(format!("incidents/{word}"), incident)]),
+            made: word.to_string(),
+            ..Report::default()
+        }
+    }
+
+    fn between<'a>(html: &'a str, start: &str, end: &str) -> &'a str {
+        html.split_once(start).and_then(|(_, rest)| rest.split_once(end)).expect("both").0
+    }
+
+    #[test]
+    fn what_strangers_wrote_is_data() {
+        let html = report(HOSTILE).page().expect("a page");
+        assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
+        assert!(!html.contains("<img") && !html.contains(['\u{202e}', '\u{0}']));
+        let data = between(&html, "id=\"report\">", "</script>");
+        let read: Value = serde_json::from_str(data).expect("JSON");
+        let shown = HOSTILE.replace('\u{202e}', "\u{fffd}");
+        assert_eq!(read["sentences"][0], shown);
+    }
+
+    #[test]
+    fn a_browser_may_load_nothing_and_run_only_the_pages_own_script() {
+        let html = report("train").page().expect("a page");
+        let policy = between(&html, "content=\"default-src", "\"");
+        assert!(policy.starts_with(" 'none'; style-src 'sha256-"), "{policy}");
+        for content in
+            [between(&html, "<style>", "</style>"), between(&html, "<script>", "</script>")]
+        {
+            assert!(policy.contains(&hash(content)), "{policy}");
+        }
+        for word in ["-inline'", "src=\"", "href=\"", "@import", "style=\"", "onclick="] {
+            assert!(!html.contains(word), "{word}");
+        }
+        assert_eq!(html, report("train").page().expect("a page"));
+    }
+}

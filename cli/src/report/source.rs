@@ -22,7 +22,7 @@ const LINES_BESIDE: usize = 6;
 const COLUMNS_MAX: usize = 200;
 
 /// Some lines of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Excerpt {
     /// Name of the file.
     pub(crate) file: String,

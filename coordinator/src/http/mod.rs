@@ -10,7 +10,7 @@ mod incident_routes;
 mod job_routes;
 mod line_routes;
 mod node_routes;
-mod page;
+pub(crate) mod page;
 mod policy_routes;
 pub(crate) mod rank_routes;
 pub(crate) mod request;

@@ -54,6 +54,14 @@ const FILES: [File; 25] = [
     web!("/views/parts.js", SCRIPT),
 ];
 
+/// The style sheet of the page, for `memtape report`.
+pub const PAGE_STYLE: &str = include_str!("../../web/style.css");
+
+/// A module of the page by its path, for `memtape report`.
+pub fn page_script(path: &str) -> Option<&'static str> {
+    FILES.iter().find(|file| file.0 == path && file.1 == SCRIPT).map(|file| file.2)
+}
+
 /// The page and its parts; everything else is not found.
 pub(crate) fn router() -> Router<Api> {
     let router = FILES.into_iter().fold(Router::new(), |router, (path, content_type, text)| {

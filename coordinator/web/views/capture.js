@@ -1,7 +1,7 @@
 // One capture: what caused it, how complete it is, how its ranks stand in their collectives, and
 // the snapshot of each rank to download.
 
-import { collectivesOf, incidentsOf, one, picklePath, snapshotPath } from '../api.js';
+import { collectivesOf, incidentsOf, one, picklePath, report, snapshotPath } from '../api.js';
 import { age, chip, facts, link, list, make, section, table, time } from '../elements.js';
 import { bytes, duration, plural, whole } from '../units.js';
 import { spaced, trigger } from '../words.js';
@@ -104,7 +104,7 @@ function parts(capture, unit) {
   const download = (path, words, about) =>
     make('a', { href: path, download: true, title: about }, words);
   const files = row =>
-    row.bytes === 0
+    row.bytes === 0 || report
       ? '–'
       : [
           download(

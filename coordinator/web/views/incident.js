@@ -11,6 +11,7 @@ import {
   incidentsOf,
   mainDevice,
   one,
+  origin,
   ranksOf,
   series,
 } from '../api.js';
@@ -219,7 +220,8 @@ function numbers(incident, unit) {
   );
 }
 
-function alternatives({ alternatives: others }) {
+/** What else it may be. */
+export function alternatives({ alternatives: others }) {
   if (others.length === 0) return make('p', { class: 'soft' }, 'none: no diagnosis yet');
   return others.map(of =>
     make(
@@ -260,10 +262,10 @@ function suspects({ suspects: rows, culprit }, unit) {
 }
 
 function commands({ id, capture_id: capture, rank }) {
-  const show = `memtape show ${id} --coordinator ${location.origin}`;
+  const show = `memtape show ${id} --coordinator ${origin}`;
   if (!isKnown(capture)) return [show];
   return [
     show,
-    `memtape export ${capture} --rank ${rank} --coordinator ${location.origin} -o rank${rank}.pickle`,
+    `memtape export ${capture} --rank ${rank} --coordinator ${origin} -o rank${rank}.pickle`,
   ];
 }

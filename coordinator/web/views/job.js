@@ -8,6 +8,7 @@ import {
   incidentsOf,
   jobPath,
   mainDevice,
+  report,
   requestCapture,
 } from '../api.js';
 import { heatMap } from '../charts/heat_map.js';
@@ -62,11 +63,13 @@ export function draw(of) {
         {},
         `attempt ${attempt}, ${plural(ranks.length, 'rank')}, ${ranks.filter(row => row.alive).length} alive`,
       ),
-      make(
-        'button',
-        { type: 'button', id: 'capture', onclick: () => askForCapture(job) },
-        'Capture all ranks now',
-      ),
+      report
+        ? null
+        : make(
+            'button',
+            { type: 'button', id: 'capture', onclick: () => askForCapture(job) },
+            'Capture all ranks now',
+          ),
       make('span', { id: 'capture-answer', role: 'status' }),
     ),
     ...open.map(incident => incidentCard(incident, rankIn(of, incident.rank))),

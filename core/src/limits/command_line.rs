@@ -33,26 +33,14 @@ limits! {
         "Tapes in the list of `memtape tape`",
         "those written last are listed",
         "a line that counts the others";
-    FLAMEGRAPH_BOXES_MAX: usize = 20_000, Count, "CLI",
-        "Boxes of a flame graph of `memtape export`",
-        "the smallest below one frame are added up",
-        "a box \"too small to show\" with their number and bytes";
     TRACE_RANKS_MAX: usize = 64, Count, "CLI",
         "Ranks of a capture in one trace of `memtape export --format perfetto`",
         "ranks with higher numbers are left out",
         "its message";
-    REPORT_BOXES_MAX: usize = 1_200, Count, "CLI",
-        "Boxes of one flame graph in a report",
-        "the smallest below one frame are added up",
-        "a box \"too small to show\" with their number and bytes";
     REPORT_RANKS_MAX: usize = 64, Count, "CLI",
-        "Ranks in the chart of a report",
-        "ranks with higher numbers are left out",
-        "a line below the chart";
-    REPORT_ROWS_MAX: usize = 64, Count, "CLI",
-        "Rows of a table in a report",
-        "further rows are left out",
-        "a line below the table";
+        "Ranks whose steps a report shows",
+        "those that grow least are left out",
+        "rows of the heat map without data";
     REPORT_SNAPSHOTS_MAX: usize = 16, Count, "CLI",
         "Snapshots of one capture that are compared with each other",
         "ranks with higher numbers are no peers",

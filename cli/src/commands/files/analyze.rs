@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::files::analyze;
+use memtape_core::diagnosis::files::{Analysis, analyze};
 use memtape_core::tape::layout::Clock;
 
 use crate::globals::Globals;
 use crate::output;
-use crate::read::jobs::jobs;
-use crate::read::order::order;
-use crate::read::snapshots::read_sound;
+use crate::read::jobs::{Job, jobs};
+use crate::read::order::{Ordered, order};
+use crate::read::snapshots::{Unreadable, read_sound};
 use crate::read::source::Sources;
 use crate::render::analysis::{Finding, Report, json, text};
 
@@ -39,27 +39,14 @@ pub(crate) struct AnalyzeArgs {
 /// Fails when a file cannot be read, after the others were judged; with `--fail-on`, when one
 /// of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
-    let sources = Sources::find(&args.files, None, globals)?;
-    let (snapshots, left_out) = read_sound(&sources)?;
-    let unreadable: Vec<&Path> = left_out.iter().map(|file| file.path.as_path()).collect();
-    let mut jobs = jobs(snapshots, &unreadable, args.over_time);
-    let mut analyses = Vec::new();
-    for job in &mut jobs {
-        let ordered = order(&mut job.files, args.over_time);
-        analyses.push((analyze(&ordered.ranks), ordered));
-    }
-    let reports: Vec<(&str, Report<'_>)> = jobs
-        .iter()
-        .zip(&analyses)
-        .map(|(job, (analysis, ordered))| {
-            (job.name.as_str(), Report { analysis, ordered, files: &job.files })
-        })
-        .collect();
+    let judged = judged(&args.files, args.over_time, globals)?;
+    let (reports, left_out) = (judged.reports(), &judged.left_out);
     if globals.json {
-        output::print(&json::analyses(&reports, &left_out))?;
+        output::print(&json::analyses(&reports, left_out))?;
     } else {
-        let clock = Clock::of_all(jobs.iter().flat_map(|job| &job.files).map(|file| file.clock));
-        output::print(&clock.in_words(&text::analyses(&reports, &left_out, args.all)))?;
+        let files = reports.iter().flat_map(|(_, report)| report.files);
+        let clock = Clock::of_all(files.map(|file| file.clock));
+        output::print(&clock.in_words(&text::analyses(&reports, left_out, args.all)))?;
     }
     // What cannot be judged is no all-clear: it counts as a class of its own.
     let wanted = |found: &Finding| {
@@ -75,9 +62,46 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
         None => anyhow::bail!(
             "{} of {} files could not be read and were left out",
             left_out.len(),
-            sources.list.len()
+            judged.files_given
         ),
     }
+}
+
+/// Files after their analysis, job by job.
+pub(crate) struct Judged {
+    jobs: Vec<(Job, Analysis, Ordered)>,
+    /// Files that could not be read.
+    pub(crate) left_out: Vec<Unreadable>,
+    /// Number of all files.
+    files_given: usize,
+}
+
+impl Judged {
+    /// The analysis of each job, with its name.
+    pub(crate) fn reports(&self) -> Vec<(&str, Report<'_>)> {
+        let jobs = self.jobs.iter();
+        jobs.map(|(job, analysis, ordered)| {
+            (job.name.as_str(), Report { analysis, ordered, files: &job.files })
+        })
+        .collect()
+    }
+}
+
+/// Reads the files and compares those of each job.
+/// Fails when none of the files can be read.
+pub(crate) fn judged(
+    given: &[PathBuf],
+    over_time: bool,
+    globals: &Globals,
+) -> anyhow::Result<Judged> {
+    let sources = Sources::find(given, None, globals)?;
+    let (snapshots, left_out) = read_sound(&sources)?;
+    let unreadable: Vec<&Path> = left_out.iter().map(|file| file.path.as_path()).collect();
+    let jobs = jobs(snapshots, &unreadable, over_time).into_iter().map(|mut job| {
+        let ordered = order(&mut job.files, over_time);
+        (job, analyze(&ordered.ranks), ordered)
+    });
+    Ok(Judged { jobs: jobs.collect(), files_given: sources.list.len(), left_out })
 }
 
 /// What makes the exit status 1.

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memtape_core::diagnosis::evidence::torch::look::look;
 use memtape_core::diagnosis::evidence::torch::origin::origin;
-use memtape_core::limits::{
-    FLAMEGRAPH_BOXES_MAX, REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX,
-};
+use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX};
 use memtape_core::pickle::torch::TorchSnapshot;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::RankSnapshot;
@@ -19,10 +17,8 @@ use memtape_proto::api::Capture;
 use serde_json::json;
 
 use super::captured;
-use super::report::made;
 use crate::args::Mistakes;
 use crate::client::Client;
-use crate::export::flamegraph::tree::Tree;
 use crate::export::stacks::{LiveBytes, of_peers};
 use crate::export::timeline::{Fact, Instant, Timeline, of_pytorch, of_snapshot, of_tape};
 use crate::export::{Format, flamegraph, perfetto, speedscope};
@@ -35,7 +31,6 @@ use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
 use crate::render::{exported, rank_state};
-use crate::report::{of_capture, page};
 
 /// What the bytes of a rank are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -209,14 +204,6 @@ fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
             by_stack(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title, args.format)
         }
         Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
-        Format::Html => {
-            let known = of_capture::Known {
-                snapshots: BTreeMap::from([(state.identity.rank, state.clone())]),
-                made: made(&of.title),
-                ..of_capture::Known::default()
-            };
-            Ok(page::page(&[of_capture::report(&known)]).into_bytes())
-        }
     }
 }
 
@@ -230,11 +217,7 @@ fn by_stack(
     if format == Format::Speedscope {
         return speedscope::document(live, base, title);
     }
-    let tree = match base {
-        Some(base) => Tree::of_difference(live, base, FLAMEGRAPH_BOXES_MAX),
-        None => Tree::of(live, FLAMEGRAPH_BOXES_MAX),
-    };
-    Ok(flamegraph::document(&tree, title))
+    Ok(flamegraph::document(live, base, title))
 }
 
 /// What follows the name of a rank in a title.
@@ -344,9 +327,6 @@ fn from_pytorch(file: &TorchSnapshot, path: &Path, args: &ExportArgs) -> anyhow:
     let name = path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy());
     if args.against.is_some() {
         bail!("--against needs a capture; of a file, --since-step shows the growth");
-    }
-    if args.format == Format::Html {
-        bail!("`memtape report {}` writes the report of files", path.display());
     }
     if args.format == Format::Perfetto {
         let rank = origin(file).rank.or_else(|| named_rank(path)).unwrap_or(0);

@@ -13,7 +13,6 @@ use super::notes::notes;
 use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
-use crate::render::facts::Topic;
 use crate::render::palette::Meaning;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
@@ -94,8 +93,16 @@ pub(super) fn table_section(
     }
 }
 
+/// What is found, in one sentence.
+pub(crate) fn sentence(report: &Report<'_>) -> String {
+    match &report.analysis.verdict {
+        Some(verdict) => verdict.sentence.clone(),
+        None => healthy(report).replace("\n\n", "; "),
+    }
+}
+
 /// No fault, or no verdict, in one sentence.
-pub(crate) fn healthy(report: &Report<'_>) -> String {
+fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
     let what = match report.mode() {
         Mode::OneFile => "this file".to_string(),
@@ -122,8 +129,8 @@ pub(crate) fn healthy(report: &Report<'_>) -> String {
 
 fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&verdict.sentence)));
-    for (topic, value) in &verdict_facts(verdict) {
-        let _ = writeln!(text, "  {:<11}{}", topic.label(), clean(value));
+    for (name, value) in verdict_facts(verdict) {
+        let _ = writeln!(text, "  {:<11}{}", name, clean(&value));
     }
     if all {
         section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
@@ -133,11 +140,11 @@ fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
 }
 
 /// What a verdict says beside its sentence, a name and a value each.
-pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(Topic, String)> {
+fn verdict_facts(verdict: &Verdict) -> Vec<(&'static str, String)> {
     let sure = percent(verdict.confidence_ppm);
-    let mut pairs = vec![(Topic::Class, format!("{}, {sure} sure", verdict.class.as_str()))];
+    let mut pairs = vec![("class", format!("{}, {sure} sure", verdict.class.as_str()))];
     if let Some(culprit) = &verdict.culprit {
-        pairs.push((Topic::Line, frame(culprit)));
+        pairs.push(("line", frame(culprit)));
     }
     if let Some(rate) = verdict.bytes_per_step {
         let here = match verdict.explained_ppm {
@@ -145,11 +152,11 @@ pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(Topic, String)> {
             ..5_000 => String::new(),
             explained => format!(", {} of it here", percent(explained)),
         };
-        pairs.push((Topic::Growth, format!("{} a step{here}", bytes(rate))));
+        pairs.push(("growth", format!("{} a step{here}", bytes(rate))));
     }
-    pairs.push((Topic::Advice, verdict.advice.clone()));
+    pairs.push(("try first", verdict.advice.clone()));
     if !verdict.restart.is_empty() {
-        pairs.push((Topic::Restart, verdict.restart.clone()));
+        pairs.push(("restart", verdict.restart.clone()));
     }
     pairs
 }
@@ -166,7 +173,7 @@ fn named(line: &HeldLine) -> String {
 }
 
 /// A frame, and what the memory is for.
-pub(crate) fn what(kind: Kind, of: &Frame) -> String {
+pub(super) fn what(kind: Kind, of: &Frame) -> String {
     match kind {
         Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
         Kind::OptimizerState => format!("{} (optimizer state)", frame(of)),

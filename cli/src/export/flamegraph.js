@@ -34,10 +34,8 @@
     }
   }
 
-  // A page may have several flame graphs: the boxes of one have one parent.
   function zoom(to) {
-    var graph = boxes.filter(function (box) { return box.parentNode === to.parentNode; });
-    graph.forEach(function (box) {
+    boxes.forEach(function (box) {
       var above = to.at.y > box.at.y;
       var start = box.at.x - to.at.x;
       var end = start + box.at.width - to.at.width;
