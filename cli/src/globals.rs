@@ -1,12 +1,15 @@
 //! Options that many commands have; `commands/command_line.rs` says in which they mean something.
 
-use clap::ColorChoice;
-
 use std::path::PathBuf;
+
+use clap::ColorChoice;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::args::Mistakes;
 use crate::client::credentials::Credentials;
 use crate::client::{self, Client};
+use crate::output;
 
 /// Options of many commands.
 #[derive(Debug, clap::Args)]
@@ -51,5 +54,25 @@ impl Globals {
     /// Fails when its address makes no sense.
     pub(crate) fn coordinator_url(&self) -> Result<String, Mistakes> {
         client::address(&self.coordinator, self.tls_dir.is_some())
+    }
+
+    /// An answer of the coordinator as it came, or as text.
+    /// Fails when it has another shape than expected.
+    pub(crate) fn shown<T: DeserializeOwned>(
+        &self,
+        answer: &Value,
+        text: impl FnOnce(T) -> String,
+    ) -> anyhow::Result<String> {
+        if self.json { Ok(output::json(answer)?) } else { Ok(text(client::parse(answer)?)) }
+    }
+
+    /// Prints what [`Self::shown`] returns.
+    /// Fails as that does, or when stdout cannot be written.
+    pub(crate) fn print<T: DeserializeOwned>(
+        &self,
+        answer: &Value,
+        text: impl FnOnce(T) -> String,
+    ) -> anyhow::Result<()> {
+        output::print(&self.shown(answer, text)?)
     }
 }

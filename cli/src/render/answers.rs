@@ -9,56 +9,50 @@ use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
-    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
+    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
 use crate::clock::{age, utc};
 use crate::output::clean;
-use crate::render::facts::Topic;
 use crate::render::palette::{self, Meaning};
-use crate::render::table::{Cell, table};
+use crate::render::ranks::count_of_trouble;
+use crate::render::table::{Cell, Table};
 use crate::render::units::{about_plural, bytes, counted, duration, frame, plural, signed_bytes};
 
 /// A growth, which is never negative.
-pub(crate) fn grown(count: u64) -> String {
+fn grown(count: u64) -> String {
     signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
-    let row = |job: &Job| {
-        let world = if job.world_size == 0 { job.ranks } else { job.world_size };
-        let steps = if job.step_min == job.step_max {
-            job.step_max.to_string()
-        } else {
-            format!("{}-{}", job.step_min, job.step_max)
-        };
-        let steps = counted(&job.clock, &steps);
-        vec![
-            Cell::new(job.job.clone(), Meaning::Strong),
-            owner(job).into(),
-            job.attempt.to_string().into(),
-            Cell::new(job.state.to_string(), palette::of_job(&job.state)),
-            format!("{}/{world}", job.ranks_alive).into(),
-            steps.into(),
-            job.incidents_open.to_string().into(),
-            age(job.started_wall_ns, now_ns).into(),
-            job.nodes.join(",").into(),
-        ]
+    if jobs.is_empty() {
+        return "no job yet: start one with  memtape run -- torchrun …\n".to_string();
+    }
+    job_table(jobs, now_ns).text()
+}
+
+/// The jobs, one row each.
+pub(crate) fn job_table<'a>(
+    jobs: impl IntoIterator<Item = &'a Job>,
+    now_ns: i64,
+) -> Table<'a, Job> {
+    let world = |job: &Job| if job.world_size == 0 { job.ranks } else { job.world_size };
+    let steps = |job: &Job| match job.step_min == job.step_max {
+        true => job.step_max.to_string(),
+        false => format!("{}-{}", job.step_min, job.step_max),
     };
-    let titles = [
-        "job",
-        "owner",
-        ">attempt",
-        "state",
-        ">alive",
-        ">step",
-        ">open incidents",
-        ">started",
-        "nodes",
-    ];
-    list(&titles, jobs, row, "no job yet: start one with  memtape run -- torchrun …\n")
+    Table::of(jobs)
+        .column("job", |job| Cell::new(&job.job, Meaning::Strong))
+        .column("owner", owner)
+        .column(">attempt", |job| job.attempt)
+        .column("state", |job| Cell::new(job.state.as_str(), palette::of_job(&job.state)))
+        .column(">alive", |job| format!("{}/{}", job.ranks_alive, world(job)))
+        .column(">step", |job| counted(&job.clock, &steps(job)))
+        .column(">open incidents", |job| count_of_trouble(job.incidents_open.into()))
+        .column(">started", |job| age(job.started_wall_ns, now_ns))
+        .column("nodes", |job| job.nodes.join(","))
 }
 
 /// User id of a job's owner, with the namespace in Kubernetes.
@@ -72,37 +66,33 @@ fn owner(job: &Job) -> String {
 
 /// Incidents, one row each.
 pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
-    let row = |incident: &Incident| {
-        vec![
-            Cell::from(incident.id.clone()),
-            Cell::new(
-                incident.state.to_string(),
-                palette::of_incident(&incident.state, incident.pages),
-            ),
-            incident.class.to_string().into(),
-            age(incident.opened_wall_ns, now_ns).into(),
-            incident.sentence.clone().into(),
-        ]
-    };
-    let titles = ["incident", "state", "class", ">opened", "what"];
-    list(&titles, incidents, row, "no incident\n")
+    if incidents.is_empty() {
+        return "no incident\n".to_string();
+    }
+    let meaning = |of: &Incident| palette::of_incident(&of.state, of.pages);
+    Table::of(incidents)
+        .column("incident", |of| of.id.clone())
+        .column("state", |of| Cell::new(of.state.as_str(), meaning(of)))
+        .column("class", |of| of.class.to_string())
+        .column(">opened", |of| age(of.opened_wall_ns, now_ns))
+        .column("what", |of| of.sentence.clone())
+        .text()
 }
 
 /// Captures, one row each.
 pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
-    let row = |capture: &Capture| {
-        vec![
-            capture.id.clone(),
-            capture.state.to_string(),
-            capture.job.clone(),
-            capture.step.to_string(),
-            format!("{}/{}", capture.aligned, capture.ranks),
-            capture.trigger.clone(),
-            age(capture.requested_wall_ns, now_ns),
-        ]
-    };
-    let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", ">requested"];
-    let mut text = list(&titles, captures, row, "no capture\n");
+    if captures.is_empty() {
+        return "no capture\n".to_string();
+    }
+    let mut text = Table::of(captures)
+        .column("capture", |of| of.id.clone())
+        .column("state", |of| of.state.to_string())
+        .column("job", |of| of.job.clone())
+        .column(">step", |of| of.step)
+        .column(">aligned", |of| format!("{}/{}", of.aligned, of.ranks))
+        .column("trigger", |of| of.trigger.clone())
+        .column(">requested", |of| age(of.requested_wall_ns, now_ns))
+        .text();
     if captures.iter().any(|capture| is_baseline(&capture.trigger)) {
         let _ = writeln!(text, "baseline: {BASELINE}");
     }
@@ -111,63 +101,65 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
 
 /// Actions on jobs and nodes, one row each.
 pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
-    let row = |action: &Action| {
-        let of = if action.node.is_empty() { &action.job } else { &action.node };
+    if actions.is_empty() {
+        return "no action\n".to_string();
+    }
+    let what = |of: &Action| {
         // A dry run has no other outcome than that it is one, and its decision says so.
-        let outcome = if action.dry_run { &action.why } else { &action.outcome };
-        let texts = [&action.proof, outcome, &action.why];
-        let what = texts.into_iter().find(|text| !text.is_empty());
-        vec![
-            action.id.clone(),
-            of.clone(),
-            action.decision.clone(),
-            action.verdict.clone(),
-            age(action.wall_ns, now_ns),
-            what.cloned().unwrap_or_default(),
-        ]
+        let outcome = if of.dry_run { &of.why } else { &of.outcome };
+        let texts = [&of.proof, outcome, &of.why];
+        texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
-    let titles = ["action", "job or node", "decision", "verdict", ">decided", "what came of it"];
-    list(&titles, actions, row, "no action\n")
+    Table::of(actions)
+        .column("action", |of| of.id.clone())
+        .column("job or node", |of| if of.node.is_empty() { &of.job } else { &of.node }.clone())
+        .column("decision", |of| of.decision.clone())
+        .column("verdict", |of| of.verdict.clone())
+        .column(">decided", |of| age(of.wall_ns, now_ns))
+        .column("what came of it", what)
+        .text()
 }
 
 /// A row for each token.
 pub(crate) fn tokens(tokens: &[Token], now_ns: i64) -> String {
-    let row = |token: &Token| {
-        let state = match (token.valid, token.revoked_wall_ns) {
-            (true, _) => "valid",
-            (false, Some(_)) => "revoked",
-            (false, None) => "expired",
-        };
+    if tokens.is_empty() {
+        return "no token\n".to_string();
+    }
+    let state = |token: &Token| match (token.valid, token.revoked_wall_ns) {
+        (true, _) => "valid",
+        (false, Some(_)) => "revoked",
+        (false, None) => "expired",
+    };
+    let reach = |token: &Token| {
         let uids = token.uids.iter().map(ToString::to_string);
         let reach: Vec<String> = uids.chain(token.namespaces.iter().cloned()).collect();
-        vec![
-            token.id.clone(),
-            token.name.clone(),
-            token.role.to_string(),
-            if reach.is_empty() { "all".to_string() } else { reach.join(",") },
-            state.to_string(),
-            utc(token.expires_wall_ns),
-            token.created_by.clone(),
-            age(token.created_wall_ns, now_ns),
-        ]
+        if reach.is_empty() { "all".to_string() } else { reach.join(",") }
     };
-    let titles = ["token", "name", "role", "jobs of", "state", "expires", "made by", ">made"];
-    list(&titles, tokens, row, "no token\n")
+    Table::of(tokens)
+        .column("token", |token| token.id.clone())
+        .column("name", |token| token.name.clone())
+        .column("role", |token| token.role.to_string())
+        .column("jobs of", reach)
+        .column("state", state)
+        .column("expires", |token| utc(token.expires_wall_ns))
+        .column("made by", |token| token.created_by.clone())
+        .column(">made", |token| age(token.created_wall_ns, now_ns))
+        .text()
 }
 
 /// A row for each entry of the audit.
 pub(crate) fn audit(entries: &[AuditEntry]) -> String {
-    let row = |entry: &AuditEntry| {
-        vec![
-            entry.number.to_string(),
-            utc(entry.wall_ns),
-            entry.who.clone(),
-            entry.action.clone(),
-            entry.subject.clone(),
-            entry.from.clone(),
-        ]
-    };
-    list(&[">number", "when", "who", "action", "subject", "from"], entries, row, "no entry\n")
+    if entries.is_empty() {
+        return "no entry\n".to_string();
+    }
+    Table::of(entries)
+        .column(">number", |of| of.number)
+        .column("when", |of| utc(of.wall_ns))
+        .column("who", |of| of.who.clone())
+        .column("action", |of| of.action.clone())
+        .column("subject", |of| of.subject.clone())
+        .column("from", |of| of.from.clone())
+        .text()
 }
 
 /// What a capture is for that no fault has triggered.
@@ -177,25 +169,14 @@ fn is_baseline(trigger: &str) -> bool {
     trigger == Reason::Baseline.as_str()
 }
 
-/// A row for each item; without one, the words for that.
-fn list<T, C: Into<Cell>>(
-    titles: &[&str],
-    of: &[T],
-    row: impl Fn(&T) -> Vec<C>,
-    none: &str,
-) -> String {
-    if of.is_empty() { none.to_string() } else { table(titles, of.iter().map(row).collect()) }
-}
-
 /// One incident: the sentence first, then what it rests on.
 pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
     let meaning = palette::of_incident(&incident.state, incident.pages);
     let _ = writeln!(text, "{}\n", meaning.paint(&clean(&incident.sentence)));
-    let pairs = incident_facts(incident);
-    for (topic, value) in &pairs {
-        let name = Meaning::Dim.paint(&format!("{:<12}", topic.label()));
-        let _ = writeln!(text, "  {name}{}", clean(value));
+    for (name, value) in incident_facts(incident) {
+        let name = Meaning::Dim.paint(&format!("{name:<12}"));
+        let _ = writeln!(text, "  {name}{}", clean(&value));
     }
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
@@ -205,31 +186,22 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
             }
         }
     };
+    let cleaned = |lines: &[String]| lines.iter().map(|line| clean(line)).collect();
     section(stack_title(incident), incident.stack.iter().map(frame).collect());
     // What a capture showed is of its step; the figures above are the newest.
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
-    section(
-        &format!("{}{at_step}", evidence_title(incident)),
-        incident.evidence.iter().map(|line| clean(line)).collect(),
-    );
-    section(
-        &format!("Evidence against it{at_step}"),
-        incident.against.iter().map(|line| clean(line)).collect(),
-    );
+    section(&format!("{}{at_step}", evidence_title(incident)), cleaned(&incident.evidence));
+    section(&format!("Evidence against it{at_step}"), cleaned(&incident.against));
     section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
     if !incident.suspects.is_empty() {
-        let row = |suspect: &Suspect| {
-            vec![
-                grown(suspect.grown_bytes),
-                grown(suspect.peer_bytes),
-                suspect.blocks.to_string(),
-                suspect.allocation_steps.to_string(),
-                frame(&suspect.frame),
-            ]
-        };
-        let titles = [">grown", ">on peers", ">blocks", ">allocation steps", "line"];
-        let rows = table(&titles, incident.suspects.iter().map(row).collect());
+        let rows = Table::of(&incident.suspects)
+            .column(">grown", |of| grown(of.grown_bytes))
+            .column(">on peers", |of| grown(of.peer_bytes))
+            .column(">blocks", |of| of.blocks)
+            .column(">allocation steps", |of| of.allocation_steps)
+            .column("line", |of| frame(&of.frame))
+            .text();
         section(&format!("Suspects{at_step}"), rows.lines().map(str::to_string).collect());
     }
     if let Some(capture) = capture {
@@ -246,7 +218,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
 }
 
 /// What the stack of an incident is of: the request that failed, or the line that grows.
-pub(crate) fn stack_title(incident: &Incident) -> &'static str {
+fn stack_title(incident: &Incident) -> &'static str {
     match incident.class.known() {
         Some(Class::OutOfMemory) => "Stack of the request that failed, innermost first",
         _ => "Stack, innermost first",
@@ -254,7 +226,7 @@ pub(crate) fn stack_title(incident: &Incident) -> &'static str {
 }
 
 /// Another class: what speaks for it and what against it.
-pub(crate) fn alternative(other: &Alternative) -> Vec<String> {
+fn alternative(other: &Alternative) -> Vec<String> {
     let class = clean(other.class.as_str()).replace('_', " ");
     let standing = clean(other.standing.as_str()).replace('_', " ");
     let said = |side: &'static str, line: &String| {
@@ -296,14 +268,14 @@ fn growth(incident: &Incident) -> String {
 }
 
 /// The line that an incident names. None is looked for where a process ended by itself.
-pub(crate) fn culprit(incident: &Incident) -> Option<String> {
+fn culprit(incident: &Incident) -> Option<String> {
     let is_sought = incident.class != Class::Died;
     let unknown = is_sought.then(|| "not known yet".to_string());
     incident.culprit.as_ref().map(frame).or(unknown)
 }
 
 /// What the evidence of an incident is: reasons for its class, or what was seen of a failure.
-pub(crate) fn evidence_title(incident: &Incident) -> &'static str {
+fn evidence_title(incident: &Incident) -> &'static str {
     match incident.layer.known() {
         Some(Layer::Process) => "What was seen",
         _ => "Evidence for it",
@@ -311,7 +283,7 @@ pub(crate) fn evidence_title(incident: &Incident) -> &'static str {
 }
 
 /// What is known of an incident, a name and a value each.
-pub(crate) fn incident_facts(incident: &Incident) -> Vec<(Topic, String)> {
+fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
         format!("in about {}{}", about_plural(steps, "step"), in_time.unwrap_or_default())
@@ -324,37 +296,31 @@ pub(crate) fn incident_facts(incident: &Incident) -> Vec<(Topic, String)> {
     let sure = percent(incident.confidence, "", "sure");
     let stored = if incident.stored { ", stored" } else { "" };
     let mut pairs = vec![
-        (
-            Topic::Incident,
-            format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class),
-        ),
-        (
-            Topic::Job,
-            format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device),
-        ),
+        ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
+        ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
     ];
-    pairs.extend(culprit(incident).map(|line| (Topic::Culprit, line)));
+    pairs.extend(culprit(incident).map(|line| ("culprit", line)));
     if incident.layer != Layer::Process {
         let (onset, detected, last) =
             (incident.onset_step, incident.detected_step, incident.last_step);
         let so_far = growth(incident);
-        pairs.push((Topic::Growth, format!("{so_far} (at step {last}){explained}")));
-        pairs.push((Topic::Onset, format!("step {onset}, detected at step {detected}")));
+        pairs.push(("growth", format!("{so_far} (at step {last}){explained}")));
+        pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
         if incident.state == IncidentState::Open {
-            pairs.push((Topic::Forecast, format!("out of memory {out_of_memory}")));
+            pairs.push(("forecast", format!("out of memory {out_of_memory}")));
         }
     }
-    pairs.extend([(Topic::Opened, format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
+    pairs.extend([("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
     if !incident.closed_reason.is_empty() {
-        pairs.push((Topic::Closed, incident.closed_reason.clone()));
+        pairs.push(("closed", incident.closed_reason.clone()));
     }
     if !incident.advice.is_empty() {
         let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
         let saves = saves.map_or(String::new(), |saves| format!(" (saves {})", bytes(saves)));
-        pairs.push((Topic::Advice, format!("{}{saves}", incident.advice)));
+        pairs.push(("try first", format!("{}{saves}", incident.advice)));
     }
     if !incident.restart.why.is_empty() {
-        pairs.push((Topic::Restart, incident.restart.why.clone()));
+        pairs.push(("restart", incident.restart.why.clone()));
     }
     pairs
 }
@@ -386,21 +352,22 @@ pub(crate) fn manifest(capture: &Capture) -> String {
     if capture.parts.is_empty() {
         return text;
     }
-    let row = |part: &Part| {
+    let outcome = |part: &Part| {
         let dead = part.dead && part.outcome != PartOutcome::Dead;
-        vec![
-            part.rank.to_string(),
-            part.node.clone(),
-            format!("{}{}", part.outcome, if dead { " (dead)" } else { "" }),
-            part.step.to_string(),
-            utc(part.wall_ns),
-            format!("{:.3}", part.wall_error_ns as f64 / 1e6),
-            bytes(part.bytes),
-            part.detail.clone(),
-        ]
+        format!("{}{}", part.outcome, if dead { " (dead)" } else { "" })
     };
-    let titles = [">rank", "node", "outcome", ">step", "ended (UTC)", ">± ms", ">bytes", "detail"];
-    text.push_str(&table(&titles, capture.parts.iter().map(row).collect()));
+    text.push_str(
+        &Table::of(&capture.parts)
+            .column(">rank", |part| part.rank)
+            .column("node", |part| part.node.clone())
+            .column("outcome", outcome)
+            .column(">step", |part| part.step)
+            .column("ended (UTC)", |part| utc(part.wall_ns))
+            .column(">± ms", |part| format!("{:.3}", part.wall_error_ns as f64 / 1e6))
+            .column(">bytes", |part| bytes(part.bytes))
+            .column("detail", |part| part.detail.clone())
+            .text(),
+    );
     text
 }
 

@@ -7,7 +7,8 @@ use memtape_proto::api;
 
 use crate::clock::utc;
 use crate::output::clean;
-use crate::render::units::{plural, table};
+use crate::render::table::Table;
+use crate::render::units::plural;
 
 /// The collectives of one tape; one line if they are unknown.
 pub(crate) fn text(of: &Collectives) -> String {
@@ -17,10 +18,7 @@ pub(crate) fn text(of: &Collectives) -> String {
         let _ = writeln!(text, "{:<12}unknown: {why}{}", "collectives", since(of));
     } else {
         let _ = writeln!(text, "\nCollectives at {} UTC{}", utc(of.look_wall_ns), no_newer(of));
-        let titles = [">group", "name", "for", ">ranks", ">enqueued", ">started", ">completed"];
-        let mut titles = titles.to_vec();
-        titles.push("since (UTC)");
-        text.push_str(&table(&titles, of.groups.iter().map(row).collect()));
+        text.push_str(&groups(&of.groups));
         if of.groups_lost > 0 {
             let more = plural(of.groups_lost, "more group");
             let _ = writeln!(text, "{more} had no room on the tape");
@@ -47,19 +45,19 @@ fn no_newer(of: &Collectives) -> String {
     why.map_or(String::new(), |why| format!("; not read again: {why}{}", since(of)))
 }
 
-fn row(group: &CollectiveGroup) -> Vec<String> {
+fn groups(groups: &[CollectiveGroup]) -> String {
     let number = |number: Option<u64>| number.map_or("–".to_string(), |n| n.to_string());
-    let text = |text: &str| if text.is_empty() { "?".to_string() } else { clean(text) };
-    vec![
-        group.id.to_string(),
-        text(&group.name),
-        text(&group.desc),
-        if group.size == 0 { "?".to_string() } else { group.size.to_string() },
-        number(group.enqueued),
-        number(group.started),
-        number(group.completed),
-        utc(group.since_wall_ns),
-    ]
+    let text = |text: &str| if text.is_empty() { "?".to_string() } else { text.to_string() };
+    Table::of(groups)
+        .column(">group", |group| group.id)
+        .column("name", |group| text(&group.name))
+        .column("for", |group| text(&group.desc))
+        .column(">ranks", |group| if group.size == 0 { "?".into() } else { group.size.to_string() })
+        .column(">enqueued", |group| number(group.enqueued))
+        .column(">started", |group| number(group.started))
+        .column(">completed", |group| number(group.completed))
+        .column("since (UTC)", |group| utc(group.since_wall_ns))
+        .text()
 }
 
 /// The coordinator's sentences about a capture's ranks; empty if it is older and has none.

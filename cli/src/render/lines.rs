@@ -5,7 +5,7 @@ use std::fmt::Write;
 use memtape_proto::api::{Frame, Holder, Line, Lines};
 
 use crate::output::{clean, cut, cut_front};
-use crate::render::table::{self, Cell};
+use crate::render::table::Table;
 use crate::render::units::{bytes, frame, plural, signed_bytes};
 use crate::terminal;
 
@@ -66,36 +66,22 @@ fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
 
 /// One row for each rank, with the name of the line in front.
 fn wide(lines: &[Line], width: usize) -> String {
-    let numbers: Vec<Vec<String>> = holders(lines).map(|(_, of, _)| row(of)).collect();
-    let medians: Vec<String> = holders(lines)
-        .map(|(line, _, is_first)| if is_first { bytes(line.median_bytes) } else { String::new() })
-        .collect();
-    let titles = [&["line"], TITLES.as_slice(), &[">median rank"]].concat();
-    let rows = |names: &dyn Fn(&Line) -> String| -> Vec<Vec<Cell>> {
-        let all = holders(lines).zip(&numbers).zip(&medians);
-        all.map(|(((line, _, is_first), numbers), median)| {
-            let name = if is_first { names(line) } else { String::new() };
-            let cells = std::iter::once(name).chain(numbers.iter().cloned());
-            cells.chain([median.clone()]).map(Cell::from).collect()
-        })
-        .collect()
-    };
+    let held: Vec<Held<'_>> = holders(lines).collect();
     // What the numbers take: a table whose names are empty.
-    let empty = table::of_width(&titles, &rows(&|_| String::new()), None, false);
+    let empty = table(&held, 0).of_width(None);
     let taken = empty.lines().map(textwrap::core::display_width).max().unwrap_or_default();
     let room = width.saturating_sub(taken.saturating_sub("line".len()));
-    table::of_width(&titles, &rows(&|line| name(line, room)), None, terminal::is_coloured())
+    table(&held, room).of_width(None)
 }
 
 /// The name of each line and its median rank, and below them one row for each rank.
 fn narrow(lines: &[Line], width: usize) -> String {
-    let rows: Vec<Vec<Cell>> =
-        holders(lines).map(|(_, of, _)| row(of).into_iter().map(Cell::from).collect()).collect();
-    let table = table::of_width(&TITLES, &rows, None, terminal::is_coloured());
+    let held: Vec<Held<'_>> = holders(lines).collect();
+    let table = table(&held, 0).only(&NUMBERS).of_width(None);
     let mut rows = table.lines();
     let mut text = rows.next().map_or(String::new(), |heading| format!("{heading}\n"));
-    for ((line, _, is_first), row) in holders(lines).zip(rows) {
-        if is_first {
+    for ((line, _, is_first), row) in held.iter().zip(rows) {
+        if *is_first {
             let median = format!("; median rank {}", bytes(line.median_bytes));
             let room = width.saturating_sub(median.len());
             let _ = writeln!(text, "\n{}{median}", name(line, room));
@@ -106,29 +92,48 @@ fn narrow(lines: &[Line], width: usize) -> String {
     text
 }
 
-const TITLES: [&str; 7] =
+/// What a rank holds.
+const NUMBERS: [&str; 7] =
     [">rank", ">holds", ">blocks", ">survivors", ">oldest step", ">kept/step", ">since step"];
 
-/// The ranks of each line that have a row; true for the first of a line.
-fn holders(lines: &[Line]) -> impl Iterator<Item = (&Line, &Holder, bool)> {
+/// What a rank holds by a line; true for the first rank of the line.
+pub(crate) type Held<'a> = (&'a Line, &'a Holder, bool);
+
+/// The ranks of each line that have a row.
+fn holders(lines: &[Line]) -> impl Iterator<Item = Held<'_>> {
     lines.iter().flat_map(|line| {
         let holders = line.holders.iter().take(ROWS_PER_LINE_MAX).enumerate();
         holders.map(move |(index, holder)| (line, holder, index == 0))
     })
 }
 
-fn row(holder: &Holder) -> Vec<String> {
-    let growth = i64::try_from(holder.growth_bytes_per_step).unwrap_or(i64::MAX);
-    let growing = holder.growing_since_step;
-    vec![
-        holder.rank.to_string(),
-        bytes(holder.bytes),
-        holder.blocks.to_string(),
-        bytes(holder.survivor_bytes),
-        holder.oldest_step.to_string(),
-        growing.map_or("–".to_string(), |_| signed_bytes(growth)),
-        growing.map_or("–".to_string(), |step| step.to_string()),
-    ]
+/// The rows, with names of at most this width; without room, names are empty.
+pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>], name_width: usize) -> Table<'a, Held<'b>> {
+    let of_line = |text: &dyn Fn(&Line) -> String, (line, _, is_first): &Held<'_>| match is_first {
+        true => text(line),
+        false => String::new(),
+    };
+    let named = |line: &Line| match name_width {
+        0 => String::new(),
+        width => name(line, width),
+    };
+    let growth = |(_, of, _): &Held<'_>| match of.growing_since_step {
+        Some(_) => signed_bytes(i64::try_from(of.growth_bytes_per_step).unwrap_or(i64::MAX)),
+        None => "–".to_string(),
+    };
+    let since = |(_, of, _): &Held<'_>| {
+        of.growing_since_step.map_or("–".to_string(), |step| step.to_string())
+    };
+    Table::of(held)
+        .column("line", |held| of_line(&named, held))
+        .column(">rank", |(_, of, _)| of.rank)
+        .column(">holds", |(_, of, _)| bytes(of.bytes))
+        .column(">blocks", |(_, of, _)| of.blocks)
+        .column(">survivors", |(_, of, _)| bytes(of.survivor_bytes))
+        .column(">oldest step", |(_, of, _)| of.oldest_step)
+        .column(">kept/step", growth)
+        .column(">since step", since)
+        .column(">median rank", |held| of_line(&|line| bytes(line.median_bytes), held))
 }
 
 /// The line to look at, and the lines that it was called from, in this width. Lines that called it

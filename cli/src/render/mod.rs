@@ -4,7 +4,6 @@ pub(crate) mod analysis;
 pub(crate) mod answers;
 pub(crate) mod collectives;
 pub(crate) mod exported;
-pub(crate) mod facts;
 pub(crate) mod ledger;
 pub(crate) mod lines;
 pub(crate) mod palette;

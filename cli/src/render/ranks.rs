@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Device, Named, Rank, Unknown};
+use memtape_proto::api::{Device, Named, Rank, RankHost, Unknown};
 
 use crate::output::clean;
 use crate::render::palette;
-use crate::render::table::{Cell, table};
+use crate::render::table::{Cell, Table};
 use crate::render::units::{bytes, counted, plural, signed_bytes};
 
 /// Layers as columns. What stands in a sum for others has them in it.
@@ -20,6 +20,28 @@ const LAYERS: [(&str, &str); 7] = [
     ("deferred frees", ">deferred"),
     ("in use by tensors", ">in use"),
 ];
+
+/// Columns of the list of ranks.
+const COLUMNS: [&str; 15] = [
+    ">rank",
+    "state",
+    "role",
+    "process",
+    "node",
+    ">pid",
+    ">step",
+    ">growth/step",
+    ">allocated",
+    ">reserved",
+    ">peak",
+    ">blocks",
+    ">ooms",
+    ">retries",
+    ">rss",
+];
+
+/// Cells of the bar of used memory.
+const BAR_CELLS: usize = 10;
 
 /// What a column means.
 const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
@@ -35,24 +57,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     if ranks.is_empty() {
         return "no rank of this job is known yet\n".to_string();
     }
-    let titles = [
-        ">rank",
-        "state",
-        "role",
-        "process",
-        "node",
-        ">pid",
-        ">step",
-        ">growth/step",
-        ">allocated",
-        ">reserved",
-        ">peak",
-        ">blocks",
-        ">ooms",
-        ">retries",
-        ">rss",
-    ];
-    let mut text = table(&titles, ranks.iter().map(row).collect());
+    let mut text = table(ranks).only(&COLUMNS).text();
     text.push_str(NOTES);
     text.push_str(&devices(ranks));
     text.push_str(&hosts(ranks));
@@ -77,35 +82,48 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
 }
 
 /// What a rank is doing and holds.
-fn row(rank: &Rank) -> Vec<Cell> {
+pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, Rank> {
+    let sum = |rank: &Rank, of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
+    let end = |rank: &Rank| rank.end.as_ref().map_or("gone", Named::as_str).to_string();
+    Table::of(ranks)
+        .column(">rank", |rank| rank.rank)
+        .column("state", |rank| Cell::new(rank.state.as_str(), palette::of_rank(&rank.state)))
+        .column("role", |rank| rank.role.clone())
+        .column("process", |rank| if rank.alive { "alive".to_string() } else { end(rank) })
+        .column("node", |rank| rank.node.clone())
+        .column(">pid", |rank| if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() })
+        .column(">step", |rank| counted(&rank.clock, &rank.step.to_string()))
+        .column(">of device", memory_bar)
+        .column(">growth/step", growth)
+        .column(">allocated", |rank| bytes(sum(rank, |device| device.allocated_bytes)))
+        .column(">reserved", |rank| bytes(sum(rank, |device| device.reserved_bytes)))
+        .column(">peak", |rank| bytes(sum(rank, |device| device.peak_allocated_bytes)))
+        .column(">blocks", |rank| sum(rank, |device| device.blocks))
+        .column(">ooms", |rank| count_of_trouble(sum(rank, |device| device.ooms)))
+        .column(">retries", |rank| count_of_trouble(sum(rank, |device| device.malloc_failures)))
+        .column(">rss", |rank| rank.rss_bytes.map_or("–".to_string(), bytes))
+}
+
+/// How much of its devices a rank has allocated.
+fn memory_bar(rank: &Rank) -> String {
     let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-    let end = rank.end.as_ref().map_or("gone", Named::as_str);
-    vec![
-        Cell::from(rank.rank.to_string()),
-        Cell::new(rank.state.to_string(), palette::of_rank(&rank.state)),
-        rank.role.clone().into(),
-        if rank.alive { "alive" } else { end }.to_string().into(),
-        rank.node.clone().into(),
-        if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() }.into(),
-        counted(&rank.clock, &rank.step.to_string()).into(),
-        growth(rank).into(),
-        bytes(sum(|device| device.allocated_bytes)).into(),
-        bytes(sum(|device| device.reserved_bytes)).into(),
-        bytes(sum(|device| device.peak_allocated_bytes)).into(),
-        sum(|device| device.blocks).to_string().into(),
-        count_of_trouble(sum(|device| device.ooms)),
-        count_of_trouble(sum(|device| device.malloc_failures)),
-        rank.rss_bytes.map_or("–".to_string(), bytes).into(),
-    ]
+    let (held, size) = (sum(|device| device.allocated_bytes), sum(|device| device.device_bytes));
+    if size == 0 {
+        return "?".to_string();
+    }
+    let ratio = (held as f64 / size as f64).clamp(0.0, 1.0);
+    let full = (ratio * BAR_CELLS as f64).round() as usize;
+    let bar = "█".repeat(full) + &"░".repeat(BAR_CELLS.saturating_sub(full));
+    format!("{bar} {:>3.0} %", ratio * 100.0)
 }
 
 /// The change of the per-step minimum; a rank that has ended has none.
-pub(crate) fn growth(rank: &Rank) -> String {
+fn growth(rank: &Rank) -> String {
     rank.growth_bytes_per_step.map_or("–".to_string(), signed_bytes)
 }
 
 /// A count that should be 0.
-fn count_of_trouble(count: u64) -> Cell {
+pub(crate) fn count_of_trouble(count: u64) -> Cell {
     let meaning = if count > 0 { palette::Meaning::Bad } else { palette::Meaning::Plain };
     Cell::new(count.to_string(), meaning)
 }
@@ -126,18 +144,20 @@ fn devices(ranks: &[Rank]) -> String {
     }
     let is_known = |name: &str| devices.iter().any(|(_, device)| amount(device, name).is_some());
     let (known, unknown): (Vec<_>, Vec<_>) = LAYERS.iter().partition(|(name, _)| is_known(name));
-    let row = |(rank, device): &(u32, Device)| {
-        let mut row = vec![rank.to_string(), device.device.to_string()];
-        row.extend(known.iter().map(|(name, _)| or_unknown(amount(device, name))));
+    let rest = |device: &Device| {
         let rest = device.ledger.unaccounted_bytes.map(signed_bytes);
-        row.push(rest.map_or("?".to_string(), |rest| rest.trim_start_matches('+').to_string()));
-        row.push(or_unknown(device.ledger.device_bytes));
-        row
+        rest.map_or("?".to_string(), |rest| rest.trim_start_matches('+').to_string())
     };
-    let mut titles = vec![">rank", ">device"];
-    titles.extend(known.iter().map(|(_, title)| title));
-    titles.extend([">unaccounted", ">size"]);
-    let mut text = format!("\n{}", table(&titles, devices.iter().map(row).collect()));
+    let mut table = Table::of(&devices)
+        .column(">rank", |(rank, _)| *rank)
+        .column(">device", |(_, device)| u32::from(device.device));
+    for (name, title) in &known {
+        table = table.column(title, |(_, device)| or_unknown(amount(device, name)));
+    }
+    let table = table
+        .column(">unaccounted", |(_, device)| rest(device))
+        .column(">size", |(_, device)| or_unknown(device.ledger.device_bytes));
+    let mut text = format!("\n{}", table.text());
     let names: Vec<&str> = unknown.iter().map(|(name, _)| *name).collect();
     let names = [names.as_slice(), &["context and kernels"]].concat();
     let _ = writeln!(text, "unaccounted: {}", names.join(", "));
@@ -149,47 +169,42 @@ fn hosts(ranks: &[Rank]) -> String {
     if ranks.iter().all(|rank| rank.host.is_none() && rank.pinned_bytes.is_none()) {
         return String::new();
     }
-    let row = |rank: &Rank| {
-        let host = rank.host.clone().unwrap_or_default();
-        let workers = host.workers.map_or("?".to_string(), |workers| match workers.left_out {
+    let of_host = |of: fn(&RankHost) -> Option<u64>| {
+        move |rank: &Rank| or_unknown(rank.host.as_ref().and_then(of))
+    };
+    let workers = |rank: &Rank| rank.host.as_ref().and_then(|host| host.workers);
+    let count = |rank: &Rank| {
+        workers(rank).map_or("?".to_string(), |workers| match workers.left_out {
             0 => workers.count.to_string(),
             more => format!("{} of {}", workers.count, workers.count.saturating_add(more)),
-        });
-        // Without parts, pages that a fork shares count for each.
-        let held = host.workers.map_or("?".to_string(), |workers| match workers.anon_parts_bytes {
+        })
+    };
+    // Without parts, pages that a fork shares count for each.
+    let held = |rank: &Rank| {
+        workers(rank).map_or("?".to_string(), |workers| match workers.anon_parts_bytes {
             Some(parts) => bytes(parts),
             None => format!("<= {}", bytes(workers.anon_bytes)),
-        });
-        let cgroup = host.cgroup.unwrap_or_default();
-        let limit = cgroup.limit_bytes.map_or("no limit".to_string(), bytes);
-        vec![
-            rank.rank.to_string(),
-            or_unknown(host.anon_bytes),
-            or_unknown(host.file_bytes),
-            or_unknown(host.shmem_bytes),
-            or_unknown(host.swap_bytes),
-            or_unknown(rank.pinned_bytes),
-            workers,
-            held,
-            or_unknown(cgroup.bytes),
-            if host.cgroup.is_some() { limit } else { "?".to_string() },
-            cgroup.oom_kills.map_or("?".to_string(), |kills| kills.to_string()),
-        ]
+        })
     };
-    let titles = [
-        ">rank",
-        ">private",
-        ">files",
-        ">shared",
-        ">swapped",
-        ">pinned",
-        ">workers",
-        ">worker private",
-        ">cgroup",
-        ">limit",
-        ">kills",
-    ];
-    let rows = table(&titles, ranks.iter().map(row).collect());
+    let cgroup = |rank: &Rank| rank.host.as_ref().and_then(|host| host.cgroup);
+    let limit = |rank: &Rank| {
+        let limit = cgroup(rank).map(|of| of.limit_bytes.map_or("no limit".to_string(), bytes));
+        limit.unwrap_or_else(|| "?".to_string())
+    };
+    let kills = |rank: &Rank| cgroup(rank).and_then(|of| of.oom_kills);
+    let rows = Table::of(ranks)
+        .column(">rank", |rank| rank.rank)
+        .column(">private", of_host(|host| host.anon_bytes))
+        .column(">files", of_host(|host| host.file_bytes))
+        .column(">shared", of_host(|host| host.shmem_bytes))
+        .column(">swapped", of_host(|host| host.swap_bytes))
+        .column(">pinned", |rank| or_unknown(rank.pinned_bytes))
+        .column(">workers", count)
+        .column(">worker private", held)
+        .column(">cgroup", |rank| or_unknown(cgroup(rank).and_then(|of| of.bytes)))
+        .column(">limit", limit)
+        .column(">kills", |rank| kills(rank).map_or("?".to_string(), |kills| kills.to_string()))
+        .text();
     format!("\n{rows}{HOST_NOTES}")
 }
 

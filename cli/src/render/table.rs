@@ -33,14 +33,72 @@ impl Cell {
         Self { text: text.into(), meaning }
     }
 
-    fn width(&self) -> usize {
+    /// The text, with control characters made harmless, and what it means.
+    pub(crate) fn shown(&self) -> (String, Meaning) {
+        (clean(&self.text), self.meaning)
+    }
+
+    /// The width of the text.
+    pub(crate) fn width(&self) -> usize {
         textwrap::core::display_width(&clean(&self.text))
     }
 }
 
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self { text, meaning: Meaning::Plain }
+/// A text without a meaning.
+macro_rules! cell_from {
+    ($($of:ty),*) => {$(
+        impl From<$of> for Cell {
+            fn from(text: $of) -> Self {
+                Self { text: text.to_string(), meaning: Meaning::Plain }
+            }
+        }
+    )*};
+}
+
+cell_from!(String, &String, &str, u32, u64);
+
+/// A table that is made column by column. A column whose title begins with `>` has numbers, set to
+/// the right.
+pub(crate) struct Table<'a, T> {
+    rows: Vec<&'a T>,
+    columns: Vec<(&'a str, Vec<Cell>)>,
+}
+
+impl<'a, T> Table<'a, T> {
+    /// A table with a line for each of these.
+    pub(crate) fn of(rows: impl IntoIterator<Item = &'a T>) -> Self {
+        Self { rows: rows.into_iter().collect(), columns: Vec::new() }
+    }
+
+    /// The table with one more column: its title, and the cell of each row.
+    pub(crate) fn column<C: Into<Cell>>(mut self, title: &'a str, cell: impl Fn(&T) -> C) -> Self {
+        self.columns.push((title, self.rows.iter().map(|row| cell(row).into()).collect()));
+        self
+    }
+
+    /// The table with these of its columns only, in this order.
+    pub(crate) fn only(self, titles: &[&str]) -> Self {
+        let column = |title: &&str| self.columns.iter().find(|(of, _)| of == title).cloned();
+        Self { columns: titles.iter().filter_map(column).collect(), rows: self.rows }
+    }
+
+    /// The columns: title and cells.
+    pub(crate) fn columns(&self) -> &[(&'a str, Vec<Cell>)] {
+        &self.columns
+    }
+
+    /// The table for the terminal. Control characters in cells are made harmless.
+    pub(crate) fn text(&self) -> String {
+        self.of_width(terminal::width().map(|width| width.saturating_sub(INDENT)))
+    }
+
+    /// The table at a width; without one, rows are lines of any length.
+    pub(crate) fn of_width(&self, width: Option<usize>) -> String {
+        let titles: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
+        let cell = |(_, cells): &(&str, Vec<Cell>), row: usize| cells.get(row).cloned();
+        let row = |row| self.columns.iter().filter_map(|column| cell(column, row)).collect();
+        let rows: Vec<Vec<Cell>> = (0..self.rows.len()).map(row).collect();
+        of_width(&titles, &rows, width, terminal::is_coloured())
     }
 }
 
@@ -54,12 +112,7 @@ pub(crate) fn table<C: Into<Cell>>(titles: &[&str], rows: Vec<Vec<C>>) -> String
 }
 
 /// The table at a width; without one, rows are lines of any length.
-pub(crate) fn of_width(
-    titles: &[&str],
-    rows: &[Vec<Cell>],
-    width: Option<usize>,
-    coloured: bool,
-) -> String {
+fn of_width(titles: &[&str], rows: &[Vec<Cell>], width: Option<usize>, coloured: bool) -> String {
     let all: Vec<usize> = (0..titles.len()).collect();
     let Some(width) = width else { return part(titles, rows, &all, None, coloured) };
     let parts = fitting(&least_widths(titles, rows), width);
@@ -177,11 +230,13 @@ fn styled(text: &str, meaning: Meaning) -> comfy_table::Cell {
     }
 }
 
-fn is_number(title: &str) -> bool {
+/// True for the title of a column of numbers.
+pub(crate) fn is_number(title: &str) -> bool {
     title.starts_with('>')
 }
 
-fn name(title: &str) -> &str {
+/// A title without its mark.
+pub(crate) fn name(title: &str) -> &str {
     title.trim_start_matches('>')
 }
 

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::globals::Globals;
 use crate::terminal;
 use crate::watch;
-use model::{Event, Key, Model, Wanted};
+use model::{Event, Model, Wanted};
 use view::View;
 
 /// Keys are looked at this often, and answers are drawn.
@@ -103,8 +103,8 @@ impl Screen {
             if event::poll(POLL_TIME)? {
                 match event::read()? {
                     event::Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        if let Some(key) = known(key) {
-                            model.update(Event::Key(key));
+                        if let Some(event) = pressed(key) {
+                            model.update(event);
                         }
                     }
                     _ => {}
@@ -116,22 +116,11 @@ impl Screen {
     }
 }
 
-fn known(key: event::KeyEvent) -> Option<Key> {
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    let known = match key.code {
-        KeyCode::Char('c') if is_control => Key::Interrupt,
-        KeyCode::Char(_) if is_control => return None,
-        KeyCode::Char(letter) => Key::Char(letter),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        _ => return None,
-    };
-    Some(known)
+/// What a key does to the program; no key with Ctrl but Ctrl-C does anything.
+fn pressed(key: event::KeyEvent) -> Option<Event> {
+    match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
+        (KeyCode::Char('c'), true) => Some(Event::Interrupt),
+        (KeyCode::Char(_), true) => None,
+        (code, _) => Some(Event::Key(code)),
+    }
 }

@@ -3,6 +3,9 @@
 //! Pure: no clock, terminal or network. [`Model::wanted`] says what is to be fetched; what a screen
 //! shows of the state is in `view.rs`. The selection stays on its row when rows move.
 
+use std::cmp::Ordering;
+
+use crossterm::event::KeyCode;
 use memtape_proto::api::{Frame, Holder, Incident, IncidentState, Job, Line, Lines, Rank, Series};
 
 use crate::render::lines;
@@ -22,125 +25,42 @@ pub(crate) enum Level {
     Lines,
 }
 
-/// Orders of the jobs; each goes over into the next.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum JobOrder {
-    #[default]
-    Name,
-    Incidents,
-    Newest,
-}
+/// An order of rows, and its name.
+type Order<T> = (&'static str, fn(&T, &T) -> Ordering);
+
+/// Orders of the jobs; each goes over into the next, and the last into the first.
+const JOB_ORDERS: [Order<Job>; 3] = [
+    ("name", |a, b| a.job.cmp(&b.job)),
+    ("incidents", |a, b| b.incidents_open.cmp(&a.incidents_open)),
+    ("newest", |a, b| b.started_wall_ns.cmp(&a.started_wall_ns)),
+];
 
 /// Orders of the ranks of a job.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum RankOrder {
-    #[default]
-    Rank,
-    Growth,
-    Allocated,
-    State,
-}
+const RANK_ORDERS: [Order<Rank>; 4] = [
+    ("rank", |a, b| a.rank.cmp(&b.rank)),
+    ("growth", |a, b| b.growth_bytes_per_step.cmp(&a.growth_bytes_per_step)),
+    ("allocated", |a, b| allocated(b).cmp(&allocated(a))),
+    ("state", |a, b| (a.state.as_str(), a.rank).cmp(&(b.state.as_str(), b.rank))),
+];
 
 /// Orders of the lines of a rank.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum LineOrder {
-    #[default]
-    Survivors,
-    Holds,
-    Kept,
-}
+const LINE_ORDERS: [Order<Holder>; 3] = [
+    ("survivors", |a, b| b.survivor_bytes.cmp(&a.survivor_bytes)),
+    ("holds", |a, b| b.bytes.cmp(&a.bytes)),
+    ("kept", |a, b| b.growth_bytes_per_step.cmp(&a.growth_bytes_per_step)),
+];
 
-/// The order of each table.
-#[derive(Clone, Copy, Debug, Default)]
-struct Orders {
-    jobs: JobOrder,
-    ranks: RankOrder,
-    lines: LineOrder,
-}
-
-impl Orders {
-    /// What the table of this level is sorted by.
-    fn name(self, level: Level) -> &'static str {
-        match level {
-            Level::Jobs => match self.jobs {
-                JobOrder::Name => "name",
-                JobOrder::Incidents => "incidents",
-                JobOrder::Newest => "newest",
-            },
-            Level::Ranks => match self.ranks {
-                RankOrder::Rank => "rank",
-                RankOrder::Growth => "growth",
-                RankOrder::Allocated => "allocated",
-                RankOrder::State => "state",
-            },
-            Level::Lines => match self.lines {
-                LineOrder::Survivors => "survivors",
-                LineOrder::Holds => "holds",
-                LineOrder::Kept => "kept",
-            },
-        }
-    }
-
-    /// Goes on to the next order of this level; after the last comes the first.
-    fn next(&mut self, level: Level) {
-        match level {
-            Level::Jobs => {
-                self.jobs = match self.jobs {
-                    JobOrder::Name => JobOrder::Incidents,
-                    JobOrder::Incidents => JobOrder::Newest,
-                    JobOrder::Newest => JobOrder::Name,
-                }
-            }
-            Level::Ranks => {
-                self.ranks = match self.ranks {
-                    RankOrder::Rank => RankOrder::Growth,
-                    RankOrder::Growth => RankOrder::Allocated,
-                    RankOrder::Allocated => RankOrder::State,
-                    RankOrder::State => RankOrder::Rank,
-                }
-            }
-            Level::Lines => {
-                self.lines = match self.lines {
-                    LineOrder::Survivors => LineOrder::Holds,
-                    LineOrder::Holds => LineOrder::Kept,
-                    LineOrder::Kept => LineOrder::Survivors,
-                }
-            }
-        }
-    }
-}
-
-impl Level {
-    fn index(self) -> usize {
-        match self {
-            Self::Jobs => 0,
-            Self::Ranks => 1,
-            Self::Lines => 2,
-        }
-    }
-}
-
-/// A key, by what is on it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Key {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Home,
-    End,
-    Enter,
-    Escape,
-    Backspace,
-    Char(char),
-    /// Ctrl-C.
-    Interrupt,
+/// The order with this number; after the last comes the first.
+fn nth<T>(orders: &[Order<T>], number: usize) -> Order<T> {
+    orders.iter().cycle().nth(number).copied().unwrap_or(("", |_, _| Ordering::Equal))
 }
 
 /// What happens to the program.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Key(Key),
+    Key(KeyCode),
+    /// Ctrl-C.
+    Interrupt,
     /// The coordinator answered.
     Answer(Box<Answer>),
     /// The coordinator did not answer; why, in one line.
@@ -184,11 +104,12 @@ enum Row {
     },
 }
 
-/// A table: the selected row, and the filter of all.
+/// A table: the selected row, the filter of all, and the number of their order.
 #[derive(Clone, Debug, Default)]
 struct Table {
     selected: Option<Row>,
     filter: String,
+    order: usize,
 }
 
 /// All of the state.
@@ -196,7 +117,6 @@ struct Table {
 pub(crate) struct Model {
     level: Level,
     tables: [Table; 3],
-    orders: Orders,
     answer: Answer,
     /// Why the newest answer did not come.
     lost: Option<String>,
@@ -211,7 +131,7 @@ impl Model {
     pub(crate) fn new(job: Option<String>) -> Self {
         let mut model = Self::default();
         if let Some(job) = job {
-            model.tables[Level::Jobs.index()].selected = Some(Row::Job(job));
+            model.tables[Level::Jobs as usize].selected = Some(Row::Job(job));
             model.level = Level::Ranks;
         }
         model
@@ -254,12 +174,17 @@ impl Model {
 
     /// The name of the order of the table that is shown.
     pub(crate) fn order(&self) -> &'static str {
-        self.orders.name(self.level)
+        let number = self.order_of(self.level);
+        match self.level {
+            Level::Jobs => nth(&JOB_ORDERS, number).0,
+            Level::Ranks => nth(&RANK_ORDERS, number).0,
+            Level::Lines => nth(&LINE_ORDERS, number).0,
+        }
     }
 
     /// The job whose ranks or lines are shown.
     pub(crate) fn job(&self) -> Option<&str> {
-        match &self.tables[Level::Jobs.index()].selected {
+        match &self.tables[Level::Jobs as usize].selected {
             Some(Row::Job(job)) => Some(job),
             _ => None,
         }
@@ -267,7 +192,7 @@ impl Model {
 
     /// The rank that is selected, or whose lines are shown.
     pub(crate) fn rank(&self) -> Option<u32> {
-        match self.tables[Level::Ranks.index()].selected {
+        match self.tables[Level::Ranks as usize].selected {
             Some(Row::Rank(rank)) => Some(rank),
             _ => None,
         }
@@ -287,11 +212,8 @@ impl Model {
     pub(crate) fn jobs(&self) -> Vec<&Job> {
         let mut jobs: Vec<&Job> =
             self.answer.jobs.iter().filter(|job| self.passes(Level::Jobs, &job.job)).collect();
-        match self.orders.jobs {
-            JobOrder::Incidents => jobs.sort_by_key(|job| std::cmp::Reverse(job.incidents_open)),
-            JobOrder::Newest => jobs.sort_by_key(|job| std::cmp::Reverse(job.started_wall_ns)),
-            JobOrder::Name => jobs.sort_by(|a, b| a.job.cmp(&b.job)),
-        }
+        let (_, order) = nth(&JOB_ORDERS, self.order_of(Level::Jobs));
+        jobs.sort_by(|a, b| order(a, b));
         jobs
     }
 
@@ -300,16 +222,8 @@ impl Model {
         let words = |rank: &Rank| format!("{} {} {}", rank.rank, rank.state, rank.node);
         let mut ranks: Vec<&Rank> =
             self.answer.ranks.iter().filter(|it| self.passes(Level::Ranks, &words(it))).collect();
-        match self.orders.ranks {
-            RankOrder::Growth => {
-                ranks.sort_by_key(|rank| std::cmp::Reverse(rank.growth_bytes_per_step))
-            }
-            RankOrder::Allocated => ranks.sort_by_key(|rank| std::cmp::Reverse(allocated(rank))),
-            RankOrder::State => {
-                ranks.sort_by_key(|rank| (rank.state.as_str().to_string(), rank.rank))
-            }
-            RankOrder::Rank => ranks.sort_by_key(|rank| rank.rank),
-        }
+        let (_, order) = nth(&RANK_ORDERS, self.order_of(Level::Ranks));
+        ranks.sort_by(|a, b| order(a, b));
         ranks
     }
 
@@ -322,15 +236,8 @@ impl Model {
         let mut found: Vec<_> = found
             .filter(|(line, _)| self.passes(Level::Lines, &lines::name(line, usize::MAX)))
             .collect();
-        match self.orders.lines {
-            LineOrder::Holds => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
-            LineOrder::Kept => {
-                found.sort_by_key(|(_, of)| std::cmp::Reverse(of.growth_bytes_per_step))
-            }
-            LineOrder::Survivors => {
-                found.sort_by_key(|(_, of)| std::cmp::Reverse(of.survivor_bytes))
-            }
-        }
+        let (_, order) = nth(&LINE_ORDERS, self.order_of(Level::Lines));
+        found.sort_by(|(_, a), (_, b)| order(a, b));
         found
     }
 
@@ -357,7 +264,7 @@ impl Model {
         match event {
             Event::Lost(why) => self.lost = Some(why),
             Event::Answer(answer) => self.take(*answer),
-            Event::Key(Key::Interrupt) => self.is_over = true,
+            Event::Interrupt => self.is_over = true,
             Event::Key(_) if self.is_helping => self.is_helping = false,
             Event::Key(key) if self.is_filtering => self.type_filter(key),
             Event::Key(key) => self.press(key),
@@ -389,34 +296,34 @@ impl Model {
         self.select_something();
     }
 
-    fn press(&mut self, key: Key) {
+    fn press(&mut self, key: KeyCode) {
         match key {
-            Key::Up | Key::Char('k') => self.move_by(-1),
-            Key::Down | Key::Char('j') => self.move_by(1),
-            Key::PageUp => self.move_by(-(PAGE_ROWS as isize)),
-            Key::PageDown => self.move_by(PAGE_ROWS as isize),
-            Key::Home => self.move_by(isize::MIN),
-            Key::End => self.move_by(isize::MAX),
-            Key::Enter => self.go_down(),
-            Key::Escape | Key::Backspace => self.go_up(),
-            Key::Char('q') => self.is_over = true,
-            Key::Char('/') => self.is_filtering = true,
-            Key::Char('h' | '?') => self.is_helping = true,
-            Key::Char('s') => self.orders.next(self.level),
-            Key::Char(_) | Key::Interrupt => {}
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::PageUp => self.move_by(-(PAGE_ROWS as isize)),
+            KeyCode::PageDown => self.move_by(PAGE_ROWS as isize),
+            KeyCode::Home => self.move_by(isize::MIN),
+            KeyCode::End => self.move_by(isize::MAX),
+            KeyCode::Enter => self.go_down(),
+            KeyCode::Esc | KeyCode::Backspace => self.go_up(),
+            KeyCode::Char('q') => self.is_over = true,
+            KeyCode::Char('/') => self.is_filtering = true,
+            KeyCode::Char('h' | '?') => self.is_helping = true,
+            KeyCode::Char('s') => self.table_mut().order += 1,
+            _ => {}
         }
     }
 
-    fn type_filter(&mut self, key: Key) {
+    fn type_filter(&mut self, key: KeyCode) {
         let filter = &mut self.table_mut().filter;
         match key {
-            Key::Char(letter) if !letter.is_control() => filter.push(letter),
-            Key::Backspace => drop(filter.pop()),
-            Key::Escape => {
+            KeyCode::Char(letter) if !letter.is_control() => filter.push(letter),
+            KeyCode::Backspace => drop(filter.pop()),
+            KeyCode::Esc => {
                 filter.clear();
                 self.is_filtering = false;
             }
-            Key::Enter => self.is_filtering = false,
+            KeyCode::Enter => self.is_filtering = false,
             _ => {}
         }
         self.select_something();
@@ -490,27 +397,31 @@ impl Model {
         }
     }
 
+    fn order_of(&self, level: Level) -> usize {
+        self.tables[level as usize].order
+    }
+
     fn passes(&self, level: Level, words: &str) -> bool {
-        let filter = &self.tables[level.index()].filter;
+        let filter = &self.tables[level as usize].filter;
         filter.is_empty() || words.to_lowercase().contains(&filter.to_lowercase())
     }
 
     fn forget(&mut self, level: Level) {
-        let table = &mut self.tables[level.index()];
+        let table = &mut self.tables[level as usize];
         (table.selected, table.filter) = (None, String::new());
     }
 
     fn table(&self) -> &Table {
-        &self.tables[self.level.index()]
+        &self.tables[self.level as usize]
     }
 
     fn table_mut(&mut self) -> &mut Table {
-        &mut self.tables[self.level.index()]
+        &mut self.tables[self.level as usize]
     }
 }
 
 /// Allocated bytes on all devices of a rank.
-pub(crate) fn allocated(rank: &Rank) -> u64 {
+fn allocated(rank: &Rank) -> u64 {
     rank.devices.iter().map(|device| device.allocated_bytes).sum()
 }
 
@@ -521,7 +432,7 @@ mod tests {
 
     fn keys(model: &mut Model, keys: &str) {
         for key in keys.chars() {
-            model.update(Event::Key(Key::Char(key)));
+            model.update(Event::Key(KeyCode::Char(key)));
         }
     }
 
@@ -531,17 +442,17 @@ mod tests {
         model.update(Event::Answer(Box::new(answer())));
         assert_eq!((model.level(), model.selected()), (Level::Jobs, Some(0)));
         assert_eq!(model.wanted(), Wanted::default());
-        model.update(Event::Key(Key::Down));
-        model.update(Event::Key(Key::Enter));
+        model.update(Event::Key(KeyCode::Down));
+        model.update(Event::Key(KeyCode::Enter));
         assert_eq!((model.level(), model.job()), (Level::Ranks, Some("train-7b")));
         assert_eq!(model.wanted().job.as_deref(), Some("train-7b"));
         model.update(Event::Answer(Box::new(answer())));
         assert_eq!(model.wanted().rank, Some(0));
-        model.update(Event::Key(Key::End));
-        model.update(Event::Key(Key::Enter));
+        model.update(Event::Key(KeyCode::End));
+        model.update(Event::Key(KeyCode::Enter));
         assert!(model.level() == Level::Lines && model.wanted().lines && model.rank() == Some(3));
         for expected in [Level::Ranks, Level::Jobs, Level::Jobs] {
-            model.update(Event::Key(Key::Escape));
+            model.update(Event::Key(KeyCode::Esc));
             assert_eq!(model.level(), expected);
         }
         keys(&mut model, "q");
@@ -551,12 +462,12 @@ mod tests {
     #[test]
     fn the_selection_stays_on_its_row_when_rows_move() {
         let mut model = at(Level::Ranks);
-        model.update(Event::Key(Key::Down));
-        model.update(Event::Key(Key::Down));
+        model.update(Event::Key(KeyCode::Down));
+        model.update(Event::Key(KeyCode::Down));
         assert_eq!((model.rank(), model.selected()), (Some(2), Some(2)));
         keys(&mut model, "s");
         assert_eq!((model.order(), model.selected()), ("growth", Some(0)));
-        model.update(Event::Key(Key::PageUp));
+        model.update(Event::Key(KeyCode::PageUp));
         assert_eq!(model.rank(), Some(2));
     }
 
@@ -569,10 +480,10 @@ mod tests {
         // Keys are letters while a filter is typed.
         keys(&mut model, "q");
         assert!(!model.is_over() && model.ranks().is_empty());
-        model.update(Event::Key(Key::Backspace));
-        model.update(Event::Key(Key::Enter));
+        model.update(Event::Key(KeyCode::Backspace));
+        model.update(Event::Key(KeyCode::Enter));
         assert!(!model.is_filtering() && model.rank() == Some(2));
-        model.update(Event::Key(Key::Escape));
+        model.update(Event::Key(KeyCode::Esc));
         assert_eq!((model.filter(), model.level(), model.ranks().len()), ("", Level::Ranks, 4));
     }
 
@@ -602,7 +513,7 @@ mod tests {
         assert!(model.is_helping());
         keys(&mut model, "q");
         assert!(!model.is_helping() && !model.is_over());
-        model.update(Event::Key(Key::Interrupt));
+        model.update(Event::Interrupt);
         assert!(model.is_over());
     }
 }

@@ -1,9 +1,10 @@
 //! Answers of a coordinator for the tests of `memtape top`.
 
+use crossterm::event::KeyCode;
 use memtape_proto::api::{Job, Lines};
 use serde_json::{Value, json};
 
-use super::model::{Answer, Event, Key, Level, Model, Wanted};
+use super::model::{Answer, Event, Level, Model, Wanted};
 use crate::client::parse;
 
 /// Unix time of the answer.
@@ -89,9 +90,9 @@ pub(super) fn at(level: Level) -> Model {
         Level::Ranks => 1,
         Level::Lines => 2,
     };
-    model.update(Event::Key(Key::Down));
+    model.update(Event::Key(KeyCode::Down));
     for _ in 0..downs {
-        model.update(Event::Key(Key::Enter));
+        model.update(Event::Key(KeyCode::Enter));
         let of = Wanted { rank: model.rank(), ..model.wanted() };
         model.update(Event::Answer(Box::new(Answer { of, ..answer() })));
         let of = model.wanted();

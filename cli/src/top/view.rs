@@ -3,7 +3,7 @@
 //! From top to bottom: the coordinator, where the user is, the table, what is known of the selected
 //! row, and the keys. Wider terminals show more columns.
 
-use memtape_proto::api::{Holder, Incident, Job, Line as CodeLine, Rank};
+use memtape_proto::api::Incident;
 use ratatui::Frame;
 use ratatui::backend::FromCrossterm;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,13 +11,13 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Row, Sparkline, Table, TableState};
 
-use super::model::{Level, Model, allocated};
+use super::model::{Level, Model};
 use crate::clock::{age, utc};
 use crate::output::{clean, cut, cut_front};
 use crate::render::palette::{self, Meaning};
-use crate::render::ranks::growth;
-use crate::render::units::{bytes, counted, duration, plural, signed_bytes};
-use crate::render::{lines, units};
+use crate::render::table::{self, Cell};
+use crate::render::units::{bytes, duration, plural};
+use crate::render::{answers, lines, ranks, units};
 
 /// Terminals that are this wide show all columns.
 const WIDE: u16 = 120;
@@ -27,9 +27,6 @@ const DETAIL_ROWS: u16 = 7;
 
 /// Rows that say why the coordinator does not answer.
 const LOST_ROWS: u16 = 3;
-
-/// Cells of the bar of used memory.
-const BAR_CELLS: usize = 10;
 
 /// Cells between two columns.
 const COLUMN_SPACING: u16 = 1;
@@ -157,37 +154,11 @@ impl View<'_> {
         frame.render_widget(Paragraph::new(HELP), area);
     }
 
-    fn jobs(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
-        let is_wide = table.width >= WIDE;
-        let row = |job: &&Job| {
-            let world = if job.world_size == 0 { job.ranks } else { job.world_size };
-            let trouble = if job.incidents_open > 0 { Meaning::Bad } else { Meaning::Plain };
-            let mut cells = vec![
-                Line::from(self.painted(&job.job, Meaning::Strong)),
-                self.painted(job.state.as_str(), palette::of_job(&job.state)).into(),
-                right(format!("{}/{world}", job.ranks_alive)),
-                right(counted(&job.clock, &job.step_max.to_string())),
-                Line::from(self.painted(job.incidents_open.to_string(), trouble)).right_aligned(),
-                right(age(job.started_wall_ns, self.now_ns)),
-            ];
-            if is_wide {
-                cells.push(Line::from(clean(&job.nodes.join(" "))));
-            }
-            cells
-        };
-        let mut columns = vec![
-            ("job", Constraint::Min(12)),
-            ("state", Constraint::Length(12)),
-            (">alive", Constraint::Length(9)),
-            (">step", Constraint::Length(11)),
-            (">incidents", Constraint::Length(9)),
-            (">started", Constraint::Length(11)),
-        ];
-        if is_wide {
-            columns.push(("nodes", Constraint::Fill(1)));
-        }
+    fn jobs(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
         let jobs = self.model.jobs();
-        self.table(frame, table, &columns, jobs.iter().map(row).collect());
+        let table = answers::job_table(jobs.iter().copied(), self.now_ns);
+        let narrow = ["job", "state", ">alive", ">step", ">open incidents", ">started"];
+        self.table(frame, area, table, (&narrow, &["nodes"]));
         let mut text = Vec::new();
         if jobs.is_empty() && self.model.answer().is_some() {
             text.push(Line::from("no job: start one with  memtape run -- torchrun …"));
@@ -198,54 +169,11 @@ impl View<'_> {
         frame.render_widget(Paragraph::new(wrapped(text, detail)), detail);
     }
 
-    fn ranks(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
-        let is_wide = table.width >= WIDE;
-        let row = |rank: &&Rank| {
-            let ooms: u64 = rank.devices.iter().map(|device| device.ooms).sum();
-            let reserved = rank.devices.iter().map(|device| device.reserved_bytes).sum();
-            let mut cells = vec![
-                right(rank.rank.to_string()),
-                Line::from(self.painted(rank.state.as_str(), palette::of_rank(&rank.state))),
-                right(counted(&rank.clock, &rank.step.to_string())),
-                right(memory_bar(rank)),
-                right(bytes(allocated(rank))),
-                right(bytes(reserved)),
-                right(growth(rank)),
-            ];
-            if is_wide {
-                let peak = rank.devices.iter().map(|device| device.peak_allocated_bytes).sum();
-                let blocks: u64 = rank.devices.iter().map(|device| device.blocks).sum();
-                cells.extend([
-                    right(bytes(peak)),
-                    right(blocks.to_string()),
-                    right(ooms.to_string()),
-                    right(rank.rss_bytes.map_or("?".to_string(), bytes)),
-                    right(rank.pid.to_string()),
-                    Line::from(clean(&rank.node)),
-                ]);
-            }
-            cells
-        };
-        let mut columns = vec![
-            (">rank", Constraint::Length(5)),
-            ("state", Constraint::Length(12)),
-            (">step", Constraint::Length(10)),
-            (">of device", Constraint::Length(BAR_CELLS as u16 + 6)),
-            (">allocated", Constraint::Length(9)),
-            (">reserved", Constraint::Length(9)),
-            (">growth/step", Constraint::Length(11)),
-        ];
-        if is_wide {
-            columns.extend([
-                (">peak", Constraint::Length(9)),
-                (">blocks", Constraint::Length(8)),
-                (">ooms", Constraint::Length(5)),
-                (">rss", Constraint::Length(9)),
-                (">pid", Constraint::Length(8)),
-                ("node", Constraint::Fill(1)),
-            ]);
-        }
-        self.table(frame, table, &columns, self.model.ranks().iter().map(row).collect());
+    fn ranks(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
+        let narrow =
+            [">rank", "state", ">step", ">of device", ">allocated", ">reserved", ">growth/step"];
+        let wide = [">peak", ">blocks", ">ooms", ">rss", ">pid", "node"];
+        self.table(frame, area, ranks::table(self.model.ranks()), (&narrow, &wide));
         let [series, text] =
             Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
         self.series(frame, series);
@@ -256,52 +184,25 @@ impl View<'_> {
         frame.render_widget(Paragraph::new(wrapped(incidents, text)), text);
     }
 
-    fn lines(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
-        let is_wide = table.width >= WIDE;
-        let mut columns = vec![
-            ("line", Constraint::Fill(1)),
-            (">holds", Constraint::Length(9)),
-            (">survivors", Constraint::Length(9)),
-            (">kept/step", Constraint::Length(9)),
-            (">since step", Constraint::Length(10)),
-        ];
-        if is_wide {
-            columns.extend([
-                (">blocks", Constraint::Length(8)),
-                (">oldest step", Constraint::Length(11)),
-                (">median rank", Constraint::Length(11)),
-            ]);
-        }
-        let name_width = widths(&columns, table.width).first().copied().unwrap_or_default();
-        let row = |(line, of): &(&CodeLine, &Holder)| {
-            let growth = match of.growing_since_step {
-                Some(_) => self.painted(grown(of), Meaning::Bad),
-                None => Span::raw("–"),
-            };
-            let since = of.growing_since_step.map_or("–".to_string(), |step| step.to_string());
-            let mut cells = vec![
-                Line::from(lines::name(line, name_width)),
-                right(bytes(of.bytes)),
-                right(bytes(of.survivor_bytes)),
-                Line::from(growth).right_aligned(),
-                right(since),
-            ];
-            if is_wide {
-                cells.extend([
-                    right(of.blocks.to_string()),
-                    right(of.oldest_step.to_string()),
-                    right(bytes(line.median_bytes)),
-                ]);
-            }
-            cells
+    fn lines(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
+        let held: Vec<lines::Held<'_>> =
+            self.model.lines().into_iter().map(|(line, of)| (line, of, true)).collect();
+        let narrow = ["line", ">holds", ">survivors", ">kept/step", ">since step"];
+        let wide = [">blocks", ">oldest step", ">median rank"];
+        let titles: Vec<&str> = match area.width >= WIDE {
+            true => [&narrow[..], &wide[..]].concat(),
+            false => narrow.to_vec(),
         };
-        let found = self.model.lines();
-        self.table(frame, table, &columns, found.iter().map(row).collect());
+        // What the numbers take: a table whose names are empty.
+        let numbers = lines::table(&held, 0).only(&titles);
+        let taken: usize = numbers.columns().iter().skip(1).map(|of| natural(of) + 1).sum();
+        let room = usize::from(area.width).saturating_sub(taken + SELECTED.len());
+        self.table(frame, area, lines::table(&held, room.max(1)), (&narrow, &wide));
         let [series, text] =
             Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
         self.series(frame, series);
-        let selected = self.model.selected().and_then(|row| found.get(row));
-        let frames = selected.map(|(line, _)| line.frames.as_slice()).unwrap_or_default();
+        let selected = self.model.selected().and_then(|row| held.get(row));
+        let frames = selected.map(|(line, ..)| line.frames.as_slice()).unwrap_or_default();
         let frames: Vec<Line<'_>> = match (frames, self.model.answer()) {
             ([], Some(_)) => vec![Line::from("no line of this rank is known")],
             // The file and the function are at the end.
@@ -313,27 +214,47 @@ impl View<'_> {
         frame.render_widget(Paragraph::new(wrapped(frames, text)), text);
     }
 
-    fn table(
+    /// The columns with these titles; terminals that are wide show the second ones, too. Numbers are
+    /// never cut, and texts where there is no room.
+    fn table<T>(
         &self,
         frame: &mut Frame<'_>,
         area: Rect,
-        columns: &[(&'static str, Constraint)],
-        rows: Vec<Vec<Line<'static>>>,
+        of: table::Table<'_, T>,
+        (narrow, wide): (&[&str], &[&str]),
     ) {
-        let titles = columns.iter().map(|(title, _)| match title.strip_prefix('>') {
-            Some(title) => Line::from(title.to_uppercase()).right_aligned(),
-            None => Line::from(title.to_uppercase()),
-        });
-        let widths = widths(columns, area.width);
-        let fitted = |row: Vec<Line<'static>>| {
-            Row::new(row.into_iter().zip(&widths).map(|(cell, width)| fitted(cell, *width)))
+        let wide = if area.width >= WIDE { wide } else { &[] };
+        let of = of.only(&[narrow, wide].concat());
+        let columns = of.columns();
+        let aligned = |title: &str, line: Line<'static>| match table::is_number(title) {
+            true => line.right_aligned(),
+            false => line,
         };
-        let table =
-            Table::new(rows.into_iter().map(fitted), columns.iter().map(|(_, width)| *width))
-                .header(Row::new(titles).style(self.style(Meaning::Dim)))
-                .column_spacing(COLUMN_SPACING)
-                .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-                .highlight_symbol(SELECTED);
+        let titles = columns
+            .iter()
+            .map(|(title, _)| aligned(title, Line::from(table::name(title).to_uppercase())));
+        let limits: Vec<Constraint> = columns
+            .iter()
+            .map(|column| match u16::try_from(natural(column)).unwrap_or(u16::MAX) {
+                width if table::is_number(column.0) => Constraint::Length(width),
+                width => Constraint::Max(width),
+            })
+            .collect();
+        let widths = widths(&limits, area.width);
+        let count = columns.first().map_or(0, |(_, cells)| cells.len());
+        let row = |row: usize| {
+            let cells = columns.iter().zip(&widths).filter_map(|((title, cells), width)| {
+                let (text, meaning) = cells.get(row)?.shown();
+                let line = Line::from(Span::styled(text, self.style(meaning)));
+                Some(fitted(aligned(title, line), *width))
+            });
+            Row::new(cells.collect::<Vec<_>>())
+        };
+        let table = Table::new((0..count).map(row), limits)
+            .header(Row::new(titles).style(self.style(Meaning::Dim)))
+            .column_spacing(COLUMN_SPACING)
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .highlight_symbol(SELECTED);
         let mut state = TableState::new().with_selected(self.model.selected());
         frame.render_stateful_widget(table, area, &mut state);
     }
@@ -397,31 +318,15 @@ fn forecast(incident: &Incident) -> String {
     left.map_or(String::new(), |left| format!("{left} left: "))
 }
 
-fn grown(of: &Holder) -> String {
-    signed_bytes(i64::try_from(of.growth_bytes_per_step).unwrap_or(i64::MAX))
-}
-
-/// How much of its devices a rank has allocated.
-fn memory_bar(rank: &Rank) -> String {
-    let size: u64 = rank.devices.iter().map(|device| device.device_bytes).sum();
-    if size == 0 {
-        return "?".to_string();
-    }
-    let ratio = (allocated(rank) as f64 / size as f64).clamp(0.0, 1.0);
-    let full = (ratio * BAR_CELLS as f64).round() as usize;
-    let bar = "█".repeat(full) + &"░".repeat(BAR_CELLS.saturating_sub(full));
-    format!("{bar} {:>3.0} %", ratio * 100.0)
-}
-
-fn right(text: String) -> Line<'static> {
-    Line::from(clean(&text)).right_aligned()
+/// The width that a column takes where there is room.
+fn natural((title, cells): &(&str, Vec<Cell>)) -> usize {
+    cells.iter().map(Cell::width).chain([table::name(title).len()]).max().unwrap_or_default()
 }
 
 /// The cells that each column of a table has.
-fn widths(columns: &[(&'static str, Constraint)], width: u16) -> Vec<usize> {
+fn widths(limits: &[Constraint], width: u16) -> Vec<usize> {
     let area = Rect::new(0, 0, width.saturating_sub(SELECTED.len() as u16), 1);
-    let widths = columns.iter().map(|(_, width)| *width);
-    let areas = Layout::horizontal(widths).spacing(COLUMN_SPACING).split(area);
+    let areas = Layout::horizontal(limits).spacing(COLUMN_SPACING).split(area);
     areas.iter().map(|area| usize::from(area.width)).collect()
 }
 
@@ -491,8 +396,9 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::top::model::{Event, Key};
+    use crate::top::model::Event;
     use crate::top::samples::{NOW_NS, at};
+    use crossterm::event::KeyCode;
 
     /// The text of the screen, without spaces at the ends of lines.
     fn screen(model: &Model, width: u16, height: u16) -> String {
@@ -528,8 +434,8 @@ mod tests {
     fn each_level_has_its_screen() {
         check(&at(Level::Jobs), "jobs");
         let mut ranks = at(Level::Ranks);
-        ranks.update(Event::Key(Key::Down));
-        ranks.update(Event::Key(Key::Down));
+        ranks.update(Event::Key(KeyCode::Down));
+        ranks.update(Event::Key(KeyCode::Down));
         let of = ranks.wanted();
         let answer = crate::top::samples::answer();
         ranks.update(Event::Answer(Box::new(crate::top::model::Answer { of, ..answer })));
@@ -540,11 +446,11 @@ mod tests {
     #[test]
     fn help_filter_and_a_lost_coordinator_have_their_screens() {
         let mut helping = at(Level::Jobs);
-        helping.update(Event::Key(Key::Char('h')));
+        helping.update(Event::Key(KeyCode::Char('h')));
         check(&helping, "help");
         let mut filtering = at(Level::Ranks);
         for key in "/node-1".chars() {
-            filtering.update(Event::Key(Key::Char(key)));
+            filtering.update(Event::Key(KeyCode::Char(key)));
         }
         check(&filtering, "filter");
         let mut lost = at(Level::Jobs);

@@ -2,10 +2,8 @@
 
 use memtape_proto::api::{CreatedToken, Named, Token, TokenRequest, TokenRole, Tokens};
 
-use crate::client::parse;
 use crate::clock;
 use crate::globals::Globals;
-use crate::output;
 use crate::render::answers;
 
 /// `memtape token`.
@@ -65,27 +63,19 @@ pub(crate) fn run(command: &TokenCommand, globals: &Globals) -> anyhow::Result<(
     match command {
         TokenCommand::Create(args) => {
             let answer = client.post(&["tokens"], &request(args))?;
-            if globals.json {
-                return output::print_json(&answer);
-            }
-            let created: CreatedToken = parse(&answer)?;
-            eprintln!("memtape: token {} of {}, shown this once:", created.id, args.name);
-            output::print(&created.token)
+            globals.print(&answer, |created: CreatedToken| {
+                eprintln!("memtape: token {} of {}, shown this once:", created.id, args.name);
+                created.token
+            })
         }
         TokenCommand::List => {
-            let answer = client.get(&["tokens"], &[])?;
-            if globals.json {
-                return output::print_json(&answer);
-            }
-            output::print(&answers::tokens(&parse::<Tokens>(&answer)?.tokens, clock::wall_ns()))
+            let text = |of: Tokens| answers::tokens(&of.tokens, clock::wall_ns());
+            globals.print(&client.get(&["tokens"], &[])?, text)
         }
         TokenCommand::Revoke(args) => {
             let answer = client.post(&["tokens", &args.id, "revoke"], &())?;
-            if globals.json {
-                return output::print_json(&answer);
-            }
-            let Token { id, name, .. } = parse(&answer)?;
-            output::print(&format!("token {id} of {name} is revoked"))
+            globals
+                .print(&answer, |Token { id, name, .. }| format!("token {id} of {name} is revoked"))
         }
     }
 }

@@ -32,13 +32,13 @@ pub(crate) struct CaptureArgs {
 /// Requests a capture, and with `--wait` shows its result.
 /// Fails when the coordinator does not answer or refuses.
 pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
+    let client = globals.client()?;
     let job = args.job.find(&client)?;
     let before = collecting(&client, &job)?;
     let id = client.capture(&job, args.step)?;
     let is_reused = before.contains(&id);
     if !args.wait {
-        return match json {
+        return match globals.json {
             true => output::print_json(&RequestedCapture { id }),
             false => output::print(&started(&id, is_reused)),
         };
@@ -50,10 +50,7 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
         let answer = client.get(&["captures", &id], &[])?;
         let capture: Capture = parse(&answer)?;
         if capture.state != CaptureState::Collecting {
-            return match json {
-                true => output::print_json(&answer),
-                false => output::print(&answers::manifest(&capture)),
-            };
+            return globals.print(&answer, |capture| answers::manifest(&capture));
         }
         client.wait(POLL_TIME);
     }

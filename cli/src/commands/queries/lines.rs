@@ -11,7 +11,6 @@ use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Lines;
 
 use super::names::{check_rank, one_job};
-use crate::client::parse;
 use crate::globals::Globals;
 use crate::output;
 use crate::read::tape_file;
@@ -61,7 +60,7 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     let query: Vec<(&str, &str)> = rank.iter().map(|rank| ("rank", rank.as_str())).collect();
     args.watch.print(|| {
         let answer = client.get(&["jobs", &job, "lines"], &query)?;
-        Ok(if globals.json { output::json(&answer)? } else { text(&parse(&answer)?, args.rank) })
+        globals.shown(&answer, |found| text(&found, args.rank))
     })
 }
 

@@ -1,15 +1,13 @@
 //! `memtape jobs`, `ranks`, `incidents`, `captures`, `actions`: lists from the coordinator.
 
 use memtape_proto::api::{Action, Actions, Capture, Captures, Incident, Incidents, Jobs, Ranks};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::filters::{CaptureFilter, IncidentFilter, keep};
 use super::names::{OneJob, SomeJobs, check_rank};
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::clock;
 use crate::globals::Globals;
-use crate::output;
 use crate::render::{answers, ranks};
 use crate::watch::Watch;
 
@@ -67,8 +65,8 @@ pub(crate) struct ActionsArgs {
 pub(crate) fn jobs(args: &JobsArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
     args.watch.print(|| {
-        let text = |of: &Jobs| answers::jobs(&of.jobs, clock::wall_ns());
-        shown(&client.get(&["jobs"], &[])?, globals, text)
+        let text = |of: Jobs| answers::jobs(&of.jobs, clock::wall_ns());
+        globals.shown(&client.get(&["jobs"], &[])?, text)
     })
 }
 
@@ -79,7 +77,7 @@ pub(crate) fn ranks(args: &RanksArgs, globals: &Globals) -> anyhow::Result<()> {
     let job = args.job.find(&client)?;
     args.watch.print(|| {
         let answer = client.get(&["jobs", &job, "ranks"], &[])?;
-        shown(&answer, globals, |of: &Ranks| ranks::text(&of.ranks, &of.unknown))
+        globals.shown(&answer, |of: Ranks| ranks::text(&of.ranks, &of.unknown))
     })
 }
 
@@ -91,7 +89,7 @@ pub(crate) fn incidents(args: &IncidentsArgs, globals: &Globals) -> anyhow::Resu
         let now_ns = clock::wall_ns();
         let mut answer = list("incidents", job.as_deref(), &client)?;
         keep(&mut answer, "incidents", |of: &Incident| args.filter.passes(of, now_ns));
-        shown(&answer, globals, |of: &Incidents| answers::incidents(&of.incidents, now_ns))
+        globals.shown(&answer, |of: Incidents| answers::incidents(&of.incidents, now_ns))
     })
 }
 
@@ -103,7 +101,7 @@ pub(crate) fn captures(args: &CapturesArgs, globals: &Globals) -> anyhow::Result
         let now_ns = clock::wall_ns();
         let mut answer = list("captures", job.as_deref(), &client)?;
         keep(&mut answer, "captures", |of: &Capture| args.filter.passes(of, now_ns));
-        shown(&answer, globals, |of: &Captures| answers::captures(&of.captures, now_ns))
+        globals.shown(&answer, |of: Captures| answers::captures(&of.captures, now_ns))
     })
 }
 
@@ -118,7 +116,7 @@ pub(crate) fn actions(args: &ActionsArgs, globals: &Globals) -> anyhow::Result<(
             let is_of_job = job.as_ref().is_none_or(|job| of.job == *job);
             is_of_job && (args.all || !of.outcome.is_empty())
         });
-        shown(&answer, globals, |of: &Actions| answers::actions(&of.actions, now_ns))
+        globals.shown(&answer, |of: Actions| answers::actions(&of.actions, now_ns))
     })
 }
 
@@ -135,16 +133,4 @@ fn of_list(jobs: &SomeJobs, rank: Option<u32>, client: &Client) -> anyhow::Resul
 fn list(list: &str, job: Option<&str>, client: &Client) -> anyhow::Result<Value> {
     let query: Vec<(&str, &str)> = job.into_iter().map(|job| ("job", job)).collect();
     client.get(&[list], &query)
-}
-
-/// An answer as it came, or as text.
-fn shown<T: DeserializeOwned>(
-    answer: &Value,
-    globals: &Globals,
-    text: impl FnOnce(&T) -> String,
-) -> anyhow::Result<String> {
-    if globals.json {
-        return Ok(output::json(answer)?);
-    }
-    Ok(text(&parse(answer)?))
 }

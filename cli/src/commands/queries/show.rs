@@ -6,8 +6,8 @@ use anyhow::bail;
 use memtape_core::identity::ids::Kind;
 use memtape_proto::api::Incident;
 
+use crate::client::parse;
 use crate::client::unknown::of_id;
-use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
 use crate::read::one_rank;
@@ -47,13 +47,14 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
              (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
         ),
     };
-    of_known(&globals.client()?, list, id, globals.json)
+    of_known(list, id, globals)
 }
 
 /// Shows what a coordinator knows by this id.
-fn of_known(client: &Client, kind: &str, id: &str, json: bool) -> anyhow::Result<()> {
+fn of_known(kind: &str, id: &str, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
     let answer = client.get(&[kind, id], &[]);
-    let mut answer = answer.map_err(|error| of_id(error, client, kind, id))?;
+    let mut answer = answer.map_err(|error| of_id(error, &client, kind, id))?;
     // An older coordinator has no collectives.
     let collectives_of = |id: &str| {
         let path = ["captures", id, "collectives"];
@@ -61,25 +62,21 @@ fn of_known(client: &Client, kind: &str, id: &str, json: bool) -> anyhow::Result
     };
     if kind == "captures" {
         let collectives = collectives_of(id);
-        if json {
-            answer["collectives"] = collectives;
-            return output::print_json(&answer);
+        answer["collectives"] = collectives.clone();
+        return globals.print(&answer, |capture| {
+            let collectives = parse(&collectives).unwrap_or_default();
+            answers::manifest(&capture) + &collectives::of_capture(&collectives)
+        });
+    }
+    globals.print(&answer, |incident: Incident| {
+        let capture = client.capture_of(&incident);
+        let mut text = answers::incident(&incident, capture.as_ref());
+        if let Some(capture) = &capture {
+            let collectives = parse(&collectives_of(&capture.id)).unwrap_or_default();
+            text += &collectives::of_capture(&collectives);
         }
-        let text = answers::manifest(&parse(&answer)?);
-        return output::print(
-            &(text + &collectives::of_capture(&parse(&collectives).unwrap_or_default())),
-        );
-    }
-    if json {
-        return output::print_json(&answer);
-    }
-    let incident: Incident = parse(&answer)?;
-    let capture = client.capture_of(&incident);
-    let mut text = answers::incident(&incident, capture.as_ref());
-    if let Some(capture) = &capture {
-        text += &collectives::of_capture(&parse(&collectives_of(&capture.id)).unwrap_or_default());
-    }
-    output::print(&incident.clock.known().unwrap_or_default().in_words(&text))
+        incident.clock.known().unwrap_or_default().in_words(&text)
+    })
 }
 
 /// Shows the state of one rank.

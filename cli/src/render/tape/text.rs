@@ -14,7 +14,8 @@ use crate::clock::utc;
 use crate::output::clean;
 use crate::read::tape_file;
 use crate::render::exported::kind_name;
-use crate::render::units::{bytes, plural, signed_bytes, table};
+use crate::render::table::Table;
+use crate::render::units::{bytes, plural, signed_bytes};
 use crate::render::{collectives, ledger};
 
 /// Said where [`RankSnapshot::outside_missing`].
@@ -114,27 +115,12 @@ impl Summary {
         self.totals_text(totals, state.map(|(_, state)| state), text);
         let steps = self.last_steps(device);
         if !steps.is_empty() {
-            let titles = [
-                ">step",
-                ">step min",
-                ">Δ min",
-                ">peak",
-                ">end",
-                ">reserved",
-                ">blocks",
-                "ended (UTC)",
-            ];
-            let rows = steps.iter().map(|(record, change)| {
-                let mut row = step_row(record, *change);
-                row.push(utc(self.tape.wall_ns(record.end_mono_ns)));
-                row
-            });
             let up_to = match self.step() {
                 step if step < self.status.step => format!(" up to step {step}"),
                 _ => String::new(),
             };
-            let rows = indented(&table(&titles, rows.collect()));
-            let _ = write!(text, "\nLast steps{up_to}\n{rows}");
+            let rows = step_table(&steps, |record| self.tape.wall_ns(record.end_mono_ns));
+            let _ = write!(text, "\nLast steps{up_to}\n{}", indented(&rows));
         }
         let Some((present, state)) = state else { return };
         let ledger = ledger::of(present, device, totals.device_bytes, self.writer);
@@ -207,24 +193,23 @@ impl Summary {
 
     fn events_text(&self, present: &RankSnapshot, state: &DeviceSnapshot, text: &mut String) {
         let first = state.trace.len().saturating_sub(self.last);
-        let row = |event: &TraceEvent| {
-            vec![
-                event.step.to_string(),
-                kind_name(event.kind).to_string(),
-                match event.kind {
-                    // What stands there is no address.
-                    TraceKind::Oom | TraceKind::MallocFailed => "–".to_string(),
-                    _ => format!("{:#x}", event.address),
-                },
-                bytes(event.size),
-                frames(present, event.stack).into_iter().next().unwrap_or_default(),
-            ]
-        };
-        let rows: Vec<Vec<String>> = state.trace.iter().skip(first).map(row).collect();
-        if !rows.is_empty() {
-            let titles = [">after step", "event", ">address", ">size", "line"];
-            let _ = write!(text, "\nLast events\n{}", indented(&table(&titles, rows)));
+        let events = state.trace.get(first..).unwrap_or_default();
+        if events.is_empty() {
+            return;
         }
+        let address = |event: &TraceEvent| match event.kind {
+            // What stands there is no address.
+            TraceKind::Oom | TraceKind::MallocFailed => "–".to_string(),
+            _ => format!("{:#x}", event.address),
+        };
+        let line = |event: &TraceEvent| frames(present, event.stack).into_iter().next();
+        let table = Table::of(events)
+            .column(">after step", |event| event.step)
+            .column("event", |event| kind_name(event.kind))
+            .column(">address", address)
+            .column(">size", |event| bytes(event.size))
+            .column("line", |event| line(event).unwrap_or_default());
+        let _ = write!(text, "\nLast events\n{}", indented(&table.text()));
     }
 
     /// The newest request that failed for good: what was asked for, where, and what there was.
@@ -292,18 +277,25 @@ fn thrash_text(churn: &Churn) -> String {
     )
 }
 
-/// A row of the table of steps; `change` is that of the per-step minimum since the row before.
-fn step_row(record: &StepRecord, change: Option<i64>) -> Vec<String> {
-    let step = if record.first_step == record.last_step {
-        record.last_step.to_string()
-    } else {
-        format!("{}-{}", record.first_step, record.last_step)
+/// The table of steps, each with the change of its minimum since the row before.
+fn step_table(
+    steps: &[(StepRecord, Option<i64>)],
+    ended_wall_ns: impl Fn(&StepRecord) -> i64,
+) -> String {
+    let span = |record: &StepRecord| match record.first_step == record.last_step {
+        true => record.last_step.to_string(),
+        false => format!("{}-{}", record.first_step, record.last_step),
     };
-    let change = change.map_or("–".to_string(), signed_bytes);
-    let mut row = vec![step, bytes(record.floor_allocated), change];
-    row.extend([record.peak_allocated, record.end_allocated, record.end_reserved].map(bytes));
-    row.push(record.blocks.to_string());
-    row
+    Table::of(steps)
+        .column(">step", |(record, _)| span(record))
+        .column(">step min", |(record, _)| bytes(record.floor_allocated))
+        .column(">Δ min", |(_, change)| change.map_or("–".to_string(), signed_bytes))
+        .column(">peak", |(record, _)| bytes(record.peak_allocated))
+        .column(">end", |(record, _)| bytes(record.end_allocated))
+        .column(">reserved", |(record, _)| bytes(record.end_reserved))
+        .column(">blocks", |(record, _)| record.blocks)
+        .column("ended (UTC)", |(record, _)| utc(ended_wall_ns(record)))
+        .text()
 }
 
 fn indented(text: &str) -> String {
@@ -363,7 +355,10 @@ mod tests {
             floor_allocated: 512,
             ..StepRecord::default()
         };
-        assert_eq!(step_row(&record, None)[..3], ["4-9", "512 B", "–"]);
-        assert_eq!(step_row(&record, Some(2_820_669))[..3], ["4-9", "512 B", "+2.69 MiB"]);
+        let text = step_table(&[(record, None), (record, Some(2_820_669))], |_| 0);
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|row| row.split_whitespace().take(5).collect()).collect();
+        assert_eq!(rows[0], ["4-9", "512", "B", "–", "0"]);
+        assert_eq!(rows[1], ["4-9", "512", "B", "+2.69", "MiB"]);
     }
 }
