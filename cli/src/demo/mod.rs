@@ -16,6 +16,7 @@ mod allocator;
 mod answers;
 mod children;
 mod collectives;
+mod fault;
 mod folders;
 mod found;
 mod scenarios;

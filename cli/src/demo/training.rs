@@ -6,7 +6,7 @@
 //! that name this source. There is no GPU, no PyTorch and no computation. The clock keeps the ranks
 //! in the same step, and [`Collectives`] where a rank stops.
 //!
-//! What a rank does wrong is a [`Fault`] of `scenarios/`.
+//! What a rank does wrong is in `fault.rs`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::clock;
 
 use super::allocator::{Allocator, Held, Listener, OutOfMemory};
 use super::collectives::Collectives;
-use super::scenarios::{Fault, Scenario};
+use super::fault::{Fault, Faulty};
+use super::scenarios::Scenario;
 
 const MIB: u64 = 1 << 20;
 const LAYERS: usize = 12;
@@ -104,7 +105,7 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
         })
         .transpose()?;
     memtape::device_bytes(DEVICE_BYTES, device);
-    let fault = args.fault.and_then(Scenario::fault);
+    let fault = args.fault.map_or(Fault::default(), |scenario| scenario.plan().fault);
     let mut trainer =
         Trainer::new(Recorder { device }, rank, (fault, args.fault_from)).map_err(full)?;
     for step in 1..=args.steps.unwrap_or(u64::MAX) {
@@ -113,7 +114,7 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
             bail!("step {step}: {}", full(error));
         }
         if let Some(collectives) = &mut collectives {
-            if trainer.leaves_collectives_out(step) {
+            if trainer.faulty.at(step).leaves_collectives_out {
                 collectives.stop()?;
             }
             if collectives.finish_step(step)? {
@@ -138,60 +139,39 @@ fn wait_until(time_ns: u64) {
 struct Trainer<L> {
     gpu: Allocator<L>,
     noise: Noise,
-    weights: Vec<Held>,
     optimizer_state: Vec<Held>,
     gradients: Vec<Held>,
-    fault: Option<Box<dyn Fault<L>>>,
-    fault_from: u64,
+    faulty: Faulty,
 }
 
 impl<L: Listener> Trainer<L> {
-    fn new(
-        listener: L,
-        rank: u64,
-        (fault, fault_from): (Option<Box<dyn Fault<L>>>, u64),
-    ) -> Result<Self, OutOfMemory> {
-        let mut trainer = Self {
-            gpu: Allocator::new(listener, DEVICE_BYTES),
+    /// A rank with a fault from a step on.
+    fn new(listener: L, rank: u64, fault: (Fault, u64)) -> Result<Self, OutOfMemory> {
+        let mut gpu = Allocator::new(listener, DEVICE_BYTES);
+        // Nothing frees the weights.
+        for bytes in weight_sizes() {
+            with_frames(&[here!("new"), MAIN], || gpu.alloc(bytes))?;
+        }
+        Ok(Self {
+            faulty: Faulty::new(fault, &mut gpu)?,
+            gpu,
             noise: Noise::new(rank),
-            weights: Vec::new(),
             optimizer_state: Vec::new(),
             gradients: Vec::new(),
-            fault,
-            fault_from,
-        };
-        for bytes in weight_sizes() {
-            let gpu = &mut trainer.gpu;
-            trainer.weights.push(with_frames(&[here!("new"), MAIN], || gpu.alloc(bytes))?);
-        }
-        if let Some(fault) = &mut trainer.fault {
-            fault.prepare(&mut trainer.gpu)?;
-        }
-        Ok(trainer)
+        })
     }
 
     fn step(&mut self, step: u64) -> Result<(), OutOfMemory> {
-        let mut length = self.noise.near(100, LENGTH_NOISE);
-        let mut fault = self.fault.take();
-        let acting = fault.as_mut().filter(|_| step >= self.fault_from);
-        length = acting.as_ref().map_or(length, |fault| fault.length(length));
+        let longer = self.faulty.at(step).longer_percent;
+        let length = self.noise.near(100, LENGTH_NOISE) * (100 + longer) / 100;
         let activations = self.forward(length)?;
-        if let Some(fault) = acting {
-            fault.act(step, &mut self.gpu, &mut self.noise)?;
-        }
-        self.fault = fault;
+        self.faulty.act(step, &mut self.gpu, &mut self.noise)?;
         self.backward(activations, length)?;
         self.optimize()?;
         if step.is_multiple_of(EVAL_EVERY_STEPS) {
             self.evaluate()?;
         }
         Ok(())
-    }
-
-    /// True when the rank's fault keeps it from the collectives of this step.
-    fn leaves_collectives_out(&self, step: u64) -> bool {
-        let acting = self.fault.as_ref().filter(|_| step >= self.fault_from);
-        acting.is_some_and(|fault| fault.leaves_collectives_out())
     }
 
     fn alloc(&mut self, stack: &'static [FrameRef], bytes: u64) -> Result<Held, OutOfMemory> {
@@ -279,8 +259,9 @@ mod tests {
 
     /// What is allocated and reserved at the end of each step.
     fn ends(rank: u64, fault: Option<Scenario>, steps: u64) -> (Vec<[u64; 2]>, Trainer<Auditor>) {
-        let fault = (fault.and_then(Scenario::fault), FROM_STEP);
-        let mut trainer = Trainer::new(Auditor::default(), rank, fault).expect("a large device");
+        let fault = fault.map_or(Fault::default(), |scenario| scenario.plan().fault);
+        let mut trainer =
+            Trainer::new(Auditor::default(), rank, (fault, FROM_STEP)).expect("a large device");
         let mut ends = Vec::new();
         for step in 1..=steps {
             trainer.step(step).expect("a large device");

@@ -1,58 +1,14 @@
-//! What can go wrong in the demo: one file for each fault of a rank, and one row for each scenario.
+//! What can go wrong in the demo: one row for each scenario.
 //!
-//! A fault changes what the modelled rank does, and nothing else: recorder, agent, coordinator,
-//! detector and diagnosis do not know the scenario. What the demo says was found is what the
-//! coordinator's API answers.
+//! What the demo says was found is what the coordinator's API answers.
 
-mod desync;
-mod fragmentation;
-mod host;
-mod imbalance;
-mod leak;
-
-use std::fmt::Debug;
 use std::time::Duration;
 
 use memtape_core::diagnosis::Class;
 
-use super::allocator::{Allocator, Listener, OutOfMemory};
-use super::training::Noise;
+use super::fault::Fault;
 
 const MIB: u64 = 1 << 20;
-/// Bytes that the leaking rank keeps each step: they fill the device in about 80 seconds.
-const LEAK_BYTES: u64 = 5 * MIB / 2;
-/// The same where the request that fails is the point.
-const FAST_LEAK_BYTES: u64 = 8 * MIB;
-
-/// What a rank does that its peers do not.
-pub(crate) trait Fault<L: Listener>: Debug {
-    /// Called once, before step 1.
-    /// Fails when the device is full.
-    fn prepare(&mut self, _gpu: &mut Allocator<L>) -> Result<(), OutOfMemory> {
-        Ok(())
-    }
-
-    /// Length of this rank's sequences where the usual one is `length`.
-    fn length(&self, length: u64) -> u64 {
-        length
-    }
-
-    /// Called in each step while its activations are alive.
-    /// Fails when the device is full.
-    fn act(
-        &mut self,
-        _step: u64,
-        _gpu: &mut Allocator<L>,
-        _noise: &mut Noise,
-    ) -> Result<(), OutOfMemory> {
-        Ok(())
-    }
-
-    /// True when the rank does not begin the collectives of the step.
-    fn leaves_collectives_out(&self) -> bool {
-        false
-    }
-}
 
 /// What the demo shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -112,41 +68,50 @@ pub(crate) struct Plan {
     pub(crate) fills_device: bool,
     /// Fewest ranks that show it.
     pub(crate) ranks_min: u32,
-    /// What the rank does, behind `rank 2`.
+    /// What the rank does; nothing where the fault comes from outside.
+    pub(crate) fault: Fault,
+    /// The same in words, behind `rank 2`.
     pub(crate) models: &'static str,
 }
 
 impl Scenario {
     /// How it runs.
     pub(crate) fn plan(self) -> Plan {
+        let none = Fault::default();
         let usual = Plan {
             from_step: 100,
             step_time: Duration::from_millis(30),
             goal: Goal::Incident(Class::Leak),
             fills_device: false,
             ranks_min: 1,
+            fault: none,
             models: "",
         };
         match self {
             Self::Leak => Plan {
                 fills_device: true,
+                // They fill the device in about 80 seconds.
+                fault: Fault { leak_bytes: 5 * MIB / 2, ..none },
                 models: "keeps a tensor each step, about 2.7 MiB as the allocator rounds it",
                 ..usual
             },
             Self::Fragmentation => Plan {
                 goal: Goal::Incident(Class::Fragmentation),
+                fault: Fault { samples: 36, ..none },
                 models: "keeps samples in the segments of its batches: they cannot be reused",
                 ..usual
             },
             Self::Imbalance => Plan {
                 goal: Goal::Incident(Class::Imbalance),
                 ranks_min: 3,
+                fault: Fault { longer_percent: 90, ..none },
                 models: "gets sequences of 1.9 times the usual length",
                 ..usual
             },
             Self::Host => Plan {
                 goal: Goal::Incident(Class::Host),
                 from_step: 200,
+                fault: Fault { host_bytes: 512 << 10, ..none },
                 models: "keeps 0.5 MiB of this machine's memory each step, 768 MiB at most; \
                          this memory is real, and is freed when the demo ends",
                 ..usual
@@ -154,6 +119,7 @@ impl Scenario {
             Self::Oom => Plan {
                 goal: Goal::OutOfMemory(Class::Leak),
                 fills_device: true,
+                fault: Fault { leak_bytes: 8 * MIB, ..none },
                 models: "keeps a tensor of about 8 MiB each step until a request fails",
                 ..usual
             },
@@ -166,22 +132,10 @@ impl Scenario {
             Self::Desync => Plan {
                 goal: Goal::Desynchronised,
                 ranks_min: 3,
+                fault: Fault { leaves_collectives_out: true, ..none },
                 models: "leaves the collectives of its step out and stops; its peers wait for it",
                 ..usual
             },
-        }
-    }
-
-    /// What the faulty rank does; none where the fault comes from outside.
-    pub(crate) fn fault<L: Listener>(self) -> Option<Box<dyn Fault<L>>> {
-        match self {
-            Self::Leak => Some(Box::new(leak::Leak::of(LEAK_BYTES))),
-            Self::Oom => Some(Box::new(leak::Leak::of(FAST_LEAK_BYTES))),
-            Self::Fragmentation => Some(Box::<fragmentation::Fragmentation>::default()),
-            Self::Imbalance => Some(Box::new(imbalance::Imbalance)),
-            Self::Host => Some(Box::<host::Host>::default()),
-            Self::Desync => Some(Box::new(desync::Desync)),
-            Self::Killed => None,
         }
     }
 
