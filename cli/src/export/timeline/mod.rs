@@ -73,6 +73,36 @@ pub(crate) enum Fact {
     Text(String),
 }
 
+/// The name of a counter of a device; `None` where the rank has only one.
+pub(crate) fn named(what: &str, device: Option<u32>) -> String {
+    device.map_or(what.to_string(), |device| format!("{what}, device {device}"))
+}
+
+/// Allocated and reserved bytes of a device after each event that changes them. An event has its
+/// time and its changes of both; where none changes them, their `last` level is that at `end_ns`.
+pub(crate) fn counters(
+    device: Option<u32>,
+    last: [u64; 2],
+    events: &[(i64, [i64; 2])],
+    end_ns: Option<i64>,
+) -> Vec<Counter> {
+    let counter = |what: &str, last: u64, change: fn(&[i64; 2]) -> i64| {
+        let changes = events.iter().map(|(at_ns, changes)| (*at_ns, change(changes)));
+        let changes: Vec<(i64, i64)> = changes.filter(|(_, change)| *change != 0).collect();
+        let mut points = levels(last, &changes);
+        if points.is_empty() {
+            points.extend(end_ns.map(|end_ns| (end_ns, last)));
+        }
+        Counter { name: named(what, device), points }
+    };
+    let all = [
+        counter("allocated", last[0], |changes| changes[0]),
+        counter("reserved", last[1], |changes| changes[1]),
+    ];
+    let is_known = |counter: &Counter| counter.points.iter().any(|(_, bytes)| *bytes > 0);
+    all.into_iter().filter(is_known).collect()
+}
+
 /// Follows the bytes of a device through events backwards: only the last level is known.
 pub(crate) fn levels(last: u64, changes: &[(i64, i64)]) -> Vec<(i64, u64)> {
     let mut level = i64::try_from(last).unwrap_or(i64::MAX);

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::pickle::torch::{Action, Annotation, Event, Stage, TorchSnapshot};
+use memtape_core::pickle::torch::{Action, Annotation, Event, Segment, Stage, TorchSnapshot};
 
-use super::{Counter, Fact, Instant, Slice, Timeline, Track, levels};
+use super::{Counter, Fact, Instant, Slice, Timeline, Track, counters};
 
 /// Names of annotations that have a track of their own; further ones are left out.
 const TRACKS_MAX: usize = 64;
@@ -19,7 +19,7 @@ pub(crate) fn timeline(of: &TorchSnapshot, rank: u32, name: &str) -> Timeline {
         (0..).zip(of.traces.iter().map(|trace| of.events_of(trace))).collect();
     let several = with_events.iter().filter(|(_, events)| !events.is_empty()).count() > 1;
     for (device, events) in with_events {
-        timeline.counters.extend(counters(of, device, events, several));
+        timeline.counters.extend(counters_of(of, device, events, several));
         timeline.events.extend(events.iter().filter_map(|event| instant(device, event)));
     }
     timeline.events.sort_by_key(|event| event.at_ns);
@@ -27,59 +27,33 @@ pub(crate) fn timeline(of: &TorchSnapshot, rank: u32, name: &str) -> Timeline {
     timeline
 }
 
-fn counters(of: &TorchSnapshot, device: u32, events: &[Event], several: bool) -> Vec<Counter> {
+fn counters_of(of: &TorchSnapshot, device: u32, events: &[Event], several: bool) -> Vec<Counter> {
     let segments = of.segments.iter().filter(|segment| segment.device.unwrap_or(0) == device);
-    let sum = |of: fn(&memtape_core::pickle::torch::Segment) -> Option<u64>| {
+    let sum = |of: fn(&Segment) -> Option<u64>| {
         segments.clone().filter_map(of).fold(0, u64::saturating_add)
     };
-    let counter = |what: &str, last: u64, change: fn(&Event) -> i64| {
-        let all = events.iter().filter_map(|event| Some((wall_ns(event)?, change(event))));
-        let changes: Vec<(i64, i64)> = all.filter(|(_, change)| *change != 0).collect();
-        let name = if several { format!("{what}, device {device}") } else { what.to_string() };
-        Counter { name, points: levels(last, &changes) }
-    };
-    let all = [
-        counter("allocated", sum(|segment| segment.allocated_bytes), allocated_change),
-        counter("reserved", sum(|segment| segment.total_bytes), reserved_change),
-    ];
-    all.into_iter().filter(|counter| !counter.points.is_empty()).collect()
+    let last = [sum(|segment| segment.allocated_bytes), sum(|segment| segment.total_bytes)];
+    let events = events.iter().filter_map(|event| Some((wall_ns(event)?, changes(event))));
+    counters(several.then_some(device), last, &events.collect::<Vec<_>>(), None)
 }
 
 fn wall_ns(event: &Event) -> Option<i64> {
     event.time_us().map(|us| us.saturating_mul(1000))
 }
 
-fn size(event: &Event) -> i64 {
-    i64::try_from(event.bytes().unwrap_or(0)).unwrap_or(i64::MAX)
-}
-
-fn allocated_change(event: &Event) -> i64 {
+/// What an event changes of the allocated and the reserved bytes.
+fn changes(event: &Event) -> [i64; 2] {
+    let size = i64::try_from(event.bytes().unwrap_or(0)).unwrap_or(i64::MAX);
     match event.action {
-        Action::Alloc => size(event),
-        Action::FreeRequested => -size(event),
+        Action::Alloc => [size, 0],
+        Action::FreeRequested => [-size, 0],
+        Action::SegmentAlloc | Action::SegmentMap => [0, size],
+        Action::SegmentFree | Action::SegmentUnmap => [0, -size],
         Action::FreeCompleted
-        | Action::SegmentAlloc
-        | Action::SegmentFree
-        | Action::SegmentMap
-        | Action::SegmentUnmap
         | Action::Snapshot
         | Action::Oom
         | Action::Annotate
-        | Action::Unknown => 0,
-    }
-}
-
-fn reserved_change(event: &Event) -> i64 {
-    match event.action {
-        Action::SegmentAlloc | Action::SegmentMap => size(event),
-        Action::SegmentFree | Action::SegmentUnmap => -size(event),
-        Action::Alloc
-        | Action::FreeRequested
-        | Action::FreeCompleted
-        | Action::Snapshot
-        | Action::Oom
-        | Action::Annotate
-        | Action::Unknown => 0,
+        | Action::Unknown => [0, 0],
     }
 }
 

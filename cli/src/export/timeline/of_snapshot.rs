@@ -8,7 +8,7 @@ use memtape_core::snapshot::{
     CollectiveGroup, DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind,
 };
 
-use super::{Counter, Fact, Instant, Slice, Timeline, Track, levels, slices};
+use super::{Fact, Instant, Slice, Timeline, Track, counters, slices};
 
 /// The past of a rank of a capture.
 pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
@@ -34,8 +34,11 @@ pub(super) fn with_clock(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Ti
         ..Timeline::default()
     };
     for device in &of.devices {
-        let several = of.devices.len() > 1;
-        timeline.counters.extend(counters(device, several, wall_ns, of.wall_ns));
+        let number = (of.devices.len() > 1).then_some(device.device.into());
+        let last = [device.allocated, device.reserved];
+        let events = device.trace.iter().map(|event| (wall_ns(event.mono_ns), changes(event)));
+        let events: Vec<(i64, [i64; 2])> = events.collect();
+        timeline.counters.extend(counters(number, last, &events, Some(of.wall_ns)));
         let events = device.trace.iter().filter_map(|event| instant(device, event, wall_ns));
         timeline.events.extend(events);
     }
@@ -48,64 +51,19 @@ pub(super) fn with_clock(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Ti
     timeline
 }
 
-/// Allocated and reserved bytes after each event that changes them; where none does, the level at
-/// the end.
-fn counters(
-    device: &DeviceSnapshot,
-    several: bool,
-    wall_ns: &impl Fn(u64) -> i64,
-    end_ns: i64,
-) -> Vec<Counter> {
-    let changes = |change: fn(&TraceEvent) -> i64| -> Vec<(i64, i64)> {
-        let all = device.trace.iter().map(|event| (wall_ns(event.mono_ns), change(event)));
-        all.filter(|(_, change)| *change != 0).collect()
-    };
-    let name = |what: &str| match several {
-        true => format!("{what}, device {}", device.device),
-        false => what.to_string(),
-    };
-    let counter = |what: &str, last: u64, change: fn(&TraceEvent) -> i64| {
-        let points = levels(last, &changes(change));
-        let points = if points.is_empty() { vec![(end_ns, last)] } else { points };
-        Counter { name: name(what), points }
-    };
-    let known = |counter: &Counter| counter.points.iter().any(|(_, bytes)| *bytes > 0);
-    let all = [
-        counter("allocated", device.allocated, allocated_change),
-        counter("reserved", device.reserved, reserved_change),
-    ];
-    all.into_iter().filter(known).collect()
-}
-
-fn allocated_change(event: &TraceEvent) -> i64 {
+/// What an event changes of the allocated and the reserved bytes.
+fn changes(event: &TraceEvent) -> [i64; 2] {
     let size = i64::try_from(event.size).unwrap_or(i64::MAX);
     match event.kind {
-        TraceKind::Alloc => size,
+        TraceKind::Alloc => [size, 0],
         // What is pending free is no longer handed out.
-        TraceKind::Free | TraceKind::FreeDeferred => -size,
+        TraceKind::Free | TraceKind::FreeDeferred => [-size, 0],
+        TraceKind::SegmentAlloc | TraceKind::SegmentMap => [0, size],
+        TraceKind::SegmentFree | TraceKind::SegmentUnmap => [0, -size],
         TraceKind::FreeCompleted
         | TraceKind::Oom
-        | TraceKind::SegmentAlloc
-        | TraceKind::SegmentFree
-        | TraceKind::SegmentMap
-        | TraceKind::SegmentUnmap
         | TraceKind::MallocFailed
-        | TraceKind::Snapshot => 0,
-    }
-}
-
-fn reserved_change(event: &TraceEvent) -> i64 {
-    let size = i64::try_from(event.size).unwrap_or(i64::MAX);
-    match event.kind {
-        TraceKind::SegmentAlloc | TraceKind::SegmentMap => size,
-        TraceKind::SegmentFree | TraceKind::SegmentUnmap => -size,
-        TraceKind::Alloc
-        | TraceKind::Free
-        | TraceKind::FreeDeferred
-        | TraceKind::FreeCompleted
-        | TraceKind::Oom
-        | TraceKind::MallocFailed
-        | TraceKind::Snapshot => 0,
+        | TraceKind::Snapshot => [0, 0],
     }
 }
 

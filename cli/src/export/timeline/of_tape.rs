@@ -6,7 +6,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::tape::read::{Source, StepRecord, Tape};
 
-use super::{Counter, Fact, Instant, Timeline, Track, of_snapshot, slices};
+use super::{Counter, Fact, Instant, Timeline, Track, named, of_snapshot, slices};
 
 /// Marks of a program that are shown, the newest.
 const MARKS_DRAWN_MAX: usize = 4096;
@@ -15,13 +15,10 @@ const MARKS_DRAWN_MAX: usize = 4096;
 pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeline {
     let wall_ns = |mono_ns: u64| tape.wall_ns(mono_ns);
     let mut timeline = of_snapshot::with_clock(state, &wall_ns);
-    let several = state.devices.len() > 1;
     for device in &state.devices {
+        let number = (state.devices.len() > 1).then_some(device.device.into());
         let records = tape.steps_after(device.device, 0).records;
-        let name = |what: &str| match several {
-            true => format!("{what}, device {}", device.device),
-            false => what.to_string(),
-        };
+        let name = |what: &str| named(what, number);
         let before = |of: fn(&StepRecord) -> u64| -> Vec<(i64, u64)> {
             records.iter().map(|record| (wall_ns(record.end_mono_ns), of(record))).collect()
         };
