@@ -214,8 +214,8 @@ impl View<'_> {
         frame.render_widget(Paragraph::new(wrapped(frames, text)), text);
     }
 
-    /// The columns with these titles; terminals that are wide show the second ones, too. Numbers are
-    /// never cut, and texts where there is no room.
+    /// The columns with these titles; terminals that are wide show the second ones, too. Numbers
+    /// are never cut, and texts where there is no room.
     fn table<T>(
         &self,
         frame: &mut Frame<'_>,
