@@ -24,9 +24,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".memtape.v1.UploadChunk.data")
         .compile_fds(descriptors)?;
-    // Messages of Ray: Memtape is their client, and decodes them within one limit.
-    let descriptors = protox::compile(["ray/gcs.proto", "ray/autoscaler.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
     // A health check of NVRx: Memtape is its server.
     let descriptors = protox::compile(["nvhcd/health_check.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;

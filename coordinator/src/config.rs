@@ -181,7 +181,8 @@ impl Config {
             ),
             (
                 keeps_out && node_targets.is_empty(),
-                "nodes are to be kept out, but none of Slurm, Kubernetes and Ray is configured",
+                "nodes are to be kept out, but neither Slurm nor Kubernetes nor a command \
+                 (--keep-out-command) is configured",
             ),
             (
                 self.restart.signal.is_some() && !targets.is_empty(),
@@ -202,7 +203,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::restart::ray::RayCluster;
     use crate::restart::webhook::Webhook;
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
         check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
         check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
-        check(|config| config.restart.policy.keep_out = Mode::Act, &["none of Slurm"]);
+        check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });
@@ -232,11 +232,10 @@ mod tests {
         );
         check(
             |config| {
-                let address = "head".to_string();
-                config.restart.ray = Some(RayCluster { address, token: None });
+                config.restart.keep_out_command = vec!["true".to_string()];
                 config.restart.policy.keep_out = Mode::Act;
             },
-            &["the address of Ray must be HOST:PORT"],
+            &[],
         );
     }
 }

@@ -44,7 +44,6 @@ pub mod testing {
 pub use config::Config;
 pub use http::page::{PAGE_STYLE, page_script};
 pub use restart::RestartConfig;
-pub use restart::ray::RayCluster;
 pub use restart::webhook::Webhook;
 pub use run::run;
 pub use store::backup::container::{BackupContents, BackupHeader, BackupReader};

@@ -26,15 +26,3 @@ pub mod v1 {
 pub mod nvhcd {
     tonic::include_proto!("nvhcd");
 }
-
-/// What Memtape asks of a Ray cluster, as generated from `proto/ray/`. The services are there too,
-/// for a stand-in in tests.
-#[allow(missing_docs)]
-pub mod ray {
-    tonic::include_proto!("ray.rpc");
-
-    /// The part that takes nodes away.
-    pub mod autoscaler {
-        tonic::include_proto!("ray.rpc.autoscaler");
-    }
-}

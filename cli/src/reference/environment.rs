@@ -65,8 +65,9 @@ pub(super) fn page(commands: &Command) -> String {
     for (name, (option, meaning)) in options {
         writeln!(page, "| `{name}` | {option} | {meaning} |").expect("a string grows");
     }
-    page += "\n## Restart commands\n\nThe program of `memtape coordinator --restart-command` is \
-             started with these.\n\n";
+    page += "\n## Commands\n\nThe programs of `memtape coordinator --restart-command` and \
+             `--keep-out-command` are started with these; those of a job are empty for the \
+             second.\n\n";
     for name in OF_RESTARTS {
         writeln!(page, "- `{name}`").expect("a string grows");
     }

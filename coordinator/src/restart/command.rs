@@ -1,8 +1,8 @@
 //! A command on this machine. It gets the facts in its environment, and of this process's own
 //! variables only those that are named: the others may be secrets. `child.rs` bounds its time and
 //! its output. No shell is started here: the command line passes `sh -c` and the operator's text.
-//! A command that ends with another status than 0 has restarted nothing; one that is killed may
-//! have.
+//! A command that ends with another status than 0 has done nothing; one that is killed may have
+//! restarted the job, or kept the node out.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -110,7 +110,8 @@ mod tests {
         let words: Vec<String> = command.iter().map(ToString::to_string).collect();
         let passed = ["CARGO_PKG_NAME".to_string()];
         let command = Command::new(&words, &passed, Duration::from_secs(seconds)).unwrap();
-        let order = Order { job: "j'$(x)".to_string(), rank: 3, ..Order::default() };
+        let (job, node) = ("j'$(x)".to_string(), "gpu-1".to_string());
+        let order = Order { job, node, rank: 3, ..Order::default() };
         command.run(&order).await
     }
 
@@ -135,7 +136,8 @@ mod tests {
     #[tokio::test]
     async fn commands_are_run_with_the_facts_and_a_limit() {
         check(&["true"], 5, done()).await;
-        let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3";
+        let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3 \
+                     && test $MEMTAPE_NODE = gpu-1";
         check(&["sh", "-c", facts], 5, done()).await;
         check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, refused("no quota")).await;
         let says_secret = "echo cannot log in with --token=hush >&2; exit 3";

@@ -1,7 +1,8 @@
 //! The reason that a drained node keeps: the id of the decision, and why it was made.
 //!
-//! Slurm and Ray keep it with the node. A coordinator that was restarted finds its decision by it.
-//! Reasons that others give have no decision.
+//! Slurm keeps it with the node, and so does Ray (`deploy/ray/drain_node.py` writes the same). A
+//! coordinator that was restarted finds its decision by it. Reasons that others give have no
+//! decision.
 
 use memtape_core::identity::ids::Kind;
 

@@ -16,7 +16,6 @@ use memtape_proto::api::ActionKind;
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
 use crate::restart::kubernetes::nodes::Taint;
-use crate::restart::ray::RayCluster;
 use crate::restart::slurm::Slurm;
 use crate::restart::slurm::nodes::Drain;
 use crate::restart::target::Target;
@@ -26,7 +25,6 @@ mod child;
 mod command;
 mod drain_reason;
 mod kubernetes;
-pub(crate) mod ray;
 mod slurm;
 pub(crate) mod target;
 pub(crate) mod webhook;
@@ -43,7 +41,7 @@ pub struct RestartConfig {
     /// `MEMTAPE_POD_UID`, `MEMTAPE_INCIDENT`, `MEMTAPE_CLASS` and `MEMTAPE_WHY`; of this process's
     /// own, `PATH`, `HOME`, `USER`, `LANG`, `LC_ALL` and `TZ`. Default: none.
     pub command: Vec<String>,
-    /// Environment variables of this process that the command gets, too. Default: none.
+    /// Environment variables of this process that both commands get, too. Default: none.
     pub command_env: Vec<String>,
     /// Where to post the request. Default: none.
     pub webhook: Option<Webhook>,
@@ -52,12 +50,13 @@ pub struct RestartConfig {
     /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
     /// `KUBECONFIG` or of this pod's service account. Default: false.
     pub kubernetes: bool,
-    /// The Ray cluster that drains nodes; it restarts no job. Default: none.
-    pub ray: Option<RayCluster>,
+    /// Program and arguments of the command that keeps a node out, with the same variables; those
+    /// of a job are empty. It restarts no job. Default: none.
+    pub keep_out_command: Vec<String>,
     /// The signal that every rank gets, through its agent, if its job offers that. Default: none.
     pub signal: Option<Signal>,
-    /// Time for the command, for each program of Slurm, for each request to Kubernetes or Ray, and
-    /// for each try of the webhook. Default: 30 s.
+    /// Time for a command, for each program of Slurm, for each request to Kubernetes, and for each
+    /// try of the webhook. Default: 30 s.
     pub timeout: Duration,
 }
 
@@ -74,7 +73,7 @@ impl Default for RestartConfig {
             webhook: None,
             slurm: false,
             kubernetes: false,
-            ray: None,
+            keep_out_command: Vec::new(),
             signal: None,
             timeout: Duration::from_secs(30),
         }
@@ -85,11 +84,11 @@ impl RestartConfig {
     /// The configured targets.
     pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
         // Without `..`: a setting that makes no target does not compile. Signals go through the
-        // agents; Ray keeps nodes out alone.
+        // agents.
         let Self {
             policy: _,
             signal: _,
-            ray: _,
+            keep_out_command: _,
             command,
             command_env,
             webhook,
@@ -108,9 +107,8 @@ impl RestartConfig {
     pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
         let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
         let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
-        let ray = self.ray.clone();
-        let ray = ray.map(|cluster| shared(ray::Drain { cluster, timeout: self.timeout }));
-        [slurm, kubernetes, ray].into_iter().flatten().collect()
+        let command = Command::new(&self.keep_out_command, &self.command_env, self.timeout);
+        [slurm, kubernetes, command.map(shared)].into_iter().flatten().collect()
     }
 
     /// The names of all targets, of jobs and of nodes.

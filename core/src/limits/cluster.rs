@@ -247,10 +247,6 @@ limits! {
         "An answer of the API server of Kubernetes",
         "it is not read, and nothing is restarted",
         "the list of actions";
-    RAY_ANSWER_BYTES_MAX: usize = 16 << 20, Bytes, "coordinator",
-        "An answer of a Ray cluster, with its nodes; it remembers 1,000 that have ended",
-        "it is not read, and no node is drained",
-        "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Restart decisions that are remembered",
         "the oldest is forgotten",

@@ -68,8 +68,6 @@ pub enum ActionKind {
     Slurm,
     /// By Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
     Kubernetes,
-    /// By Ray, which drains the node.
-    Ray,
     /// By a signal to every rank.
     Signal,
     /// Inside the ranks: no restart.

@@ -16,6 +16,9 @@ mod healed;
 // NVRx' own client refuses a node whose GPU memory was not given back.
 mod nvrx;
 
+// Idle nodes of Ray are drained, and no others.
+mod ray;
+
 // Remedies inside the ranks of running jobs, and their proofs.
 mod remedied;
 

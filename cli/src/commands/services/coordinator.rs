@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
-use memtape_coordinator::{Config, RayCluster, RestartConfig, Webhook};
+use memtape_coordinator::{Config, RestartConfig, Webhook};
 use memtape_core::action::remedy::Signal;
 use memtape_core::capture;
 use memtape_core::policy::budgets::{Budget, Limits};
@@ -101,8 +101,8 @@ pub(crate) struct CoordinatorArgs {
     /// run again later.
     #[arg(long, value_name = "CMD", env = "MEMTAPE_RESTART_COMMAND")]
     pub(crate) restart_command: Option<String>,
-    /// Environment variables that the restart command gets beside PATH, HOME, USER, LANG, LC_ALL
-    /// and TZ [default: none].
+    /// Environment variables that the commands to restart a job and to keep a node out get beside
+    /// PATH, HOME, USER, LANG, LC_ALL and TZ [default: none].
     #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_RESTART_ENV")]
     pub(crate) restart_env: Vec<String>,
     /// URL that gets a POST to restart a job [default: none]. The request is signed if there is a
@@ -127,14 +127,11 @@ pub(crate) struct CoordinatorArgs {
     /// pod, if a controller replaces it.
     #[arg(long, env = "MEMTAPE_RESTART_KUBERNETES", value_parser = FalseyValueParser::new())]
     pub(crate) restart_kubernetes: bool,
-    /// Ray cluster that drains nodes whose GPU memory was not given back, as the policy file says:
-    /// host and port of its GCS, such as head:6379 [default: none]. It restarts no job.
-    #[arg(long, value_name = "ADDR", env = "MEMTAPE_KEEP_OUT_RAY")]
-    pub(crate) keep_out_ray: Option<String>,
-    /// File with the token of that cluster, where it wants one (RAY_AUTH_MODE=token). It is sent
-    /// without TLS.
-    #[arg(long, value_name = "FILE", requires = "keep_out_ray")]
-    pub(crate) keep_out_ray_token_file: Option<PathBuf>,
+    /// Command that keeps a node out whose GPU memory was not given back, as the policy file says,
+    /// run by sh -c with MEMTAPE_NODE, MEMTAPE_ACTION and MEMTAPE_WHY set [default: none]. When it
+    /// ends with another status than 0, nothing was done. `deploy/ray` has one for Ray.
+    #[arg(long, value_name = "CMD", env = "MEMTAPE_KEEP_OUT_COMMAND")]
+    pub(crate) keep_out_command: Option<String>,
     /// Least time between two restarts of one job [default: 30m].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) restart_cooldown: Option<Duration>,
@@ -288,7 +285,6 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
     let secret = secret.or_else(|| of_option(&args.restart_webhook_secret));
     let url = in_file(&args.restart_webhook_file)?;
     let url = url.or_else(|| of_option(&args.restart_webhook));
-    let token = in_file(&args.keep_out_ray_token_file)?;
     Ok(RestartConfig {
         policy,
         command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
@@ -296,7 +292,7 @@ fn restart(args: &CoordinatorArgs, default: RestartConfig) -> anyhow::Result<Res
         webhook: url.map(|url| Webhook { url, secret }),
         slurm: args.restart_slurm,
         kubernetes: args.restart_kubernetes,
-        ray: args.keep_out_ray.clone().map(|address| RayCluster { address, token }),
+        keep_out_command: args.keep_out_command.as_ref().map(shell).unwrap_or_default(),
         signal: args.restart_signal.map(Signal::from),
         timeout: default.timeout,
     })
@@ -319,11 +315,7 @@ fn budgets(args: &CoordinatorArgs, default: Limits) -> Limits {
 /// What is said at the start about secrets that other users can read: in files, and in a URL on the
 /// command line.
 fn warnings(args: &CoordinatorArgs, mut words: impl Iterator<Item = String>) -> Vec<String> {
-    let files = [
-        &args.restart_webhook_file,
-        &args.restart_webhook_secret_file,
-        &args.keep_out_ray_token_file,
-    ];
+    let files = [&args.restart_webhook_file, &args.restart_webhook_secret_file];
     let files = files.into_iter().flatten().filter_map(|file| secret_file::warning(file));
     let url = args.restart_webhook.as_ref().map(|Hidden(url)| url).filter(|url| {
         let may_hold_secret = url.contains(['?', '@']);
@@ -407,11 +399,9 @@ mod tests {
             parsed("memtape coordinator --restart act --restart-slurm --restart-kubernetes");
         assert!(slurm.restart.slurm && slurm.restart.kubernetes);
         assert_eq!(slurm.mistakes(), Vec::<String>::new());
-        let ray = parsed("memtape coordinator --keep-out-ray head:6379").restart.ray;
-        assert_eq!(ray, Some(RayCluster { address: "head:6379".to_string(), token: None }));
-        // Ray restarts no job.
-        let only_ray = parsed("memtape coordinator --restart act --keep-out-ray head:6379");
-        assert_eq!(only_ray.mistakes().len(), 1, "{:?}", only_ray.mistakes());
+        let keeps_out = parsed("memtape coordinator --restart act --keep-out-command drain");
+        assert_eq!(keeps_out.restart.keep_out_command, ["sh", "-c", "drain"]);
+        assert_eq!(keeps_out.mistakes().len(), 1, "it restarts no job: {:?}", keeps_out.mistakes());
         let without_hook = parsed("memtape coordinator --restart act").mistakes();
         assert_eq!(without_hook.len(), 1, "{without_hook:?}");
     }

@@ -185,7 +185,6 @@ impl Actions {
             | ActionKind::Webhook
             | ActionKind::Slurm
             | ActionKind::Kubernetes
-            | ActionKind::Ray
             | ActionKind::None => self.target(record).map(Way::Target),
         }
     }
