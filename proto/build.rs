@@ -2,7 +2,6 @@
 //!
 //! Beside the types and the service of gRPC it writes `shapes.rs`, which says what decoding each
 //! message allocates (`src/decoding/`), and a service whose messages are decoded by its handlers.
-//! NVRx' health check is compiled as it is: its requests have a small bound.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,9 +23,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".memtape.v1.UploadChunk.data")
         .compile_fds(descriptors)?;
-    // A health check of NVRx: Memtape is its server.
-    let descriptors = protox::compile(["nvhcd/health_check.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -19,8 +19,6 @@ use memtape_core::sharing::Amounts;
 use crate::capture::agent_initiated::AgentInitiated;
 use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
-use crate::checks::gpu_memory::{GpuMemory, Question};
-use crate::checks::service::Counts;
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::health::Health;
 use crate::link::deliveries::Deliveries;
@@ -29,6 +27,7 @@ use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, Ownership, RankReport, RankUp};
 use crate::node::clock::Now;
+use crate::node::gpu_memory::GpuMemory;
 use crate::node::machine::Node;
 use crate::node::py_spy::Sampling;
 use crate::remedies::Remedies;
@@ -58,14 +57,6 @@ pub(crate) enum Event {
     Counted(TapeKey, CountResult),
     /// A try at sending a snapshot came to its end.
     Uploaded(WorkId, Result<(), UploadError>),
-    /// A launcher asks whether this node is healthy.
-    HealthAsked(Question),
-}
-
-impl From<Question> for Event {
-    fn from(question: Question) -> Self {
-        Self::HealthAsked(question)
-    }
 }
 
 impl From<StreamEvent> for Event {
@@ -158,7 +149,7 @@ impl Agent {
     /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let captures = self.captures.next_ns().into_iter().chain(self.next_own_capture_ns());
-        captures.chain(self.next_check_ns()).min()
+        captures.min()
     }
 
     /// How it is doing, at a look.
@@ -166,7 +157,7 @@ impl Agent {
         let spool = self.spool.as_ref();
         Health {
             store_changes: self.store_changes,
-            checks: Counts::default(),
+            gpu_memory: self.gpu_memory.clone(),
             looked_ns: now.mono_ns,
             report_interval: self.report_interval,
             is_connected: self.session.is_some(),
@@ -223,7 +214,6 @@ impl Agent {
                 self.log_spool_state();
             }
             Event::Timeout => {
-                self.check_gpus(now);
                 self.captures.pass_time(now.mono_ns);
                 self.take_due_captures(now);
                 self.upload_capture(now);
@@ -251,7 +241,6 @@ impl Agent {
                 }
                 self.send_answers();
             }
-            Event::HealthAsked(question) => self.gpu_memory.ask(now.mono_ns, question),
         }
     }
 

@@ -22,11 +22,9 @@ pub struct Config {
     /// Folder with this agent's certificate and key, and the authorities of the coordinator's
     /// certificate; read again when it changes. Default: none, for a coordinator without TLS.
     pub tls_dir: Option<PathBuf>,
-    /// Address that answers `/healthz`, `/readyz` and `/metrics`, with counts alone. Default: none.
+    /// Address that answers `/healthz`, `/readyz` and `/metrics`, with counts alone, and
+    /// `/node-check`: is GPU memory not given back? Default: none.
     pub health_listen: Option<SocketAddr>,
-    /// Path of a Unix socket that answers the health check of NVRx' `ft_launcher`: is GPU memory
-    /// not given back? Each user of the node may ask. Default: none.
-    pub health_socket: Option<PathBuf>,
     /// TapeFolders searched for tapes (`*.tape`, not below). They need not exist yet. Default:
     /// `$MEMTAPE_DIR`, or else `/dev/shm/memtape`.
     pub tape_dirs: Vec<PathBuf>,
@@ -106,7 +104,6 @@ impl Default for Config {
             coordinator: "http://127.0.0.1:7771".to_string(),
             tls_dir: None,
             health_listen: None,
-            health_socket: None,
             tape_dirs: vec![tape_dir.unwrap_or_else(|| TAPE_DIR_DEFAULT.into()).into()],
             report_interval: Duration::from_secs(1),
             dead_tape_bytes_max: 8 << 30,
@@ -149,10 +146,6 @@ impl Config {
             (
                 self.tape_dirs.iter().any(|path| path.is_file()),
                 "tape_dirs has a file: name the folder that tapes are in",
-            ),
-            (
-                self.health_socket.as_ref().is_some_and(|path| !path.is_absolute()),
-                "health_socket is no absolute path: name it as /run/memtape-agent/health.sock",
             ),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (
@@ -206,7 +199,6 @@ mod tests {
         check(|config| config.coordinator = "https://c:7771".into(), &["certificate"]);
         check(|config| config.tls_dir = Some("/etc/memtape/tls".into()), &["https://"]);
         check(|config| config.report_interval = Duration::ZERO, &["report_interval"]);
-        check(|config| config.health_socket = Some("health.sock".into()), &["health_socket"]);
         check(|config| config.py_spy = Some("/absent/py-spy".into()), &["py_spy"]);
         let small = |config: &mut Config| config.spool_bytes_max = 1 << 10;
         check(

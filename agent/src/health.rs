@@ -1,27 +1,32 @@
-//! What an agent says of itself: `/healthz`, `/readyz` and `/metrics`, on a port of its own.
+//! What an agent says of itself, `/healthz`, `/readyz` and `/metrics`, and of the GPUs of its node,
+//! `/node-check`, on a port of its own.
 //!
-//! The loop publishes its state after each look at the tapes; nothing here waits for it. The
-//! answers hold counts alone, no names: those who reach the port learn nothing about jobs.
+//! The loop publishes its state after each scan of the tapes; nothing here waits for it. The
+//! answers hold counts, and UUIDs and bytes of GPUs, no names: those who reach the port learn
+//! nothing about jobs. A check takes seconds, and is asked for again with the time of its first
+//! question: the port keeps nothing of it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
+use memtape_core::policy::node_check::Verdict;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::checks::service::Counts;
 use crate::node::clock;
+use crate::node::gpu_memory::GpuMemory;
 use crate::spool::Dropped;
 use crate::tapes::known::Refused;
 
@@ -41,7 +46,7 @@ const MISSED_MAX: u32 = 10;
 const ACK_WAIT: Duration = Duration::from_secs(ACK_WAIT_SECONDS_MAX);
 
 /// The state of an agent at its last look.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
     /// When, on the monotonic clock; 0 before the first.
     pub(crate) looked_ns: u64,
@@ -55,8 +60,8 @@ pub(crate) struct Health {
     pub(crate) refused: Refused,
     /// None without a spool.
     pub(crate) spool: Option<(u64, Dropped)>,
-    /// Health checks of the node, by NVRx.
-    pub(crate) checks: Counts,
+    /// What the GPUs of the node hold.
+    pub(crate) gpu_memory: GpuMemory,
 }
 
 /// Why an agent cannot do its work.
@@ -88,7 +93,7 @@ impl Health {
     }
 
     /// In the OpenMetrics text format.
-    fn metrics(&self) -> String {
+    fn metrics(&self, answered: Answered) -> String {
         let Refused { copies, wrong_holder, other_boot, no_room } = self.refused;
         let (spool_bytes, dropped) = self.spool.unwrap_or_default();
         let mut text = String::new();
@@ -124,7 +129,7 @@ impl Health {
         ];
         let help = "What the full spool had to drop";
         family("memtape_agent_spool_dropped", "counter", help, &dropped);
-        let Counts { healthy, failed, unknown, connections, late, requests } = self.checks;
+        let Answered { healthy, failed, unknown } = answered;
         let checks = [
             ("{verdict=\"healthy\"}", healthy),
             ("{verdict=\"failed\"}", failed),
@@ -132,29 +137,48 @@ impl Health {
         ];
         let help = "Health checks of the node that were answered";
         family("memtape_agent_health_checks", "counter", help, &checks);
-        let refused = [
-            ("{reason=\"connections\"}", connections),
-            ("{reason=\"late\"}", late),
-            ("{reason=\"request\"}", requests),
-        ];
-        let help = "Connections for health checks that were closed, and requests that were refused";
-        family("memtape_agent_health_refused", "counter", help, &refused);
         text + "# EOF\n"
     }
 }
 
 /// The state as the loop last published it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Published(Arc<Mutex<Health>>);
+pub(crate) struct Published(Arc<Mutex<(Health, Answered)>>);
+
+/// Health checks of the node that had a verdict.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answered {
+    healthy: u64,
+    failed: u64,
+    unknown: u64,
+}
 
 impl Published {
     /// Publishes a state.
     pub(crate) fn set(&self, health: Health) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        self.lock().0 = health;
     }
 
-    fn get(&self) -> Health {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, (Health, Answered)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a check that was first asked for at this time, as JSON; the verdict is null
+    /// while there is more to wait for.
+    fn check(&self, asked_ns: u64, now_ns: u64) -> String {
+        let mut published = self.lock();
+        let (health, answered) = &mut *published;
+        let (verdict, details) = health.gpu_memory.answer(asked_ns, now_ns);
+        let verdict = verdict.map(|verdict| {
+            let (word, count) = match verdict {
+                Verdict::Healthy => ("healthy", &mut answered.healthy),
+                Verdict::Failed => ("failed", &mut answered.failed),
+                Verdict::Unknown => ("unknown", &mut answered.unknown),
+            };
+            *count += 1;
+            word
+        });
+        json!({ "asked_ns": asked_ns, "verdict": verdict, "details": details }).to_string()
     }
 }
 
@@ -182,7 +206,7 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
         let published = published.clone();
         let connection = tokio::spawn(async move {
             let answer = service_fn(|request| {
-                let answer = answer(&request, &published.get(), clock::now().mono_ns);
+                let answer = answer(&request, &published, clock::now().mono_ns);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
@@ -198,29 +222,38 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
 
 fn answer(
     request: &Request<Incoming>,
-    health: &Health,
+    published: &Published,
     now_ns: u64,
 ) -> Response<http_body_util::Full<Bytes>> {
-    let (status, kind, text) = said(request.uri().path(), health, now_ns);
+    let (status, kind, text) = page(request.uri(), published, now_ns);
     let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
 }
 
-fn said(path: &str, health: &Health, now_ns: u64) -> (StatusCode, &'static str, String) {
+fn page(uri: &Uri, published: &Published, now_ns: u64) -> (StatusCode, &'static str, String) {
     const PLAIN: &str = "text/plain; charset=utf-8";
-    match path {
+    match uri.path() {
         "/healthz" => (StatusCode::OK, PLAIN, "ok\n".to_string()),
-        "/readyz" => match health.unready(now_ns) {
+        "/readyz" => match published.lock().0.unready(now_ns) {
             None => (StatusCode::OK, PLAIN, "ready\n".to_string()),
             Some(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
         },
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (StatusCode::OK, kind, health.metrics())
+            let (health, answered) = &*published.lock();
+            (StatusCode::OK, kind, health.metrics(*answered))
         }
-        _ => (StatusCode::NOT_FOUND, PLAIN, "see /healthz, /readyz and /metrics\n".to_string()),
+        "/node-check" => {
+            let asked = uri.query().and_then(|query| query.strip_prefix("asked_ns=")?.parse().ok());
+            (StatusCode::OK, "application/json", published.check(asked.unwrap_or(now_ns), now_ns))
+        }
+        _ => (
+            StatusCode::NOT_FOUND,
+            PLAIN,
+            "see /healthz, /readyz, /metrics and /node-check\n".to_string(),
+        ),
     }
 }
 
@@ -243,7 +276,7 @@ mod tests {
             tapes: 8,
             refused: Refused { copies: 3, ..Refused::default() },
             spool: Some((4096, Dropped::default())),
-            checks: Counts { failed: 2, connections: 5, ..Counts::default() },
+            gpu_memory: GpuMemory::default(),
         }
     }
 
@@ -292,6 +325,15 @@ mod tests {
         });
         assert!(ask("/readyz").await.ends_with("ready\n"));
         assert!(ask("/healthz").await.ends_with("ok\n"));
+        // NVML has not answered yet, then not for longer than a check may take.
+        let check = ask("/node-check").await;
+        assert!(check.contains("\"verdict\":null"), "{check}");
+        let check = ask("/node-check?asked_ns=1").await;
+        assert!(
+            check.contains("\"asked_ns\":1,\"details\":[\"NVML has not answered yet"),
+            "{check}"
+        );
+        assert!(check.contains("\"verdict\":\"unknown\""), "{check}");
         let metrics = ask("/metrics").await;
         for line in [
             "memtape_agent_connected 1\n",
@@ -300,8 +342,8 @@ mod tests {
             "memtape_agent_tapes_refused_total{reason=\"copy\"} 3\n",
             "memtape_agent_spool_bytes 4096\n",
             "memtape_agent_spool_dropped_total{kind=\"steps\"} 0\n",
-            "memtape_agent_health_checks_total{verdict=\"failed\"} 2\n",
-            "memtape_agent_health_refused_total{reason=\"connections\"} 5\n",
+            "memtape_agent_health_checks_total{verdict=\"failed\"} 0\n",
+            "memtape_agent_health_checks_total{verdict=\"unknown\"} 1\n",
             "# EOF\n",
         ] {
             assert!(metrics.contains(line), "{metrics}");

@@ -17,6 +17,7 @@ mod node {
     pub(crate) mod cgroup;
     pub(crate) mod clock;
     pub(crate) mod fence;
+    pub(crate) mod gpu_memory;
     pub(crate) mod host;
     pub(crate) mod machine;
     pub(crate) mod nvml;
@@ -56,7 +57,6 @@ mod capture {
     pub(crate) mod rewind;
 }
 
-mod checks;
 mod remedies;
 mod spool;
 
@@ -74,12 +74,9 @@ pub mod testing {
 
     pub use memory_disk::MemoryDisk;
     pub use memory_tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
-    pub use simulated_agent::{
-        Event, HealthQuestion, MemoryNode, Now, Output, SimulatedAgent, UploadEnd,
-    };
+    pub use simulated_agent::{Event, MemoryNode, Now, Output, SimulatedAgent, UploadEnd};
 }
 
-pub use checks::service::SocketError;
 pub use config::Config;
 pub use link::channel::AddressError;
 pub use node::nvml::{GpuUse, gpu_use};

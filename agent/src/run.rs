@@ -26,9 +26,8 @@ use tonic::transport::Channel;
 use crate::agent::{Agent, Event};
 use crate::capture::answers::Work;
 use crate::capture::rewind::Rewound;
-use crate::checks::service::{self, SocketError, Tally};
 use crate::config::Config;
-use crate::health::{self, Health, Published};
+use crate::health::{self, Published};
 use crate::link::channel::{AddressError, channel};
 use crate::link::stream;
 use crate::link::upload::{UploadError, upload};
@@ -68,9 +67,6 @@ pub enum RunError {
     /// The port of its health cannot be listened on.
     #[error("{0} cannot be listened on ({1}): give --health-listen another address")]
     Health(SocketAddr, #[source] std::io::Error),
-    /// The socket of the health check cannot be made.
-    #[error(transparent)]
-    HealthSocket(#[from] SocketError),
     /// A thread that watches the node cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[source] std::io::Error),
@@ -119,8 +115,8 @@ pub async fn run(
     let boot_id = process::boot_id(host.root());
     let hello = wire::hello(&config.node, &boot_id);
     check_folders(&config.tape_dirs)?;
-    let (published, tally) = (Published::default(), Tally::default());
-    let listening = listen(&config, &published, &tally, &sender).await?;
+    let published = Published::default();
+    let listening = listen(&config, &published).await?;
     let coordinator = config.coordinator.clone();
     let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
@@ -146,7 +142,7 @@ pub async fn run(
         let (now, is_look) = (clock::now(), matches!(event, Event::Tick));
         agent.handle(now, event);
         if is_look {
-            published.set(Health { checks: tally.counts(), ..agent.health(now) });
+            published.set(agent.health(now));
         }
         if agent.report_interval() != ticks.period() {
             ticks = self::ticks(agent.report_interval());
@@ -156,32 +152,21 @@ pub async fn run(
         }
     }
     holding.abort();
-    listening.iter().for_each(AbortHandle::abort);
+    if let Some(listening) = listening {
+        listening.abort();
+    }
     tracing::info!("agent stopped");
     Ok(())
 }
 
-/// Begins to answer for the agent's health, and for that of the node.
+/// Begins to answer for the agent's health.
 ///
 /// # Errors
-/// A port or a socket cannot be listened on.
-async fn listen(
-    config: &Config,
-    published: &Published,
-    tally: &Tally,
-    events: &mpsc::Sender<Event>,
-) -> Result<Vec<AbortHandle>, RunError> {
-    let mut listening = Vec::new();
-    if let Some(listen) = config.health_listen {
-        let bound = health::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;
-        listening.push(tokio::spawn(health::serve(bound, published.clone())).abort_handle());
-    }
-    if let Some(path) = &config.health_socket {
-        let bound = service::bind(path).await?;
-        let serving = service::serve(bound, events.clone(), tally.clone());
-        listening.push(tokio::spawn(serving).abort_handle());
-    }
-    Ok(listening)
+/// The port cannot be listened on.
+async fn listen(config: &Config, published: &Published) -> Result<Option<AbortHandle>, RunError> {
+    let Some(listen) = config.health_listen else { return Ok(None) };
+    let bound = health::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;
+    Ok(Some(tokio::spawn(health::serve(bound, published.clone())).abort_handle()))
 }
 
 /// Makes the folders of tapes that are missing, where this is root: the user who makes one can

@@ -2,7 +2,6 @@
 
 mod without_coordinator;
 
-mod health_socket;
 mod host_memory;
 mod ownership;
 mod remedies;

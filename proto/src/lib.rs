@@ -2,9 +2,8 @@
 //! HTTP API ([`api`]), and the codec of a rank's snapshot ([`snapshot`]).
 //!
 //! `proto/memtape/v1/memtape.proto` says what each message means, `proto/README.md` how the
-//! protocol runs; `proto/nvhcd/health_check.proto` is NVIDIA's. Only the modules of agent and
-//! coordinator that talk to the other side name the generated types; everything else uses `core`'s
-//! types.
+//! protocol runs. Only the modules of agent and coordinator that talk to the other side name the
+//! generated types; everything else uses `core`'s types.
 
 pub mod api;
 mod census;
@@ -18,11 +17,4 @@ pub use version::{OtherProtocol, PROTOCOL, Side, check_protocol};
 #[allow(missing_docs)]
 pub mod v1 {
     tonic::include_proto!("memtape.v1");
-}
-
-/// The health check of a node that NVIDIA's Resiliency Extension asks for, as generated from
-/// `health_check.proto`.
-#[allow(missing_docs)]
-pub mod nvhcd {
-    tonic::include_proto!("nvhcd");
 }

@@ -38,8 +38,8 @@ const VERSIONS: &str = "import importlib.metadata as m, sys\n\
     print(all(m.version(n.split('[')[0]).split('+')[0] == v or not v for n, v in named))";
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
-/// py-spy samples the workers of real data loaders.
-const TORCH: [&str; 3] = ["torch==2.11.0", "numpy", "py-spy==0.4.3"];
+/// py-spy samples the workers of real data loaders; NVRx' health check is asked over gRPC.
+const TORCH: [&str; 5] = ["torch==2.11.0", "numpy", "py-spy==0.4.3", "grpcio", "protobuf"];
 
 /// Frameworks whose quick starts the tests run (less than a minute and 300 MB, while the first
 /// build runs).

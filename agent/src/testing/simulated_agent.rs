@@ -18,14 +18,13 @@ use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::policy::node_check::Verdict;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::memory_disk::MemoryDisk;
 use super::memory_tapes::MemoryTapes;
 use crate::agent::{self, Agent};
 use crate::capture::answers::{Work, WorkId};
 use crate::capture::rewind::Rewind;
-use crate::checks::gpu_memory::{Answer, Question};
 use crate::config::Config;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
@@ -143,17 +142,6 @@ pub struct MemoryNode {
     processes: Arc<Mutex<Processes>>,
     /// What the driver said last; none without a driver.
     gpus: Arc<Mutex<Option<Arc<Reading>>>>,
-}
-
-/// A health check that was asked for.
-#[derive(Debug)]
-pub struct HealthQuestion(oneshot::Receiver<Answer>);
-
-impl HealthQuestion {
-    /// The answer, once, with what is known of each GPU; none while there is none.
-    pub fn answer(&mut self) -> Option<(Verdict, Vec<String>)> {
-        self.0.try_recv().ok().map(|answer| (answer.verdict, answer.details))
-    }
 }
 
 /// The processes of which signals are known.
@@ -358,11 +346,10 @@ impl SimulatedAgent {
         self.agent.handle(now.into(), event);
     }
 
-    /// A launcher asks whether the node is healthy, as over the socket.
-    pub fn ask_health(&mut self, now: Now) -> HealthQuestion {
-        let (question, answer) = Question::new(None);
-        self.agent.handle(now.into(), question.into());
-        HealthQuestion(answer)
+    /// The health check of the node that was first asked for at this time, as `/node-check` answers
+    /// it: the verdict, none while there is none, and what is known of each GPU.
+    pub fn check_node(&self, asked: Now, now: Now) -> (Option<Verdict>, Vec<String>) {
+        self.agent.health(now.into()).gpu_memory.answer(asked.mono_ns, now.mono_ns)
     }
 
     /// Carries out a rewind; false when there is none of this name.

@@ -155,16 +155,4 @@ limits! {
         "Time in which a check of the node's health is answered; NVRx waits for 60 s",
         "what is not known by then is answered as not known, and the node as healthy",
         "the answer of the check";
-    NODE_CHECK_CONNECTIONS_MAX: usize = 64, Count, "agent",
-        "Connections to the socket of the node's health",
-        "the oldest connection of the user who has most is closed",
-        "`memtape_agent_health_refused_total{reason=\"connections\"}`";
-    NODE_CHECK_CONNECTION_SECONDS_MAX: u64 = 60, Seconds, "agent",
-        "Time for which a connection to that socket is open",
-        "it is closed",
-        "`memtape_agent_health_refused_total{reason=\"late\"}`";
-    NODE_CHECK_REQUEST_BYTES_MAX: usize = 4096, Bytes, "agent",
-        "A request for a check of the node's health",
-        "it is refused, and NVRx takes the node as healthy",
-        "`memtape_agent_health_refused_total{reason=\"request\"}`, NVRx' log";
 }

@@ -20,14 +20,10 @@ pub(crate) struct AgentArgs {
     /// Name of this node, unique in the cluster [default: the hostname].
     #[arg(long, env = "MEMTAPE_NODE")]
     pub(crate) node: Option<String>,
-    /// Address of a port that answers /healthz, /readyz and /metrics, with counts alone [default:
-    /// none].
+    /// Address of a port that answers /healthz, /readyz and /metrics, with counts alone, and
+    /// /node-check: is GPU memory not given back? [default: none].
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_HEALTH_LISTEN")]
     pub(crate) health_listen: Option<SocketAddr>,
-    /// Path of a Unix socket that answers the node health check of NVIDIA Resiliency Extension: is
-    /// GPU memory not given back? Each user of the node may ask [default: none].
-    #[arg(long, value_name = "PATH", env = "MEMTAPE_HEALTH_SOCKET")]
-    pub(crate) health_socket: Option<PathBuf>,
     /// Folder with tapes; may be given several times [default: $MEMTAPE_DIR or
     /// /dev/shm/memtape].
     #[arg(long = "tape-dir", value_name = "DIR")]
@@ -99,7 +95,6 @@ pub(in crate::commands) fn config(args: AgentArgs, coordinator: &str) -> Config 
         py_spy: args.py_spy,
         redacted_names: args.redact,
         health_listen: args.health_listen,
-        health_socket: args.health_socket,
         node: args.node.unwrap_or(default.node),
         coordinator: coordinator.to_string(),
         tape_dirs: if args.tape_dirs.is_empty() { default.tape_dirs } else { args.tape_dirs },
