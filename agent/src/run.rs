@@ -124,9 +124,8 @@ pub async fn run(
     let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
     let mut accounts = AccountFiles::default();
     let spool = config
-        .spool_dir
-        .clone()
-        .and_then(|dir| spool(&dir, config.spool_bytes_max, accounts.read(host.root())));
+        .spool()
+        .and_then(|dir| spool(dir, config.spool_bytes_max, accounts.read(host.root())));
     let (boot_id, accounts) = (boot_id_words(&boot_id), RefCell::new(accounts));
     let node = Box::new(ThisNode { boot_id, host, accounts, gpus, workers });
     let mut agent = Agent::new(clock::now(), config, node, source, spool);

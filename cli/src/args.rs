@@ -2,9 +2,7 @@
 
 use std::net::AddrParseError;
 use std::num::{IntErrorKind, ParseIntError};
-use std::time::Duration;
 
-use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::output::one_line;
@@ -127,36 +125,6 @@ pub(crate) fn nearest<'a>(asked: &str, names: impl Iterator<Item = &'a str>) -> 
     alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
-/// Reads `60s`, `250ms`, `5m`, `24h`, `2d`; a number alone is seconds.
-pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
-    const MS: [(&str, u64); 7] = [
-        ("ms", 1),
-        ("", 1_000),
-        ("s", 1_000),
-        ("m", 60_000),
-        ("min", 60_000),
-        ("h", 3_600_000),
-        ("d", 86_400_000),
-    ];
-    let ms = measure(text, &MS).context("it must be a time such as 250ms, 60s, 5m or 24h")?;
-    Ok(Duration::from_millis(ms))
-}
-
-/// Reads `1048576`, `512KiB`, `8GiB`.
-pub(crate) fn byte_count(text: &str) -> anyhow::Result<u64> {
-    const BYTES: [(&str, u64); 6] =
-        [("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-    measure(text, &BYTES).context("it must be a size such as 512MiB or 8GiB")
-}
-
-/// A whole number and one of these units.
-fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let (_, size) = units.iter().find(|(name, _)| *name == unit.trim())?;
-    number.parse::<u64>().ok()?.checked_mul(*size)
-}
-
 /// An option's value that may hold a secret: it is not printed, not even by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Hidden(pub(crate) String);
@@ -191,36 +159,6 @@ mod tests {
             ("eval", None),
         ] {
             assert_eq!(nearest(asked, names.into_iter()), expected, "{asked}");
-        }
-    }
-
-    #[test]
-    fn times_and_sizes() {
-        let ms = |text: &str| duration(text).ok().map(|time| time.as_millis());
-        for (text, expected) in [
-            ("60s", Some(60_000)),
-            ("60", Some(60_000)),
-            ("250ms", Some(250)),
-            ("5m", Some(300_000)),
-            ("24h", Some(86_400_000)),
-            ("2d", Some(172_800_000)),
-            ("", None),
-            ("s", None),
-            ("1.5s", None),
-            ("-3s", None),
-            ("99999999999999999999s", None),
-            ("18446744073709551615h", None),
-        ] {
-            assert_eq!(ms(text), expected, "{text}");
-        }
-        for (text, expected) in [
-            ("0", Some(0)),
-            ("512KiB", Some(524_288)),
-            ("8GiB", Some(8 << 30)),
-            ("8GB", None),
-            ("99999999999TiB", None),
-        ] {
-            assert_eq!(byte_count(text).ok(), expected, "{text}");
         }
     }
 }

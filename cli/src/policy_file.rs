@@ -19,11 +19,10 @@ use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::rules::{Pattern, Rule, Rules};
 use memtape_core::policy::terms::{Levels, QuietHours, Terms};
 use memtape_core::policy::{Mode, Settings};
+use memtape_core::settings::duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use toml::Spanned;
-
-use crate::args;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -287,7 +286,7 @@ trait Readable: Sized {
 
 impl Readable for Time {
     fn read(text: &str) -> Option<Self> {
-        let time = args::duration(text).ok()?;
+        let time = duration(text).ok()?;
         u64::try_from(time.as_nanos()).ok().map(Self)
     }
 

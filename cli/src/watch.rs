@@ -7,12 +7,12 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use crate::args::duration;
 use crate::clock;
 use crate::output;
 use crate::render::palette::Meaning;
 use crate::render::units::plural;
 use crate::runtime;
+use memtape_core::settings::duration;
 
 /// Shorter times are taken for this one: the coordinator has other work.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);

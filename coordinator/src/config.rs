@@ -1,17 +1,23 @@
-//! The configuration of a coordinator, with its defaults.
+//! The settings of a coordinator: each field is an option of `memtape coordinator`, with its
+//! variable of the environment, default and bounds; its sentence is the help of the option.
 //!
-//! All values are checked before anything is opened, and every mistake is reported at once. The
-//! bounds that are no matter of taste stand as constants beside the code that keeps them.
+//! Values are checked before anything is opened. The bounds that are no matter of taste stand as
+//! constants beside the code that keeps them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::FromArgMatches as _;
+use clap::builder::FalseyValueParser;
 use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
 use memtape_core::policy::Mode;
+use memtape_core::settings::{
+    byte_count, byte_count_from, duration, duration_text, duration_within,
+};
 use memtape_core::{capacity, capture, detector};
 
 use crate::restart::RestartConfig;
@@ -19,69 +25,117 @@ use crate::restart::webhook::is_http_url;
 use crate::store;
 
 /// Settings of one coordinator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Config {
-    /// Address of gRPC, HTTP API and page, all on one port; port 0 takes a free one. One beyond the
-    /// loopback needs `tls_dir` and `access_file`, or `is_insecure`. Default: `127.0.0.1:7771`.
+    /// Address for agents, the API and the web page. One beyond this machine needs --tls-dir and
+    /// --access-file.
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_LISTEN", default_value = "127.0.0.1:7771")]
     pub listen: SocketAddr,
-    /// Folder with the port's certificate and key, and the authorities of its clients'
-    /// certificates; read again when it changes. Default: none, and no TLS.
-    pub tls_dir: Option<PathBuf>,
-    /// File that says who gets which role over whose jobs; read again when it changes. Default:
-    /// none, and everybody may do everything.
+    /// File that says who gets which role over whose jobs; read again when it changes [default:
+    /// none, and everybody may do everything].
+    #[arg(long, value_name = "FILE", env = "MEMTAPE_ACCESS_FILE")]
     pub access_file: Option<PathBuf>,
-    /// The port may be reached from elsewhere without TLS or without roles. Default: false.
+    /// Folder with the port's certificate and key, and the authorities of its clients'
+    /// certificates; read again when it changes. None is no TLS.
+    #[arg(skip)]
+    pub tls_dir: Option<PathBuf>,
+    /// Listen beyond this machine without TLS or without roles: everyone who reaches the port sees
+    /// every job and can pretend to be an agent.
+    #[arg(long = "insecure", env = "MEMTAPE_INSECURE", value_parser = FalseyValueParser::new())]
     pub is_insecure: bool,
-    /// Address of a port that answers `/healthz` and `/readyz` alone, so that a flood of the main
-    /// port does not fail them. Default: none.
+    /// Address of a port that answers /healthz and /readyz alone [default: none]. The main port
+    /// answers them, too.
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_COORDINATOR_HEALTH_LISTEN")]
     pub health_listen: Option<SocketAddr>,
-    /// Names under which browsers and programs reach the page and the API, without ports; localhost
-    /// and addresses always do. Default: none.
+    /// Names under which users reach the page and the API, beside localhost and IP addresses.
+    #[arg(long = "host", value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_HOSTS")]
     pub hosts: Vec<String>,
-    /// Folder of the store; made when it is not there. One coordinator at a time can have it.
-    /// Default: `memtape-data`.
+    /// Folder of the store.
+    #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub data_dir: PathBuf,
-    /// Bytes of memory that the coordinator may take: how many ranks it remembers follows from it.
-    /// At least 64 MiB. Default: the limit of its cgroup, or the machine's memory.
+    /// Most memory that the coordinator may take [default: the limit of its cgroup, or the
+    /// machine's memory]. It remembers as many ranks as have room in it.
+    #[arg(long, value_name = "BYTES", value_parser = byte_count_from(MEMORY_BYTES_MIN))]
     pub memory_bytes_max: Option<u64>,
-    /// Refuse a folder without a store: one that should be there is lost. Default: false.
+    /// Refuse to start without a store in that folder: one that should be there is lost.
+    #[arg(
+        long = "expect-store",
+        env = "MEMTAPE_EXPECT_STORE",
+        value_parser = FalseyValueParser::new()
+    )]
     pub expects_store: bool,
-    /// How often agents shall report. Shorter finds growth and deaths sooner and costs more
-    /// messages. Between 50 ms and 60 s. Default: 1 s.
+    /// Time between two reports of an agent, between 50 ms and 60 s.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration_within(REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX),
+        default_value = "1s"
+    )]
     pub report_interval: Duration,
-    /// When growth counts as such. Defaults: those of the detector.
+    /// When growth counts as such.
+    #[arg(skip)]
     pub detector: detector::Limits,
-    /// Deadline, least distance, reach and bytes of captures. Defaults: 30 s, 60 s, 256 steps,
-    /// 16 GiB of one attempt in an hour.
-    pub capture: capture::Limits,
-    /// Certain growth that all ranks share pages when the memory is full within this time. Default:
-    /// 12 h.
+    /// Time after which a capture is closed, even if ranks are missing, at most 600 s.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration_within(Duration::from_millis(1)..=CAPTURE_DEADLINE_MAX),
+        default_value = time(capture::Limits::default().deadline_ns)
+    )]
+    pub capture_deadline: Duration,
+    /// Page about growth that all ranks share when the memory is full within this time.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration,
+        default_value = time(PAGE_WITHIN_SECONDS * 1_000_000_000)
+    )]
     pub page_within: Duration,
-    /// When a capture is taken without growth and without a request. Defaults: after an OOM
-    /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,
-    /// and every hour a healthy state, from step 300 on.
+    /// Least time between two automatic captures of a job.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration,
+        default_value = time(capture::Limits::default().interval_ns_min)
+    )]
+    pub capture_interval: Duration,
+    /// Steps between a capture and the earlier state it is compared with.
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value_t = capture::Limits::default().before_steps
+    )]
+    pub capture_before: u64,
+    /// A node that has not answered a capture is asked again after this long.
+    #[arg(skip = Duration::from_nanos(capture::Limits::default().retry_ns))]
+    pub capture_retry: Duration,
+    /// When a capture is taken without growth and without a request.
+    #[arg(skip)]
     pub triggers: capture::TriggerLimits,
-    /// Snapshots of captures kept, together, in bytes. When they are more, the oldest captures that
-    /// no open incident needs are deleted. Default: 64 GiB.
+    /// Most bytes that the snapshots of captures may take. The oldest captures that no open
+    /// incident needs are deleted first.
+    #[arg(long, value_name = "BYTES", value_parser = byte_count, default_value = "64GiB")]
     pub snapshots_bytes_max: u64,
-    /// Where snapshots of captures go, if not to the data folder: `s3://BUCKET/PREFIX`. Endpoint,
-    /// region and credentials come from the usual `AWS_…` environment variables. Two coordinators
-    /// must not share a prefix. Default: none.
+    /// Store snapshots here [default: in the data folder]: s3://BUCKET/PREFIX. Endpoint,
+    /// region and credentials come from AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on.
+    /// Two coordinators must not share a prefix.
+    #[arg(long, value_name = "URL", env = "MEMTAPE_SNAPSHOTS_URL")]
     pub snapshots_url: Option<String>,
-    /// Captures closed longer ago than this are deleted, unless an open incident needs them. Only
-    /// time in which a coordinator runs counts.
-    /// Default: 90 days.
+    /// Time that captures are kept, unless an open incident needs them. Only time in which a
+    /// coordinator runs counts.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2160h")]
     pub captures_age_max: Duration,
-    /// Step records kept, in bytes on disk, give or take 64 MiB. When they are more, the oldest
-    /// are deleted. Default: 64 GiB.
+    /// Most bytes that step records may take on disk, give or take 64 MiB.
+    #[arg(long, value_name = "BYTES", value_parser = byte_count, default_value = "64GiB")]
     pub steps_bytes_max: u64,
-    /// Step records older than this are deleted, an hour of them at a time. Only time in which a
-    /// coordinator runs counts. Default: 14 days.
+    /// Time that step records are kept. Only time in which a coordinator runs counts.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "336h")]
     pub steps_age_max: Duration,
     /// Whether and how to ask the orchestrator for a restart.
+    #[command(flatten)]
     pub restart: RestartConfig,
-    /// Where to send traces and metrics (OTLP over gRPC), as `http://host:4317`; none sends
-    /// nothing. Default: none.
+    /// URL that gets traces and metrics (OTLP over gRPC), such as http://host:4317 [default: none].
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub otlp_endpoint: Option<String>,
 }
 
@@ -93,40 +147,31 @@ const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECOND
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// Longest accepted deadline of a capture: agents keep snapshots in memory until then.
-const DEADLINE_NS_MAX: u64 = CAPTURE_DEADLINE_SECONDS_MAX * 1_000_000_000;
+const CAPTURE_DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);
+
+/// A time in nanoseconds as an option writes it.
+fn time(ns: u64) -> String {
+    duration_text(Duration::from_nanos(ns))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 impl Default for Config {
+    /// The settings without any option, whatever the environment holds.
     fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7771)),
-            health_listen: None,
-            tls_dir: None,
-            access_file: None,
-            is_insecure: false,
-            hosts: Vec::new(),
-            data_dir: PathBuf::from("memtape-data"),
-            memory_bytes_max: None,
-            expects_store: false,
-            report_interval: Duration::from_secs(1),
-            detector: detector::Limits::default(),
-            page_within: Duration::from_secs(PAGE_WITHIN_SECONDS),
-            capture: capture::Limits::default(),
-            triggers: capture::TriggerLimits::default(),
-            snapshots_bytes_max: 64 << 30,
-            snapshots_url: None,
-            captures_age_max: Duration::from_secs(90 * 24 * 3600),
-            steps_bytes_max: 64 << 30,
-            steps_age_max: Duration::from_secs(14 * 24 * 3600),
-            restart: RestartConfig::default(),
-            otlp_endpoint: None,
-        }
+        let command = <Self as clap::Args>::augment_args(clap::Command::new("coordinator"));
+        let command = command.mut_args(|arg| arg.env(None::<&'static str>)).no_binary_name(true);
+        let matches = command.get_matches_from([""; 0]);
+        Self::from_arg_matches(&matches).expect("every option has a default or is left out")
     }
 }
 
 impl Config {
     /// How often agents report, in nanoseconds.
     pub(crate) fn interval_ns(&self) -> u64 {
-        u64::try_from(self.report_interval.as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.report_interval)
     }
 
     /// Ranks of all jobs that are remembered.
@@ -136,15 +181,18 @@ impl Config {
 
     /// The limits of captures, within what messages can name.
     pub(crate) fn capture_limits(&self) -> capture::Limits {
-        let ranks_max = self.capture.ranks_max.min(RANKS_PER_JOB_MAX as usize);
-        capture::Limits { ranks_max, ..self.capture.clone() }
+        capture::Limits {
+            deadline_ns: nanoseconds(self.capture_deadline),
+            interval_ns_min: nanoseconds(self.capture_interval),
+            before_steps: self.capture_before,
+            retry_ns: nanoseconds(self.capture_retry),
+            ranks_max: RANKS_PER_JOB_MAX as usize,
+            ..capture::Limits::default()
+        }
     }
 
     /// Every mistake in the settings, one line each; empty when they are sound.
     pub fn mistakes(&self) -> Vec<String> {
-        let interval_is_sound =
-            (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
-        let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
         let restarts = self.restart.policy.restarts();
         let targets = self.restart.targets();
@@ -162,14 +210,6 @@ impl Config {
                 "TLS without roles lets everybody in: name a file of roles with --access-file",
             ),
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
-            (
-                self.memory_bytes_max.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN),
-                "memory_bytes_max must be at least 64 MiB",
-            ),
-            (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
-            (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),
-            (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
-            (self.restart.timeout.is_zero(), "the timeout of restart targets must not be zero"),
             (
                 !snapshots_are_sound,
                 "the store of snapshots must be a URL such as s3://bucket/prefix",
@@ -218,9 +258,6 @@ mod tests {
         };
         check(|_| {}, &[]);
         check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
-        check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
-        check(|config| config.capture.deadline_ns = 0, &["deadline"]);
-        check(|config| config.memory_bytes_max = Some(1 << 20), &["memory_bytes_max"]);
         check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
         check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(
@@ -232,7 +269,7 @@ mod tests {
         );
         check(
             |config| {
-                config.restart.keep_out_command = vec!["true".to_string()];
+                config.restart.keep_out_command = Some("true".to_string());
                 config.restart.policy.keep_out = Mode::Act;
             },
             &[],

@@ -18,6 +18,7 @@
 //! | [`incident`], [`policy`] | the life of an incident; whether to ask for a restart |
 //! | [`hints`] | what could be changed in a job so that it takes less memory |
 //! | [`action`] | whether an action on a job has helped |
+//! | [`settings`] | times and sizes as options write them |
 //! | [`sharing`] | turns and amounts of the owners who share a node |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ pub mod limits;
 pub mod policy;
 pub mod rates;
 pub mod roles;
+pub mod settings;
 pub mod sharing;
 
 pub use memtape_pickle as pickle;

@@ -7,7 +7,7 @@ use clap::{ArgAction, FromArgMatches};
 use proptest::prelude::*;
 
 use super::command_line::{command_line, refuse_meaningless};
-use super::services::{agent, coordinator};
+use super::services::coordinator;
 use super::{Cli, Command};
 use crate::args::mistake;
 
@@ -88,9 +88,7 @@ fn check(number: usize, choices: &[(usize, usize, String)]) -> Result<(), TestCa
                 lines(&config.mistakes())?;
             }
         }
-        Ok(Cli { command: Command::Agent(args), .. }) => {
-            lines(&agent::config(args, "http://127.0.0.1:7771").mistakes())?;
-        }
+        Ok(Cli { command: Command::Agent(config), .. }) => lines(&config.mistakes())?,
         Ok(_) => {}
     }
     Ok(())

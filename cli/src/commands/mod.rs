@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// Run a training command with the recorder inside.
     Run(run::RunArgs),
     /// Run the agent of this node.
-    Agent(agent::AgentArgs),
+    Agent(Box<memtape_agent::Config>),
     /// Run the coordinator of the cluster.
     Coordinator(Box<coordinator::CoordinatorArgs>),
     /// Check or rebuild the store of a coordinator that is not running.
@@ -142,7 +142,7 @@ impl Command {
     pub(crate) fn run(self, globals: &Globals) -> anyhow::Result<()> {
         match self {
             Self::Run(args) => run::run(args, globals),
-            Self::Agent(args) => agent::run(args, globals),
+            Self::Agent(args) => agent::run(*args, globals),
             Self::Coordinator(args) => coordinator::run(*args, globals),
             Self::Store(command) => store::run(&command, globals),
             Self::Tls(command) => tls::run(&command, globals),

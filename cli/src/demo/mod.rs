@@ -34,12 +34,13 @@ use anyhow::bail;
 use memtape_core::capture::Reason;
 use memtape_proto::api::{Capture, JobState};
 
-use crate::args::{Mistakes, duration};
+use crate::args::Mistakes;
 use crate::client::Client;
 use crate::globals::Globals;
 use crate::render::units::{bytes, plural};
 use crate::runtime;
 use crate::{clock, output};
+use memtape_core::settings::duration;
 
 use answers::Answers;
 use children::Children;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::bail;
 use memtape::{FrameRef, with_frames};
 
-use crate::args::duration;
 use crate::clock;
+use memtape_core::settings::duration;
 
 use super::allocator::{Allocator, Held, Listener, OutOfMemory};
 use super::collectives::Collectives;

@@ -16,11 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
 
-use crate::args::duration;
 use crate::clock;
 use crate::globals::Globals;
 use crate::terminal;
 use crate::watch;
+use memtape_core::settings::duration;
 use model::{Event, Model, Wanted};
 use view::View;
 

@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{FalseyValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use memtape_core::action::remedy::Signal;
 use memtape_core::policy;
 use memtape_core::policy::terms::Terms;
 use memtape_proto::api::ActionKind;
+use strum::VariantArray as _;
 
 use crate::restart::command::Command;
 use crate::restart::kubernetes::Kubernetes;
@@ -30,53 +32,99 @@ pub(crate) mod target;
 pub(crate) mod webhook;
 
 /// When to ask for a restart, and whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct RestartConfig {
-    /// When to act. Default: the policy's own, but with `dry-run` in the place of `off`: nothing
-    /// is done, and what would be done is shown.
+    /// When to act.
+    #[arg(skip = policy_default())]
     pub policy: policy::Settings,
-    /// Program and arguments of the command; empty means none. It gets the environment variables
-    /// `MEMTAPE_ACTION`, `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`,
-    /// `MEMTAPE_OWNER_UID`, `MEMTAPE_NAMESPACE`, `MEMTAPE_SLURM_JOB`, `MEMTAPE_POD`,
-    /// `MEMTAPE_POD_UID`, `MEMTAPE_INCIDENT`, `MEMTAPE_CLASS` and `MEMTAPE_WHY`; of this process's
-    /// own, `PATH`, `HOME`, `USER`, `LANG`, `LC_ALL` and `TZ`. Default: none.
-    pub command: Vec<String>,
-    /// Environment variables of this process that both commands get, too. Default: none.
-    pub command_env: Vec<String>,
-    /// Where to post the request. Default: none.
-    pub webhook: Option<Webhook>,
-    /// Requeue the rank's Slurm job by `scontrol`. Default: false.
-    pub slurm: bool,
-    /// Suspend and resume the job of the rank's pod, or delete the pod, with the credentials of
-    /// `KUBECONFIG` or of this pod's service account. Default: false.
-    pub kubernetes: bool,
-    /// Program and arguments of the command that keeps a node out, with the same variables; those
-    /// of a job are empty. It restarts no job. Default: none.
-    pub keep_out_command: Vec<String>,
-    /// The signal that every rank gets, through its agent, if its job offers that. Default: none.
+    /// Signal that restarts a job: every rank gets it at once, where the job was started with
+    /// `memtape run --actions signal` [default: none]. Another restart target beside it is refused.
+    #[arg(
+        long = "restart-signal",
+        value_name = "SIGNAL",
+        env = "MEMTAPE_RESTART_SIGNAL",
+        value_parser = signal_parser()
+    )]
     pub signal: Option<Signal>,
+    /// Command that restarts a job, run by sh -c with MEMTAPE_JOB, MEMTAPE_RANK and more set
+    /// [default: none]. When it ends with another status than 0, nothing was restarted, and it is
+    /// run again later.
+    #[arg(long = "restart-command", value_name = "CMD", env = "MEMTAPE_RESTART_COMMAND")]
+    pub command: Option<String>,
+    /// Environment variables that the commands to restart a job and to keep a node out get beside
+    /// PATH, HOME, USER, LANG, LC_ALL and TZ [default: none].
+    #[arg(
+        long = "restart-env",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        env = "MEMTAPE_RESTART_ENV"
+    )]
+    pub command_env: Vec<String>,
+    /// Where to post the request.
+    #[arg(skip)]
+    pub webhook: Option<Webhook>,
+    /// Restart by scontrol requeue, if the job runs on the node of the incident, as the user that
+    /// the rank belongs to. The coordinator's user may requeue it: its owner, or a Slurm operator.
+    #[arg(
+        long = "restart-slurm",
+        env = "MEMTAPE_RESTART_SLURM",
+        value_parser = FalseyValueParser::new()
+    )]
+    pub slurm: bool,
+    /// Restart by Kubernetes, with KUBECONFIG or the service account: suspend and resume the
+    /// TrainJob, JobSet, Job or PyTorchJob of the pod, or its Workload of Kueue; else delete the
+    /// pod, if a controller replaces it.
+    #[arg(
+        long = "restart-kubernetes",
+        env = "MEMTAPE_RESTART_KUBERNETES",
+        value_parser = FalseyValueParser::new()
+    )]
+    pub kubernetes: bool,
+    /// Command that keeps a node out whose GPU memory was not given back, as the policy file says,
+    /// run by sh -c with MEMTAPE_NODE, MEMTAPE_ACTION and MEMTAPE_WHY set [default: none]. When it
+    /// ends with another status than 0, nothing was done. `deploy/ray` has one for Ray.
+    #[arg(long = "keep-out-command", value_name = "CMD", env = "MEMTAPE_KEEP_OUT_COMMAND")]
+    pub keep_out_command: Option<String>,
     /// Time for a command, for each program of Slurm, for each request to Kubernetes, and for each
-    /// try of the webhook. Default: 30 s.
+    /// try of the webhook.
+    #[arg(skip = Duration::from_secs(30))]
     pub timeout: Duration,
+}
+
+/// The policy's own settings, but with `dry-run` in the place of `off`: nothing is done, and what
+/// would be done is shown.
+fn policy_default() -> policy::Settings {
+    policy::Settings {
+        terms: Terms { mode: policy::Mode::DryRun, ..Terms::default() },
+        keep_out: policy::Mode::DryRun,
+        ..policy::Settings::default()
+    }
+}
+
+/// Reads the signals by their names, each with its sentence in the help.
+fn signal_parser() -> impl TypedValueParser<Value = Signal> {
+    let about = |signal: &Signal| match signal {
+        Signal::SigUsr1 => {
+            "For programs that handle it. Lightning under Slurm saves a checkpoint and requeues \
+             the job. A program without a handler ends"
+        }
+        Signal::SigUsr2 => "For programs that handle it",
+        Signal::SigTerm => {
+            "The process ends. torchrun starts the worker group again only with --max-restarts 1 \
+             or more (its default is 0)"
+        }
+        Signal::SigInt => "As Ctrl-C",
+    };
+    let value = |signal: &Signal| PossibleValue::new(<&str>::from(*signal)).help(about(signal));
+    PossibleValuesParser::new(Signal::VARIANTS.iter().map(value)).map(|name| {
+        let is = |signal: &&Signal| <&str>::from(**signal) == name;
+        *Signal::VARIANTS.iter().find(is).expect("the name is one of the possible ones")
+    })
 }
 
 impl Default for RestartConfig {
     fn default() -> Self {
-        Self {
-            policy: policy::Settings {
-                terms: Terms { mode: policy::Mode::DryRun, ..Terms::default() },
-                keep_out: policy::Mode::DryRun,
-                ..policy::Settings::default()
-            },
-            command: Vec::new(),
-            command_env: Vec::new(),
-            webhook: None,
-            slurm: false,
-            kubernetes: false,
-            keep_out_command: Vec::new(),
-            signal: None,
-            timeout: Duration::from_secs(30),
-        }
+        crate::Config::default().restart
     }
 }
 
@@ -96,7 +144,7 @@ impl RestartConfig {
             kubernetes,
             timeout,
         } = self;
-        let command = Command::new(command, command_env, *timeout).map(shared);
+        let command = command.as_deref().and_then(|line| shell(line, command_env, *timeout));
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
@@ -107,8 +155,9 @@ impl RestartConfig {
     pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
         let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
         let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
-        let command = Command::new(&self.keep_out_command, &self.command_env, self.timeout);
-        [slurm, kubernetes, command.map(shared)].into_iter().flatten().collect()
+        let command = self.keep_out_command.as_deref();
+        let command = command.and_then(|line| shell(line, &self.command_env, self.timeout));
+        [slurm, kubernetes, command].into_iter().flatten().collect()
     }
 
     /// The names of all targets, of jobs and of nodes.
@@ -117,6 +166,12 @@ impl RestartConfig {
         let signal = self.signal.map(|_| ActionKind::Signal);
         targets.map(|target| target.kind()).chain(signal).map(Into::into).collect()
     }
+}
+
+/// A command line of the operator's.
+fn shell(line: &str, passed: &[String], timeout: Duration) -> Option<Arc<dyn Target>> {
+    let words = ["sh", "-c", line].map(String::from);
+    Command::new(&words, passed, timeout).map(shared)
 }
 
 fn shared(target: impl Target + 'static) -> Arc<dyn Target> {

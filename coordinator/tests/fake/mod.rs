@@ -34,14 +34,13 @@ pub(crate) struct Running {
 
 /// Settings for tests: any free port, and reports as often as can be.
 pub(crate) fn config(data_dir: &Path) -> Config {
-    let mut config = Config {
+    Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         data_dir: data_dir.to_path_buf(),
         report_interval: Duration::from_millis(50),
+        capture_interval: Duration::ZERO,
         ..Config::default()
-    };
-    config.capture.interval_ns_min = 0;
-    config
+    }
 }
 
 /// Starts a coordinator, again while its store is in use: a process that another test starts at

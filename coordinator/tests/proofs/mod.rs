@@ -23,9 +23,8 @@ fn acting(folder: &Path, data: &str, script: &str) -> Config {
     config.restart.policy.terms.always = true;
     config.restart.policy.budgets.cooldown_ns = 0;
     config.restart.policy.budgets.job.restarts_max = 9;
-    let (script, note) = (format!("echo asked >>\"$0\"; {script}"), folder.join("note"));
-    config.restart.command =
-        ["sh", "-c", &script, note.to_str().unwrap()].map(str::to_string).to_vec();
+    let note = folder.join("note");
+    config.restart.command = Some(format!("echo asked >>'{}'; {script}", note.display()));
     config
 }
 

@@ -4,6 +4,8 @@
 //! The words on the tapes, the agents and the coordinator are the real ones. Simulated are what a
 //! restart target does, and what a signal does: the launcher starts the job again after a while.
 
+use std::time::Duration;
+
 use memtape_agent::testing::MemoryRank;
 use memtape_coordinator::Config;
 use memtape_coordinator::testing::{Action, SimulatedCoordinator};
@@ -31,13 +33,15 @@ const COOLDOWN_NS: u64 = 600 * SECOND_NS;
 impl World {
     /// The coordinator's settings, under which much happens in a minute.
     pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.capture.deadline_ns = DEADLINE_NS;
-        config.capture.retry_ns = 3 * SECOND_NS;
-        config.capture.interval_ns_min = 5 * SECOND_NS;
+        let mut config = Config {
+            capture_deadline: Duration::from_nanos(DEADLINE_NS),
+            capture_retry: Duration::from_secs(3),
+            capture_interval: Duration::from_secs(5),
+            ..Config::default()
+        };
         config.triggers.interval_ns_min = 5 * SECOND_NS;
         config.restart.policy.terms.mode = Mode::Act;
-        config.restart.command = vec!["restart".to_string()];
+        config.restart.command = Some("restart".to_string());
         config.triggers.baseline_interval_ns = 20 * SECOND_NS;
         config.triggers.baseline_steps_min = 50;
         let Some(acts) = self.plan.acts else { return config };
@@ -52,7 +56,7 @@ impl World {
         let is_slow = acts.stage == Stage::Plan;
         policy.inside.cooldown_ns = if is_slow { 65 * SECOND_NS } else { 5 * SECOND_NS };
         if acts.by_signal {
-            config.restart.command.clear();
+            config.restart.command = None;
             config.restart.signal = Some(Signal::SigTerm);
         }
         config

@@ -10,8 +10,8 @@ use memtape_proto::api::{Capture, CaptureState, Incident, IncidentState};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::args::duration;
 use crate::client::parse;
+use memtape_core::settings::duration;
 
 /// Filters of `memtape incidents`.
 #[derive(Debug, Default, clap::Args)]
