@@ -209,6 +209,9 @@ impl Config {
                 self.tls_dir.is_some() && self.access_file.is_none(),
                 "TLS without roles lets everybody in: name a file of roles with --access-file",
             ),
+            (self.restart.kubernetes && !cfg!(feature = "kubernetes"), not_built!("Kubernetes")),
+            (self.snapshots_url.is_some() && !cfg!(feature = "s3"), not_built!("S3")),
+            (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
             (
                 !snapshots_are_sound,

@@ -10,6 +10,17 @@
 
 #![forbid(unsafe_code)]
 
+/// The line about an option whose feature this build lacks.
+macro_rules! not_built {
+    ($what:literal) => {
+        concat!(
+            "this build has no ",
+            $what,
+            ": add `--features full` to the build, or take the wheel or the image"
+        )
+    };
+}
+
 mod access;
 mod clock;
 mod config;

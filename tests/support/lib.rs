@@ -40,7 +40,11 @@ pub fn library() -> &'static Path {
 }
 
 fn build(package: &str, file: &str) -> PathBuf {
-    let status = cargo(&["build", "--quiet", "-p", package]).status();
+    let mut build = cargo(&["build", "--quiet", "-p", package]);
+    if package == "memtape" {
+        build.args(["--features", "full"]);
+    }
+    let status = build.status();
     assert!(status.is_ok_and(|status| status.success()), "{package} does not build");
     let target = std::env::var_os("CARGO_TARGET_DIR");
     target.map_or_else(|| root().join("target"), PathBuf::from).join("debug").join(file)

@@ -73,6 +73,12 @@ pub enum TlsError {
         /// Why not.
         why: String,
     },
+    /// The program was built without the feature `authority`.
+    #[error(
+        "this build makes no certificates: add `--features full` to the build, or take the wheel \
+         or the image"
+    )]
+    NotBuilt,
     /// There is a file already, which is not replaced.
     #[error("{path} is there already: name another folder with --out, or move this one away")]
     Exists {

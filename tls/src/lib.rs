@@ -10,6 +10,8 @@ pub mod certificate;
 pub mod client;
 pub mod folder;
 pub mod server;
+#[cfg(feature = "authority")]
+mod signing;
 pub mod steady;
 
 pub use folder::TlsError;

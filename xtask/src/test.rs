@@ -19,6 +19,10 @@ const LINTS: [&str; 8] =
 const COMPAT: [&str; 8] =
     ["run", "--locked", "--quiet", "--package=xtask", "--", "compat", "2.0.1", "2.11.0"];
 
+/// The program as the tests use it, and the library.
+const BUILD: [&str; 8] =
+    ["build", "--locked", "-p", "memtape", "-p", "memtape-recorder", "--features", "memtape/full"];
+
 /// The environment of the S3-compatible server that the store's tests run against, and what is in
 /// it. The server's own dependencies come with the extra of that name.
 const S3: &str = "target/s3";
@@ -41,7 +45,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         steps.0.extend([
             run("format", cargo(&["fmt", "--all", "--check"])),
             run("fake CUDA", call("make", &["--silent", "-C", "tests/fake_cuda"])),
-            run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
+            run("build", cargo(&BUILD)),
             run("lints", cargo(&LINTS)),
         ]);
         steps.0.extend(fetching.join().expect("a step does not panic"));

@@ -12,10 +12,10 @@ use memtape_tls::folder::LOOK_EVERY;
 use memtape_tls::server::ServerTls;
 use memtape_tls::steady;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::access::audit::{Audit, Entry, NotWritten};
 use crate::access::file::{FileError, Policy};
+#[cfg(feature = "oidc")]
 use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
 use crate::access::rates::Rates;
@@ -49,6 +49,7 @@ pub(crate) struct Door {
     audited: Rates,
     logged: Rates,
     bad_tokens: Rates,
+    #[cfg(feature = "oidc")]
     keys: Keys,
     pub(crate) tokens: Tokens,
     pub(crate) audit: Audit,
@@ -69,7 +70,6 @@ impl Door {
         let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
         let (rates, audited) = (Rates::of_requests(), Rates::of_audited());
         let (logged, bad_tokens) = (Rates::of_logged(), Rates::of_bad_tokens());
-        let keys = Keys::default();
         Ok(Self {
             file,
             policy,
@@ -79,7 +79,8 @@ impl Door {
             audited,
             logged,
             bad_tokens,
-            keys,
+            #[cfg(feature = "oidc")]
+            keys: Keys::default(),
             tokens,
             audit,
         })
@@ -184,9 +185,25 @@ impl Door {
         if let Some(caller) = self.tokens.holder(token, now_ns) {
             return Some(caller);
         }
+        self.holder_of_provider(token, policy, rules, now_ns)
+    }
+
+    #[cfg(feature = "oidc")]
+    fn holder_of_provider(
+        &self,
+        token: &str,
+        policy: &Policy,
+        rules: &Rules,
+        now_ns: i64,
+    ) -> Option<Caller> {
         let now_seconds = u64::try_from(now_ns).unwrap_or(0) / 1_000_000_000;
         let user = self.keys.user(policy.provider.as_ref()?, token, now_seconds)?;
         Some(rules.caller(&[user.name], &user.groups))
+    }
+
+    #[cfg(not(feature = "oidc"))]
+    fn holder_of_provider(&self, _: &str, _: &Policy, _: &Rules, _: i64) -> Option<Caller> {
+        None
     }
 
     /// May the agent of this node come by this connection?
@@ -236,6 +253,10 @@ impl Door {
         tokio::join!(certificates, self.follow_keys(), self.follow_files());
     }
 
+    #[cfg(not(feature = "oidc"))]
+    async fn follow_keys(&self) {}
+
+    #[cfg(feature = "oidc")]
     async fn follow_keys(&self) {
         let mut changes = self.changes();
         let mut reported = None;
@@ -248,7 +269,7 @@ impl Door {
                 reported = unread;
             }
             // Sooner where there may be another provider.
-            let _ = timeout(LOOK_EVERY, changes.changed()).await;
+            let _ = tokio::time::timeout(LOOK_EVERY, changes.changed()).await;
         }
     }
 

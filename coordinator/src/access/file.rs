@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
 use serde::Deserialize;
 
-use crate::access::oidc::Provider;
-
 /// Largest file.
 const FILE_BYTES_MAX: usize = 4 << 20;
 const TOO_LARGE: &str = "it is larger than 4 MiB";
@@ -76,6 +74,47 @@ struct Granted {
     uids: BTreeSet<u32>,
     #[serde(default)]
     namespaces: BTreeSet<String>,
+}
+
+/// What the file of roles says of a provider.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Provider {
+    pub(crate) issuer: String,
+    pub(crate) audience: String,
+    pub(crate) keys_file: Option<PathBuf>,
+    pub(crate) keys_url: Option<String>,
+    #[serde(default = "subject")]
+    pub(crate) name_claim: String,
+    #[serde(default = "groups")]
+    pub(crate) groups_claim: String,
+}
+
+pub(super) fn subject() -> String {
+    "sub".to_string()
+}
+
+pub(super) fn groups() -> String {
+    "groups".to_string()
+}
+
+impl Provider {
+    /// What is wrong with it; none where it makes sense.
+    pub(crate) fn mistake(&self) -> Option<&'static str> {
+        if !cfg!(feature = "oidc") {
+            return Some(not_built!("OpenID"));
+        }
+        let url = self.keys_url.as_deref();
+        match (&self.keys_file, url) {
+            _ if self.issuer.is_empty() || self.audience.is_empty() => {
+                Some("oidc needs an issuer and an audience")
+            }
+            (Some(_), None) => None,
+            (None, Some(url)) if url.starts_with("https://") => None,
+            (None, Some(_)) => Some("keys_url of oidc must begin with https://"),
+            _ => Some("oidc needs either keys_file or keys_url"),
+        }
+    }
 }
 
 impl Policy {

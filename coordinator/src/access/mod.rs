@@ -7,6 +7,7 @@
 pub(crate) mod audit;
 mod door;
 pub(crate) mod file;
+#[cfg(feature = "oidc")]
 mod oidc;
 mod peer;
 mod rates;

@@ -6,7 +6,6 @@
 //! for the provider alone from which they were read. Names begin with `oidc:`, so that no user of
 //! the provider can take the name in a certificate.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -19,6 +18,8 @@ use ring::signature as ring_signature;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use signature::Verifier;
+
+use crate::access::file::Provider;
 
 /// The claim with an address that users may choose themselves, and the one that it is theirs.
 const EMAIL: &str = "email";
@@ -39,44 +40,6 @@ const FETCH_AGAIN_NS: u64 = 30_000_000_000;
 
 /// Time for the provider's answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the file of roles says of a provider.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Provider {
-    pub(crate) issuer: String,
-    pub(crate) audience: String,
-    pub(crate) keys_file: Option<PathBuf>,
-    pub(crate) keys_url: Option<String>,
-    #[serde(default = "subject")]
-    pub(crate) name_claim: String,
-    #[serde(default = "groups")]
-    pub(crate) groups_claim: String,
-}
-
-fn subject() -> String {
-    "sub".to_string()
-}
-
-fn groups() -> String {
-    "groups".to_string()
-}
-
-impl Provider {
-    /// What is wrong with it; none where it makes sense.
-    pub(crate) fn mistake(&self) -> Option<&'static str> {
-        let url = self.keys_url.as_deref();
-        match (&self.keys_file, url) {
-            _ if self.issuer.is_empty() || self.audience.is_empty() => {
-                Some("oidc needs an issuer and an audience")
-            }
-            (Some(_), None) => None,
-            (None, Some(url)) if url.starts_with("https://") => None,
-            (None, Some(_)) => Some("keys_url of oidc must begin with https://"),
-            _ => Some("oidc needs either keys_file or keys_url"),
-        }
-    }
-}
 
 /// The keys of a provider, as they were last read.
 #[derive(Debug, Default)]
@@ -313,6 +276,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::access::file::{groups, subject};
 
     const NOW: u64 = 1_800_000_000;
 

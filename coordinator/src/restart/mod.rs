@@ -16,8 +16,8 @@ use memtape_proto::api::ActionKind;
 use strum::VariantArray as _;
 
 use crate::restart::command::Command;
-use crate::restart::kubernetes::Kubernetes;
-use crate::restart::kubernetes::nodes::Taint;
+#[cfg(feature = "kubernetes")]
+use crate::restart::kubernetes::{Kubernetes, nodes::Taint};
 use crate::restart::slurm::Slurm;
 use crate::restart::slurm::nodes::Drain;
 use crate::restart::target::Target;
@@ -26,6 +26,7 @@ use crate::restart::webhook::{Caller, Webhook};
 mod child;
 mod command;
 mod drain_reason;
+#[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod slurm;
 pub(crate) mod target;
@@ -147,14 +148,20 @@ impl RestartConfig {
         let command = command.as_deref().and_then(|line| shell(line, command_env, *timeout));
         let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
+        #[cfg(feature = "kubernetes")]
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
+        #[cfg(not(feature = "kubernetes"))]
+        let kubernetes = kubernetes.then_some(None).flatten();
         [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
     }
 
     /// The configured targets that can keep a node out.
     pub(crate) fn node_targets(&self) -> Vec<Arc<dyn Target>> {
         let slurm = self.slurm.then(|| shared(Drain(Slurm::new(self.timeout))));
+        #[cfg(feature = "kubernetes")]
         let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
+        #[cfg(not(feature = "kubernetes"))]
+        let kubernetes = None;
         let command = self.keep_out_command.as_deref();
         let command = command.and_then(|line| shell(line, &self.command_env, self.timeout));
         [slurm, kubernetes, command].into_iter().flatten().collect()

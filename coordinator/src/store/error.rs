@@ -199,6 +199,7 @@ pub enum Error {
     #[error("the stored snapshot {0} is damaged")]
     BlobDamaged(blake3::Hash),
     /// The store of snapshots failed.
+    #[cfg(feature = "s3")]
     #[error("{}", one_line(.0))]
     Remote(Arc<object_store::Error>),
     /// The URL names no place for snapshots.
@@ -265,6 +266,7 @@ impl From<sled::Error> for Error {
     }
 }
 
+#[cfg(feature = "s3")]
 impl From<object_store::Error> for Error {
     fn from(error: object_store::Error) -> Self {
         Self::Remote(Arc::new(error))

@@ -8,23 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, Tracer as _,
-    TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
+use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use crate::clock;
 use crate::records::{CaptureRecord, PartRecord};
-use crate::state::counters::{Count, Counters};
-
-/// Time between two exports of metrics.
-const METRICS_EVERY: Duration = Duration::from_secs(15);
+use crate::state::counters::Counters;
+#[cfg(feature = "otlp")]
+use crate::telemetry::otlp;
 
 /// Children of one capture; of a larger one the ranks that are not aligned come first.
 const CHILDREN_MAX: usize = 512;
@@ -36,10 +31,10 @@ pub(crate) struct Telemetry {
 }
 
 #[derive(Debug)]
-struct Exporters {
-    traces: SdkTracerProvider,
-    tracer: SdkTracer,
-    metrics: SdkMeterProvider,
+pub(super) struct Exporters {
+    pub(super) traces: SdkTracerProvider,
+    pub(super) tracer: SdkTracer,
+    pub(super) metrics: SdkMeterProvider,
 }
 
 impl Telemetry {
@@ -50,25 +45,12 @@ impl Telemetry {
     /// An endpoint that makes no sense.
     pub(crate) fn start(endpoint: Option<&str>, counters: &Arc<Counters>) -> anyhow::Result<Self> {
         let Some(endpoint) = endpoint else { return Ok(Self::default()) };
+        #[cfg(feature = "otlp")]
+        let exporters = otlp::exporters(endpoint, counters);
+        #[cfg(not(feature = "otlp"))]
+        let (_, exporters) = (counters, Err(anyhow::anyhow!(not_built!("OTLP"))));
         let wrong = || format!("the OTLP endpoint {endpoint} cannot be used");
-        let resource = Resource::builder()
-            .with_service_name("memtape-coordinator")
-            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-            .build();
-        let spans = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
-        let traces = SdkTracerProvider::builder()
-            .with_batch_exporter(spans.with_context(wrong)?)
-            .with_resource(resource.clone())
-            .build();
-        let exporter = MetricExporter::builder().with_tonic().with_endpoint(endpoint).build();
-        let reader = PeriodicReader::builder(exporter.with_context(wrong)?)
-            .with_interval(METRICS_EVERY)
-            .build();
-        let metrics =
-            SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build();
-        observe(&metrics, counters);
-        let tracer = traces.tracer("memtape");
-        Ok(Self { exporters: Some(Exporters { traces, tracer, metrics }) })
+        Ok(Self { exporters: Some(exporters.with_context(wrong)?) })
     }
 
     /// A capture is closed.
@@ -143,35 +125,6 @@ impl Telemetry {
             let _ = exporters.metrics.shutdown_with_timeout(Duration::from_secs(2));
         }
     }
-}
-
-fn observe(provider: &SdkMeterProvider, counters: &Arc<Counters>) {
-    let meter = provider.meter("memtape");
-    type Read = fn(&Counters) -> u64;
-    let sums: [(&'static str, Read); 6] = [
-        ("memtape.reports", |counters| counters.get(Count::Reports)),
-        ("memtape.steps", |counters| counters.get(Count::Steps)),
-        ("memtape.incidents", |counters| counters.get(Count::Incidents)),
-        ("memtape.captures", |counters| {
-            counters.get(Count::CapturesComplete) + counters.get(Count::CapturesPartial)
-        }),
-        ("memtape.captures.partial", |counters| counters.get(Count::CapturesPartial)),
-        ("memtape.snapshot.bytes", |counters| counters.get(Count::SnapshotBytes)),
-    ];
-    for (name, read) in sums {
-        let counters = counters.clone();
-        let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-            observer.observe(read(&counters), &[]);
-        };
-        meter.u64_observable_counter(name).with_callback(observe).build();
-    }
-    let counters = counters.clone();
-    let losses = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-        for (reason, count) in counters.losses() {
-            observer.observe(count, &[KeyValue::new("reason", reason)]);
-        }
-    };
-    meter.u64_observable_counter("memtape.losses").with_callback(losses).build();
 }
 
 fn system_time(wall_ns: i64) -> SystemTime {

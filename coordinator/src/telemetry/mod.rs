@@ -2,3 +2,5 @@
 
 pub(crate) mod export;
 pub(crate) mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;

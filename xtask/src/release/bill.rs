@@ -59,7 +59,17 @@ fn written(tool: &Path) -> Result<String> {
     }
     let mut write = command(tool);
     write.current_dir(copy.path()).env(wheel::EPOCH, wheel::epoch());
-    write.args(["cyclonedx", "--format", "json", "--target", TARGET, "--spec-version", "1.5"]);
+    write.args([
+        "cyclonedx",
+        "--features",
+        "full",
+        "--format",
+        "json",
+        "--target",
+        TARGET,
+        "--spec-version",
+        "1.5",
+    ]);
     write.args(["--override-filename", "bill", "--manifest-path", "cli/Cargo.toml"]);
     output(&mut write)?;
     let text = fs::read_to_string(copy.path().join("cli/bill.json"))?;
@@ -107,7 +117,7 @@ fn unproven(bill: &str) -> Result<Vec<String>> {
 /// The same of what cargo builds into the program; what only runs during the build is not in it.
 fn packages() -> Result<BTreeSet<String>> {
     let mut tree = cargo(&["tree", "--locked", "--package", PACKAGE, "--target", TARGET]);
-    tree.args(["--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+    tree.args(["--features", "full", "--edges", "normal", "--prefix", "none", "--format", "{p}"]);
     let words = |line: &str| {
         let mut words = line.split_whitespace();
         Some(format!("{} {}", words.next()?, words.next()?.trim_start_matches('v')))

@@ -211,7 +211,7 @@ fn lay_out(flavour: &Flavour, library: &Path) -> std::io::Result<()> {
 fn pack(flavour: &Flavour) -> Command {
     let mut command = tool(flavour, "maturin");
     command.current_dir(root().join(flavour.layout));
-    command.args(["build", "--locked", "--profile", flavour.profile]);
+    command.args(["build", "--locked", "--profile", flavour.profile, "--features", "full"]);
     command.arg("--out").arg(root().join(flavour.out));
     without_folders(flavour, &mut command);
     match flavour.floor {

@@ -2,4 +2,5 @@
 
 pub(crate) mod local;
 pub(crate) mod reading;
+#[cfg_attr(not(feature = "s3"), path = "no_remote.rs")]
 pub(crate) mod remote;

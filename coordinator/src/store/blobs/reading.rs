@@ -17,7 +17,7 @@ use crate::store::error::{Error, Result};
 pub(crate) const PART_BYTES: usize = 256 << 10;
 
 /// Parts of an object, as its server sends them.
-pub(super) type Objects = Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>;
+pub(super) type Objects = Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>;
 
 /// A snapshot that is being read.
 pub(crate) struct Reading {
@@ -66,7 +66,7 @@ impl Reading {
 
     async fn read(&mut self) -> Result<Option<Bytes>> {
         match &mut self.source {
-            Source::Remote(objects) => Ok(objects.next().await.transpose()?),
+            Source::Remote(objects) => objects.next().await.transpose(),
             Source::Disk { file, offset } => {
                 let rest = self.bytes.saturating_sub(*offset);
                 let length = usize::try_from(rest).unwrap_or(PART_BYTES).min(PART_BYTES);

@@ -134,7 +134,8 @@ impl Remote {
         match self.objects.get(&self.path(hash)).await {
             Ok(got) => {
                 let bytes = got.meta.size;
-                Ok(Some((got.into_stream(), bytes)))
+                let parts = got.into_stream().map(|part| part.map_err(Error::from));
+                Ok(Some((Box::pin(parts), bytes)))
             }
             Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
