@@ -29,6 +29,7 @@ mod coordinator;
 mod http;
 mod ingest;
 mod memory;
+mod quota;
 mod records;
 mod restart;
 mod run;

@@ -25,10 +25,10 @@ use crate::http::request::Api;
 use crate::http::routes;
 use crate::http::server::{self, Bounds};
 use crate::http::site;
-use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
 use crate::memory;
+use crate::quota::Quotas;
 use crate::records::{AuditRecord, TokenRecord};
 use crate::restart::RestartConfig;
 use crate::state::counters::Counters;
@@ -80,7 +80,7 @@ pub async fn run(
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, queue) = mpsc::channel(EVENTS_MAX);
 
-    let admission = Arc::new(Admission::default());
+    let quotas = Arc::new(Quotas::default());
     let shared = Shared {
         store: store.clone(),
         counters: counters.clone(),
@@ -88,9 +88,9 @@ pub async fn run(
         telemetry: telemetry.clone(),
         events: events.clone(),
     };
-    let service = Service::new(shared.clone(), admission.clone(), door.clone());
+    let service = Service::new(shared.clone(), quotas.clone(), door.clone());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
-    let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
+    let api = Api::new(shared.clone(), door.clone(), quotas, snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
         beside.spawn(serve_health(listen, api.clone(), counters.clone()).await?);

@@ -18,9 +18,9 @@ use crate::access::file::{FileError, Policy};
 #[cfg(feature = "oidc")]
 use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
-use crate::access::rates::Rates;
 use crate::access::tokens::Tokens;
 use crate::clock;
+use crate::quota::CallerRates;
 
 /// Why a caller is not let in.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -45,10 +45,10 @@ pub(crate) struct Door {
     policy: RwLock<Arc<Policy>>,
     changed: watch::Sender<u64>,
     tls: Option<Arc<ServerTls>>,
-    rates: Rates,
-    audited: Rates,
-    logged: Rates,
-    bad_tokens: Rates,
+    rates: CallerRates,
+    audited: CallerRates,
+    logged: CallerRates,
+    bad_tokens: CallerRates,
     #[cfg(feature = "oidc")]
     keys: Keys,
     pub(crate) tokens: Tokens,
@@ -68,17 +68,15 @@ impl Door {
     ) -> Result<Self, FileError> {
         let policy = file.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
         let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
-        let (rates, audited) = (Rates::of_requests(), Rates::of_audited());
-        let (logged, bad_tokens) = (Rates::of_logged(), Rates::of_bad_tokens());
         Ok(Self {
             file,
             policy,
             changed,
             tls,
-            rates,
-            audited,
-            logged,
-            bad_tokens,
+            rates: CallerRates::of_requests(),
+            audited: CallerRates::of_audited(),
+            logged: CallerRates::of_logged(),
+            bad_tokens: CallerRates::of_bad_tokens(),
             #[cfg(feature = "oidc")]
             keys: Keys::default(),
             tokens,

@@ -10,7 +10,6 @@ pub(crate) mod file;
 #[cfg(feature = "oidc")]
 mod oidc;
 mod peer;
-mod rates;
 pub(crate) mod tokens;
 
 pub(crate) use door::{Door, Refused, latest_ns};

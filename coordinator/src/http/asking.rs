@@ -29,8 +29,8 @@ pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
     if has_tls { "__Host-memtape_token" } else { "memtape_token" }
 }
 
-/// How long a request waits for room for its answer.
-const ROOM_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a request waits for the bytes of its answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A request, and who sends it.
 pub(crate) struct Asking {
@@ -53,16 +53,17 @@ impl Asking {
         self.api.ask(move |view| question(&Visible::new(view, &caller))).await
     }
 
-    /// Waits for room for an answer of about this many bytes, and keeps it until that is sent.
+    /// Reserves an answer of about this many bytes, and keeps them until it is sent.
     ///
     /// # Errors
-    /// There is none for long, or the coordinator is stopping.
-    pub(crate) async fn room(&self, bytes: u64) -> Result<(), Problem> {
+    /// They are not free for long, or the coordinator is stopping.
+    pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Problem> {
         let caller = self.api.door.bucket(self.call.connection().peer(), Some(&self.caller));
-        let entered = timeout(ROOM_TIME_MAX, self.api.answers.enter(caller, bytes)).await;
-        let late = || refused(&self.api, &Refused::TooMany(ROOM_TIME_MAX));
-        let room = entered.map_err(|_| late())?.ok_or_else(Problem::stopping)?;
-        self.call.keep(Box::new(room));
+        let reserved =
+            timeout(ANSWER_WAIT_MAX, self.api.quotas.reserve_answer(&caller, bytes)).await;
+        let late = || refused(&self.api, &Refused::TooMany(ANSWER_WAIT_MAX));
+        let permit = reserved.map_err(|_| late())?.ok_or_else(Problem::stopping)?;
+        self.call.keep(Box::new(permit));
         Ok(())
     }
 
@@ -153,9 +154,9 @@ impl FromRequestParts<Api> for Asking {
         let caller = api.door.caller(call.connection().peer(), token);
         let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
         let bucket = api.door.bucket(call.connection().peer(), Some(&caller));
-        let place = api.answers.begin(bucket);
-        let place = place.ok_or_else(|| refused(api, &Refused::TooMany(Duration::from_secs(1))))?;
-        call.keep(Box::new(place));
+        let permit = api.quotas.begin_request(&bucket);
+        let too_many = || refused(api, &Refused::TooMany(Duration::from_secs(1)));
+        call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
         call.admit_while(Trust(Box::new(move |peer| door.still_knows(peer, token.as_deref()))));
         Ok(Self { api: api.clone(), caller, call, request })

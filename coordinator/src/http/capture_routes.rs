@@ -59,7 +59,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let Query(query) = query?;
-    asking.room(LIST_BYTES).await?;
+    asking.reserve(LIST_BYTES).await?;
     let captures = asking.ask(move |view| {
         let newest = view.captures().rev();
         let mut parts = 0;
@@ -90,7 +90,7 @@ async fn of_capture<T: Send + 'static>(
 async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
     let path = Ok(Path(IdPath { id: id.to_string() }));
     let parts = of_capture(asking, path, |known| known.parts.len()).await?;
-    asking.room(CAPTURE_BYTES + parts as u64 * PART_BYTES).await
+    asking.reserve(CAPTURE_BYTES + parts as u64 * PART_BYTES).await
 }
 
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
@@ -136,7 +136,7 @@ async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Pr
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read snapshot", capture).await?;
-    asking.room(DOWNLOAD_BYTES).await?;
+    asking.reserve(DOWNLOAD_BYTES).await?;
     let mut reading = asking.api.store.blobs().read(hash).await.map_err(Problem::broken)?;
     let bytes = reading.bytes();
     let (sender, parts) = parts();
@@ -164,7 +164,7 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read pickle", capture).await?;
-    asking.room(DOWNLOAD_BYTES).await?;
+    asking.reserve(DOWNLOAD_BYTES).await?;
     let parts = asking.api.pickling.pickle(hash).await.map_err(Problem::broken)?;
     Ok(Pickle { name, parts })
 }

@@ -38,7 +38,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
     let Path(JobPath { job }) = path?;
-    asking.room(ANSWER_BYTES).await?;
+    asking.reserve(ANSWER_BYTES).await?;
     let gathered =
         asking.ask(move |view| gather(view, &job).ok_or_else(|| Problem::unknown("job", job)));
     let mut gathered = gathered.await??;

@@ -31,7 +31,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     let Query(query) = query?;
-    asking.room(LIST_BYTES).await?;
+    asking.reserve(LIST_BYTES).await?;
     let incidents = asking.ask(move |view| {
         let newest = view.incidents().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job));

@@ -32,7 +32,7 @@ struct LinesQuery {
 
 async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>) -> Answer<Lines> {
     let (Path(JobPath { job }), Query(LinesQuery { attempt, rank })) = (path?, query?);
-    asking.room(ranks_of(&asking, &job, attempt).await? * CENSUSES_BYTES).await?;
+    asking.reserve(ranks_of(&asking, &job, attempt).await? * CENSUSES_BYTES).await?;
     let found = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let of_rank = |of: &Rank| -> Vec<(u32, Census)> {

@@ -1,7 +1,6 @@
 //! The HTTP API, the metrics and the page.
 
 mod access_routes;
-pub(crate) mod answers;
 pub(crate) mod asking;
 mod capture_routes;
 mod collectives;

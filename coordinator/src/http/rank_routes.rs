@@ -62,7 +62,7 @@ async fn ranks(
     query: QueryOf<AttemptQuery>,
 ) -> Answer<Ranks> {
     let (Path(JobPath { job }), Query(AttemptQuery { attempt })) = (path?, query?);
-    asking.room(ranks_of(&asking, &job, attempt).await? * RANK_BYTES).await?;
+    asking.reserve(ranks_of(&asking, &job, attempt).await? * RANK_BYTES).await?;
     let ranks = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
         let watch = view.watch(attempt);

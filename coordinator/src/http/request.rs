@@ -20,9 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access::Door;
 use crate::coordinator::Shared;
-use crate::http::answers::Answers;
-use crate::ingest::admission::Admission;
 use crate::ingest::event::{Event, Question};
+use crate::quota::Quotas;
 use crate::state::counters::Counters;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
@@ -58,10 +57,9 @@ pub(crate) struct Api {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) store: Store,
-    pub(crate) admission: Arc<Admission>,
+    pub(crate) quotas: Arc<Quotas>,
     pub(crate) pickling: Pickling,
     pub(crate) snapshots: Snapshots,
-    pub(crate) answers: Arc<Answers>,
 }
 
 /// An error as the client sees it: `{"error":"one line"}`.
@@ -88,13 +86,12 @@ impl Api {
     pub(crate) fn new(
         shared: Shared,
         door: Arc<Door>,
-        admission: Arc<Admission>,
+        quotas: Arc<Quotas>,
         snapshots: Snapshots,
     ) -> Self {
         let Shared { store, counters, events, .. } = shared;
         let pickling = Pickling::new(snapshots.clone(), counters.clone());
-        let answers = Arc::default();
-        Self { door, counters, events, store, admission, pickling, snapshots, answers }
+        Self { door, counters, events, store, quotas, pickling, snapshots }
     }
 
     /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].

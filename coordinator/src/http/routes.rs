@@ -4,6 +4,7 @@
 //! `/api/v1` can be served without being described. The only request that changes anything is the
 //! one for a capture.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use memtape_core::limits::REQUEST_BYTES_MAX;
+use memtape_core::limits::{REQUEST_BYTES_MAX, UPLOADS_WAITING_MAX};
 use memtape_proto::api::Index;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -34,6 +35,7 @@ use crate::http::{
     node_routes, page, policy_routes, rank_routes, series, store_routes,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
+use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, Quotas};
 use crate::telemetry::metrics::{self, AdmissionFigures};
 
 /// Time for the loop to answer before the coordinator counts as not ready.
@@ -191,18 +193,35 @@ async fn check_ready(api: Api) -> Ready {
 async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     asking.sees_all()?;
     let ranks = asking.api.ask(|view| view.jobs.ranks().0 as u64).await?;
-    asking.room(ranks * RANK_METRICS_BYTES).await?;
+    asking.reserve(ranks * RANK_METRICS_BYTES).await?;
     let api = asking.api;
     let view = api.ask(metrics::view).await?;
     let store = api.store.clone();
-    let figures = AdmissionFigures {
-        answer_bytes: api.answers.bytes.bytes(),
-        ..api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into())
-    };
+    let figures = figures(&api.quotas);
     let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;
     let text = text.map_err(Problem::broken)?.map_err(Problem::broken)?;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, content_type)], text))
+}
+
+/// What is reserved now. Uploads may take: snapshots, first chunks, and what HTTP/2 lets waiting
+/// agents send unread.
+fn figures(quotas: &Quotas) -> AdmissionFigures {
+    let waits = |of: &ByteQuota| of.waits.load(Relaxed);
+    let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
+    let unread = UPLOADS_WAITING_MAX as u64 * u64::from(STREAM_WINDOW_BYTES);
+    AdmissionFigures {
+        upload_bytes: quotas.uploads.bytes(),
+        upload_bytes_max: quotas.uploads.bytes_max + first_chunks + unread,
+        report_bytes: quotas.reports.bytes(),
+        report_bytes_max: quotas.reports.bytes_max,
+        answer_bytes: quotas.answers.bytes(),
+        waits: [
+            ("upload", waits(&quotas.uploads)),
+            ("upload_deferred", quotas.deferred.load(Relaxed)),
+            ("report", waits(&quotas.reports)),
+        ],
+    }
 }
 
 /// Nothing but the page itself may run on the page, and no other site may frame or sniff it.

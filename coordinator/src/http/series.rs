@@ -38,7 +38,7 @@ async fn series(
 ) -> Answer<Series> {
     let (Path(JobPath { job }), Query(query)) = (path?, query?);
     let points = query.points.unwrap_or(POINTS).clamp(1, SERIES_POINTS_MAX);
-    asking.room(points as u64 * POINT_BYTES + RECORDS_BYTES).await?;
+    asking.reserve(points as u64 * POINT_BYTES + RECORDS_BYTES).await?;
     let wanted = query.clone();
     let key = asking.ask(move |view| key(view, &job, &wanted)).await??;
     let store = asking.api.store.clone();

@@ -26,10 +26,10 @@ use crate::access::Door;
 use crate::clock;
 use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
-use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
 use crate::ingest::progress::{Progress, TooSlow};
 use crate::ingest::wire::{self, BadMessage, Outgoing};
+use crate::quota::{QueuedUpload, Quotas};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::effects::Share;
@@ -60,13 +60,13 @@ const ANSWER_POLL: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub(crate) struct Service {
     shared: Shared,
-    admission: Arc<Admission>,
+    quotas: Arc<Quotas>,
     door: Arc<Door>,
 }
 
 impl Service {
-    pub(crate) fn new(shared: Shared, admission: Arc<Admission>, door: Arc<Door>) -> Self {
-        Self { shared, admission, door }
+    pub(crate) fn new(shared: Shared, quotas: Arc<Quotas>, door: Arc<Door>) -> Self {
+        Self { shared, quotas, door }
     }
 
     /// The service for the router.
@@ -165,16 +165,17 @@ impl coordinator_server::Coordinator for Service {
             return Err(Status::unavailable("no agent is attached on this connection"));
         };
         call.admit();
-        // Nothing of a snapshot is read before its turn.
-        let turn = self.admission.turn(node).await;
-        let turn = turn.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
+        // Nothing of a snapshot is read before its permit.
+        let queued = self.quotas.queue_upload(node).await;
+        let queued =
+            queued.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
         let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the snapshot has no chunk"))?;
         let capture = wire::id(&first.capture_id).map_err(refused)?;
         let tape_id = wire::id(&first.tape_id).map_err(refused)?;
-        let sent = Sent { nodes, turn, first, chunks };
+        let sent = Sent { nodes, queued, first, chunks };
         let result = self.receive(&capture, &tape_id, sent).await;
         let failure = result.as_ref().err().map(Status::message);
         let attributes = [
@@ -218,13 +219,13 @@ impl Service {
         }
     }
 
-    /// Waits for room for a message, and decodes it then.
+    /// Reserves the bytes of a message, and decodes it then.
     async fn admit(
         &self,
         raw: Encoded<v1::AgentMessage>,
     ) -> Result<Option<(Incoming, Share)>, BadMessage> {
         let raw = raw.measured(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
-        let share = self.admission.reports.enter(raw.cost_bytes()).await;
+        let share = self.quotas.reports.reserve(raw.cost_bytes()).await;
         let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
         Ok(message.map(|message| (message, share)))
     }
@@ -264,7 +265,7 @@ impl Service {
         &self,
         capture: &str,
         tape_id: &str,
-        Sent { nodes, turn, first, chunks }: Sent,
+        Sent { nodes, queued, first, chunks }: Sent,
     ) -> Result<blake3::Hash, Status> {
         let verdict = self.ask_patiently(capture, tape_id, &nodes).await?;
         let promised = match verdict {
@@ -281,7 +282,7 @@ impl Service {
             return Err(self.refuse(&DecodeError::TooLarge { bytes, bytes_max }));
         }
         // All of it at once: snapshots that wait for each other's rest would wait forever.
-        let room = self.admission.upload(turn, bytes).await;
+        let permit = self.quotas.reserve_upload(queued, bytes).await;
         let patience = Duration::from_secs(UPLOAD_SECONDS_MAX);
         let collected = timeout(patience, self.collect(first, chunks, bytes)).await;
         let snapshot = collected.map_err(|_| {
@@ -302,7 +303,7 @@ impl Service {
         // owner.
         let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
         let kept = tokio::spawn(async move {
-            let _room = room;
+            let _permit = permit;
             service.keep(&capture, &tape_id, snapshot, hash).await
         });
         kept.await.map_err(|error| Status::internal(error.to_string()))?
@@ -411,7 +412,7 @@ impl Service {
 struct Sent {
     /// The nodes whose agents are attached on its connection.
     nodes: Vec<String>,
-    turn: Turn,
+    queued: QueuedUpload,
     first: v1::UploadChunk,
     chunks: Streaming<Encoded<v1::UploadChunk>>,
 }

@@ -29,10 +29,10 @@ use crate::connections::Connections;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
-use crate::ingest::admission::Admission;
 use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
 use crate::ingest::wire;
+use crate::quota::Quotas;
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::store::Store;
@@ -136,11 +136,11 @@ impl FuzzedRouter {
         let router = |roles| -> anyhow::Result<(Router, Arc<Door>)> {
             let tokens = Tokens::new(shared.store.clone(), Vec::new());
             let door = Arc::new(Door::new(roles, None, tokens, shared.audit.clone())?);
-            let admission = Arc::new(Admission::default());
-            let service = Service::new(shared.clone(), admission.clone(), door.clone());
+            let quotas = Arc::new(Quotas::default());
+            let service = Service::new(shared.clone(), quotas.clone(), door.clone());
             runtime.spawn(door.clone().follow());
             let grpc = Routes::new(service.server()).into_axum_router().reset_fallback();
-            let api = Api::new(shared.clone(), door.clone(), admission, snapshots.clone());
+            let api = Api::new(shared.clone(), door.clone(), quotas, snapshots.clone());
             Ok((grpc.merge(routes::router(api, &[])), door))
         };
         let ((open, door), (closed, _)) = (router(None)?, router(Some(roles))?);
