@@ -124,10 +124,15 @@ impl Slurm {
         let (of_job, on_node) = (format!("--jobs={job}"), format!("--nodelist={node}"));
         let format = format!("--Format={FIELDS}");
         let arguments = ["--noheader", "--states=all", &of_job, &on_node, &format];
-        let ended = self.ask("squeue", &arguments).await?;
+        Job::find(job, &self.printed("squeue", &arguments).await?)
+    }
+
+    /// What a program prints that shows the state of Slurm.
+    async fn printed(&self, program: &'static str, arguments: &[&str]) -> Result<String, Unseen> {
+        let ended = self.ask(program, arguments).await?;
         match ended.status.success() {
-            true => Job::find(job, &ended.stdout),
-            false if ended.line.is_empty() => Err(Unseen::Exit("squeue", ended.status)),
+            true => Ok(ended.stdout),
+            false if ended.line.is_empty() => Err(Unseen::Exit(program, ended.status)),
             false => Err(Unseen::Said(ended.line)),
         }
     }

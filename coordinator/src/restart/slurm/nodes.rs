@@ -176,12 +176,8 @@ impl Drain {
 
     async fn look(&self, which: &[&str]) -> Result<Vec<Node>, Unseen> {
         let fixed = ["--noheader", "--Node", FORMAT];
-        let ended = self.0.ask("sinfo", &[&fixed[..], which].concat()).await?;
-        match ended.status.success() {
-            true => Ok(ended.stdout.lines().filter_map(Node::read).collect()),
-            false if ended.line.is_empty() => Err(Unseen::Exit("sinfo", ended.status)),
-            false => Err(Unseen::Said(ended.line)),
-        }
+        let printed = self.0.printed("sinfo", &[&fixed[..], which].concat()).await?;
+        Ok(printed.lines().filter_map(Node::read).collect())
     }
 }
 
