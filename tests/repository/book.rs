@@ -120,6 +120,9 @@ fn incomplete(page: &Source) -> Vec<String> {
     }
     let sections = SECTIONS.iter().filter(|section| !page.text.contains(**section));
     missing.extend(sections.map(|section| format!("{}: add {section}", page.path)));
+    if !page.text.contains(&format!("({name}.svg)")) {
+        missing.push(format!("{}: show a sketch of its curves, {name}.svg", page.path));
+    }
     if !page.text.contains("<!-- diagnosis of: ") {
         missing.push(format!("{}: show a diagnosis of core/tests/golden/", page.path));
     }

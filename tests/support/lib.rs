@@ -26,28 +26,26 @@ pub fn root() -> &'static Path {
 
 /// The one binary, built by this call if it is not up to date.
 pub fn memtape() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        library();
-        build("memtape", "memtape")
-    })
+    &built().0
 }
 
 /// The library it preloads, built by this call if it is not up to date.
 pub fn library() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("memtape-recorder", "libmemtape.so"))
+    &built().1
 }
 
-fn build(package: &str, file: &str) -> PathBuf {
-    let mut build = cargo(&["build", "--quiet", "-p", package]);
-    if package == "memtape" {
-        build.args(["--features", "full"]);
-    }
-    let status = build.status();
-    assert!(status.is_ok_and(|status| status.success()), "{package} does not build");
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    target.map_or_else(|| root().join("target"), PathBuf::from).join("debug").join(file)
+/// Both, by one command, the same as that of `cargo xtask test`: cargo unites the features of the
+/// packages that it builds, so each alone would be built again with what it depends on.
+fn built() -> &'static (PathBuf, PathBuf) {
+    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut build = cargo(&["build", "--quiet", "-p", "memtape", "-p", "memtape-recorder"]);
+        let status = build.args(["--features", "memtape/full"]).status();
+        assert!(status.is_ok_and(|status| status.success()), "memtape does not build");
+        let target = std::env::var_os("CARGO_TARGET_DIR");
+        let target = target.map_or_else(|| root().join("target"), PathBuf::from).join("debug");
+        (target.join("memtape"), target.join("libmemtape.so"))
+    })
 }
 
 /// The cargo that runs us, with these arguments, in the repository's root.

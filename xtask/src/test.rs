@@ -7,7 +7,7 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::process::{Step, Steps, call, cargo, command, root, run};
+use crate::process::{BUILD, Step, Steps, call, cargo, command, root, run};
 use crate::python;
 use crate::report::Found;
 use crate::supply_chain;
@@ -18,10 +18,6 @@ const LINTS: [&str; 8] =
 /// The oldest release, and the one that the tests have whole: `cargo xtask compat` tries them all.
 const COMPAT: [&str; 8] =
     ["run", "--locked", "--quiet", "--package=xtask", "--", "compat", "2.0.1", "2.11.0"];
-
-/// The program as the tests use it, and the library.
-const BUILD: [&str; 8] =
-    ["build", "--locked", "-p", "memtape", "-p", "memtape-recorder", "--features", "memtape/full"];
 
 /// The environment of the S3-compatible server that the store's tests run against, and what is in
 /// it. The server's own dependencies come with the extra of that name.

@@ -16,7 +16,7 @@ mod rig;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::process::{Steps, cargo, say};
+use crate::process::{BUILD, Steps, cargo, say};
 use crate::report::{Found, aligned};
 use judge::Findings;
 use rig::Release;
@@ -33,7 +33,7 @@ struct Row {
 
 /// Tries these versions, or the ones above.
 pub(crate) fn try_all(steps: &mut Steps, versions: &[String]) -> Result<Found> {
-    steps.take("library", cargo(&["build", "--locked", "-p", "memtape-recorder"]))?;
+    steps.take("library", cargo(&BUILD))?;
     let named: Vec<&str> = versions.iter().map(String::as_str).collect();
     let mut rows = Vec::new();
     let mut failures = Vec::new();

@@ -1,13 +1,12 @@
 //! `cargo xtask docs`: the documents as a site, and the pages that are made from the code.
 //!
 //! `book.rs` builds the site with mdBook, and `site.rs` looks for dead links in it. `reference.rs`
-//! writes what is made from the code: the reference, the examples (`examples.rs`) and the figures
-//! (`figures.rs`). The tests check what can be checked without mdBook: that all of it is what the
-//! code says, and that the table of contents has every page.
+//! writes what is made from the code: the reference and the examples (`examples.rs`).
+//! The tests check what can be checked without mdBook: that all of it is what the code says, and
+//! that the table of contents has every page.
 
 mod book;
 mod examples;
-mod figures;
 mod reference;
 mod site;
 

@@ -1,5 +1,4 @@
-//! Writes again what is made from the code: the reference, the limits, the figures and examples
-//! in pages.
+//! Writes again what is made from the code: the reference, the limits, and examples in pages.
 //!
 //! Each page of the reference is made by a test of the package whose code it describes: the command
 //! line's by the command line, the HTTP API's and the metrics' by a running coordinator. With
@@ -8,12 +7,10 @@
 use std::fs;
 
 use anyhow::Result;
-use memtape_core::diagnosis::Class;
 use serde_json::json;
 
 use super::examples;
-use super::figures::figure;
-use crate::process::{Steps, cargo, root};
+use crate::process::{Steps, cargo};
 use crate::report::Found;
 
 /// The tests that make pages.
@@ -29,10 +26,6 @@ pub(super) fn renew(steps: &mut Steps) -> Result<Found> {
         let mut test = cargo(&["test", "--quiet"]);
         test.args(arguments).env("MEMTAPE_GOLDEN", "make");
         steps.take(name, test)?;
-    }
-    for &class in Class::ALL {
-        let path = root().join("docs/classes").join(class.as_str()).with_extension("svg");
-        fs::write(path, figure(class))?;
     }
     let mut changed = 0_u64;
     for (path, text) in examples::renewed()? {

@@ -31,6 +31,11 @@ const LEFT_OUT: &str = "left out: ";
 /// Lines of a failed step that are shown; the newest are the ones that tell.
 const LINES_SHOWN_MAX: usize = 2_000;
 
+/// What builds the program as the tests use it, and the library. Cargo unites the features of the
+/// packages that it builds: with others, what they depend on would be built again.
+pub(crate) const BUILD: [&str; 8] =
+    ["build", "--locked", "-p", "memtape", "-p", "memtape-recorder", "--features", "memtape/full"];
+
 /// The repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ lies in the repository")
