@@ -147,7 +147,7 @@ pub(crate) fn make(steps: &mut Steps, flavour: &Flavour) -> Result<Made> {
 fn build_library(flavour: &Flavour) -> Command {
     let mut command = match flavour.floor {
         // The same file as everybody's `cargo build` makes: nothing is built twice.
-        None => return cargo(&["build", "--locked", "--package", "memtape-recorder"]),
+        None => return cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"]),
         Some((major, minor)) => {
             let mut command = tool(flavour, "cargo-zigbuild");
             command.args(["rustc", "--target", &format!("{TARGET}.{major}.{minor}")]);
