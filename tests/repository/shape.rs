@@ -109,3 +109,28 @@ fn unfinished(file: &Source) -> Vec<String> {
         .map(|(number, _)| format!("{}:{number}: finish it or take it out", file.path))
         .collect()
 }
+
+#[test]
+fn no_example_is_left_untested() {
+    let bad = "/// ```\n/// f();\n/// ```\nfn f() {}\n";
+    check(untested_examples, &Source::of("a.rs", bad), &rust());
+}
+
+/// `cargo xtask test` runs no documentation tests: for one example rustdoc reads the whole package.
+fn untested_examples(file: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_open = false;
+    for (number, line) in file.lines() {
+        let line = line.trim_start();
+        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let Some(language) = text.and_then(|text| text.trim().strip_prefix("```")) else {
+            continue;
+        };
+        if !is_open && matches!(language, "" | "rust") {
+            let path = &file.path;
+            found.push(format!("{path}:{number}: no test runs it: make it a test, or ```text"));
+        }
+        is_open = !is_open;
+    }
+    found
+}

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 //!
 //! PyTorch and the tests' other tools are fetched while the first build runs, because on a fresh
-//! machine both take minutes.
+//! machine both take minutes. The model checkers run beside it, and cargo-deny is built there: they
+//! have builds of their own, and cargo leaves a core idle while the last packages are built.
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
 use std::process::{Command, Stdio};
@@ -37,16 +38,22 @@ const RAY: &str = "real_ray";
 pub(crate) fn run_all(steps: &mut Steps) -> Found {
     let started = Instant::now();
     std::thread::scope(|scope| {
-        let fetching = scope.spawn(fetch);
+        let alongside = scope.spawn(|| {
+            let mut steps: Vec<Step> = fetch().into_iter().collect();
+            // Every schedule of a few events, on weakly ordered memory; then long histories in
+            // random schedules.
+            steps.extend(["loom", "shuttle"].map(|name| run(name, model_checker(name))));
+            steps.extend(supply_chain::check());
+            steps
+        });
         steps.0.extend([
             run("format", cargo(&["fmt", "--all", "--check"])),
             run("fake CUDA", call("make", &["--silent", "-C", "tests/fake_cuda"])),
             run("build", cargo(&BUILD)),
             run("lints", cargo(&LINTS)),
         ]);
-        steps.0.extend(fetching.join().expect("a step does not panic"));
+        steps.0.extend(alongside.join().expect("a step does not panic"));
     });
-    steps.0.extend(supply_chain::check());
     let (has_slurm, has_ray) = (can_run_slurm(), can_run_ray());
     let apart = [has_slurm.then_some(SLURM), has_ray.then_some(RAY)];
     let apart: Vec<_> = apart.into_iter().flatten().collect();
@@ -61,12 +68,6 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
     if has_ray {
         steps.0.push(run("Ray", beside("tests/ray/cluster", RAY)));
     }
-    steps.0.extend([
-        // Every schedule of a few events, on weakly ordered memory.
-        run("loom", model_checker("loom")),
-        // Long histories in random schedules.
-        run("shuttle", model_checker("shuttle")),
-    ]);
     Found::tests(steps, started.elapsed())
 }
 
@@ -91,7 +92,9 @@ fn fetch() -> Option<Step> {
 
 /// The tests, without those that have a step of their own here.
 fn tests(apart: &[&str]) -> Command {
-    let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet", "--"]);
+    // Without `--tests`, rustdoc would read every package, to find no example.
+    let what = ["test", "--locked", "--workspace", "--tests", "--no-fail-fast", "--quiet", "--"];
+    let mut tests = cargo(&what);
     for names in apart {
         tests.args(["--skip", names]);
     }

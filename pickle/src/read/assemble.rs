@@ -34,19 +34,7 @@ const SETTINGS_DEPTH_MAX: u32 = 8;
 /// Characters of a setting's own name.
 const SETTING_NAME_CHARACTERS_MAX: usize = 256;
 
-/// Reads one memory snapshot.
-///
-/// ```
-/// use memtape_core::pickle::assemble::TorchReader;
-///
-/// let file = [b"\x80\x02}q\x00X\x08\x00\x00\x00segments".as_slice(), b"q\x01]q\x02s."];
-/// let mut reader = TorchReader::new();
-/// for piece in file {
-///     reader.feed(piece)?;
-/// }
-/// assert!(reader.finish()?.segments.is_empty());
-/// # Ok::<(), memtape_core::pickle::fault::ReadError>(())
-/// ```
+/// Reads one memory snapshot: feeds on the pieces of a file, and gives the snapshot at its end.
 #[derive(Debug)]
 pub struct TorchReader(Reader<TorchFolder>);
 
