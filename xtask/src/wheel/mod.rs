@@ -24,7 +24,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use crate::process::{Steps, built, call, cargo, command, output, root};
+use crate::process::{BUILD, Steps, built, call, cargo, command, output, root};
 use crate::python;
 use crate::report::{Found, seconds};
 use elf::Glibc;
@@ -147,7 +147,7 @@ pub(crate) fn make(steps: &mut Steps, flavour: &Flavour) -> Result<Made> {
 fn build_library(flavour: &Flavour) -> Command {
     let mut command = match flavour.floor {
         // The same file as everybody's `cargo build` makes: nothing is built twice.
-        None => return cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"]),
+        None => return cargo(&BUILD),
         Some((major, minor)) => {
             let mut command = tool(flavour, "cargo-zigbuild");
             command.args(["rustc", "--target", &format!("{TARGET}.{major}.{minor}")]);
