@@ -15,6 +15,8 @@ mod imports;
 #[cfg(test)]
 mod shape;
 #[cfg(test)]
+mod size;
+#[cfg(test)]
 mod source;
 #[cfg(test)]
 mod words;
