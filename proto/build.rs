@@ -13,6 +13,12 @@ use tonic_prost_build::manual;
 /// Fields of a message are numbered below it: `src/decoding/measure.rs` has a bit for each.
 const NUMBERS_MAX: u32 = 64;
 
+/// Messages that are also answers of the HTTP API and parts of stored records.
+const READINGS: [&str; 5] = ["Cgroup", "Gpu", "Host", "RankHost", "Workers"];
+
+const READING_DERIVES: &str =
+    "#[derive(serde::Deserialize, serde::Serialize, schemars::JsonSchema)]";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
@@ -20,9 +26,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
     fs::write(out.join("shapes.rs"), pool.all_messages().map(|of| shape(&of)).collect::<String>())?;
     manual::Builder::new().build_client(false).compile(&[encoded_service()]);
-    tonic_prost_build::configure()
-        .bytes(".memtape.v1.UploadChunk.data")
-        .compile_fds(descriptors)?;
+    let mut messages = tonic_prost_build::configure().bytes(".memtape.v1.UploadChunk.data");
+    for name in READINGS {
+        messages = messages
+            .type_attribute(format!(".memtape.v1.{name}"), READING_DERIVES)
+            .type_attribute(format!(".memtape.v1.{name}"), "#[serde(default)]");
+    }
+    messages.compile_fds(descriptors)?;
     Ok(())
 }
 

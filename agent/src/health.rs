@@ -20,6 +20,7 @@ use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
 use memtape_core::policy::node_check::Verdict;
+use memtape_proto::readings::RefusedTapes;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -28,7 +29,6 @@ use tokio::time::{sleep, timeout};
 use crate::node::clock;
 use crate::node::gpu_memory::GpuMemory;
 use crate::spool::Dropped;
-use crate::tapes::known::Refused;
 
 /// Connections at the same time; for a further one, the oldest is closed.
 const OPEN_MAX: usize = 32;
@@ -57,7 +57,7 @@ pub(crate) struct Health {
     /// Times that the coordinator had another store than before.
     pub(crate) store_changes: u64,
     pub(crate) tapes: usize,
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedTapes,
     /// None without a spool.
     pub(crate) spool: Option<(u64, Dropped)>,
     /// What the GPUs of the node hold.
@@ -94,7 +94,7 @@ impl Health {
 
     /// In the OpenMetrics text format.
     fn metrics(&self, answered: Answered) -> String {
-        let Refused { copies, wrong_holder, other_boot, no_room } = self.refused;
+        let RefusedTapes { copies, wrong_holder, other_boot, no_room } = self.refused;
         let (spool_bytes, dropped) = self.spool.unwrap_or_default();
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, rows: &[(&str, u64)]| {
@@ -274,7 +274,7 @@ mod tests {
             acked_ns: 100 * SECOND_NS,
             store_changes: 1,
             tapes: 8,
-            refused: Refused { copies: 3, ..Refused::default() },
+            refused: RefusedTapes { copies: 3, ..RefusedTapes::default() },
             spool: Some((4096, Dropped::default())),
             gpu_memory: GpuMemory::default(),
         }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use memtape_core::identity::end::End;
 pub(crate) use memtape_core::incident::Incident as IncidentRecord;
+pub(crate) use memtape_core::tape::StepRecord;
 
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {
@@ -135,25 +136,6 @@ impl Outside {
     pub(crate) fn origin(self) -> Origin {
         Origin::from_number(self.origin.into())
     }
-}
-
-/// One or more finished steps of one device of one rank, as the store packs them.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct StepRow {
-    pub(crate) first_step: u64,
-    pub(crate) last_step: u64,
-    pub(crate) end_wall_ns: i64,
-    pub(crate) floor_allocated: u64,
-    pub(crate) peak_allocated: u64,
-    pub(crate) end_allocated: u64,
-    pub(crate) floor_reserved: u64,
-    pub(crate) peak_reserved: u64,
-    pub(crate) end_reserved: u64,
-    pub(crate) blocks: u64,
-    pub(crate) allocs: u64,
-    pub(crate) frees: u64,
-    pub(crate) ooms: u64,
-    pub(crate) malloc_failures: u64,
 }
 
 /// Which series of steps.

@@ -2,15 +2,20 @@
 //! HTTP API ([`api`]), and the codec of a rank's snapshot ([`snapshot`]).
 //!
 //! `proto/memtape/v1/memtape.proto` says what each message means, `proto/README.md` how the
-//! protocol runs. Only the modules of agent and coordinator that talk to the other side name the
-//! generated types; everything else uses `core`'s types.
+//! protocol runs. A message of numbers and texts without rules is used everywhere as it is
+//! ([`readings`]). What has a type in `core` has one pair of functions here ([`step_message`],
+//! [`step_record`]). All other messages are named only by the modules of agent and coordinator that
+//! talk to the other side.
 
 pub mod api;
 mod census;
 pub mod decoding;
+pub mod readings;
 pub mod snapshot;
+mod steps;
 mod version;
 
+pub use steps::{step_message, step_record};
 pub use version::{OtherProtocol, PROTOCOL, Side, check_protocol};
 
 /// The messages, as generated from `memtape.proto`.

@@ -14,8 +14,8 @@
 //!
 //! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
 //! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
-//! flight recorder says, `step_boundary` which optimizer call ends a step, `mailbox` how a rank is
-//! asked for a remedy.
+//! flight recorder says, `step_boundary` which optimizer call ends a step, `step_record` what a
+//! device did in a step, `mailbox` how a rank is asked for a remedy.
 //!
 //! Beside the tape: `snapshot` is the state of one rank at one step, `identity` which rank a
 //! process is, `redaction` hides secrets of command lines, `python` knows CPython's frames and
@@ -46,7 +46,9 @@ pub mod rewind;
 pub(crate) mod shared_words;
 pub mod snapshot;
 pub mod step_boundary;
+mod step_record;
 pub mod visible;
 pub mod write;
 
 pub use shared_words::{Birth, Words};
+pub use step_record::StepRecord;

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtape_tape::layout::{Clock, HOST_LANE, Layout, Sizes, header};
-use memtape_tape::read::{StepRecord, Tape};
+use memtape_tape::read::Tape;
 use memtape_tape::rewind::PointInTime;
 use memtape_tape::snapshot::origin::Origin;
 use memtape_tape::write::{Grant, Lane, Totals};
-use memtape_tape::{Birth, Words};
+use memtape_tape::{Birth, StepRecord, Words};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;

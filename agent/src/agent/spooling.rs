@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_core::limits::STEPS_PER_REPORT_MAX;
+use memtape_proto::readings::SpoolReport;
 
 use crate::capture::answers::{JobKey, Work, WorkId, after};
 use crate::capture::rewind::Rewound;
@@ -348,16 +349,16 @@ impl Agent {
     }
 
     /// What a report says of the spool; none when there is nothing.
-    pub(super) fn spool_report(&self) -> Option<wire::SpoolReport> {
+    pub(super) fn spool_report(&self) -> Option<SpoolReport> {
         let spool = self.spool.as_ref()?;
         let dropped = spool.dropped();
-        let report = wire::SpoolReport {
+        let report = SpoolReport {
             bytes: if spool.is_empty() { 0 } else { spool.bytes() },
             steps_dropped: dropped.steps,
             snapshots_dropped: dropped.snapshots,
             facts_dropped: dropped.facts,
         };
-        (report != wire::SpoolReport::default()).then_some(report)
+        (report != SpoolReport::default()).then_some(report)
     }
 
     pub(super) fn alone_for(&self, now: Now) -> Duration {

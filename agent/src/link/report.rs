@@ -153,7 +153,7 @@ fn add_rank(
             steps = Steps::default();
         }
         has_all &= !steps.has_more;
-        if let Some(mark) = add_steps(&mut report, (key, known), device, &steps) {
+        if let Some(mark) = add_steps(&mut report, key, device, &steps) {
             *room -= steps.records.len();
             missed = missed.saturating_add(mark.missed);
             ranks.marks.push(mark);
@@ -180,15 +180,10 @@ fn host_facts(now: Now, known: &KnownTape, node: &dyn Node) -> Option<HostFacts>
     })
 }
 
-fn add_steps(
-    report: &mut RankReport,
-    (key, known): (TapeKey, &KnownTape),
-    device: u8,
-    steps: &Steps,
-) -> Option<Mark> {
+fn add_steps(report: &mut RankReport, tape: TapeKey, device: u8, steps: &Steps) -> Option<Mark> {
     for record in &steps.records {
-        report.add_step(device, record, known.tape.wall_ns(record.end_mono_ns));
+        report.add_step(device, *record);
     }
     let last_step = steps.records.last()?.last_step;
-    Some(Mark { tape: key, device, last_step, missed: steps.missed })
+    Some(Mark { tape, device, last_step, missed: steps.missed })
 }

@@ -15,12 +15,11 @@ use memtape_core::limits::{
     NAME_BYTES_MAX, ROLE_BYTES_MAX,
 };
 use memtape_core::tape::read::Status;
+use memtape_proto::readings::{Gpu, Host, RefusedTapes, SpoolReport};
 use memtape_proto::{PROTOCOL, v1};
 
-use crate::node::host::HostMemory;
 use crate::node::nvml;
 use crate::tapes::death::{Cause, Death};
-use crate::tapes::known::Refused;
 
 mod asks;
 mod facts;
@@ -46,19 +45,6 @@ pub(crate) struct Outgoing(v1::AgentMessage);
 /// The announcement of a rank. Only this folder sees what is in it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankUp(v1::RankUp);
-
-/// What lies in the spool, and what was dropped from it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SpoolReport {
-    /// Bytes that wait for delivery.
-    pub(crate) bytes: u64,
-    /// Step records that were dropped.
-    pub(crate) steps_dropped: u64,
-    /// Snapshots that were dropped.
-    pub(crate) snapshots_dropped: u64,
-    /// Announcements and ends that were dropped.
-    pub(crate) facts_dropped: u64,
-}
 
 impl Outgoing {
     /// The message of the wire.
@@ -227,45 +213,27 @@ pub(crate) fn report(
     number: u64,
     wall_ns: i64,
     ranks: Vec<RankReport>,
-    memory: HostMemory,
+    memory: Host,
     gpus: Result<&nvml::Reading, &nvml::NoReading>,
     pids: &BTreeSet<u32>,
-    (spool, refused): (Option<SpoolReport>, Refused),
+    (spool, refused): (Option<SpoolReport>, RefusedTapes),
 ) -> Outgoing {
     let of_ranks = |uuid: &str| gpus.map_or(0, |reading| reading.count_on(uuid, pids));
-    let gpu = |gpu: &nvml::Gpu| v1::GpuReport {
-        uuid: gpu.uuid.clone(),
-        index: gpu.index,
-        total_bytes: gpu.total_bytes,
-        used_bytes: gpu.used_bytes,
-        free_bytes: gpu.free_bytes,
-        processes: gpu.processes,
-        ranks: gpu.processes.map(|_| of_ranks(&gpu.uuid)),
+    let gpu = |gpu: &Gpu| {
+        let ranks = gpu.processes.map(|_| of_ranks(&gpu.uuid));
+        Gpu { ranks, ..gpu.clone() }
     };
     message(v1::agent_message::Body::Report(v1::Report {
         number,
         wall_ns,
         ranks: ranks.into_iter().map(RankReport::into_raw).collect(),
         gpus: gpus.map(|reading| reading.gpus.iter().map(gpu).collect()).unwrap_or_default(),
-        host: Some(v1::HostReport {
-            memory_total_bytes: memory.total_bytes,
-            memory_available_bytes: memory.available_bytes,
-            cgroup_bytes: memory.cgroup.bytes,
-            cgroup_limit_bytes: memory.cgroup.limit_bytes,
+        host: Some(Host {
             nvml_missing: gpus.err().map(ToString::to_string).unwrap_or_default(),
+            ..memory
         }),
-        spool: spool.map(|spool| v1::SpoolReport {
-            bytes: spool.bytes,
-            steps_dropped: spool.steps_dropped,
-            snapshots_dropped: spool.snapshots_dropped,
-            facts_dropped: spool.facts_dropped,
-        }),
-        refused: (refused != Refused::default()).then_some(v1::RefusedTapes {
-            copies: refused.copies,
-            wrong_holder: refused.wrong_holder,
-            other_boot: refused.other_boot,
-            no_room: refused.no_room,
-        }),
+        spool,
+        refused: (refused != RefusedTapes::default()).then_some(refused),
     }))
 }
 

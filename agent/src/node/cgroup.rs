@@ -6,6 +6,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use memtape_proto::readings;
+
 /// Version 1 says "no limit" with the largest multiple of the page size; anything near it is none.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
@@ -21,29 +23,6 @@ pub(crate) struct Cgroup {
 enum Version {
     One,
     Two,
-}
-
-/// Use and limit of the nearest cgroup that has a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Use {
-    /// Memory in use.
-    pub(crate) bytes: Option<u64>,
-    /// Most that may be used; absent when there is no limit.
-    pub(crate) limit_bytes: Option<u64>,
-    /// What has happened in it.
-    pub(crate) events: Events,
-}
-
-/// What has happened in a cgroup and in those below since it was made. Version 1 has the kills
-/// alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Events {
-    /// It was slowed down for being above its soft limit.
-    pub(crate) highs: Option<u64>,
-    /// It was at its limit, and nothing could be freed.
-    pub(crate) ooms: Option<u64>,
-    /// A process was killed for want of memory.
-    pub(crate) oom_kills: Option<u64>,
 }
 
 impl Cgroup {
@@ -76,24 +55,31 @@ impl Cgroup {
         self.events().oom_kills
     }
 
-    fn events(&self) -> Events {
+    /// What has happened in it and in those below since it was made. Version 1 has the kills alone.
+    fn events(&self) -> readings::Cgroup {
         let path = self.folder.join(self.version.files().events);
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let count = |name| parse_count(&text, name);
-        Events { highs: count("high "), ooms: count("oom "), oom_kills: count("oom_kill ") }
+        readings::Cgroup {
+            highs: count("high "),
+            ooms: count("oom "),
+            oom_kills: count("oom_kill "),
+            ..readings::Cgroup::default()
+        }
     }
 
     /// Use and limit of the nearest cgroup upward that has a limit; without any, its own use.
-    pub(crate) fn memory(&self) -> Use {
+    pub(crate) fn memory(&self) -> readings::Cgroup {
         let Files { usage, limit, .. } = self.version.files();
         let mut cgroup = self.clone();
         loop {
             let limit_bytes = cgroup.number(limit);
             if limit_bytes.is_some() {
-                return Use { bytes: cgroup.number(usage), limit_bytes, events: cgroup.events() };
+                let bytes = cgroup.number(usage);
+                return readings::Cgroup { bytes, limit_bytes, ..cgroup.events() };
             }
             if cgroup.folder == cgroup.mount || !cgroup.folder.pop() {
-                return Use { bytes: self.number(usage), limit_bytes, events: self.events() };
+                return readings::Cgroup { bytes: self.number(usage), ..self.events() };
             }
         }
     }
@@ -174,7 +160,7 @@ mod tests {
         std::fs::write(path, text).expect("file");
     }
 
-    fn check(files: &[(&str, &str)], memory: Option<Use>, oom_kills: Option<u64>) {
+    fn check(files: &[(&str, &str)], memory: Option<readings::Cgroup>, oom_kills: Option<u64>) {
         let root = tempfile::tempdir().expect("folder");
         for (path, text) in files {
             write(root.path(), path, text);
@@ -188,9 +174,9 @@ mod tests {
     #[test]
     fn both_versions() {
         let limited = |bytes, limit_bytes| {
-            Some(Use { bytes: Some(bytes), limit_bytes, events: Events::default() })
+            let bytes = Some(bytes);
+            readings::Cgroup { bytes, limit_bytes, ..readings::Cgroup::default() }
         };
-        let with = |events, of: Option<Use>| of.map(|of| Use { events, ..of });
         check(&[], None, None);
         check(&[("proc/self/cgroup", "0::/\n")], None, None);
         check(
@@ -201,10 +187,12 @@ mod tests {
                 ("sys/fs/cgroup/kube/pod/memory.max", "4000\n"),
                 ("sys/fs/cgroup/kube/pod/memory.events", "low 0\nhigh 7\noom 3\noom_kill 2\n"),
             ],
-            with(
-                Events { highs: Some(7), ooms: Some(3), oom_kills: Some(2) },
-                limited(1000, Some(4000)),
-            ),
+            Some(readings::Cgroup {
+                highs: Some(7),
+                ooms: Some(3),
+                oom_kills: Some(2),
+                ..limited(1000, Some(4000))
+            }),
             Some(2),
         );
         // The limit stands further up: use and limit are both of that cgroup.
@@ -217,10 +205,12 @@ mod tests {
                 ("sys/fs/cgroup/a/memory.max", "90\n"),
                 ("sys/fs/cgroup/a/memory.events", "high 0\nmax 5\noom 1\noom_kill 0\n"),
             ],
-            with(
-                Events { highs: Some(0), ooms: Some(1), oom_kills: Some(0) },
-                limited(25, Some(90)),
-            ),
+            Some(readings::Cgroup {
+                highs: Some(0),
+                ooms: Some(1),
+                oom_kills: Some(0),
+                ..limited(25, Some(90))
+            }),
             None,
         );
         // Version 1, unlimited, in a container whose mount begins at its own cgroup.
@@ -232,7 +222,7 @@ mod tests {
                 ("proc/7/cgroup", "4:memory:/\n"),
                 ("sys/fs/cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 5\n"),
             ],
-            with(Events { oom_kills: Some(5), ..Events::default() }, limited(77, None)),
+            Some(readings::Cgroup { oom_kills: Some(5), ..limited(77, None) }),
             Some(5),
         );
         // A cgroup outside of the agent's cgroup namespace is not guessed at.

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use memtape_proto::readings;
+
 use crate::node::cgroup::{self, Cgroup};
 use crate::node::process;
 
@@ -12,17 +14,6 @@ use crate::node::process;
 pub(crate) struct Host {
     root: PathBuf,
     cgroup: Option<Cgroup>,
-}
-
-/// One reading.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostMemory {
-    /// Size of the memory in bytes.
-    pub(crate) total_bytes: Option<u64>,
-    /// What can still be had without swapping, in bytes.
-    pub(crate) available_bytes: Option<u64>,
-    /// What the agent's cgroup uses and may use.
-    pub(crate) cgroup: cgroup::Use,
 }
 
 impl Host {
@@ -37,11 +28,17 @@ impl Host {
     }
 
     /// Reads memory and cgroup.
-    pub(crate) fn memory(&self) -> HostMemory {
+    pub(crate) fn memory(&self) -> readings::Host {
         let text = std::fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
-        let (total_bytes, available_bytes) = parse_meminfo(&text);
+        let (memory_total_bytes, memory_available_bytes) = parse_meminfo(&text);
         let cgroup = self.cgroup.as_ref().map(Cgroup::memory).unwrap_or_default();
-        HostMemory { total_bytes, available_bytes, cgroup }
+        readings::Host {
+            memory_total_bytes,
+            memory_available_bytes,
+            cgroup_bytes: cgroup.bytes,
+            cgroup_limit_bytes: cgroup.limit_bytes,
+            nvml_missing: String::new(),
+        }
     }
 
     /// Processes killed on this host for want of memory since boot, in any cgroup.
@@ -84,14 +81,14 @@ mod tests {
     #[test]
     fn this_host_can_be_read() {
         let memory = Host::new(Path::new("/")).memory();
-        assert!(memory.total_bytes > memory.available_bytes);
-        assert!(memory.available_bytes.is_some_and(|bytes| bytes > 0));
+        assert!(memory.memory_total_bytes > memory.memory_available_bytes);
+        assert!(memory.memory_available_bytes.is_some_and(|bytes| bytes > 0));
     }
 
     #[test]
     fn an_empty_root_gives_nothing() {
         let folder = tempfile::tempdir().expect("folder");
         let host = Host::new(folder.path());
-        assert_eq!((host.memory(), host.oom_kills()), (HostMemory::default(), None));
+        assert_eq!((host.memory(), host.oom_kills()), (readings::Host::default(), None));
     }
 }

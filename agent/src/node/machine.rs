@@ -9,21 +9,22 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use memtape_core::identity::owner::Workload;
+use memtape_proto::readings;
 
 use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
 use crate::node::fence::{Fence, Hold, NotFenced};
-use crate::node::host::{Host, HostMemory};
+use crate::node::host::Host;
 use crate::node::nvml::{Gpus, NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
-use crate::node::workers::{Below, Workers};
+use crate::node::workers::Workers;
 use crate::node::workload;
 
 /// A machine. What cannot be read is none.
 pub(crate) trait Node: Debug + Send {
     /// Its memory.
-    fn memory(&self) -> HostMemory;
+    fn memory(&self) -> readings::Host;
 
     /// Processes killed on it for want of memory since boot, in any cgroup.
     fn oom_kills(&self) -> Option<u64>;
@@ -51,7 +52,7 @@ pub(crate) trait Node: Debug + Send {
     fn watch_below(&self, ranks: Vec<Process>);
 
     /// What the processes below a rank hold.
-    fn below(&self, now: Now, rank: Process) -> Option<Below>;
+    fn below(&self, now: Now, rank: Process) -> Option<readings::Workers>;
 
     /// The processes below a rank, largest first; none when nothing new enough is known.
     fn processes_below(&self, now: Now, rank: Process) -> Vec<Process>;
@@ -80,7 +81,7 @@ pub(crate) struct ThisNode {
 }
 
 impl Node for ThisNode {
-    fn memory(&self) -> HostMemory {
+    fn memory(&self) -> readings::Host {
         self.host.memory()
     }
 
@@ -116,7 +117,7 @@ impl Node for ThisNode {
         self.workers.watch(ranks);
     }
 
-    fn below(&self, now: Now, rank: Process) -> Option<Below> {
+    fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {
         self.workers.below(now, rank)
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::limits::GPUS_PER_NODE_MAX;
+use memtape_proto::readings::Gpu;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -38,23 +39,6 @@ pub(crate) struct Reading {
     pub(crate) gpus: Vec<Gpu>,
     /// Bytes each process holds, by pid and UUID in lower case; MIG instances by their own UUID.
     pub(crate) processes: BTreeMap<(u32, String), u64>,
-}
-
-/// One GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gpu {
-    /// As the driver writes it (`GPU-…`).
-    pub(crate) uuid: String,
-    /// NVML's index on this node.
-    pub(crate) index: u32,
-    /// Size in bytes.
-    pub(crate) total_bytes: u64,
-    /// In use by all processes, in bytes.
-    pub(crate) used_bytes: u64,
-    /// Free, in bytes.
-    pub(crate) free_bytes: u64,
-    /// Processes that compute on it; none where the number is unknown.
-    pub(crate) processes: Option<u32>,
 }
 
 /// The newest reading, or why there is none.
@@ -210,7 +194,16 @@ fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::
         }
         let (total_bytes, used_bytes) = (memory.total, memory.used);
         let free_bytes = memory.free;
-        reading.gpus.push(Gpu { uuid, index, total_bytes, used_bytes, free_bytes, processes });
+        let ranks = None;
+        reading.gpus.push(Gpu {
+            uuid,
+            index,
+            total_bytes,
+            used_bytes,
+            free_bytes,
+            processes,
+            ranks,
+        });
     }
     Ok(reading)
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::limits::{PROCESSES_PER_NODE_MAX, PROCESSES_PER_RANK_MAX};
+use memtape_proto::readings;
 use tokio::sync::watch;
 
 use crate::node::clock::{self, Now};
@@ -32,21 +33,6 @@ const WALK_CREDIT_MAX: Duration = Duration::from_secs(1);
 /// Sums are used for this long after the next ones were due.
 const LATE_MAX: Duration = Duration::from_secs(10);
 
-/// What the processes below one rank hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Below {
-    /// How many, of which the sums are.
-    pub(crate) count: u32,
-    /// Resident and private; a page that a fork shares counts for each of them.
-    pub(crate) anon_bytes: u64,
-    /// Resident and shared; a page counts for each of them.
-    pub(crate) shmem_bytes: u64,
-    /// Private, with shared pages in equal parts; none until it is known of all of them.
-    pub(crate) anon_parts_bytes: Option<u64>,
-    /// Processes beyond [`PROCESSES_PER_RANK_MAX`].
-    pub(crate) left_out: u32,
-}
-
 /// The thread's sums, and whom it looks at.
 #[derive(Debug)]
 pub(crate) struct Workers {
@@ -57,7 +43,7 @@ pub(crate) struct Workers {
 #[derive(Clone, Debug, Default)]
 struct Newest {
     until_mono_ns: u64,
-    sums: Arc<BTreeMap<Key, Below>>,
+    sums: Arc<BTreeMap<Key, readings::Workers>>,
     members: Arc<BTreeMap<Key, Vec<Key>>>,
 }
 
@@ -94,7 +80,7 @@ impl Workers {
     }
 
     /// What the processes below a rank hold; none when nothing new enough is known.
-    pub(crate) fn below(&self, now: Now, rank: Process) -> Option<Below> {
+    pub(crate) fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {
         let newest = self.newest.borrow();
         let is_new = newest.until_mono_ns > now.mono_ns;
         newest.sums.get(&key(rank)).copied().filter(|_| is_new)
@@ -147,7 +133,7 @@ struct Look {
 /// The processes below one rank.
 #[derive(Debug, Default)]
 struct Family {
-    sums: Below,
+    sums: readings::Workers,
     /// The largest first.
     members: Vec<Key>,
 }
@@ -220,11 +206,11 @@ impl Look {
         self.ranks.iter().map(|(rank, family)| (*rank, family.members.clone())).collect()
     }
 
-    fn sums(&self) -> BTreeMap<Key, Below> {
+    fn sums(&self) -> BTreeMap<Key, readings::Workers> {
         let with_parts = |family: &Family| {
             let parts = family.members.iter().map(|member| self.parts.get(member).copied());
             let sum = parts.reduce(|sum, part| Some(sum?.saturating_add(part?)));
-            Below { anon_parts_bytes: sum.unwrap_or(Some(0)), ..family.sums }
+            readings::Workers { anon_parts_bytes: sum.unwrap_or(Some(0)), ..family.sums }
         };
         self.ranks.iter().map(|(rank, family)| (*rank, with_parts(family))).collect()
     }
@@ -291,7 +277,11 @@ mod tests {
         Process::known(pid, u64::from(pid) * 10)
     }
 
-    fn looked(root: &tempfile::TempDir, ranks: &[u32], walks: usize) -> BTreeMap<Key, Below> {
+    fn looked(
+        root: &tempfile::TempDir,
+        ranks: &[u32],
+        walks: usize,
+    ) -> BTreeMap<Key, readings::Workers> {
         let mut look = Look::new(root.path());
         look.look(&ranks.iter().copied().map(rank).collect::<Vec<_>>());
         (0..walks).for_each(|_| look.walk());
@@ -320,7 +310,7 @@ mod tests {
         let root = root(&processes);
         let all = looked(&root, &[10, 20, 30, 40, 99], 99);
         let below = |pid: u32| all.get(&key(rank(pid))).copied();
-        let family = |count, anon: u64, parts: Option<u64>| Below {
+        let family = |count, anon: u64, parts: Option<u64>| readings::Workers {
             count,
             anon_bytes: anon << 10,
             shmem_bytes: u64::from(count) << 11,

@@ -33,12 +33,13 @@ fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
         outside: Vec::new(),
     });
     for step in first..=last {
-        let record = memtape_core::tape::read::StepRecord {
+        let record = memtape_core::tape::StepRecord {
             first_step: step,
             last_step: step,
+            end_wall_ns: 1_000 + step as i64,
             ..Default::default()
         };
-        rank.add_step(0, &record, 1_000 + step as i64);
+        rank.add_step(0, record);
     }
     vec![rank]
 }

@@ -15,8 +15,9 @@ use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
+use memtape_proto::readings::{self, RefusedTapes};
 
-use crate::node::cgroup::{self, Cgroup};
+use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::process::{Holder, Process};
@@ -101,20 +102,7 @@ pub(crate) struct Tapes {
     has_seen_all: bool,
     /// Rejected files that were seen since everything was seen last.
     seen_rejected: BTreeSet<FileId>,
-    refused: Refused,
-}
-
-/// Tapes that were refused since the agent started, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// Another file is the same tape.
-    pub(crate) copies: u64,
-    /// The holder of the lock is not the process that the tape names, or another user's.
-    pub(crate) wrong_holder: u64,
-    /// Made before the node was started.
-    pub(crate) other_boot: u64,
-    /// Too many tapes, or too many files that are none, of one user.
-    pub(crate) no_room: u64,
+    refused: RefusedTapes,
 }
 
 #[derive(Debug)]
@@ -193,7 +181,7 @@ impl KnownTape {
     }
 
     /// The cgroup's use and limit, where it can be seen.
-    pub(crate) fn cgroup_use(&self) -> Option<cgroup::Use> {
+    pub(crate) fn cgroup_use(&self) -> Option<readings::Cgroup> {
         self.cgroup.as_ref().map(Cgroup::memory)
     }
 
@@ -290,12 +278,12 @@ impl Tapes {
             keys_given: 0,
             has_seen_all: false,
             seen_rejected: BTreeSet::new(),
-            refused: Refused::default(),
+            refused: RefusedTapes::default(),
         }
     }
 
     /// What was refused since the agent started.
-    pub(crate) fn refused(&self) -> Refused {
+    pub(crate) fn refused(&self) -> RefusedTapes {
         self.refused
     }
 
@@ -508,7 +496,7 @@ impl Tapes {
         }
         let is_tape = matches!(why, NotATape::NoRoom(_) | NotATape::OtherBoot);
         if is_new {
-            self.refused.count(why);
+            count(&mut self.refused, why);
             if !is_tape && budget.reject(entry.uid) {
                 self.refused.no_room += 1;
                 tracing::warn!(
@@ -554,19 +542,18 @@ impl Budget {
     }
 }
 
-impl Refused {
-    fn count(&mut self, why: &NotATape) {
-        match why {
-            NotATape::Copy(_) => self.copies += 1,
-            NotATape::WrongHolder(_) => self.wrong_holder += 1,
-            NotATape::OtherBoot => self.other_boot += 1,
-            NotATape::NoRoom(_) => self.no_room += 1,
-            // These are no tapes, or none yet.
-            NotATape::Closed(_)
-            | NotATape::Unreadable
-            | NotATape::NoFile
-            | NotATape::TooLarge(_)
-            | NotATape::Content(_) => {}
-        }
+/// Counts a tape that was refused.
+fn count(refused: &mut RefusedTapes, why: &NotATape) {
+    match why {
+        NotATape::Copy(_) => refused.copies += 1,
+        NotATape::WrongHolder(_) => refused.wrong_holder += 1,
+        NotATape::OtherBoot => refused.other_boot += 1,
+        NotATape::NoRoom(_) => refused.no_room += 1,
+        // These are no tapes, or none yet.
+        NotATape::Closed(_)
+        | NotATape::Unreadable
+        | NotATape::NoFile
+        | NotATape::TooLarge(_)
+        | NotATape::Content(_) => {}
     }
 }

@@ -18,6 +18,7 @@ use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::policy::node_check::Verdict;
+use memtape_proto::readings::{self, Gpu};
 use tokio::sync::mpsc;
 
 use super::memory_disk::MemoryDisk;
@@ -32,11 +33,9 @@ use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
 use crate::node::fence::{Hold, NotFenced};
-use crate::node::host::HostMemory;
 use crate::node::machine::Node;
-use crate::node::nvml::{Gpu, NoReading, Reading};
+use crate::node::nvml::{NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
-use crate::node::workers::Below;
 use crate::spool::Spool;
 use crate::tapes::census::Count;
 use crate::tapes::known::TapeKey;
@@ -191,6 +190,7 @@ impl MemoryNode {
             used_bytes,
             free_bytes: (80 << 30) - used_bytes,
             processes: u32::try_from(pids.len()).ok(),
+            ranks: None,
         };
         let processes = pids.iter().map(|pid| ((*pid, uuid.to_ascii_lowercase()), 1)).collect();
         let reading = Reading { begun_ns: now.mono_ns, gpus: vec![gpu], processes };
@@ -208,8 +208,8 @@ impl MemoryNode {
 }
 
 impl Node for MemoryNode {
-    fn memory(&self) -> HostMemory {
-        HostMemory::default()
+    fn memory(&self) -> readings::Host {
+        readings::Host::default()
     }
 
     fn oom_kills(&self) -> Option<u64> {
@@ -254,7 +254,7 @@ impl Node for MemoryNode {
         Vec::new()
     }
 
-    fn below(&self, _: clock::Now, _: Process) -> Option<Below> {
+    fn below(&self, _: clock::Now, _: Process) -> Option<readings::Workers> {
         None
     }
 

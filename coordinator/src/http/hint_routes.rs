@@ -17,7 +17,7 @@ use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem};
 use crate::http::route_list::Routes;
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::state::actions::of_row;
 use crate::state::hints::{Against, Gathered, Trial, gather, step_facts};
 use crate::store::{Found, Store};
@@ -158,7 +158,7 @@ fn window(
     store: &Store,
     key: SeriesKey,
     step_max: u64,
-    newest: &mut Option<StepRow>,
+    newest: &mut Option<StepRecord>,
 ) -> crate::store::Result<Window> {
     let mut window = Window::default();
     store.series_each(key, &mut |found| match found {

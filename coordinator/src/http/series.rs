@@ -14,7 +14,7 @@ use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::state::visible::Visible;
 use crate::store::Found;
 
@@ -65,7 +65,7 @@ fn key(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<SeriesKey, 
     Ok(SeriesKey { serial: attempt.record.serial, rank: query.rank, device })
 }
 
-fn is_wanted(row: &StepRow, query: &SeriesQuery) -> bool {
+fn is_wanted(row: &StepRecord, query: &SeriesQuery) -> bool {
     row.last_step >= query.from.unwrap_or(0) && row.first_step <= query.to.unwrap_or(u64::MAX)
 }
 
@@ -93,7 +93,7 @@ impl Points {
         Self { max, steps: 1, points: BTreeMap::new() }
     }
 
-    fn add(&mut self, row: &StepRow) {
+    fn add(&mut self, row: &StepRecord) {
         let point = Point {
             last_step: row.last_step,
             min_bytes: row.floor_allocated,
@@ -134,13 +134,13 @@ mod tests {
 
     use super::*;
 
-    fn row(step: u64, min_bytes: u64, peak_bytes: u64) -> StepRow {
-        StepRow {
+    fn row(step: u64, min_bytes: u64, peak_bytes: u64) -> StepRecord {
+        StepRecord {
             first_step: step,
             last_step: step,
             floor_allocated: min_bytes,
             peak_allocated: peak_bytes,
-            ..StepRow::default()
+            ..StepRecord::default()
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
             max in 1_usize..40,
         ) {
             let mut made = [Points::new(max), Points::new(max)];
-            let rows: Vec<StepRow> = rows.into_iter().map(|(a, b, c)| row(a, b, c)).collect();
+            let rows: Vec<StepRecord> = rows.into_iter().map(|(a, b, c)| row(a, b, c)).collect();
             rows.iter().for_each(|row| made[0].add(row));
             rows.iter().rev().chain(&rows[..rows.len() / 2]).for_each(|row| made[1].add(row));
             let [series, again] = made.map(|made| made.series());

@@ -17,15 +17,14 @@ use memtape_core::limits::{
 };
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
-use memtape_proto::api::{Gpu, Host};
 use memtape_proto::decoding::NotDecoded;
-use memtape_proto::{OtherProtocol, PROTOCOL, Side, check_protocol, v1};
+use memtape_proto::readings::{Gpu, RefusedTapes, SpoolReport};
+use memtape_proto::{OtherProtocol, PROTOCOL, Side, check_protocol, step_record, v1};
 
-use crate::records::{End, StepRow, Totals};
+use crate::records::{End, StepRecord, Totals};
 use crate::state::effects::SnapshotRequest;
 use crate::state::messages::{
-    AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, RefusedTapes,
-    Report, Spool,
+    AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report,
 };
 
 mod census;
@@ -183,12 +182,10 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     }
     let gpus = sent.gpus.into_iter().map(|gpu| Gpu {
         uuid: short(&gpu.uuid),
-        index: gpu.index,
         total_bytes: gpu.total_bytes.min(NUMBER_MAX),
         used_bytes: gpu.used_bytes.min(NUMBER_MAX),
         free_bytes: gpu.free_bytes.min(NUMBER_MAX),
-        processes: gpu.processes,
-        ranks: gpu.ranks,
+        ..gpu
     });
     // One rank with a wrong number takes nothing from the others of its node.
     let (mut ranks, mut bad) = (Vec::new(), Vec::new());
@@ -198,22 +195,23 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
             Err(why) => bad.push(why),
         }
     }
-    let host = sent.host.unwrap_or_default();
-    let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
+    let mut host = sent.host.unwrap_or_default();
+    host::bound([
+        &mut host.memory_total_bytes,
+        &mut host.memory_available_bytes,
+        &mut host.cgroup_bytes,
+        &mut host.cgroup_limit_bytes,
+    ]);
+    host.nvml_missing = short(&host.nvml_missing);
     Ok(Report {
         number: sent.number,
         ranks,
         bad_ranks: bad.len() as u64,
         bad_rank: bad.first().map(ToString::to_string).unwrap_or_default(),
         gpus: gpus.collect(),
-        host: Host {
-            memory_total_bytes: bounded(host.memory_total_bytes),
-            memory_available_bytes: bounded(host.memory_available_bytes),
-            cgroup_bytes: bounded(host.cgroup_bytes),
-            cgroup_limit_bytes: bounded(host.cgroup_limit_bytes),
-            nvml_missing: short(&host.nvml_missing),
-        },
-        spool: sent.spool.map_or_else(Spool::default, |spool| Spool {
+        host,
+        spool: sent.spool.map_or_else(SpoolReport::default, |spool| SpoolReport {
+            bytes: spool.bytes.min(NUMBER_MAX),
             steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
             snapshots_dropped: spool.snapshots_dropped.min(NUMBER_MAX),
             facts_dropped: spool.facts_dropped.min(NUMBER_MAX),
@@ -241,11 +239,11 @@ fn rank_report(rank: v1::RankReport) -> Result<RankReport, BadMessage> {
         step_wall_ns: rank.step_wall_ns,
         oldest_step: number(rank.oldest_step)?,
         totals: rank.totals.iter().map(totals).collect::<Result<_, _>>()?,
-        steps: rank.steps.iter().map(step_row).collect::<Result<_, _>>()?,
+        steps: rank.steps.into_iter().map(step_of_device).collect::<Result<_, _>>()?,
         rss_bytes: rank.rss_bytes.map(|bytes| bytes.min(NUMBER_MAX)),
         lost: rank.lost.min(NUMBER_MAX),
         steps_missed: rank.steps_missed.min(NUMBER_MAX),
-        host: rank.host.as_ref().map(host::rank_host),
+        host: rank.host.map(host::rank_host),
         outside: host::outside(&rank.outside)?,
         censuses: rank.censuses.into_iter().map(census::changes).collect::<Result<_, _>>()?,
     })
@@ -266,28 +264,15 @@ fn totals(totals: &v1::DeviceTotals) -> Result<Totals, BadMessage> {
     })
 }
 
-fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), BadMessage> {
-    if step.first_step > step.last_step {
-        let (first, last) = (step.first_step, step.last_step);
+fn step_of_device(raw: v1::StepRecord) -> Result<(u8, StepRecord), BadMessage> {
+    let (index, record) = step_record(raw);
+    if record.first_step > record.last_step {
+        let (first, last) = (record.first_step, record.last_step);
         return Err(BadMessage::Reversed { first, last });
     }
-    let row = StepRow {
-        first_step: number(step.first_step)?,
-        last_step: number(step.last_step)?,
-        end_wall_ns: step.end_wall_ns,
-        floor_allocated: number(step.floor_allocated)?,
-        peak_allocated: number(step.peak_allocated)?,
-        end_allocated: number(step.end_allocated)?,
-        floor_reserved: number(step.floor_reserved)?,
-        peak_reserved: number(step.peak_reserved)?,
-        end_reserved: number(step.end_reserved)?,
-        blocks: number(step.blocks)?,
-        allocs: number(step.allocs)?,
-        frees: number(step.frees)?,
-        ooms: number(step.ooms)?,
-        malloc_failures: number(step.malloc_failures)?,
-    };
-    Ok((device(step.device)?, row))
+    // A time has no bound.
+    StepRecord { end_wall_ns: 0, ..record }.to_numbers().into_iter().try_for_each(in_bounds)?;
+    Ok((device(index)?, record))
 }
 
 fn agent_capture(taken: &v1::AgentCapture) -> Result<AgentCapture, BadMessage> {
@@ -397,7 +382,11 @@ pub(crate) fn id(text: &str) -> Result<String, BadMessage> {
 }
 
 fn number(number: u64) -> Result<u64, BadMessage> {
-    if number > NUMBER_MAX { Err(BadMessage::Number(number)) } else { Ok(number) }
+    in_bounds(number).map(|()| number)
+}
+
+fn in_bounds(number: u64) -> Result<(), BadMessage> {
+    if number > NUMBER_MAX { Err(BadMessage::Number(number)) } else { Ok(()) }
 }
 
 fn device(index: u32) -> Result<u8, BadMessage> {

@@ -19,7 +19,7 @@ use memtape_proto::api::ActionKind;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::clock::Now;
-use crate::records::{Cause, End, Record, SeriesKey, StepRow};
+use crate::records::{Cause, End, Record, SeriesKey, StepRecord};
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -27,7 +27,7 @@ use crate::store::Changes;
 use crate::store::writer::shared::Done;
 
 /// Step records of one or more series.
-pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRow>)>;
+pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRecord>)>;
 
 /// Memory that a message of an agent takes until it is stored; none in a simulation.
 pub(crate) type Share = Option<OwnedSemaphorePermit>;

@@ -13,7 +13,7 @@ use memtape_core::limits::HINT_TRIALS_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;
 
-use crate::records::{SeriesKey, StepRow, Totals};
+use crate::records::{SeriesKey, StepRecord, Totals};
 use crate::state::actions::ended;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::visible::Visible;
@@ -123,7 +123,7 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
 }
 
 /// The step of a record.
-pub(crate) fn step_facts(row: &StepRow) -> StepFacts {
+pub(crate) fn step_facts(row: &StepRecord) -> StepFacts {
     StepFacts {
         step: row.last_step,
         min_bytes: row.floor_allocated,

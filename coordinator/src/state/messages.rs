@@ -7,9 +7,9 @@ use memtape_core::census;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
-use memtape_proto::api::{Gpu, Host, RankHost};
+use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 
-use crate::records::{End, Outside, StepRow, Totals};
+use crate::records::{End, Outside, StepRecord, Totals};
 
 /// A message from an agent, within its bounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,14 +58,6 @@ pub(crate) enum AgentCaptureReason {
     Death,
 }
 
-/// What was dropped from an agent's disk since it was made.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Spool {
-    pub(crate) steps_dropped: u64,
-    pub(crate) snapshots_dropped: u64,
-    pub(crate) facts_dropped: u64,
-}
-
 /// Who an agent is.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Hello {
@@ -104,15 +96,6 @@ pub(crate) struct RankUp {
     pub(crate) hints: String,
 }
 
-/// Tapes that an agent refused since it started, by reason.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct RefusedTapes {
-    pub(crate) copies: u64,
-    pub(crate) wrong_holder: u64,
-    pub(crate) other_boot: u64,
-    pub(crate) no_room: u64,
-}
-
 /// What happened on a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Report {
@@ -123,7 +106,7 @@ pub(crate) struct Report {
     pub(crate) bad_rank: String,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
-    pub(crate) spool: Spool,
+    pub(crate) spool: SpoolReport,
     pub(crate) refused: RefusedTapes,
 }
 
@@ -137,7 +120,7 @@ pub(crate) struct RankReport {
     pub(crate) step_wall_ns: i64,
     pub(crate) oldest_step: u64,
     pub(crate) totals: Vec<Totals>,
-    pub(crate) steps: Vec<(u8, StepRow)>,
+    pub(crate) steps: Vec<(u8, StepRecord)>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,

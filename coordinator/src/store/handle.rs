@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use memtape_core::limits::CHANGES_QUEUED_MAX;
 
 use crate::clock;
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::backup::make::{self, Sink, WithSnapshots};
 use crate::store::blobs::{local::Blobs, remote::Remote};
 use crate::store::clock::{ClockWatch, StoreClock};
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Takes finished steps; `done` is called when they survive the death of this process.
-    pub(crate) fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRow>)>, done: Done) {
+    pub(crate) fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done) {
         self.send(Job::Steps { batch, done });
     }
 
@@ -223,7 +223,7 @@ impl Store {
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
     #[cfg(any(test, feature = "simulation", feature = "bench"))]
-    pub(crate) fn series(&self, key: SeriesKey) -> Result<Vec<StepRow>> {
+    pub(crate) fn series(&self, key: SeriesKey) -> Result<Vec<StepRecord>> {
         packer::read(&self.shared.reader, &self.shared.open, key, None)
     }
 
@@ -233,7 +233,11 @@ impl Store {
     }
 
     /// Those of them that were packed in these stretches of time, or are not packed yet. Blocks.
-    pub(crate) fn series_within(&self, key: SeriesKey, stretches: &[u32]) -> Result<Vec<StepRow>> {
+    pub(crate) fn series_within(
+        &self,
+        key: SeriesKey,
+        stretches: &[u32],
+    ) -> Result<Vec<StepRecord>> {
         packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
     }
 

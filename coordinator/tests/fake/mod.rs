@@ -277,7 +277,7 @@ pub(crate) struct Agent {
     /// Likewise, for remedies.
     pub(crate) remedies: Vec<v1::RemedyRequest>,
     /// What its reports say of the node's GPUs.
-    pub(crate) gpus: Vec<v1::GpuReport>,
+    pub(crate) gpus: Vec<v1::Gpu>,
 }
 
 impl Agent {
@@ -363,10 +363,10 @@ impl Agent {
     pub(crate) async fn report(&mut self, ranks: Vec<v1::RankReport>) {
         self.reports += 1;
         let number = self.reports;
-        let host = v1::HostReport {
+        let host = v1::Host {
             memory_total_bytes: Some(64 << 30),
             nvml_missing: "no driver".to_string(),
-            ..v1::HostReport::default()
+            ..v1::Host::default()
         };
         let host = Some(host);
         let (gpus, wall_ns) = (self.gpus.clone(), wall_ns());

@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::fake::{Agent, MIB, PATIENCE, Running, config, start};
 
-fn gpu(used_bytes: u64, ranks: u32) -> v1::GpuReport {
+fn gpu(used_bytes: u64, ranks: u32) -> v1::Gpu {
     let (total_bytes, free_bytes) = (80_000 * MIB, 80_000 * MIB - used_bytes);
     let (processes, ranks) = (Some(ranks), Some(ranks));
     let uuid = "GPU-7".to_string();
-    v1::GpuReport { uuid, index: 0, total_bytes, used_bytes, free_bytes, processes, ranks }
+    v1::Gpu { uuid, index: 0, total_bytes, used_bytes, free_bytes, processes, ranks }
 }
 
-async fn report(agent: &mut Agent, gpu: v1::GpuReport) {
+async fn report(agent: &mut Agent, gpu: v1::Gpu) {
     agent.gpus = vec![gpu];
     agent.report(Vec::new()).await;
     agent.settle().await;

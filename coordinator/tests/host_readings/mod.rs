@@ -37,7 +37,7 @@ pub(crate) fn full(job: &Job, rank: u32, step: u64) -> v1::RankReport {
             anon_parts_bytes: Some(200 * MIB),
             left_out: 0,
         }),
-        cgroup: Some(v1::CgroupUse {
+        cgroup: Some(v1::Cgroup {
             bytes: Some(2000 * MIB),
             limit_bytes: Some(8000 * MIB),
             highs: Some(1),
@@ -49,8 +49,8 @@ pub(crate) fn full(job: &Job, rank: u32, step: u64) -> v1::RankReport {
     report
 }
 
-pub(crate) fn gpu(rank: u32) -> v1::GpuReport {
-    v1::GpuReport {
+pub(crate) fn gpu(rank: u32) -> v1::Gpu {
+    v1::Gpu {
         uuid: format!("gpu-{rank}"),
         index: rank,
         total_bytes: 8192 * MIB,
@@ -266,7 +266,7 @@ async fn growth_on_the_host_is_found_and_reported_with_its_readings() {
             anon_bytes: Some(2000 * MIB),
             shmem_bytes: Some(100 * MIB),
             workers: Some(workers),
-            cgroup: Some(v1::CgroupUse { limit_bytes: Some(64 << 30), ..v1::CgroupUse::default() }),
+            cgroup: Some(v1::Cgroup { limit_bytes: Some(64 << 30), ..v1::Cgroup::default() }),
             ..v1::RankHost::default()
         });
     })

@@ -130,7 +130,7 @@ async fn the_document_is_the_running_server() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
-    agent.gpus = vec![memtape_proto::v1::GpuReport { uuid: "GPU-0".into(), ..Default::default() }];
+    agent.gpus = vec![memtape_proto::v1::Gpu { uuid: "GPU-0".into(), ..Default::default() }];
     agent.announce(&JOB).await;
     let (_, (request, _)) = train_until_captured(&mut agent, &JOB, 0).await;
     let is_done = |answer: &Value| answer["incidents"][0]["class"] == "leak";

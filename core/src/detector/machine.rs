@@ -153,18 +153,19 @@ impl Detector {
     pub fn sample(&mut self, now_ns: u64, sample: &Sample) {
         let key = (sample.rank, sample.device);
         let is_new = !self.series.contains_key(&key);
-        if sample.first_step > sample.last_step
+        if sample.record.first_step > sample.record.last_step
             || (is_new && self.series.len() >= self.limits.series_max)
         {
             self.samples_refused += 1;
             return;
         }
-        let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
-        let is_newer = sample.last_step > series.last_step;
-        series.take(sample);
+        let series =
+            self.series.entry(key).or_insert_with(|| Series::new(sample.record.first_step));
+        let is_newer = sample.record.last_step > series.last_step;
+        series.take(&sample.record, sample.device_bytes);
         self.note_rank(now_ns, sample, is_newer);
-        self.step_time.note(now_ns, sample.last_step);
-        let work_bytes = sample.peak_allocated.saturating_sub(sample.floor_allocated);
+        self.step_time.note(now_ns, sample.record.last_step);
+        let work_bytes = sample.record.peak_allocated.saturating_sub(sample.record.floor_allocated);
         self.blocks.note_work(key, work_bytes);
         self.judge_recurring(key);
         while let Some(block) = self.ready_block(now_ns) {

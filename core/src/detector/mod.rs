@@ -19,6 +19,8 @@ mod step_time;
 #[cfg(test)]
 mod tests;
 
+use crate::tape::StepRecord;
+
 pub use forecast::Forecast;
 pub(crate) use levels::trace::{StepTrend, is_enough, trend_of_idle, trend_of_peaks};
 pub use machine::{Detector, SETTLE_NS};
@@ -97,35 +99,17 @@ impl Default for Limits {
     }
 }
 
-/// One or more finished steps of one device of one rank.
+/// A step record of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Global rank.
     pub rank: u32,
     /// Device index in the process.
     pub device: u8,
-    /// First step of the span.
-    pub first_step: u64,
-    /// Last step of the span; steps without events share one sample.
-    pub last_step: u64,
-    /// Lowest allocated bytes during the span.
-    pub floor_allocated: u64,
-    /// Highest allocated bytes during the span.
-    pub peak_allocated: u64,
-    /// Allocated bytes at the end of the span.
-    pub end_allocated: u64,
-    /// Lowest reserved bytes during the span.
-    pub floor_reserved: u64,
-    /// Highest reserved bytes during the span.
-    pub peak_reserved: u64,
-    /// Reserved bytes at the end of the span.
-    pub end_reserved: u64,
-    /// Failed `cudaMalloc` calls since the start.
-    pub malloc_failures: u64,
     /// Size of the device in bytes; 0 when unknown.
     pub device_bytes: u64,
-    /// Live blocks at the end of the span.
-    pub blocks: u64,
+    /// What the device did.
+    pub record: StepRecord,
 }
 
 /// What a layer that is not on the tape held while a step was under way.

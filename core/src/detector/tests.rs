@@ -123,17 +123,19 @@ impl Job {
         Sample {
             rank,
             device: (rank % 8) as u8,
-            first_step: step,
-            last_step: step,
-            floor_allocated: floor,
-            peak_allocated: peak,
-            end_allocated: floor,
-            floor_reserved: *reserved,
-            peak_reserved: *reserved,
-            end_reserved: *reserved,
             device_bytes: 80 * GIB,
-            blocks: 1_000,
-            malloc_failures: 0,
+            record: StepRecord {
+                first_step: step,
+                last_step: step,
+                floor_allocated: floor,
+                peak_allocated: peak,
+                end_allocated: floor,
+                floor_reserved: *reserved,
+                peak_reserved: *reserved,
+                end_reserved: *reserved,
+                blocks: 1_000,
+                ..StepRecord::default()
+            },
         }
     }
 
@@ -350,8 +352,8 @@ fn run_with(ranks: u32, steps: u64, extra: impl Fn(u32, u64) -> u64) -> Vec<Find
     for step in 1..=steps {
         for rank in 0..ranks {
             let mut sample = job.sample(rank, step);
-            sample.floor_allocated += extra(rank, step) * MIB;
-            sample.peak_allocated += extra(rank, step) * MIB;
+            sample.record.floor_allocated += extra(rank, step) * MIB;
+            sample.record.peak_allocated += extra(rank, step) * MIB;
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
@@ -388,8 +390,8 @@ fn reserved_memory_without_use_is_fragmentation() {
             let mut sample = job.sample(rank, step);
             if rank == 1 {
                 let idle = step.saturating_sub(500) / 7 * 20 * MIB;
-                sample.floor_reserved += idle;
-                sample.end_reserved += idle;
+                sample.record.floor_reserved += idle;
+                sample.record.end_reserved += idle;
             }
             detector.sample(step * STEP_NS, &sample);
         }
@@ -478,28 +480,28 @@ fn recorded(job: &str) -> Vec<Sample> {
         Sample {
             rank: rank as u32,
             device: rank as u8,
-            first_step,
-            last_step,
-            floor_allocated: allocated,
-            peak_allocated,
-            end_allocated: allocated,
-            floor_reserved: reserved,
-            peak_reserved: reserved,
-            end_reserved: reserved,
             device_bytes: 140 * GIB,
-            blocks: 0,
-            malloc_failures: 0,
+            record: StepRecord {
+                first_step,
+                last_step,
+                floor_allocated: allocated,
+                peak_allocated,
+                end_allocated: allocated,
+                floor_reserved: reserved,
+                peak_reserved: reserved,
+                end_reserved: reserved,
+                ..StepRecord::default()
+            },
         }
     };
     let steps = |span: Sample| {
-        (span.first_step..=span.last_step).map(move |step| Sample {
-            first_step: step,
-            last_step: step,
+        (span.record.first_step..=span.record.last_step).map(move |step| Sample {
+            record: StepRecord { first_step: step, last_step: step, ..span.record },
             ..span
         })
     };
     let mut samples: Vec<Sample> = of_job.map(sample).flat_map(steps).collect();
-    samples.sort_by_key(|sample| (sample.last_step, sample.rank));
+    samples.sort_by_key(|sample| (sample.record.last_step, sample.rank));
     samples
 }
 
@@ -509,19 +511,23 @@ fn recorded_jobs_are_judged_rightly() {
     let longer = |job: &str| {
         let samples = recorded(job);
         let at = |rank: u32, step: u64| {
-            let is_it = |sample: &&Sample| (sample.rank, sample.last_step) == (rank, step);
+            let is_it = |sample: &&Sample| (sample.rank, sample.record.last_step) == (rank, step);
             *samples.iter().find(is_it).expect("each step was recorded")
         };
-        let added =
-            |rank: u32| at(rank, 60).end_allocated.saturating_sub(at(rank, 28).end_allocated);
+        let added = |rank: u32| {
+            at(rank, 60).record.end_allocated.saturating_sub(at(rank, 28).record.end_allocated)
+        };
         let go_on = |times: u64| {
-            let later = samples.iter().filter(|sample| sample.last_step > 28);
+            let later = samples.iter().filter(|sample| sample.record.last_step > 28);
             later.map(move |sample| Sample {
-                first_step: sample.first_step + 32 * times,
-                last_step: sample.last_step + 32 * times,
-                floor_allocated: sample.floor_allocated + added(sample.rank) * times,
-                peak_allocated: sample.peak_allocated + added(sample.rank) * times,
-                end_allocated: sample.end_allocated + added(sample.rank) * times,
+                record: StepRecord {
+                    first_step: sample.record.first_step + 32 * times,
+                    last_step: sample.record.last_step + 32 * times,
+                    floor_allocated: sample.record.floor_allocated + added(sample.rank) * times,
+                    peak_allocated: sample.record.peak_allocated + added(sample.rank) * times,
+                    end_allocated: sample.record.end_allocated + added(sample.rank) * times,
+                    ..sample.record
+                },
                 ..*sample
             })
         };
@@ -534,10 +540,11 @@ fn recorded_jobs_are_judged_rightly() {
         let mut tapes = alloc::vec![blocks::LevelTape::default(); 4];
         for sample in longer(job) {
             // One step a second.
-            let (now_ns, step) = (sample.last_step * blocks::SECOND_NS, sample.last_step);
+            let (now_ns, step) =
+                (sample.record.last_step * blocks::SECOND_NS, sample.record.last_step);
             detector.sample(now_ns, &sample);
             let tape = &mut tapes[sample.rank as usize];
-            tape.follow(step, sample.end_allocated);
+            tape.follow(step, sample.record.end_allocated);
             if step.is_multiple_of(8) {
                 detector.census(now_ns, sample.rank, &tape.census(sample.device, step));
             }
@@ -596,9 +603,7 @@ proptest! {
             let near = number % 2 == 1;
             let first_step = if near { step % 1_000 } else { step };
             let last_step = if near { first_step + span % 9 } else { step.wrapping_add(span) };
-            detector.sample(number as u64 * SETTLE_NS, &Sample {
-                rank: u32::from(rank % 20),
-                device,
+            let record = StepRecord {
                 first_step,
                 last_step,
                 floor_allocated: bytes,
@@ -607,10 +612,11 @@ proptest! {
                 floor_reserved: peak,
                 peak_reserved: peak,
                 end_reserved: size,
-                device_bytes: size,
-                blocks: 0,
-            malloc_failures: 0,
-            });
+                ..StepRecord::default()
+            };
+            let rank = u32::from(rank % 20);
+            let sample = Sample { rank, device, device_bytes: size, record };
+            detector.sample(number as u64 * SETTLE_NS, &sample);
             while detector.poll().is_some() {}
             let known = detector.ranks_known();
             prop_assert!(known <= 16, "{known} ranks");

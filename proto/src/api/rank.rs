@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
+pub use crate::readings::{Cgroup, RankHost, Workers};
 
 /// All ranks of an attempt.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -197,56 +198,4 @@ pub struct LedgerLayer {
     pub layer: String,
     /// Its bytes; null where unknown, they are in the unaccounted ones then.
     pub bytes: Option<u64>,
-}
-
-/// What a rank takes of its host.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct RankHost {
-    /// Resident anonymous memory.
-    pub anon_bytes: Option<u64>,
-    /// Resident memory of mapped files.
-    pub file_bytes: Option<u64>,
-    /// Resident shared memory.
-    pub shmem_bytes: Option<u64>,
-    /// Memory in swap.
-    pub swap_bytes: Option<u64>,
-    /// The processes below it.
-    pub workers: Option<Workers>,
-    /// Its memory cgroup.
-    pub cgroup: Option<Cgroup>,
-    /// Why its living process cannot be read; empty where it can.
-    pub missing: String,
-}
-
-/// The processes below a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Workers {
-    /// Processes that were read.
-    pub count: u32,
-    /// Their anonymous memory; a page that a fork shares counts once for each.
-    pub anon_bytes: u64,
-    /// Their shared memory.
-    pub shmem_bytes: u64,
-    /// Their anonymous memory; a page that N processes share counts 1/N for each.
-    pub anon_parts_bytes: Option<u64>,
-    /// Processes that were not read.
-    pub left_out: u32,
-}
-
-/// The memory cgroup of a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Cgroup {
-    /// Memory in use.
-    pub bytes: Option<u64>,
-    /// Its limit; null where there is none.
-    pub limit_bytes: Option<u64>,
-    /// How often it was throttled above its high mark.
-    pub highs: Option<u64>,
-    /// How often it reached its limit.
-    pub ooms: Option<u64>,
-    /// Processes the kernel killed in it.
-    pub oom_kills: Option<u64>,
 }

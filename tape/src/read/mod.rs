@@ -14,5 +14,5 @@ pub(crate) mod tape;
 
 pub use source::Source;
 pub use status::{Loss, Status};
-pub use step_index::{StepRecord, Steps};
+pub use step_index::Steps;
 pub use tape::{DeviceTotals, Tape, TapeError, believable, identity_text};

@@ -8,6 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::StepRecord;
 use crate::event::check;
 use crate::layout::header::device;
 use crate::layout::regions::LaneLayout;
@@ -20,40 +21,19 @@ use crate::write::lane::{known_steps, pending_step};
 /// Records that are read at once: 8 KiB.
 const RECORDS_PER_READ: usize = 64;
 
-/// What one device did during one or more steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepRecord {
-    /// First step of the record; steps without events share one with the step before them.
-    pub first_step: u64,
-    /// Last step of the record.
-    pub last_step: u64,
+/// A record of the index, with its place on the tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexedStep {
+    /// What the device did. Its wall time is set where the record leaves the tape.
+    pub(crate) record: StepRecord,
     /// Events of the lane that had happened by its end.
-    pub cursor: u64,
+    pub(crate) cursor: u64,
     /// CLOCK_MONOTONIC at its end.
-    pub end_mono_ns: u64,
-    /// Least bytes handed out.
-    pub floor_allocated: u64,
-    /// Most bytes handed out.
-    pub peak_allocated: u64,
-    /// Bytes handed out at the end.
-    pub end_allocated: u64,
-    /// Least bytes held.
-    pub floor_reserved: u64,
-    /// Most bytes held.
-    pub peak_reserved: u64,
-    /// Bytes held at the end.
-    pub end_reserved: u64,
-    /// Live blocks at the end.
-    pub blocks: u64,
-    /// Blocks handed out since the start.
-    pub allocs: u64,
-    /// Blocks taken back since the start.
-    pub frees: u64,
-    /// Requests that failed for good since the start.
-    pub ooms: u64,
-    /// Failed `cudaMalloc` calls since the start.
-    pub malloc_failures: u64,
+    pub(crate) end_mono_ns: u64,
 }
+
+// The check and the cursor are the tape's own.
+const _: () = assert!(STEP_WORDS == StepRecord::NUMBERS + 2);
 
 /// Records of a device, oldest first, and how many steps were overwritten before they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,7 +57,7 @@ impl<S: Source> Tape<S> {
     pub fn next_steps(&self, device: u8, after_step: u64, records_max: usize) -> Steps {
         let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
-        let first = self.first_record(&lane, written, |record| record.last_step > after_step);
+        let first = self.first_record(&lane, written, |step| step.record.last_step > after_step);
         let first = first.map_or(written, |(number, _)| number);
         let end = written.min(first.saturating_add(records_max as u64));
         let mut records = self.records(&lane, first..end);
@@ -86,6 +66,11 @@ impl<S: Source> Tape<S> {
         if end == written {
             self.add_pending(&lane, &mut records);
         }
+        let wall = |step: IndexedStep| StepRecord {
+            end_wall_ns: self.wall_ns(step.end_mono_ns),
+            ..step.record
+        };
+        let mut records: Vec<StepRecord> = records.into_iter().map(wall).collect();
         records.retain(|record| record.last_step > after_step);
         records.sort_by_key(|record| record.last_step);
         let has_more = has_more || records.len() > records_max;
@@ -108,7 +93,7 @@ impl<S: Source> Tape<S> {
             if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
                 return Some(1);
             }
-            Some(self.first_covered(&lane, held).map_or(u64::MAX, |record| record.first_step))
+            Some(self.first_covered(&lane, held).map_or(u64::MAX, |step| step.record.first_step))
         };
         // Less than what stands for a lane that covers no step.
         let newest = believable(self.word(header::STEP));
@@ -118,7 +103,7 @@ impl<S: Source> Tape<S> {
     }
 
     /// All records of a lane by the present clock, oldest first, with the one its head stands for.
-    pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
+    pub(crate) fn indexed_steps(&self, lane: &LaneLayout) -> Vec<IndexedStep> {
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
         let first = self.first_record(lane, written, |_| true);
         let first = first.map_or(written, |(number, _)| number);
@@ -129,7 +114,7 @@ impl<S: Source> Tape<S> {
 
     /// The records with these numbers by the present clock, oldest first; without those that are
     /// being overwritten. Read in pieces, up to one that has no whole record.
-    fn records(&self, lane: &LaneLayout, numbers: Range<u64>) -> Vec<StepRecord> {
+    fn records(&self, lane: &LaneLayout, numbers: Range<u64>) -> Vec<IndexedStep> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let mut records = Vec::new();
         let mut first = numbers.start;
@@ -145,7 +130,7 @@ impl<S: Source> Tape<S> {
             let known = records.len();
             // The oldest slot may be changing right now; its check tells.
             let whole = words.as_chunks::<STEP_WORDS>().0.iter().filter_map(decode_step);
-            records.extend(whole.filter(|record| record.end_mono_ns >= steps_since_ns));
+            records.extend(whole.filter(|step| step.end_mono_ns >= steps_since_ns));
             if records.len() == known {
                 break;
             }
@@ -155,21 +140,21 @@ impl<S: Source> Tape<S> {
     }
 
     /// Adds the record that the head of a lane stands for, if it is newer than the others.
-    fn add_pending(&self, lane: &LaneLayout, records: &mut Vec<StepRecord>) {
-        if let Some(record) = self.pending_record(lane)
-            && records.last().is_none_or(|last| last.last_step < record.last_step)
+    fn add_pending(&self, lane: &LaneLayout, records: &mut Vec<IndexedStep>) {
+        if let Some(step) = self.pending_record(lane)
+            && records.last().is_none_or(|last| last.record.last_step < step.record.last_step)
         {
-            records.push(record);
+            records.push(step);
         }
     }
 
     /// The oldest record of a lane whose end its events still cover, where they cover all from
     /// position `held` on.
-    fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<StepRecord> {
+    fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<IndexedStep> {
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
-        let found = self.first_record(lane, written, |record| record.cursor >= held);
-        let found = found.map(|(_, record)| record);
-        found.or_else(|| self.pending_record(lane).filter(|record| record.cursor >= held))
+        let found = self.first_record(lane, written, |step| step.cursor >= held);
+        let found = found.map(|(_, step)| step);
+        found.or_else(|| self.pending_record(lane).filter(|step| step.cursor >= held))
     }
 
     /// The oldest record by the present clock of a lane that is what is wanted, with its number;
@@ -179,20 +164,20 @@ impl<S: Source> Tape<S> {
         &self,
         lane: &LaneLayout,
         written: u64,
-        is_wanted: impl Fn(&StepRecord) -> bool,
-    ) -> Option<(u64, StepRecord)> {
+        is_wanted: impl Fn(&IndexedStep) -> bool,
+    ) -> Option<(u64, IndexedStep)> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let wanted = |number: u64| {
             let slot = number as usize & (lane.step_records - 1);
-            let record = decode_step(&self.words(lane.steps + slot * STEP_WORDS)?)?;
-            (record.end_mono_ns >= steps_since_ns && is_wanted(&record)).then_some(record)
+            let step = decode_step(&self.words(lane.steps + slot * STEP_WORDS)?)?;
+            (step.end_mono_ns >= steps_since_ns && is_wanted(&step)).then_some(step)
         };
         let (mut first, mut end) = (written.saturating_sub(lane.step_records as u64), written);
         let mut found = None;
         while first < end {
             let middle = first + (end - first) / 2;
             match wanted(middle) {
-                Some(record) => (found, end) = (Some((middle, record)), middle),
+                Some(step) => (found, end) = (Some((middle, step)), middle),
                 None => first = middle + 1,
             }
         }
@@ -208,7 +193,7 @@ impl<S: Source> Tape<S> {
 
     /// The record of steps that ended after the lane's last event: the lane's writer has not
     /// written it yet, but nothing has happened since, so the head says all of it.
-    fn pending_record(&self, lane: &LaneLayout) -> Option<StepRecord> {
+    fn pending_record(&self, lane: &LaneLayout) -> Option<IndexedStep> {
         const TRIES_MAX: usize = 16;
         let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
         for attempt in 1..=TRIES_MAX {
@@ -238,28 +223,15 @@ impl<S: Source> Tape<S> {
     }
 }
 
-fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
+fn decode_step(words: &[u64; STEP_WORDS]) -> Option<IndexedStep> {
     // The check is no secret: a tape can lie in a whole record, too.
     let in_order = words[1] <= words[2] && words[2] <= CURSOR_MAX && words[3] <= CURSOR_MAX;
     if words[0] != check(0, words) || !in_order {
         return None;
     }
-    let words = words.map(believable);
-    Some(StepRecord {
-        first_step: words[1],
-        last_step: words[2],
-        cursor: words[3],
-        end_mono_ns: words[4],
-        floor_allocated: words[5],
-        peak_allocated: words[6],
-        end_allocated: words[7],
-        floor_reserved: words[8],
-        peak_reserved: words[9],
-        end_reserved: words[10],
-        blocks: words[11],
-        allocs: words[12],
-        frees: words[13],
-        ooms: words[14],
-        malloc_failures: words[15],
-    })
+    let [_, first_step, last_step, cursor, end_mono_ns, levels @ ..] = words.map(believable);
+    let mut numbers = [0; StepRecord::NUMBERS];
+    (numbers[0], numbers[1]) = (first_step, last_step);
+    numbers[3..].copy_from_slice(&levels);
+    Some(IndexedStep { record: StepRecord::from_numbers(numbers), cursor, end_mono_ns })
 }

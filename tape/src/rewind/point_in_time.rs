@@ -13,12 +13,13 @@
 
 use alloc::vec::Vec;
 
+use crate::StepRecord;
 use crate::event::{Event, Kind};
 use crate::layout::head;
 use crate::layout::regions::LaneLayout;
 use crate::layout::sizes::{HOST_LANE, LANES};
 use crate::read::source::Source;
-use crate::read::step_index::StepRecord;
+use crate::read::step_index::IndexedStep;
 use crate::read::tape::Tape;
 use crate::rewind::allowance::Allowance;
 use crate::rewind::error::RewindError;
@@ -114,8 +115,8 @@ impl<S: Source> Tape<S> {
     fn step_end(&self, step: u64) -> Option<u64> {
         let of = |index| {
             let lane = self.lane(index)?;
-            let ends = |r: &StepRecord| r.last_step >= step;
-            self.step_records(&lane).into_iter().find(ends).map(|record| record.end_mono_ns)
+            let ends = |indexed: &IndexedStep| indexed.record.last_step >= step;
+            self.indexed_steps(&lane).into_iter().find(ends).map(|found| found.end_mono_ns)
         };
         (0..LANES).find_map(of)
     }
@@ -172,8 +173,9 @@ impl<S: Source> Tape<S> {
 
     /// Bytes that a device held all the time in a step, in which it took and gave back none.
     fn reserved_throughout(&self, lane: &LaneLayout, step: u64) -> Option<u64> {
-        let records = self.step_records(lane);
-        if let Some(record) = records.iter().find(|record| step <= record.last_step) {
+        let steps = self.indexed_steps(lane);
+        let mut records = steps.iter().map(|indexed| indexed.record);
+        if let Some(record) = records.find(|record| step <= record.last_step) {
             let is_exact =
                 record.first_step <= step && record.floor_reserved == record.peak_reserved;
             return is_exact.then_some(record.end_reserved);
@@ -192,12 +194,14 @@ impl<S: Source> Tape<S> {
         // A lane that closes the step at this moment shows it neither as written nor as pending.
         const TRIES_MAX: usize = 16;
         for _ in 0..TRIES_MAX {
-            let records = self.step_records(lane);
-            if let Some(r) = records.iter().find(|r| r.first_step <= step && step <= r.last_step) {
-                let totals = Totals::Known(r.end_allocated, r.end_reserved);
-                return Ok(Cut { cursor: Some(r.cursor), totals });
+            let steps = self.indexed_steps(lane);
+            let is_in = |r: &StepRecord| r.first_step <= step && step <= r.last_step;
+            if let Some(found) = steps.iter().find(|indexed| is_in(&indexed.record)) {
+                let record = found.record;
+                let totals = Totals::Known(record.end_allocated, record.end_reserved);
+                return Ok(Cut { cursor: Some(found.cursor), totals });
             }
-            if records.first().is_some_and(|oldest| step < oldest.first_step) {
+            if steps.first().is_some_and(|oldest| step < oldest.record.first_step) {
                 break;
             }
         }

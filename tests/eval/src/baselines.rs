@@ -107,7 +107,7 @@ pub struct Threshold;
 
 impl Rule for Threshold {
     fn take(&mut self, _step: u64, sample: &Sample) -> bool {
-        sample.end_reserved as f64 > 0.9 * sample.device_bytes as f64
+        sample.record.end_reserved as f64 > 0.9 * sample.device_bytes as f64
     }
 
     fn layer(&self) -> Layer {
@@ -150,7 +150,7 @@ impl Default for Line {
 
 impl Rule for Line {
     fn take(&mut self, step: u64, sample: &Sample) -> bool {
-        let is_full = self.0.push(sample.floor_allocated as f64);
+        let is_full = self.0.push(sample.record.floor_allocated as f64);
         if !is_full || !step.is_multiple_of(16) {
             return false;
         }
@@ -184,7 +184,7 @@ impl Default for MannKendall {
 
 impl Rule for MannKendall {
     fn take(&mut self, step: u64, sample: &Sample) -> bool {
-        self.lowest = self.lowest.min(sample.floor_allocated as f64);
+        self.lowest = self.lowest.min(sample.record.floor_allocated as f64);
         if !step.is_multiple_of(8) {
             return false;
         }
@@ -222,7 +222,7 @@ pub struct PageHinkley {
 
 impl Rule for PageHinkley {
     fn take(&mut self, _step: u64, sample: &Sample) -> bool {
-        let value = sample.floor_allocated as f64;
+        let value = sample.record.floor_allocated as f64;
         self.count += 1.0;
         self.mean += (value - self.mean) / self.count;
         self.sum += value - self.mean - 2.0 * MIB as f64;

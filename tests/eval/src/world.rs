@@ -6,6 +6,7 @@
 //! other.
 
 use memtape_core::detector::Sample;
+use memtape_core::tape::StepRecord;
 
 use crate::allocator::{Allocator, Handle, Lying, SegmentLife};
 use crate::rng::{Rng, mix};
@@ -106,17 +107,20 @@ impl Run {
         Some(Sample {
             rank,
             device: 0,
-            first_step: first + step,
-            last_step: first + step,
-            floor_allocated: of.floor,
-            peak_allocated: of.peak,
-            end_allocated: of.end,
-            floor_reserved: of.floor_reserved,
-            peak_reserved: of.peak_reserved,
-            end_reserved: of.reserved,
-            malloc_failures: u64::from(of.retries),
             device_bytes,
-            blocks: of.blocks,
+            record: StepRecord {
+                first_step: first + step,
+                last_step: first + step,
+                floor_allocated: of.floor,
+                peak_allocated: of.peak,
+                end_allocated: of.end,
+                floor_reserved: of.floor_reserved,
+                peak_reserved: of.peak_reserved,
+                end_reserved: of.reserved,
+                malloc_failures: u64::from(of.retries),
+                blocks: of.blocks,
+                ..StepRecord::default()
+            },
         })
     }
 

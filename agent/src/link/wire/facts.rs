@@ -2,15 +2,14 @@
 
 use memtape_core::census::changes::Changes;
 use memtape_core::snapshot::OutsideUse;
+use memtape_core::tape::StepRecord;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::read::Status;
-use memtape_core::tape::read::StepRecord;
-use memtape_proto::v1;
+use memtape_proto::readings::{Cgroup, RankHost, Workers};
+use memtape_proto::{step_message, v1};
 
-use crate::node::cgroup;
 use crate::node::process::Memory;
-use crate::node::workers::Below;
 
 /// What a tape says of its rank at one moment, for a report.
 #[derive(Clone, Debug)]
@@ -35,9 +34,9 @@ pub(crate) struct HostFacts {
     /// The process itself.
     pub(crate) memory: Option<Memory>,
     /// The processes below it.
-    pub(crate) below: Option<Below>,
+    pub(crate) below: Option<Workers>,
     /// Its cgroup.
-    pub(crate) cgroup: Option<cgroup::Use>,
+    pub(crate) cgroup: Option<Cgroup>,
     /// Why it cannot be read, although it lives; empty when it can be.
     pub(crate) missing: &'static str,
 }
@@ -90,24 +89,8 @@ impl RankReport {
     }
 
     /// Adds a finished step of a device.
-    pub(crate) fn add_step(&mut self, device: u8, r: &StepRecord, end_wall_ns: i64) {
-        self.0.steps.push(v1::StepRecord {
-            device: u32::from(device),
-            first_step: r.first_step,
-            last_step: r.last_step,
-            end_wall_ns,
-            floor_allocated: r.floor_allocated,
-            peak_allocated: r.peak_allocated,
-            end_allocated: r.end_allocated,
-            floor_reserved: r.floor_reserved,
-            peak_reserved: r.peak_reserved,
-            end_reserved: r.end_reserved,
-            blocks: r.blocks,
-            allocs: r.allocs,
-            frees: r.frees,
-            ooms: r.ooms,
-            malloc_failures: r.malloc_failures,
-        });
+    pub(crate) fn add_step(&mut self, device: u8, record: StepRecord) {
+        self.0.steps.push(step_message(device, record));
     }
 
     /// Identity of the tape.
@@ -158,29 +141,15 @@ fn clock(clock: Clock) -> v1::Clock {
     }
 }
 
-fn rank_host(facts: HostFacts) -> v1::RankHost {
+fn rank_host(facts: HostFacts) -> RankHost {
     let HostFacts { memory, below, cgroup, missing } = facts;
     let memory = memory.unwrap_or_default();
-    let workers = below.map(|below| v1::Workers {
-        count: below.count,
-        anon_bytes: below.anon_bytes,
-        shmem_bytes: below.shmem_bytes,
-        anon_parts_bytes: below.anon_parts_bytes,
-        left_out: below.left_out,
-    });
-    let cgroup = cgroup.map(|cgroup| v1::CgroupUse {
-        bytes: cgroup.bytes,
-        limit_bytes: cgroup.limit_bytes,
-        highs: cgroup.events.highs,
-        ooms: cgroup.events.ooms,
-        oom_kills: cgroup.events.oom_kills,
-    });
-    v1::RankHost {
+    RankHost {
         anon_bytes: memory.anon,
         file_bytes: memory.file,
         shmem_bytes: memory.shmem,
         swap_bytes: memory.swap,
-        workers,
+        workers: below,
         cgroup,
         missing: missing.to_string(),
     }

@@ -4,7 +4,8 @@
 
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::snapshot::marks::Mark;
-use memtape_core::tape::read::{Source, StepRecord, Tape};
+use memtape_core::tape::StepRecord;
+use memtape_core::tape::read::{Source, Tape};
 
 use super::{Counter, Fact, Instant, Timeline, Track, named, of_snapshot, slices};
 
@@ -20,7 +21,7 @@ pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeli
         let records = tape.steps_after(device.device, 0).records;
         let name = |what: &str| named(what, number);
         let before = |of: fn(&StepRecord) -> u64| -> Vec<(i64, u64)> {
-            records.iter().map(|record| (wall_ns(record.end_mono_ns), of(record))).collect()
+            records.iter().map(|record| (record.end_wall_ns, of(record))).collect()
         };
         extend(&mut timeline.counters, name("allocated"), before(|of| of.end_allocated));
         extend(&mut timeline.counters, name("reserved"), before(|of| of.end_reserved));
@@ -62,10 +63,10 @@ fn steps(tape: &Tape<impl Source>, state: &RankSnapshot) -> Option<Track> {
                 (first, last) if first < last => format!("{unit}s {first} to {last}"),
                 (_, last) => format!("{unit} {last}"),
             };
-            (name, tape.wall_ns(before.end_mono_ns))
+            (name, before.end_wall_ns)
         })
         .collect();
-    let end_ns = tape.wall_ns(records.last()?.end_mono_ns);
+    let end_ns = records.last()?.end_wall_ns;
     Some(Track { name: "steps".to_string(), slices: slices(&starts, end_ns) })
 }
 

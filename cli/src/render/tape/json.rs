@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use memtape_core::diagnosis::Churn;
-use memtape_core::tape::read::{DeviceTotals, StepRecord};
+use memtape_core::tape::StepRecord;
+use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::rewind::PointInTime;
 use memtape_proto::api::{Ledger, RankCollectives};
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ impl Summary {
                 "step_min_bytes": r.floor_allocated, "step_min_change_bytes": change,
                 "peak_bytes": r.peak_allocated,
                 "end_allocated": r.end_allocated, "end_reserved": r.end_reserved,
-                "blocks": r.blocks, "end_wall_ns": self.tape.wall_ns(r.end_mono_ns),
+                "blocks": r.blocks, "end_wall_ns": r.end_wall_ns,
             })
         };
         let steps: Vec<Value> = self.last_steps(totals.device).iter().map(step).collect();

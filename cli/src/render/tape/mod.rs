@@ -8,8 +8,9 @@ use std::path::Path;
 
 use memtape_agent::Writer;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
+use memtape_core::tape::StepRecord;
 use memtape_core::tape::layout::Clock;
-use memtape_core::tape::read::{DeviceTotals, Status, StepRecord, Tape, TapeError};
+use memtape_core::tape::read::{DeviceTotals, Status, Tape, TapeError};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::api::Frame;
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use memtape_agent::Writer;
 use memtape_core::diagnosis::Churn;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind};
-use memtape_core::tape::read::{DeviceTotals, Status, StepRecord};
+use memtape_core::tape::StepRecord;
+use memtape_core::tape::read::{DeviceTotals, Status};
 use memtape_core::tape::rewind::PointInTime;
 
 use super::{Summary, frames, live_stacks};
@@ -119,7 +120,7 @@ impl Summary {
                 step if step < self.status.step => format!(" up to step {step}"),
                 _ => String::new(),
             };
-            let rows = step_table(&steps, |record| self.tape.wall_ns(record.end_mono_ns));
+            let rows = step_table(&steps);
             let _ = write!(text, "\nLast steps{up_to}\n{}", indented(&rows));
         }
         let Some((present, state)) = state else { return };
@@ -278,10 +279,7 @@ fn thrash_text(churn: &Churn) -> String {
 }
 
 /// The table of steps, each with the change of its minimum since the row before.
-fn step_table(
-    steps: &[(StepRecord, Option<i64>)],
-    ended_wall_ns: impl Fn(&StepRecord) -> i64,
-) -> String {
+fn step_table(steps: &[(StepRecord, Option<i64>)]) -> String {
     let span = |record: &StepRecord| match record.first_step == record.last_step {
         true => record.last_step.to_string(),
         false => format!("{}-{}", record.first_step, record.last_step),
@@ -294,7 +292,7 @@ fn step_table(
         .column(">end", |(record, _)| bytes(record.end_allocated))
         .column(">reserved", |(record, _)| bytes(record.end_reserved))
         .column(">blocks", |(record, _)| record.blocks)
-        .column("ended (UTC)", |(record, _)| utc(ended_wall_ns(record)))
+        .column("ended (UTC)", |(record, _)| utc(record.end_wall_ns))
         .text()
 }
 
@@ -355,7 +353,7 @@ mod tests {
             floor_allocated: 512,
             ..StepRecord::default()
         };
-        let text = step_table(&[(record, None), (record, Some(2_820_669))], |_| 0);
+        let text = step_table(&[(record, None), (record, Some(2_820_669))]);
         let rows: Vec<Vec<&str>> =
             text.lines().skip(1).map(|row| row.split_whitespace().take(5).collect()).collect();
         assert_eq!(rows[0], ["4-9", "512", "B", "–", "0"]);

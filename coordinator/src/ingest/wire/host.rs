@@ -3,7 +3,7 @@
 use memtape_core::identity::cut;
 use memtape_core::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, ROLE_BYTES_MAX};
 use memtape_core::snapshot::origin::Origin;
-use memtape_proto::api::{Cgroup, RankHost, Workers};
+use memtape_proto::readings::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
 
 use super::{BadMessage, NUMBER_MAX, device, number, short};
@@ -26,30 +26,26 @@ pub(super) fn settings(text: &str) -> String {
 
 /// What a rank takes of its host. Numbers beyond any real one would make every sum of them
 /// useless. They come from the kernel, so they are cut, and do not end the stream.
-pub(super) fn rank_host(host: &v1::RankHost) -> RankHost {
-    let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
-    let workers = host.workers.map(|workers| Workers {
-        count: workers.count,
-        anon_bytes: workers.anon_bytes.min(NUMBER_MAX),
-        shmem_bytes: workers.shmem_bytes.min(NUMBER_MAX),
-        anon_parts_bytes: bounded(workers.anon_parts_bytes),
-        left_out: workers.left_out,
-    });
-    let cgroup = host.cgroup.map(|cgroup| Cgroup {
-        bytes: bounded(cgroup.bytes),
-        limit_bytes: bounded(cgroup.limit_bytes),
-        highs: bounded(cgroup.highs),
-        ooms: bounded(cgroup.ooms),
-        oom_kills: bounded(cgroup.oom_kills),
-    });
-    RankHost {
-        anon_bytes: bounded(host.anon_bytes),
-        file_bytes: bounded(host.file_bytes),
-        shmem_bytes: bounded(host.shmem_bytes),
-        swap_bytes: bounded(host.swap_bytes),
-        workers,
-        cgroup,
-        missing: short(&host.missing),
+pub(super) fn rank_host(mut host: RankHost) -> RankHost {
+    let RankHost { anon_bytes, file_bytes, shmem_bytes, swap_bytes, workers, cgroup, missing } =
+        &mut host;
+    bound([anon_bytes, file_bytes, shmem_bytes, swap_bytes]);
+    if let Some(Workers { anon_bytes, shmem_bytes, anon_parts_bytes, .. }) = workers {
+        (*anon_bytes, *shmem_bytes) =
+            ((*anon_bytes).min(NUMBER_MAX), (*shmem_bytes).min(NUMBER_MAX));
+        bound([anon_parts_bytes]);
+    }
+    if let Some(Cgroup { bytes, limit_bytes, highs, ooms, oom_kills }) = cgroup {
+        bound([bytes, limit_bytes, highs, ooms, oom_kills]);
+    }
+    *missing = short(missing);
+    host
+}
+
+/// Cuts numbers that the kernel reports to the largest real one.
+pub(super) fn bound<const N: usize>(numbers: [&mut Option<u64>; N]) {
+    for number in numbers.into_iter().flatten() {
+        *number = (*number).min(NUMBER_MAX);
     }
 }
 

@@ -13,7 +13,7 @@ use memtape_core::snapshot::Frame;
 use memtape_proto::api::Named;
 
 use crate::clock::Now;
-use crate::records::{ActionRecord, Cause, StepRow};
+use crate::records::{ActionRecord, Cause, StepRecord};
 use crate::state::actions::Actions;
 use crate::state::counters::Count;
 use crate::state::effects::{Context, Effect};
@@ -156,7 +156,7 @@ fn memory(rank: &Rank, device: u8) -> Option<Memory> {
 }
 
 /// The memory of a step.
-pub(crate) fn of_row(row: &StepRow) -> Memory {
+pub(crate) fn of_row(row: &StepRecord) -> Memory {
     Memory {
         step: row.last_step,
         min_bytes: row.floor_allocated,

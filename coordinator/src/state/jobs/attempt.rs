@@ -10,12 +10,12 @@ use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::identity::owner::Owner;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
-use memtape_proto::api::{Gpu, Host, RankHost};
+use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 
-use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
+use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRecord, Totals};
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
-use crate::state::messages::{RankEnd, RefusedTapes, Spool};
+use crate::state::messages::RankEnd;
 
 /// One attempt at one job. Only [`Jobs`] changes it.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Rank {
     pub(crate) step_wall_ns: i64,
     pub(crate) totals: Vec<Totals>,
     /// Newest finished step of each device.
-    pub(crate) newest: BTreeMap<u8, StepRow>,
+    pub(crate) newest: BTreeMap<u8, StepRecord>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) host: Option<RankHost>,
     pub(crate) outside: Vec<Outside>,
@@ -89,7 +89,7 @@ pub(crate) struct Node {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
     /// What its agent last said of its spool.
-    pub(crate) spool: Spool,
+    pub(crate) spool: SpoolReport,
     /// What it last said of the tapes that it refused.
     pub(crate) refused: RefusedTapes,
     /// Streams that replaced a live one, and since when they are counted.

@@ -143,6 +143,7 @@ impl OfTurns {
 #[cfg(test)]
 mod tests {
     use memtape_core::detector::{Sample, Scope};
+    use memtape_core::tape::StepRecord;
 
     use super::*;
 
@@ -156,15 +157,18 @@ mod tests {
             let floor_allocated = GIB + turn * 4 * MIB;
             let sample = Sample {
                 rank,
-                first_step: turn,
-                last_step: turn,
-                floor_allocated,
-                peak_allocated: floor_allocated + 100 * MIB,
-                end_allocated: floor_allocated,
-                floor_reserved: 7 * GIB,
-                peak_reserved: 7 * GIB,
-                end_reserved: 7 * GIB,
                 device_bytes: 8 * GIB,
+                record: StepRecord {
+                    first_step: turn,
+                    last_step: turn,
+                    floor_allocated,
+                    peak_allocated: floor_allocated + 100 * MIB,
+                    end_allocated: floor_allocated,
+                    floor_reserved: 7 * GIB,
+                    peak_reserved: 7 * GIB,
+                    end_reserved: 7 * GIB,
+                    ..StepRecord::default()
+                },
                 ..Sample::default()
             };
             detectors.of_mut(rank).sample(turn * 100_000_000, &sample);
@@ -201,7 +205,14 @@ mod tests {
         let mut detectors = Detectors::new(Limits::default());
         detectors.begin_turns(0);
         detectors.begin_turns(1);
-        detectors.of_mut(1).sample(0, &Sample { rank: 1, first_step: 1, ..Sample::default() });
+        detectors.of_mut(1).sample(
+            0,
+            &Sample {
+                rank: 1,
+                record: StepRecord { first_step: 1, ..StepRecord::default() },
+                ..Sample::default()
+            },
+        );
         assert!(!leak(&mut detectors, 0).is_empty());
     }
 }

@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Now;
-    use crate::records::StepRow;
+    use crate::records::StepRecord;
     use crate::state::jobs::Jobs;
     use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
@@ -119,7 +119,7 @@ mod tests {
         let mut attempt = jobs.attempts.remove(&0).unwrap();
         for (number, rank) in &mut attempt.ranks {
             let peak_allocated = (u64::from(*number) + 1) * 10;
-            rank.newest.insert(0, StepRow { peak_allocated, ..StepRow::default() });
+            rank.newest.insert(0, StepRecord { peak_allocated, ..StepRecord::default() });
         }
         let rank = attempt.ranks.get_mut(&1).unwrap();
         rank.step = 1000;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
+use memtape_proto::readings::{RefusedTapes, SpoolReport};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 use crate::state::jobs::ownership::tests::owned;
 use crate::state::jobs::tests::limits;
-use crate::state::messages::{Hello, RankReport, RefusedTapes, Report, Spool};
+use crate::state::messages::{Hello, RankReport, Report};
 
 /// Counts the lines of this thread.
 #[derive(Clone, Default)]
@@ -56,7 +57,7 @@ fn a_node_causes_a_bounded_number_of_log_lines() {
         (|jobs, context, node, _| jobs.attach(context.now, hello(node)), 0),
         (
             |jobs, context, node, number| {
-                let spool = Spool { facts_dropped: number, ..Spool::default() };
+                let spool = SpoolReport { facts_dropped: number, ..SpoolReport::default() };
                 jobs.report(context, node, Report { spool, ..Report::default() }, None);
             },
             1,

@@ -9,15 +9,16 @@ use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::rates::Rates;
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
+use memtape_proto::readings::{RefusedTapes, SpoolReport};
 
 use crate::clock::Now;
-use crate::records::{End, SeriesKey, StepRow, Totals};
+use crate::records::{End, SeriesKey, Totals};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
-use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, RefusedTapes, Report, Spool};
+use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
 use crate::store::Changes;
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
@@ -255,7 +256,7 @@ impl Jobs {
         for &(device, row) in &report.steps {
             let totals = report.totals.iter().find(|totals| totals.device == device);
             let device_bytes = totals.map_or(0, |totals| totals.device_bytes);
-            let sample = sample(number, device, &row, device_bytes);
+            let sample = Sample { rank: number, device, device_bytes, record: row };
             attempt.detectors.of_mut(number).sample(context.now.mono_ns, &sample);
             let key = SeriesKey { serial, rank: number, device };
             match rows.iter_mut().find(|(known, _)| *known == key) {
@@ -426,7 +427,13 @@ impl Attempt {
 impl Node {
     /// Counts what the agent has dropped from its spool since its last report. After a restart of
     /// the coordinator its counters begin at zero, and so does this comparison.
-    fn note_spool(&mut self, context: &mut Context, name: &str, spool: Spool, logged: &mut Rates) {
+    fn note_spool(
+        &mut self,
+        context: &mut Context,
+        name: &str,
+        spool: SpoolReport,
+        logged: &mut Rates,
+    ) {
         let before = std::mem::replace(&mut self.spool, spool);
         let steps = spool.steps_dropped.saturating_sub(before.steps_dropped);
         let snapshots = spool.snapshots_dropped.saturating_sub(before.snapshots_dropped);
@@ -559,23 +566,4 @@ fn show_triggers(now: Now, triggers: &mut Triggers, rank: &Rank) {
         triggers.reserved(now.mono_ns, number, fullest.reserved, fullest.device_bytes);
     }
     triggers.stepped(now.mono_ns, rank.step);
-}
-
-/// A step record as the detector takes it.
-pub(super) fn sample(rank: u32, device: u8, row: &StepRow, device_bytes: u64) -> Sample {
-    Sample {
-        rank,
-        device,
-        first_step: row.first_step,
-        last_step: row.last_step,
-        floor_allocated: row.floor_allocated,
-        peak_allocated: row.peak_allocated,
-        end_allocated: row.end_allocated,
-        floor_reserved: row.floor_reserved,
-        peak_reserved: row.peak_reserved,
-        end_reserved: row.end_reserved,
-        device_bytes,
-        blocks: row.blocks,
-        malloc_failures: row.malloc_failures,
-    }
 }

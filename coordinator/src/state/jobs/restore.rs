@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::detector::{Finding, GrowthKey};
+use memtape_core::detector::{Finding, GrowthKey, Sample};
 use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
-use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRow, Totals};
+use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
-use crate::state::jobs::reports::sample;
 use crate::store::{self, Store};
 
 /// How far detectors look back: over the last 72 stretches of 5 minutes in which the attempt has
@@ -116,15 +115,18 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
             if let Some(last) = newest.last() {
                 note_newest(rank, device, *last);
             }
-            let sample = |row: &StepRow| {
-                (row.end_wall_ns, row.last_step, sample(*number, device, row, device_bytes))
+            let sample = |record: &StepRecord| Sample {
+                rank: *number,
+                device,
+                device_bytes,
+                record: *record,
             };
             samples.extend(newest.iter().map(sample));
         }
     }
-    samples.sort_by_key(|(wall_ns, step, _)| (*wall_ns, *step));
-    for (wall_ns, _, sample) in &samples {
-        let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
+    samples.sort_by_key(|Sample { record, .. }| (record.end_wall_ns, record.last_step));
+    for sample in &samples {
+        let at_ns = u64::try_from(sample.record.end_wall_ns).unwrap_or(0).min(now.mono_ns);
         attempt.detectors.of_mut(sample.rank).sample(at_ns, sample);
     }
     for (rank, _) in attempt.ranks.iter().filter(|(_, rank)| rank.record.end.is_some()) {
@@ -133,7 +135,7 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
 }
 
 /// The rows of the last [`LOOK_BACK_STRETCHES`], or the newest ones before.
-fn newest_rows(store: &Store, key: SeriesKey, stretches: &[u32]) -> store::Result<Vec<StepRow>> {
+fn newest_rows(store: &Store, key: SeriesKey, stretches: &[u32]) -> store::Result<Vec<StepRecord>> {
     let mut reach = LOOK_BACK_STRETCHES;
     loop {
         let newest = stretches.get(stretches.len().saturating_sub(reach)..).unwrap_or_default();
@@ -162,7 +164,7 @@ fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
 }
 
 /// Until its agent is back, a rank is shown as it was at its newest step.
-fn note_newest(rank: &mut Rank, device: u8, row: StepRow) {
+fn note_newest(rank: &mut Rank, device: u8, row: StepRecord) {
     rank.step = rank.step.max(row.last_step);
     rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
     rank.newest.insert(device, row);

@@ -9,7 +9,7 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::records::StepRow;
+use crate::records::StepRecord;
 
 /// Records in one block, at most. Even if nothing compresses, a block then stays below 128 KiB,
 /// from where on sled keeps values in files of their own that it never syncs.
@@ -18,7 +18,7 @@ pub(crate) const ROWS_MAX: usize = 512;
 /// Version of the layout, the first byte of a block.
 const VERSION: u8 = 1;
 
-pub(crate) const COLUMNS: usize = 14;
+pub(crate) const COLUMNS: usize = StepRecord::NUMBERS;
 
 /// Columns of the largest possible block, unpacked: ten bytes a number.
 const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
@@ -27,14 +27,14 @@ const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
 const ZSTD_LEVEL: i32 = 3;
 
 /// Packs at most [`ROWS_MAX`] records; what is beyond is the caller's mistake and left out.
-pub(crate) fn pack(rows: &[StepRow]) -> Vec<u8> {
+pub(crate) fn pack(rows: &[StepRecord]) -> Vec<u8> {
     let rows = &rows[..rows.len().min(ROWS_MAX)];
     let mut columns = Vec::with_capacity(rows.len() * COLUMNS * 2);
     put_number(&mut columns, rows.len() as u64);
     for column in 0..COLUMNS {
         let mut before = 0;
         for row in rows {
-            let value = numbers(row)[column];
+            let value = row.to_numbers()[column];
             let difference = value.wrapping_sub(before) as i64;
             put_number(&mut columns, zigzag(difference));
             before = value;
@@ -50,7 +50,7 @@ pub(crate) fn pack(rows: &[StepRow]) -> Vec<u8> {
 }
 
 /// Takes a block apart; none when it is damaged.
-pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
+pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRecord>> {
     let columns = match block.split_first()? {
         (&VERSION, packed) => decompress(packed).ok()?,
         (0, columns) => columns.to_vec(),
@@ -67,7 +67,7 @@ pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
             row[column] = before;
         }
     }
-    columns.is_empty().then(|| rows.into_iter().map(row).collect())
+    columns.is_empty().then(|| rows.into_iter().map(StepRecord::from_numbers).collect())
 }
 
 thread_local! {
@@ -98,11 +98,11 @@ fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
 
 /// Appends records as they are, each as its differences to the one before: larger than a block,
 /// and nearly free.
-pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[StepRow]) {
+pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[StepRecord]) {
     put_number(out, rows.len() as u64);
     let mut before = [0; COLUMNS];
     for row in rows {
-        let values = numbers(row);
+        let values = row.to_numbers();
         for (value, before) in values.iter().zip(before) {
             put_number(out, zigzag(value.wrapping_sub(before) as i64));
         }
@@ -111,7 +111,7 @@ pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[StepRow]) {
 }
 
 /// Takes what [`put_rows`] appended from the front; none when it is damaged.
-pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRow>> {
+pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRecord>> {
     let count = take_number(bytes)?;
     let mut before = [0_u64; COLUMNS];
     let mut rows = Vec::new();
@@ -119,40 +119,10 @@ pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRow>> {
         for before in &mut before {
             *before = before.wrapping_add(unzigzag(take_number(bytes)?) as u64);
         }
-        rows.push(row(before));
+        rows.push(StepRecord::from_numbers(before));
     }
     Some(rows)
 }
-
-/// Names the columns once: a row as numbers, and numbers as a row.
-macro_rules! columns {
-    ($($name:ident),+) => {
-        pub(crate) fn numbers(row: &StepRow) -> [u64; COLUMNS] {
-            [$(row.$name as u64),+]
-        }
-
-        pub(crate) fn row([$($name),+]: [u64; COLUMNS]) -> StepRow {
-            StepRow { $($name: $name as _),+ }
-        }
-    };
-}
-
-columns!(
-    first_step,
-    last_step,
-    end_wall_ns,
-    floor_allocated,
-    peak_allocated,
-    end_allocated,
-    floor_reserved,
-    peak_reserved,
-    end_reserved,
-    blocks,
-    allocs,
-    frees,
-    ooms,
-    malloc_failures
-);
 
 /// Small numbers of either sign become small numbers.
 fn zigzag(difference: i64) -> u64 {
@@ -189,10 +159,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_row() -> impl Strategy<Value = StepRow> {
+    fn any_row() -> impl Strategy<Value = StepRecord> {
         let number = prop_oneof![any::<u64>(), 0..1000_u64, Just(u64::MAX), Just(1_u64 << 34)];
-        proptest::collection::vec(number, COLUMNS)
-            .prop_map(|numbers| row(numbers.try_into().expect("the strategy says how many")))
+        proptest::collection::vec(number, COLUMNS).prop_map(|numbers| {
+            StepRecord::from_numbers(numbers.try_into().expect("the strategy says how many"))
+        })
     }
 
     proptest! {
@@ -243,8 +214,9 @@ mod tests {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             number ^ (number >> 29)
         };
-        let rows: Vec<StepRow> =
-            (0..ROWS_MAX).map(|_| row([(); COLUMNS].map(|()| any()))).collect();
+        let rows: Vec<StepRecord> = (0..ROWS_MAX)
+            .map(|_| StepRecord::from_numbers([(); COLUMNS].map(|()| any())))
+            .collect();
         let block = pack(&rows);
         assert!((48 << 10..128 << 10).contains(&block.len()), "{}", block.len());
         assert_eq!(unpack(&block), Some(rows));
@@ -258,8 +230,8 @@ mod tests {
 
     #[test]
     fn a_typical_block_is_small() {
-        let rows: Vec<StepRow> = (0..ROWS_MAX as u64)
-            .map(|step| StepRow {
+        let rows: Vec<StepRecord> = (0..ROWS_MAX as u64)
+            .map(|step| StepRecord {
                 first_step: step,
                 last_step: step,
                 end_wall_ns: (step * 250_000_000 + step * 7919 % 1_000_000) as i64,
@@ -272,7 +244,7 @@ mod tests {
                 blocks: 4321,
                 allocs: step * 5000,
                 frees: step * 5000,
-                ..StepRow::default()
+                ..StepRecord::default()
             })
             .collect();
         let bytes_per_row = pack(&rows).len() / rows.len();

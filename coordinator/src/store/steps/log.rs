@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::disk::files::{Disk, remove_if_there};
 use crate::store::disk::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
 use crate::store::inventory::Extent;
@@ -27,7 +27,7 @@ const ROWS: u8 = b'R';
 const FORGOTTEN: u8 = b'F';
 
 /// Rows by series.
-pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRow>>;
+pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
 /// What the files of a log held when it was opened.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ impl RowLog {
     }
 
     /// Appends rows, not yet durable.
-    pub(crate) fn append(&mut self, batch: &[(SeriesKey, Vec<StepRow>)]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, batch: &[(SeriesKey, Vec<StepRecord>)]) -> io::Result<()> {
         let mut payloads = Vec::new();
         let mut payload = vec![ROWS];
         for (series, rows) in batch {

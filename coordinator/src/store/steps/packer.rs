@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::limits::STEPS_WAITING_MAX;
 
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::catalogue::Catalogue;
 use crate::store::disk::files::Disk;
 use crate::store::disk::frames;
@@ -53,7 +53,7 @@ struct OpenRows {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Records.
-    Rows(Vec<StepRow>),
+    Rows(Vec<StepRecord>),
     /// All records that were found before are of an attempt that was forgotten.
     Forgotten,
 }
@@ -102,7 +102,7 @@ impl OpenSteps {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, batch: Vec<(SeriesKey, Vec<StepRow>)>) {
+    fn take(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>) {
         let mut rows = self.lock();
         for (key, more) in batch {
             rows.count += more.len();
@@ -124,7 +124,7 @@ impl OpenSteps {
         !self.lock().frozen.is_empty()
     }
 
-    fn slice(&self, after: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRow>)> {
+    fn slice(&self, after: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRecord>)> {
         let rows = self.lock();
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         let series = rows.frozen.range((begin, Bound::Unbounded)).take(SLICE_SERIES);
@@ -150,7 +150,7 @@ impl OpenSteps {
         }
     }
 
-    fn of(&self, key: SeriesKey) -> Vec<StepRow> {
+    fn of(&self, key: SeriesKey) -> Vec<StepRecord> {
         let rows = self.lock();
         [&rows.frozen, &rows.new]
             .iter()
@@ -175,7 +175,7 @@ impl Steps {
     pub(crate) fn append(
         &mut self,
         open: &OpenSteps,
-        batch: Vec<(SeriesKey, Vec<StepRow>)>,
+        batch: Vec<(SeriesKey, Vec<StepRecord>)>,
     ) -> Result<()> {
         if open.is_full() {
             return Err(Error::StepsWaiting);
@@ -415,7 +415,7 @@ pub(crate) fn read(
     open: &OpenSteps,
     key: SeriesKey,
     stretches: Option<&[u32]>,
-) -> Result<Vec<StepRow>> {
+) -> Result<Vec<StepRecord>> {
     let mut rows = Vec::new();
     read_each(reader, open, key, stretches, &mut |part| match part {
         Found::Rows(more) => rows.extend(more),

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use anyhow::Context;
 
 use crate::clock::{self, Now};
-use crate::records::SeriesKey;
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::handle::Store;
 use crate::store::steps::block;
@@ -41,7 +41,7 @@ impl BenchStore {
     /// One line.
     pub fn write(&self, wall_ns: i64, batch: Vec<(u32, Vec<Row>)>) -> anyhow::Result<()> {
         set(wall_ns);
-        let rows = |rows: Vec<Row>| rows.into_iter().map(block::row).collect();
+        let rows = |rows: Vec<Row>| rows.into_iter().map(StepRecord::from_numbers).collect();
         let batch = batch.into_iter().map(|(rank, numbers)| (series(rank), rows(numbers)));
         let (sender, done) = channel();
         self.store.steps(batch.collect(), Box::new(move |result| drop(sender.send(result))));
@@ -69,20 +69,20 @@ impl BenchStore {
         let within: Vec<u32> = (stretch(from_ns)..=stretch(to_ns) + 1).collect();
         let rows = self.store.series_within(series(rank), &within)?;
         let is_within = |row: &Row| (from_ns..to_ns).contains(&(row[2] as i64));
-        Ok(rows.iter().map(block::numbers).filter(is_within).collect())
+        Ok(rows.iter().map(|row| row.to_numbers()).filter(is_within).collect())
     }
 }
 
 /// A row as bytes, for a store that keeps one value for each.
 pub fn encode(row: Row) -> Vec<u8> {
     let mut bytes = Vec::new();
-    block::put_rows(&mut bytes, &[block::row(row)]);
+    block::put_rows(&mut bytes, &[StepRecord::from_numbers(row)]);
     bytes
 }
 
 /// The row in those bytes; none when they are damaged.
 pub fn decode(mut bytes: &[u8]) -> Option<Row> {
-    block::take_rows(&mut bytes)?.first().map(block::numbers)
+    block::take_rows(&mut bytes)?.first().map(|row| row.to_numbers())
 }
 
 fn series(rank: u32) -> SeriesKey {

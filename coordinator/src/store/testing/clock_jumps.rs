@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::clock::{self, Now};
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::handle::Store;
 use crate::store::recovery::check::{check_simulated, look_at_simulated};
 use crate::store::testing::fixtures::number;
@@ -72,7 +72,7 @@ impl Machine {
     fn run(&mut self, seconds: i64) {
         for _ in 0..seconds {
             self.pass(SECOND_NS);
-            let row = StepRow { last_step: self.steps, ..StepRow::default() };
+            let row = StepRecord { last_step: self.steps, ..StepRecord::default() };
             self.steps += 1;
             self.store().steps(vec![(SERIES, vec![row])], Box::new(|taken| taken.expect("taken")));
             self.store().expire_steps(AGE_NS_MAX);

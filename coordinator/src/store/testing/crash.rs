@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use crate::clock::{self, Now};
-use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
+use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRecord};
 use crate::store::backup::make::WithSnapshots;
 use crate::store::backup::restore::{Tokens, restore_on};
 use crate::store::error::Result;
@@ -299,8 +299,8 @@ impl Life<'_> {
     }
 }
 
-fn row(step: u64) -> StepRow {
-    StepRow { first_step: step, last_step: step, blocks: step * 3, ..StepRow::default() }
+fn row(step: u64) -> StepRecord {
+    StepRecord { first_step: step, last_step: step, blocks: step * 3, ..StepRecord::default() }
 }
 
 fn open(disk: &SimulatedDisk) -> (Store, Loaded) {

@@ -11,7 +11,7 @@ use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::incident::Page;
 use memtape_core::tape::layout::Clock;
 
-use crate::records::{IncidentRecord, SeriesKey, StepRow};
+use crate::records::{IncidentRecord, SeriesKey, StepRecord};
 use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::records::encoding::{Changes, Loaded};
@@ -56,8 +56,13 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
     }
 }
 
-pub(crate) fn row(step: u64) -> StepRow {
-    StepRow { first_step: step, last_step: step, floor_allocated: step * 512, ..StepRow::default() }
+pub(crate) fn row(step: u64) -> StepRecord {
+    StepRecord {
+        first_step: step,
+        last_step: step,
+        floor_allocated: step * 512,
+        ..StepRecord::default()
+    }
 }
 
 pub(crate) const SERIES: SeriesKey = SeriesKey { serial: 1, rank: 3, device: 0 };

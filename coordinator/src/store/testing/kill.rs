@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::records::{PartRecord, SeriesKey, StepRow};
+use crate::records::{PartRecord, SeriesKey, StepRecord};
 use crate::store::error::Result;
 use crate::store::records::encoding::Changes;
 use crate::store::recovery::check::check;
@@ -45,8 +45,8 @@ fn series(number: u64) -> SeriesKey {
     SeriesKey { serial: 1, rank: number as u32, device: 0 }
 }
 
-fn row(step: u64) -> StepRow {
-    StepRow { first_step: step, last_step: step, allocs: step * 7, ..StepRow::default() }
+fn row(step: u64) -> StepRecord {
+    StepRecord { first_step: step, last_step: step, allocs: step * 7, ..StepRecord::default() }
 }
 
 fn snapshot(version: u64) -> Bytes {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use memtape_core::detector::Growth;
 use memtape_core::incident::Page;
 
-use crate::records::{ActionRecord, CaptureRecord, IncidentRecord, SeriesKey, StepRow};
+use crate::records::{ActionRecord, CaptureRecord, IncidentRecord, SeriesKey, StepRecord};
 use crate::store::handle::Store;
 use crate::store::records::encoding::{Changes, Loaded};
 use crate::store::records::migration::FORMAT;
@@ -121,7 +121,7 @@ fn check_steps_and_snapshots(store: &Store, loaded: &Loaded) {
             (1..=572).collect::<Vec<_>>()
         );
         let floor = |step: u64| (512 << 20) + step.saturating_sub(100) * leaked_bytes;
-        let is_right = |row: &StepRow| row.floor_allocated == floor(row.last_step);
+        let is_right = |row: &StepRecord| row.floor_allocated == floor(row.last_step);
         assert!(rows.iter().all(is_right), "rank {rank}");
     }
     let hashes: Vec<_> = loaded.parts.iter().filter_map(|part| part.hash()).collect();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use memtape_core::limits::CHANGES_WAITING_MAX;
 
 use crate::clock::{self, Now};
-use crate::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRecord};
 use crate::store::clock::{ClockWatch, Jump};
 use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
@@ -52,7 +52,7 @@ pub(crate) enum Job {
     /// Write records.
     Write { changes: Vec<Change>, done: Done, is_kept: bool },
     /// Take finished steps.
-    Steps { batch: Vec<(SeriesKey, Vec<StepRow>)>, done: Done },
+    Steps { batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done },
     /// Delete the steps of an attempt.
     Forget { serial: u32 },
     /// Delete steps that are older than this.

@@ -58,7 +58,7 @@ impl Detector {
     ) {
         let Some(device) = self.primary_of(rank).map(|key| key.1) else { return };
         let Some(series) = self.series.get_mut(&(rank, device)) else { return };
-        let device_bytes = series.last.device_bytes;
+        let device_bytes = series.device_bytes;
         let [peak, beyond, came] =
             [peak, beyond[0], beyond[1]].map(|bytes| u64::try_from(bytes).unwrap_or(0));
         let level = series.level(Layer::Peak).unwrap_or(0);

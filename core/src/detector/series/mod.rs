@@ -7,7 +7,8 @@ mod window;
 
 use alloc::boxed::Box;
 
-use super::{Limits, Reading, Sample};
+use super::{Limits, Reading};
+use crate::tape::StepRecord;
 
 pub use layers::Layer;
 pub(super) use layers::{TRACKED_LAYERS, TRACKS};
@@ -41,7 +42,9 @@ pub(super) struct Series {
     pub(super) warm_step: Option<u64>,
     pub(super) first_step: u64,
     pub(super) last_step: u64,
-    pub(super) last: Sample,
+    pub(super) last: StepRecord,
+    /// Size of the device; 0 when unknown.
+    pub(super) device_bytes: u64,
     /// Highest allocated bytes ever.
     pub(super) peak_allocated: u64,
     /// Next block to be compared, for each length.
@@ -72,23 +75,23 @@ impl Series {
         Self { first_step, ..Self::default() }
     }
 
-    /// Takes a sample.
-    pub(super) fn take(&mut self, sample: &Sample) {
-        self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
-        let idle = idle_bytes(sample.floor_reserved, self.peak_allocated);
-        let steps = (sample.first_step, sample.last_step);
+    /// Takes a record of a device of this size.
+    pub(super) fn take(&mut self, record: &StepRecord, device_bytes: u64) {
+        self.peak_allocated = self.peak_allocated.max(record.peak_allocated);
+        let idle = idle_bytes(record.floor_reserved, self.peak_allocated);
+        let steps = (record.first_step, record.last_step);
         for (layer, value) in [
-            (Layer::Allocated, sample.floor_allocated),
+            (Layer::Allocated, record.floor_allocated),
             (Layer::Reserved, idle),
-            (Layer::Blocks, sample.blocks),
-            (Layer::Peak, sample.peak_allocated),
+            (Layer::Blocks, record.blocks),
+            (Layer::Peak, record.peak_allocated),
         ] {
             self.put(layer, steps, value, 0);
         }
-        self.recurring.take(sample);
-        if sample.last_step >= self.last_step {
-            self.last_step = sample.last_step;
-            self.last = *sample;
+        self.recurring.take(record);
+        if record.last_step >= self.last_step {
+            self.last_step = record.last_step;
+            (self.last, self.device_bytes) = (*record, device_bytes);
         }
     }
 
@@ -249,7 +252,7 @@ impl Series {
             let track = self.track(layer).filter(|track| track.limit_bytes > 0)?;
             return Some(track.limit_bytes.saturating_sub(track.level));
         }
-        if !layer.is_bytes() || self.last.device_bytes == 0 {
+        if !layer.is_bytes() || self.device_bytes == 0 {
             return None;
         }
         let level = |layer: Layer| self.level(layer).unwrap_or(0);
@@ -265,7 +268,7 @@ impl Series {
         };
         let others = [Layer::NonTorch, Layer::Other, Layer::Deferred].map(level);
         let used = others.into_iter().fold(tensors, u64::saturating_add);
-        Some(self.last.device_bytes.saturating_sub(used))
+        Some(self.device_bytes.saturating_sub(used))
     }
 
     /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are

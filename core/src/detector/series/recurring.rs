@@ -1,9 +1,9 @@
 //! Conditions that recur: retries of the allocator, and segments that come and go. One bit for
 //! each of the last 64 steps.
 
-use super::super::Sample;
 use super::super::constants::{CHURN_MIN, RETRIES_MIN};
 use super::layers::Layer;
+use crate::tape::StepRecord;
 
 /// A condition is over when it holds in no more than this many of the last 64 steps.
 const OVER_MAX: u32 = 2;
@@ -25,24 +25,24 @@ pub(in crate::detector) struct Recurring {
 }
 
 impl Recurring {
-    /// Takes the newest sample; ignores older ones.
-    pub(in crate::detector) fn take(&mut self, sample: &Sample) {
-        if self.was_seen && sample.last_step <= self.last_step {
+    /// Takes the newest record; ignores older ones.
+    pub(in crate::detector) fn take(&mut self, record: &StepRecord) {
+        if self.was_seen && record.last_step <= self.last_step {
             return;
         }
-        let steps = sample.last_step - self.last_step;
+        let steps = record.last_step - self.last_step;
         let shift = |bits: u64| bits.checked_shl(u32::try_from(steps).unwrap_or(64)).unwrap_or(0);
-        let tried = sample.malloc_failures > self.malloc_failures && self.was_seen;
+        let tried = record.malloc_failures > self.malloc_failures && self.was_seen;
         // Bytes that moved within the step, and their net change at its end.
         let moved =
-            sample.peak_reserved.saturating_sub(sample.floor_reserved.min(self.end_reserved));
-        let net = sample.end_reserved.abs_diff(self.end_reserved);
+            record.peak_reserved.saturating_sub(record.floor_reserved.min(self.end_reserved));
+        let net = record.end_reserved.abs_diff(self.end_reserved);
         let churned = moved.saturating_sub(net) >= CHURN_BYTES_MIN && self.was_seen && !tried;
         self.retries = shift(self.retries) | u64::from(tried);
         self.churn = shift(self.churn) | u64::from(churned);
-        self.malloc_failures = self.malloc_failures.max(sample.malloc_failures);
-        self.end_reserved = sample.end_reserved;
-        (self.last_step, self.was_seen) = (sample.last_step, true);
+        self.malloc_failures = self.malloc_failures.max(record.malloc_failures);
+        self.end_reserved = record.end_reserved;
+        (self.last_step, self.was_seen) = (record.last_step, true);
         let holds = |bits: u64, least: u32, held: bool| {
             bits.count_ones() >= if held { OVER_MAX + 1 } else { least }
         };
@@ -76,37 +76,39 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn after(steps: u64, sample: impl Fn(u64) -> Sample) -> Recurring {
+    fn after(steps: u64, record: impl Fn(u64) -> StepRecord) -> Recurring {
         let mut recurring = Recurring::default();
-        (1..=steps).for_each(|step| recurring.take(&Sample { last_step: step, ..sample(step) }));
+        (1..=steps)
+            .for_each(|step| recurring.take(&StepRecord { last_step: step, ..record(step) }));
         recurring
     }
 
     #[test]
     fn recurring_are_what_most_steps_do() {
-        let churning = |step: u64, every: u64| Sample {
+        let churning = |step: u64, every: u64| StepRecord {
             floor_reserved: if step.is_multiple_of(every) { 100 * MIB } else { 900 * MIB },
             peak_reserved: 900 * MIB,
             end_reserved: 900 * MIB,
-            ..Sample::default()
+            ..StepRecord::default()
         };
         assert!(after(64, |step| churning(step, 1)).has_churn);
         assert!(!after(40, |step| churning(step, 1)).has_churn);
         assert!(!after(500, |step| churning(step, 2)).has_churn);
-        let growing = |step: u64| Sample {
+        let growing = |step: u64| StepRecord {
             floor_reserved: step * 50 * MIB,
             peak_reserved: step * 50 * MIB + 50 * MIB,
             end_reserved: step * 50 * MIB + 50 * MIB,
-            ..Sample::default()
+            ..StepRecord::default()
         };
         assert!(!after(99, growing).has_churn);
         // Emptied just before the step ends, or between two steps.
-        let emptied = |_: u64| Sample { peak_reserved: 900 * MIB, ..Sample::default() };
+        let emptied = |_: u64| StepRecord { peak_reserved: 900 * MIB, ..StepRecord::default() };
         assert!(after(64, emptied).has_churn);
-        let retrying = |step: u64| Sample { malloc_failures: step / 4, ..Sample::default() };
+        let retrying =
+            |step: u64| StepRecord { malloc_failures: step / 4, ..StepRecord::default() };
         assert!(after(64, retrying).has_retries);
         assert!(!after(20, retrying).has_retries);
-        let once = |step: u64| Sample { malloc_failures: step.min(9), ..Sample::default() };
+        let once = |step: u64| StepRecord { malloc_failures: step.min(9), ..StepRecord::default() };
         assert!(after(12, once).has_retries);
         assert!(!after(99, once).has_retries, "it is over");
     }
@@ -115,7 +117,11 @@ mod tests {
     fn late_steps_and_long_spans_are_harmless() {
         let mut recurring = Recurring::default();
         for step in [5, 3, u64::MAX, 0] {
-            recurring.take(&Sample { last_step: step, malloc_failures: step, ..Sample::default() });
+            recurring.take(&StepRecord {
+                last_step: step,
+                malloc_failures: step,
+                ..StepRecord::default()
+            });
         }
         assert_eq!((recurring.retries(), recurring.churn()), (1, 0));
     }

@@ -24,8 +24,15 @@ impl Input {
     fn near(self, newest: u64) -> Self {
         match self {
             Self::Sample(sample) => {
-                let steps = sample.last_step - sample.first_step;
-                Self::Sample(Sample { first_step: newest, last_step: newest + steps, ..sample })
+                let steps = sample.record.last_step - sample.record.first_step;
+                Self::Sample(Sample {
+                    record: StepRecord {
+                        first_step: newest,
+                        last_step: newest + steps,
+                        ..sample.record
+                    },
+                    ..sample
+                })
             }
             Self::Census(rank, census) => {
                 let of = |line: LineCensus| LineCensus {
@@ -67,17 +74,19 @@ fn inputs(bound: u64) -> impl Strategy<Value = Vec<Input>> {
         |(rank, device, first_step, steps, [floor, peak, size, blocks])| Sample {
             rank: u32::from(rank),
             device,
-            first_step,
-            last_step: first_step.saturating_add(steps),
-            floor_allocated: floor,
-            peak_allocated: peak,
-            end_allocated: floor,
-            floor_reserved: peak,
-            peak_reserved: peak,
-            end_reserved: size,
             device_bytes: size,
-            blocks,
-            malloc_failures: 0,
+            record: StepRecord {
+                first_step,
+                last_step: first_step.saturating_add(steps),
+                floor_allocated: floor,
+                peak_allocated: peak,
+                end_allocated: floor,
+                floor_reserved: peak,
+                peak_reserved: peak,
+                end_reserved: size,
+                blocks,
+                ..StepRecord::default()
+            },
         },
     );
     let rank = || (0..RANKS).prop_map(u32::from);

@@ -65,17 +65,19 @@ impl Tape {
         Sample {
             rank,
             device: 0,
-            first_step: step,
-            last_step: step,
-            floor_allocated: bytes,
-            peak_allocated: bytes + work_bytes,
-            end_allocated: bytes,
-            floor_reserved: reserved,
-            peak_reserved: reserved,
-            end_reserved: reserved,
             device_bytes: DEVICE_BYTES,
-            blocks: count,
-            malloc_failures: 0,
+            record: StepRecord {
+                first_step: step,
+                last_step: step,
+                floor_allocated: bytes,
+                peak_allocated: bytes + work_bytes,
+                end_allocated: bytes,
+                floor_reserved: reserved,
+                peak_reserved: reserved,
+                end_reserved: reserved,
+                blocks: count,
+                ..StepRecord::default()
+            },
         }
     }
 

@@ -76,8 +76,8 @@ fn a_stage_that_leaks_is_one_finding_about_its_role() {
                 let mut sample = job.sample(rank, step);
                 let leaked = if stage == 1 { step.saturating_sub(200) * 24 * MIB } else { 0 };
                 let level = if are_roles_given { 0 } else { stage * 4 * GIB };
-                sample.floor_allocated += level + leaked;
-                sample.peak_allocated += level + leaked;
+                sample.record.floor_allocated += level + leaked;
+                sample.record.peak_allocated += level + leaked;
                 detector.sample(step * STEP_NS, &sample);
             }
             findings.extend(core::iter::from_fn(|| detector.poll()));
@@ -128,7 +128,7 @@ fn blocks_that_grow_in_number_alone_are_found() {
     for step in 1..=1_500_u64 {
         for rank in 0..4 {
             let mut sample = job.sample(rank, step);
-            sample.blocks += if rank == 3 { step.saturating_sub(300) * 3 } else { 0 };
+            sample.record.blocks += if rank == 3 { step.saturating_sub(300) * 3 } else { 0 };
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
@@ -149,7 +149,7 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
         for rank in 0..4 {
             let mut sample = job.sample(rank, step);
             let is_large = rank == 2 && step < 800;
-            sample.peak_allocated += if is_large { 20 * GIB } else { 0 };
+            sample.record.peak_allocated += if is_large { 20 * GIB } else { 0 };
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
@@ -170,7 +170,7 @@ fn a_cache_that_is_thrown_away_in_every_step_is_reported_once() {
     for step in 1..=400_u64 {
         for rank in 0..4 {
             let mut sample = job.sample(rank, step);
-            sample.floor_reserved -= GIB;
+            sample.record.floor_reserved -= GIB;
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));

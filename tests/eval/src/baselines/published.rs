@@ -149,8 +149,8 @@ impl Judge for TraceMl {
     fn sample(&mut self, _now_ns: u64, step: u64, sample: &Sample) {
         let (rank, at) = (sample.rank as usize, step as usize);
         if at >= self.allocated.worst.len() {
-            self.allocated.take(rank, at, sample.peak_allocated);
-            self.reserved.take(rank, at, sample.end_reserved);
+            self.allocated.take(rank, at, sample.record.peak_allocated);
+            self.reserved.take(rank, at, sample.record.end_reserved);
         }
         self.device = sample.device_bytes as f64;
         self.newest = self.newest.max(step);

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtape_core::census::{Census, LineId, STEPS_MIN};
 use memtape_core::detector::Sample;
 use memtape_core::snapshot::Held;
+use memtape_core::tape::StepRecord;
 use memtape_eval::baselines::{Line, PerRank};
 use memtape_eval::judge::Judge;
 use memtape_eval::product::Product;
@@ -165,16 +166,18 @@ fn tell(judge: &mut dyn Judge, rank: u32, step: u64) {
     let sample = Sample {
         rank,
         device: 0,
-        first_step: step,
-        last_step: step,
-        floor_allocated: floor,
-        peak_allocated: floor + 15_000 * MIB,
-        end_allocated: floor,
-        floor_reserved: 40_000 * MIB,
-        end_reserved: 40_000 * MIB,
         device_bytes: 80_000 * MIB,
-        blocks: 900 + noise % 50,
-        ..Sample::default()
+        record: StepRecord {
+            first_step: step,
+            last_step: step,
+            floor_allocated: floor,
+            peak_allocated: floor + 15_000 * MIB,
+            end_allocated: floor,
+            floor_reserved: 40_000 * MIB,
+            end_reserved: 40_000 * MIB,
+            blocks: 900 + noise % 50,
+            ..StepRecord::default()
+        },
     };
     judge.sample(now_ns, step, &sample);
     let outside = Outside {
