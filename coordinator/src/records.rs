@@ -1,8 +1,6 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
-//! Every record knows its key. Fields that an older version did not write take their defaults, so
-//! that a newer coordinator reads an older store; what a new field cannot say, `store/records/`
-//! converts. Incidents are core's own type, with its `serde` feature.
+//! Every record knows its key. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::access::{Role, Scope};
 use memtape_core::action::Lifecycle;
@@ -54,7 +52,7 @@ pub(crate) struct AttemptRecord {
     pub(crate) ended_wall_ns: Option<i64>,
     /// Whose it is; none where no agent has said it.
     pub(crate) owner: Option<Owner>,
-    /// The node whose rank began it; empty in records of earlier versions.
+    /// The node whose rank began it.
     pub(crate) node: String,
 }
 
@@ -160,7 +158,7 @@ pub(crate) struct CaptureRecord {
     pub(crate) before_step: u64,
     pub(crate) requested_wall_ns: i64,
     pub(crate) closed_wall_ns: Option<i64>,
-    /// The same on the store's clock, by which its age is measured; none from earlier versions.
+    /// The same on the store's clock, by which its age is measured; none while it is open.
     pub(crate) closed_store_ns: Option<i64>,
     pub(crate) complete: bool,
 }
@@ -192,7 +190,7 @@ pub(crate) struct ActionRecord {
     pub(crate) id: String,
     pub(crate) incident_id: String,
     pub(crate) job: String,
-    /// Whose the job was; none where that is not known, and in records of version 1.6 and before.
+    /// Whose the job was; none where that is not known.
     pub(crate) owner: Option<Owner>,
     /// The node of the incident's rank; empty where it is not known.
     pub(crate) node: String,
@@ -258,18 +256,10 @@ pub(crate) enum Cause {
     Agent,
 }
 
-impl Cause {
-    // Not written, so that entries of earlier versions have the same hash.
-    fn is_user(&self) -> bool {
-        *self == Self::User
-    }
-}
-
 /// One entry of the audit: who did what, when, and from where.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct AuditRecord {
-    #[serde(skip_serializing_if = "Cause::is_user")]
     pub(crate) cause: Cause,
     /// Numbers have no holes, unless an entry could not be written or an older one of another
     /// cause was deleted.
@@ -420,17 +410,5 @@ mod tests {
             assert_eq!(stored["outcome"], outcome.as_str());
             assert_eq!(serde_json::from_value::<PartRecord>(stored).unwrap(), part);
         }
-    }
-
-    /// Records as they were written before names were types.
-    #[test]
-    fn names_of_other_versions_are_read() {
-        let capture = |json: &str| serde_json::from_str::<CaptureRecord>(json).unwrap().reason;
-        assert_eq!(capture(r#"{"reason": "death", "reason_rank": 3}"#), Reason::Death { rank: 3 });
-        assert_eq!(capture(r#"{"reason": "baseline", "reason_rank": null}"#), Reason::Baseline);
-        assert_eq!(capture(r#"{"reason": "person", "reason_rank": null}"#), Reason::Manual);
-        assert_eq!(capture(r#"{"reason": "weather", "reason_rank": 3}"#), Reason::Manual);
-        let part: PartRecord = serde_json::from_str(r#"{"outcome": "lost in the post"}"#).unwrap();
-        assert_eq!(part.outcome, Outcome::Unreachable);
     }
 }

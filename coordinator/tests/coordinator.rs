@@ -6,7 +6,6 @@ mod censuses;
 mod deaths;
 mod fake;
 mod host_readings;
-mod old_store;
 mod openapi;
 mod page;
 mod proofs;

@@ -27,7 +27,7 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// The logs that the disk has of this kind; `visit` sees all entries, and says whose each is. A
-    /// file is its first entry's; before version 1.7 it could have those of several users.
+    /// file is its first entry's.
     /// Fails with the errors of the disk.
     pub(crate) fn open(
         disk: &mut dyn Disk,

@@ -129,36 +129,19 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
-    /// A newer program wrote the store.
+    /// A program with another format wrote the store.
     #[error(
-        "the data folder {} has format {version}, and this memtape knows {known}: update memtape, \
-         or choose another folder", folder.display()
+        "the data folder {} has format {version}, and this memtape reads format {known}: use the \
+         memtape that wrote it, or choose another folder", folder.display()
     )]
-    TooNew {
+    OtherFormat {
         /// The data folder.
         folder: PathBuf,
         /// Its format.
         version: u32,
-        /// The newest format that this program reads.
+        /// The format that this program reads.
         known: u32,
     },
-    /// The folder names a format that no program ever wrote.
-    #[error(
-        "the data folder {} says that it has format {version}, which never was: restore its file \
-         FORMAT from a copy", folder.display()
-    )]
-    NoSuchFormat {
-        /// The data folder.
-        folder: PathBuf,
-        /// The format that it names.
-        version: u32,
-    },
-    /// The store is of a format of which no release was made.
-    #[error(
-        "the store in {} has format 1, which is not read any more: choose another folder",
-        .0.display()
-    )]
-    TooOld(PathBuf),
     /// Another process, or another handle, has the index.
     #[error("another process has it open")]
     IndexLocked,

@@ -15,7 +15,7 @@ use crate::store::clock::{ClockWatch, StoreClock};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Error, Result};
 use crate::store::inventory::Loss;
-use crate::store::records::encoding::{Changes, Loaded, load};
+use crate::store::encoding::{Changes, Loaded, load};
 use crate::store::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::store::steps::packer::{self, Found, Reader};
 use crate::store::steps::{index, segments};

@@ -35,7 +35,7 @@ const LOSSES_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,
-    /// Steps in it; 0 where an earlier version wrote it.
+    /// Steps in it.
     pub(crate) rows: u64,
 }
 
@@ -149,7 +149,7 @@ fn settle_file<K: Ord>(files: &mut BTreeMap<K, Extent>, number: K, left: Option<
 pub(crate) fn read(disk: &dyn Disk) -> io::Result<Option<Expected>> {
     let mut expected = Expected::default();
     let read = frames::read(disk, NAME, 0, |_, payload| {
-        // A note of a newer version says nothing here.
+        // Damage that a checksum does not find.
         if let Ok(note) = serde_json::from_slice(payload) {
             expected.take(note);
         }

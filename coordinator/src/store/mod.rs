@@ -31,5 +31,5 @@ pub(crate) use blobs::local::Blobs;
 pub(crate) use blobs::remote::is_snapshots_url;
 pub(crate) use error::Result;
 pub(crate) use handle::Store;
-pub(crate) use records::encoding::{Changes, Loaded};
+pub(crate) use encoding::{Changes, Loaded};
 pub(crate) use steps::packer::Found;

@@ -32,8 +32,6 @@ const DETAIL: &str = "taken by the agent alone while the coordinator was away";
 
 /// Ends the detail of a part until its snapshot is stored.
 const PENDING: &str = "; its snapshot is on its way";
-/// The same in stores of older versions.
-const PENDING_BEFORE: &str = "; its body is on its way";
 
 const MINUTE_NS: u64 = 60_000_000_000;
 
@@ -202,7 +200,7 @@ pub(super) fn take_snapshot(
     (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
     // An agent-initiated capture shows the state of its own moment.
     part.outcome = Outcome::Aligned;
-    part.detail = part.detail.replace(PENDING, "").replace(PENDING_BEFORE, "");
+    part.detail = part.detail.replace(PENDING, "");
     Ok(part.clone())
 }
 

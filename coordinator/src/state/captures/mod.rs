@@ -142,7 +142,6 @@ impl Captures {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
             }
-            // Also of an earlier version, whose times are the wall clock's: its age begins now.
             if record.is_closed() && record.closed_store_ns.is_none() {
                 record.closed_store_ns = Some(clock.at(now));
                 store.write(Changes::of(&record), Box::new(|_| {}));

@@ -21,7 +21,7 @@ use crate::store::disk::frames;
 use crate::store::disk::real::RealDisk;
 use crate::store::error::{During, Error, Result};
 use crate::store::journal::file::decode;
-use crate::store::records::encoding::load;
+use crate::store::encoding::load;
 use crate::store::recovery::{format, opening};
 use crate::store::steps::{log, segments};
 use crate::store::writer::point::Point;

@@ -108,7 +108,6 @@ impl Disk for RealDisk {
         let mut file = making()
             .open(self.path(name))
             .during(|| format!("the data folder {shown} cannot be written"))?;
-        // Earlier versions lock this one alone.
         file.try_lock().map_err(|error| self.lock_error(error, name))?;
         // For a message to the next one who tries; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind());

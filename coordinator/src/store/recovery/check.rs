@@ -17,7 +17,7 @@ use crate::store::error::{During, Error, Result};
 use crate::store::inventory::{self, Expected, Loss};
 use crate::store::journal::contents::{self, Contents};
 use crate::store::journal::merge::Merge;
-use crate::store::records::encoding::load;
+use crate::store::encoding::load;
 use crate::store::recovery::format::{self, Found, Whose};
 use crate::store::recovery::losses;
 use crate::store::recovery::opening;
@@ -106,10 +106,10 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
         return Err(Error::HalfRestored { folder: folder.to_path_buf() });
     }
     match format::find(&disk).during(|| format!("the store in {shown} cannot be read"))? {
-        Found::Version(newer) if newer.version > format::VERSION => {
-            return Err(format::too_new(&disk, newer.version));
+        Found::Version(other) if other.version != format::VERSION => {
+            return Err(format::other_version(&disk, other.version));
         }
-        _ => {}
+        Found::Version(_) | Found::Damaged | Found::Missing => {}
     }
     // sled makes itself what it does not find; that is a finding, and no copy.
     let copy =
@@ -191,8 +191,7 @@ fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck>
 
 fn look_at_format(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
     let what = match format::find(disk)? {
-        Found::Version(found) if found.is_known() => return Ok(()),
-        Found::Version(other) => format!("is {}, which never was", other.version),
+        Found::Version(_) => return Ok(()),
         Found::Damaged => "makes no sense".to_string(),
         Found::Missing => "is missing".to_string(),
     };
@@ -207,7 +206,7 @@ fn look_at_files(
     checked: &mut StoreCheck,
 ) -> io::Result<()> {
     let Some(known) = known else {
-        // A store of an earlier version gets one at the next start.
+        // A first start may have ended before it made one.
         if format::read(disk).is_ok_and(|format| format.has_inventory) {
             let what = Loss::of_inventory().what();
             checked.findings.push(finding(inventory::NAME, what, GONE));

@@ -1,8 +1,6 @@
-//! The version of what lies in a store's folder, and the way from an older one.
+//! The version of what lies in a store's folder, and whose the folder is.
 //!
-//! Version 3 has records that say their own version (`store/records/`). Version 2 is the same but
-//! for that, so only its `FORMAT` file is written again. Version 1, of which no release was made,
-//! had no `FORMAT` file and kept packed steps in the catalogue; it is refused.
+//! A folder of another version is refused. One version stands for all files of a store.
 
 use std::io;
 use std::sync::Arc;
@@ -15,14 +13,10 @@ use crate::store::blobs::local::FOLDER as BLOBS;
 use crate::store::disk::files::{Disk, Entry, read_all, write_synced};
 use crate::store::error::{During, Error, Result};
 use crate::store::inventory;
-use crate::store::records::migration;
 use crate::store::steps::{log, segments};
 
-/// What this program writes.
-pub(crate) const VERSION: u32 = migration::FORMAT as u32;
-
-/// The oldest version that is read.
-const VERSION_MIN: u32 = 2;
+/// The version that this program writes, and the only one that it reads.
+pub(crate) const VERSION: u32 = 4;
 
 /// Where the version stands.
 pub(crate) const NAME: &str = "FORMAT";
@@ -73,13 +67,6 @@ pub(crate) struct Format {
     /// Id of the store that a backup was made of, when this one was restored from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_from: Option<String>,
-}
-
-impl Format {
-    /// True for a version that this program, or an older one, has written.
-    pub(crate) fn is_known(&self) -> bool {
-        (VERSION_MIN..=VERSION).contains(&self.version)
-    }
 }
 
 /// What the file says.
@@ -135,14 +122,13 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
 }
 
-/// The error for a store that is too new.
-pub(crate) fn too_new(disk: &dyn Disk, version: u32) -> Error {
-    Error::TooNew { folder: disk.folder().to_path_buf(), version, known: VERSION }
+/// The error for a store of another version.
+pub(crate) fn other_version(disk: &dyn Disk, version: u32) -> Error {
+    Error::OtherFormat { folder: disk.folder().to_path_buf(), version, known: VERSION }
 }
 
-/// Makes the folder one of this version; the catalogue must not be open. Says from which version
-/// it was migrated.
-pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
+/// Makes the folder a store of this version; the catalogue must not be open.
+pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<()> {
     let shown = disk.folder().display();
     let found = find(&**disk).during(|| format!("the format of {shown} cannot be read"))?;
     let names = disk.list("").during(|| format!("the data folder {shown} cannot be read"))?;
@@ -150,25 +136,9 @@ pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
     if has(RESTORING) {
         return Err(Error::HalfRestored { folder: disk.folder().to_path_buf() });
     }
-    let mut migrated = None;
     match found {
         Found::Version(Format { version: VERSION, .. }) => {}
-        Found::Version(newer) if newer.version > VERSION => {
-            return Err(too_new(&**disk, newer.version));
-        }
-        // Records say their own versions: nothing else has to be written.
-        Found::Version(old) if old.is_known() => {
-            migrated = Some(old.version);
-            write(&**disk, &Format { version: VERSION, ..old })
-                .during(|| format!("the data folder {shown} cannot be written"))?;
-        }
-        Found::Version(old) => {
-            let (folder, version) = (disk.folder().to_path_buf(), old.version);
-            return Err(Error::NoSuchFormat { folder, version });
-        }
-        Found::Missing if !has(segments::FOLDER) && has(CATALOGUE) => {
-            return Err(Error::TooOld(disk.folder().to_path_buf()));
-        }
+        Found::Version(other) => return Err(other_version(&**disk, other.version)),
         Found::Missing | Found::Damaged => {
             if has(NAME) {
                 tracing::warn!("the store's file {NAME} was damaged and is written again");
@@ -185,8 +155,7 @@ pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
         disk.sync_folder(log::FOLDER)?;
         disk.sync_folder("")
     })();
-    is_made.during(|| format!("the data folder {shown} cannot be written"))?;
-    Ok(migrated)
+    is_made.during(|| format!("the data folder {shown} cannot be written"))
 }
 
 fn new(disk: &dyn Disk) -> Format {

@@ -64,8 +64,6 @@ pub(crate) struct Recovery {
     pub(crate) deleted_again: u64,
     /// Why the catalogue was built again.
     pub(crate) rebuilt: Option<String>,
-    /// The version the folder had, when it was brought to this one.
-    pub(crate) migrated: Option<u32>,
     /// Bytes of half-written records at the end of the log of steps, and damaged places in it.
     pub(crate) log_cut_bytes: u64,
     pub(crate) log_gaps: u64,
@@ -106,8 +104,8 @@ pub(crate) fn open_locked(
     without_journal: WithoutJournal,
 ) -> Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
-    let migrated = format::settle(disk)?;
-    let mut recovery = Recovery { migrated, ..Recovery::default() };
+    format::settle(disk)?;
+    let mut recovery = Recovery::default();
     // Before anything is repaired.
     let (expected, losses) =
         look_at_files(&**disk).during(|| format!("the files in {shown} cannot be listed"))?;

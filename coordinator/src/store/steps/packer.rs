@@ -381,7 +381,7 @@ impl Steps {
         bytes_max: u64,
     ) -> Result<Expired> {
         let mut expired = Expired::default();
-        let age_max = age_ns_max / segments::STRETCH_NS;
+        let age_max = stretch(age_ns_max);
         while let Some((number, known, is_current)) = self.files.oldest() {
             let is_old = segments::age(&self.files.table().lock(), stretch(store_ns)) > age_max;
             let is_too_much = self.files.table().bytes() > bytes_max && !is_current;

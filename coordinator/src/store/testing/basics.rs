@@ -10,7 +10,7 @@ use memtape_core::limits::CHANGES_QUEUED_MAX;
 use crate::records::PartRecord;
 use crate::store::error::Error;
 use crate::store::handle::{Store, Unready};
-use crate::store::records::encoding::Changes;
+use crate::store::encoding::Changes;
 use crate::store::recovery::opening::Recovery;
 use crate::store::testing::fixtures::{
     SERIES, answer, change, close, copy, error_line, flush, incident, read_steps, recover, reopen,

@@ -14,7 +14,7 @@ use crate::store::backup::make::WithSnapshots;
 use crate::store::backup::restore::{Tokens, restore_on};
 use crate::store::error::Result;
 use crate::store::handle::Store;
-use crate::store::records::encoding::{Changes, Loaded};
+use crate::store::encoding::{Changes, Loaded};
 use crate::store::recovery::check::check_simulated;
 use crate::store::testing::fixtures::{at_once, incident, number};
 use crate::store::testing::simulated::disk::SimulatedDisk;

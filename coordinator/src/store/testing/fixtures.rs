@@ -14,7 +14,7 @@ use memtape_core::tape::layout::Clock;
 use crate::records::{IncidentRecord, SeriesKey, StepRecord};
 use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
-use crate::store::records::encoding::{Changes, Loaded};
+use crate::store::encoding::{Changes, Loaded};
 use crate::store::recovery::opening::Recovery;
 
 pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
-use crate::store::records::encoding::Changes;
+use crate::store::encoding::Changes;
 use crate::store::recovery::check::check;
 use crate::store::testing::fixtures::close;
 use crate::store::testing::fixtures::{

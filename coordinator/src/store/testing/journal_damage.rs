@@ -9,7 +9,7 @@ use crate::store::disk::tree::Change;
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::journal::file::Journal;
 use crate::store::journal::merge::Merge;
-use crate::store::records::encoding::Loaded;
+use crate::store::encoding::Loaded;
 use crate::store::recovery::check::{Finding, check};
 use crate::store::recovery::rebuild::rebuild;
 use crate::store::testing::fixtures::close;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::records::{PartRecord, SeriesKey, StepRecord};
 use crate::store::error::Result;
-use crate::store::records::encoding::Changes;
+use crate::store::encoding::Changes;
 use crate::store::recovery::check::check;
 use crate::store::testing::fixtures::{at_once, number};
 use crate::store::testing::fixtures::{flush, incident, reopen, when_closed};

@@ -21,7 +21,6 @@ mod journal_damage;
 #[cfg(test)]
 mod kill;
 #[cfg(test)]
-mod old_store;
 #[cfg(test)]
 mod remote;
 #[cfg(any(test, feature = "simulation"))]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use crate::store::disk::files::Disk;
 use crate::store::error::Result;
 use crate::store::handle::{Store, open_parts};
-use crate::store::records::encoding::Loaded;
+use crate::store::encoding::Loaded;
 use crate::store::recovery::opening::Recovery;
 #[cfg(any(test, feature = "simulation"))]
 use crate::store::testing::simulated::disk::SimulatedDisk;

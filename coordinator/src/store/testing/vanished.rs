@@ -10,7 +10,7 @@ use crate::clock::{self, Now};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::Error;
 use crate::store::handle::{Store, Unready};
-use crate::store::records::encoding::{Changes, Loaded};
+use crate::store::encoding::{Changes, Loaded};
 use crate::store::recovery::check::{Finding, check};
 use crate::store::recovery::opening::Recovery;
 use crate::store::recovery::rebuild::rebuild;

@@ -21,7 +21,7 @@ use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
 use crate::store::inventory::Part;
 use crate::store::journal::file::Journal;
-use crate::store::records::encoding::Changes;
+use crate::store::encoding::Changes;
 use crate::store::recovery::losses;
 use crate::store::steps::packer::Steps;
 use crate::store::writer::point::{Pin, Point, Taken};

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::DeserializeOwned;
-
 use crate::records::{
     ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, KeepOutRecord,
     PartRecord, RankRecord, Record, TokenRecord,
 };
 use crate::store::clock::ClockRecord;
 use crate::store::disk::tree::Change;
-use crate::store::records::format_2;
-use crate::store::records::migration::{self, FORMAT, FORMAT_UNSAID};
 
 /// Records longer than this are compressed.
 const COMPRESS_BYTES_MIN: usize = 1024;
@@ -72,72 +68,57 @@ impl Changes {
     }
 }
 
-/// First byte of a record of format 2 or older: JSON as it is, or compressed.
-const UNSAID_PLAIN: u8 = 0;
-const UNSAID_COMPRESSED: u8 = 1;
+/// First byte of a record: JSON as it is, or compressed.
+const PLAIN: u8 = 0;
+const COMPRESSED: u8 = 1;
 
-/// First byte of a newer record, before its format version.
-const PLAIN: u8 = 2;
-const COMPRESSED: u8 = 3;
-
-/// A record as bytes: how it is written, its format version, and JSON, compressed when it is long.
+/// A record as bytes: how it is written, and JSON, compressed when it is long.
 pub(crate) fn encode<R: Record>(record: &R) -> Vec<u8> {
     // Records are plain structs with string keys; their JSON cannot fail.
     let json = serde_json::to_vec(record).unwrap_or_default();
     if json.len() >= COMPRESS_BYTES_MIN
         && let Ok(compressed) = zstd::bulk::compress(&json, 3)
     {
-        return [vec![COMPRESSED, FORMAT], compressed].concat();
+        return [vec![COMPRESSED], compressed].concat();
     }
-    [vec![PLAIN, FORMAT], json].concat()
+    [vec![PLAIN], json].concat()
 }
 
-fn decode<Format2: DeserializeOwned + Into<R>, R: Record>(bytes: &[u8]) -> Option<R> {
-    let read = migration::read::<Format2, R>;
-    let decompress = |bytes| zstd::bulk::decompress(bytes, RECORD_BYTES_MAX).ok();
+/// Reads a record; none when it is damaged.
+fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
     match bytes {
-        [UNSAID_PLAIN, json @ ..] => read(FORMAT_UNSAID, json),
-        [UNSAID_COMPRESSED, rest @ ..] => read(FORMAT_UNSAID, &decompress(rest)?),
-        [PLAIN, format, json @ ..] => read(*format, json),
-        [COMPRESSED, format, rest @ ..] => read(*format, &decompress(rest)?),
+        [PLAIN, json @ ..] => serde_json::from_slice(json).ok(),
+        [COMPRESSED, rest @ ..] => {
+            let json = zstd::bulk::decompress(rest, RECORD_BYTES_MAX).ok()?;
+            serde_json::from_slice(&json).ok()
+        }
         _ => None,
     }
 }
 
+/// Reads all records. Those that cannot be read are counted and left out.
 pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
-    fn take<Format2, R>(into: &mut Vec<R>, value: &[u8]) -> bool
-    where
-        Format2: DeserializeOwned + Into<R>,
-        R: Record,
-    {
-        decode::<Format2, R>(value).map(|record| into.push(record)).is_some()
+    fn take<R: Record>(into: &mut Vec<R>, value: &[u8]) -> bool {
+        decode(value).map(|record| into.push(record)).is_some()
     }
-    let mut loaded = Loaded::default();
+    let (mut loaded, mut clocks) = (Loaded::default(), Vec::new());
     for (key, value) in records {
         let is_taken = match key.first().copied() {
-            Some(AttemptRecord::KIND) => take::<AttemptRecord, _>(&mut loaded.attempts, value),
-            Some(RankRecord::KIND) => take::<RankRecord, _>(&mut loaded.ranks, value),
-            Some(CaptureRecord::KIND) => take::<CaptureRecord, _>(&mut loaded.captures, value),
-            Some(PartRecord::KIND) => take::<PartRecord, _>(&mut loaded.parts, value),
-            Some(IncidentRecord::KIND) => {
-                take::<format_2::IncidentRecord, _>(&mut loaded.incidents, value)
-            }
-            Some(ActionRecord::KIND) => {
-                take::<format_2::ActionRecord, _>(&mut loaded.actions, value)
-            }
-            Some(KeepOutRecord::KIND) => take::<KeepOutRecord, _>(&mut loaded.kept_out, value),
-            Some(TokenRecord::KIND) => take::<TokenRecord, _>(&mut loaded.tokens, value),
-            Some(AuditRecord::KIND) => take::<AuditRecord, _>(&mut loaded.audit, value),
-            Some(ClockRecord::KIND) => {
-                let mut clocks = Vec::new();
-                let is_taken = take::<ClockRecord, _>(&mut clocks, value);
-                loaded.clock = clocks.pop();
-                is_taken
-            }
-            // Kinds of a newer version are left alone.
-            _ => true,
+            Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
+            Some(RankRecord::KIND) => take(&mut loaded.ranks, value),
+            Some(CaptureRecord::KIND) => take(&mut loaded.captures, value),
+            Some(PartRecord::KIND) => take(&mut loaded.parts, value),
+            Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),
+            Some(ActionRecord::KIND) => take(&mut loaded.actions, value),
+            Some(KeepOutRecord::KIND) => take(&mut loaded.kept_out, value),
+            Some(TokenRecord::KIND) => take(&mut loaded.tokens, value),
+            Some(AuditRecord::KIND) => take(&mut loaded.audit, value),
+            Some(ClockRecord::KIND) => take(&mut clocks, value),
+            // The store writes no other kind.
+            _ => false,
         };
         loaded.unreadable += u64::from(!is_taken);
     }
+    loaded.clock = clocks.pop();
     loaded
 }
