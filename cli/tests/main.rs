@@ -2,6 +2,5 @@
 
 mod analyze;
 mod export;
-mod old_files;
 mod sources;
 mod tape;

@@ -22,7 +22,7 @@ use memtape_core::{capacity, capture, detector};
 
 use crate::restart::RestartConfig;
 use crate::restart::webhook::is_http_url;
-use crate::store;
+use memtape_store as store;
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]

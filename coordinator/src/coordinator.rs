@@ -13,12 +13,10 @@ use memtape_core::capture::Reason;
 use tokio::sync::mpsc;
 
 use crate::access::audit::{Audit, Entry};
-use crate::clock::Now;
 use crate::config::Config;
 use crate::ingest::event::Event;
 use crate::ingest::streams::{StreamId, Streams};
 use crate::ingest::wire::{self, Outgoing};
-use crate::records::Cause;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
 use crate::state::counters::{Counters, Loss};
@@ -33,9 +31,11 @@ use crate::state::keep_out::KeepOut;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
-use crate::store::writer::shared::Done;
-use crate::store::{Changes, Store};
 use crate::telemetry::export::Telemetry;
+use memtape_disk::clock::Now;
+use memtape_store::Done;
+use memtape_store::records::Cause;
+use memtape_store::{Changes, Store};
 
 /// Where the loop puts work. Bounded by what makes it: a comparison for each open incident, a
 /// target for each restart that the policy allows.
@@ -450,7 +450,7 @@ impl Coordinator {
                 actions.capture_answered(context, &proposal, result, jobs);
             }
             Asker::User(reply) => {
-                let answer = Box::new(move |written: crate::store::Result<()>| {
+                let answer = Box::new(move |written: memtape_store::Result<()>| {
                     let written = written.map_err(|why| CaptureRefused::Store(why.to_string()));
                     let result = result.map_err(CaptureRefused::from);
                     // The client may have gone.

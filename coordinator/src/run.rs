@@ -18,7 +18,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::access::Door;
 use crate::access::audit::Audit;
 use crate::access::tokens::Tokens;
-use crate::clock;
 use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
@@ -29,14 +28,15 @@ use crate::ingest::event::{EVENTS_MAX, Event};
 use crate::ingest::grpc::Service;
 use crate::memory;
 use crate::quota::Quotas;
-use crate::records::{AuditRecord, TokenRecord};
 use crate::restart::RestartConfig;
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
-use crate::store::Store;
 use crate::telemetry::export::Telemetry;
 use crate::work::decoding::Snapshots;
 use crate::work::tasks;
+use memtape_disk::clock;
+use memtape_store::Store;
+use memtape_store::records::{AuditRecord, TokenRecord};
 
 /// Time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(200);

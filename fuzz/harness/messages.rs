@@ -1,7 +1,7 @@
 //! Any bytes as the messages of an agent, one after the other, to a coordinator.
 
 use memtape_coordinator::Config;
-use memtape_coordinator::testing::{Disk, Now, SimulatedCoordinator};
+use memtape_coordinator::testing::{Now, SimulatedCoordinator};
 use memtape_proto::v1;
 use prost::Message;
 
@@ -13,8 +13,12 @@ pub(crate) fn say(data: &[u8]) {
         mono_ns: seconds * SECOND_NS,
         wall_ns: 1_700_000_000_000_000_000 + (seconds * SECOND_NS) as i64,
     };
-    let mut coordinator = SimulatedCoordinator::open(at(1), Config::default(), &Disk::new(1))
-        .expect("a coordinator on an empty disk");
+    let mut coordinator = SimulatedCoordinator::open(
+        at(1),
+        Config::default(),
+        &memtape_simulated_disk::SimulatedDisk::new(1).process(),
+    )
+    .expect("a coordinator on an empty disk");
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
         node: "node-1".to_string(),

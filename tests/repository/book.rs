@@ -160,9 +160,10 @@ fn every_variable_is_in_the_reference() {
     let page = file(VARIABLES).text;
     let mut code = rust();
     code.retain(|file| {
-        let is_product = ["agent/", "cli/", "coordinator/", "core/", "recorder/", "tape/"]
-            .iter()
-            .any(|package| file.path.starts_with(&format!("{package}src/")));
+        let is_product =
+            ["agent/", "cli/", "coordinator/", "core/", "recorder/", "store/", "tape/"]
+                .iter()
+                .any(|package| file.path.starts_with(&format!("{package}src/")));
         let is_test =
             ["/testing/", "/tests", VARIABLES_MADE_BY].iter().any(|part| file.path.contains(part));
         is_product && !is_test

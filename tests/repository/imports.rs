@@ -5,8 +5,11 @@ use std::fs;
 
 use crate::source::{Source, check, folder, manifests, root, rust};
 
+/// The disk of the tests: products may have it among their `dev-dependencies`.
+const TESTS_ONLY: &str = "memtape-simulated-disk";
+
 /// What each package may import of ours. Nothing may import the tests.
-const IMPORTS: [(&str, &[&str]); 12] = [
+const IMPORTS: [(&str, &[&str]); 14] = [
     ("tape", &[]),
     ("pickle", &["memtape-tape"]),
     ("core", &["memtape-pickle", "memtape-tape"]),
@@ -18,14 +21,27 @@ const IMPORTS: [(&str, &[&str]); 12] = [
             "memtape-coordinator",
             "memtape-core",
             "memtape-proto",
+            "memtape-simulated-disk",
             "memtape-tape",
             "memtape-tls",
         ],
     ),
     ("recorder", &["memtape-tape"]),
     ("tls", &["memtape-core"]),
+    ("disk", &["memtape-core"]),
+    ("store", &["memtape-core", "memtape-disk", "memtape-proto", TESTS_ONLY]),
     ("agent", &["memtape-core", "memtape-proto", "memtape-tls"]),
-    ("coordinator", &["memtape-core", "memtape-proto", "memtape-tls"]),
+    (
+        "coordinator",
+        &[
+            "memtape-core",
+            "memtape-disk",
+            "memtape-proto",
+            "memtape-store",
+            "memtape-tls",
+            TESTS_ONLY,
+        ],
+    ),
     (
         "cli",
         &[
@@ -34,6 +50,7 @@ const IMPORTS: [(&str, &[&str]); 12] = [
             "memtape-core",
             "memtape-proto",
             "memtape-recorder",
+            "memtape-store",
             "memtape-tls",
         ],
     ),
@@ -44,9 +61,12 @@ const IMPORTS: [(&str, &[&str]); 12] = [
             "memtape-agent",
             "memtape-coordinator",
             "memtape-core",
+            "memtape-disk",
             "memtape-proto",
             "memtape-recorder",
+            "memtape-store",
             "memtape-tls",
+            TESTS_ONLY,
         ],
     ),
     ("xtask", &["memtape-core"]),
@@ -70,10 +90,14 @@ fn wrong_imports(manifest: &Source) -> Vec<String> {
     let Some((_, allowed)) = IMPORTS.iter().find(|(name, _)| *name == folder) else {
         return vec![format!("{}: no rule for {folder}", manifest.path)];
     };
+    let is_test = ["tests", "fuzz"].contains(&folder.as_str());
+    let product = manifest.text.split("[dev-dependencies]").next().unwrap_or_default();
+    let shipped = dependencies(product).filter(|name| *name == TESTS_ONLY && !is_test);
     dependencies(&manifest.text)
         .filter(|name| name.starts_with("memtape") && !allowed.contains(name))
         // Its tests have its features by a dependency on itself.
         .filter(|name| *name != format!("memtape-{folder}"))
+        .chain(shipped)
         .map(|name| format!("{}: {folder} must not import {name}", manifest.path))
         .collect()
 }
@@ -205,8 +229,8 @@ fn the_store_stays_in_the_store() {
 }
 
 fn sled_outside_the_store(file: &Source) -> Vec<String> {
-    let is_store = file.path.starts_with("coordinator/src/store");
-    confined(file, is_store || file.is_test(), "sled::", "only the coordinator's store knows sled")
+    let is_tree = file.path == "disk/src/sled_tree.rs";
+    confined(file, is_tree || file.is_test(), "sled::", "only memtape-disk knows sled")
 }
 
 #[test]

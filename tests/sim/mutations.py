@@ -62,7 +62,7 @@ MUTATIONS = [
     ),
     (
         "steps are acknowledged when they are durable",
-        "coordinator/src/store/writer/thread.rs",
+        "store/src/writer/thread.rs",
         "Ok(()) if self.is_all_logged() => self.logged.push(done),",
         "Ok(()) if self.is_all_logged() => done(Ok(())),",
         None,
@@ -76,7 +76,7 @@ MUTATIONS = [
     ),
     (
         "records are acknowledged when they are synced",
-        "coordinator/src/store/journal/file.rs",
+        "store/src/journal/file.rs",
         "written.and_then(|()| self.frames.sync())",
         "written",
         None,

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memtape_core::limits::{AUDIT_AGENT_ENTRIES_MAX, AUDIT_ENTRIES_MAX};
 use tokio::sync::oneshot;
 
-use crate::clock::Now;
-use crate::records::{AuditRecord, Cause};
 use crate::state::counters::{Counters, Loss};
-use crate::store::writer::shared::Done;
-use crate::store::{Changes, Store};
+use memtape_disk::clock::Now;
+use memtape_store::Done;
+use memtape_store::records::{AuditRecord, Cause};
+use memtape_store::{Changes, Store};
 
 /// Time in which the same read by the same caller is one entry.
 const READ_ONCE_NS: u64 = 60_000_000_000;

@@ -19,8 +19,8 @@ use crate::access::file::{FileError, Policy};
 use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
 use crate::access::tokens::Tokens;
-use crate::clock;
 use crate::quota::CallerRates;
+use memtape_disk::clock;
 
 /// Why a caller is not let in.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

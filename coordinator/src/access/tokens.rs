@@ -15,8 +15,8 @@ use memtape_core::limits::TOKENS_MAX;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 
-use crate::records::TokenRecord;
-use crate::store::{Changes, Store};
+use memtape_store::records::TokenRecord;
+use memtape_store::{Changes, Store};
 
 /// What every token begins with, so that it is known where it is found.
 const PREFIX: &str = "mtk_";
@@ -179,7 +179,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::store::testing::simulated::disk::SimulatedDisk;
+    use memtape_simulated_disk::SimulatedDisk;
 
     fn wanted() -> Wanted {
         Wanted {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn tokens(disk: &SimulatedDisk) -> Tokens {
-        Tokens::new(Store::open_simulated(disk).unwrap().0, Vec::new())
+        Tokens::new(Store::open_in_turns(&disk.process()).unwrap().0, Vec::new())
     }
 
     /// Carries out `work` while the store takes its turns.
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(tokens.holder(&token, 6), None);
         // So it does after a restart.
         drop(tokens);
-        let loaded = Store::open_simulated(&disk).unwrap().1;
+        let loaded = Store::open_in_turns(&disk.process()).unwrap().1;
         assert_eq!(loaded.tokens[0].revoked_wall_ns, Some(5));
     }
 

@@ -23,13 +23,13 @@ use serde::Deserialize;
 use crate::access::audit::Entry;
 use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
-use crate::clock;
 use crate::connections::Call;
 use crate::http::asking::{Asking, cookie, cookie_name, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::http::site::RequestNumber;
-use crate::records::{AuditRecord, Cause, TokenRecord};
+use memtape_disk::clock;
+use memtape_store::records::{AuditRecord, Cause, TokenRecord};
 
 const DAY_NS: i64 = 86_400_000_000_000;
 

@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use crate::access::Refused;
 use crate::access::audit::{Entry, NotWritten};
-use crate::clock;
 use crate::connections::{Call, Trust};
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
-use crate::records::Cause;
 use crate::state::counters::Loss;
 use crate::state::visible::Visible;
+use memtape_disk::clock;
+use memtape_store::records::Cause;
 
 /// The cookie in which a page that was signed in has its token. With TLS its name lets browsers
 /// take it from this very host alone, and only by TLS.

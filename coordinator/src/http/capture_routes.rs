@@ -27,11 +27,11 @@ use crate::http::request::{
 };
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
-use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::visible::Visible;
 use crate::work::parts::{Parts, parts};
+use memtape_store::records::PartRecord;
 
 /// Memory of an answer that is sent in parts, with what the connection keeps unsent.
 const DOWNLOAD_BYTES: u64 = 1 << 20;

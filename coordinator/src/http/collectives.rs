@@ -11,8 +11,8 @@ use memtape_proto::api::{Collectives, Group, Lag, LagCause, RankCollectives, Unr
 use memtape_proto::snapshot::{self, DecodeError};
 use tokio::task::JoinError;
 
-use crate::records::PartRecord;
-use crate::store::{self, Store};
+use memtape_store::Store;
+use memtape_store::records::PartRecord;
 
 /// The comparison of a capture's ranks, and what each of them says.
 pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
@@ -61,7 +61,7 @@ enum NotRead {
     #[error("its agent does not say")]
     NotSaid,
     #[error(transparent)]
-    Store(#[from] store::error::Error),
+    Store(#[from] memtape_store::Error),
     #[error(transparent)]
     Broken(#[from] JoinError),
     #[error(transparent)]

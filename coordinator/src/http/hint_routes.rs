@@ -17,12 +17,12 @@ use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem};
 use crate::http::route_list::Routes;
-use crate::records::{SeriesKey, StepRecord};
 use crate::state::actions::of_row;
 use crate::state::hints::{Against, Gathered, Trial, gather, step_facts};
-use crate::store::{Found, Store};
 use crate::work::decoding::Snapshots;
 use crate::work::tasks;
+use memtape_store::records::{SeriesKey, StepRecord};
+use memtape_store::{Found, Store};
 
 /// Memory of an answer, and of the records that are read for it.
 const ANSWER_BYTES: u64 = 2 << 20;
@@ -71,7 +71,7 @@ async fn look(snapshots: &Snapshots, gathered: &mut Gathered) {
 }
 
 /// Reads the steps, and makes the answer. Blocks.
-fn answer(store: &Store, gathered: Gathered) -> crate::store::Result<Hints> {
+fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
     let Gathered { mut facts, mut answer, series, has_steps, trials, applied, .. } = gathered;
     if let Some(key) = series {
         let mut newest = None;
@@ -96,7 +96,7 @@ fn answer(store: &Store, gathered: Gathered) -> crate::store::Result<Hints> {
 
 /// The effect of the settings of one attempt; and those which are known not to help. A setting that
 /// the earlier attempt had, too, is not judged. Blocks.
-fn proof(store: &Store, trial: &Trial) -> crate::store::Result<(AppliedHints, Vec<Setting>)> {
+fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, Vec<Setting>)> {
     let mut shown = AppliedHints {
         attempt: trial.attempt.0,
         attempt_ordinal: trial.attempt.1,
@@ -143,7 +143,7 @@ fn proof(store: &Store, trial: &Trial) -> crate::store::Result<(AppliedHints, Ve
 fn earlier<'a>(
     store: &Store,
     trial: &'a Trial,
-) -> crate::store::Result<Option<(&'a Against, Window)>> {
+) -> memtape_store::Result<Option<(&'a Against, Window)>> {
     for against in &trial.against {
         let whole = window(store, against.before, u64::MAX, &mut None)?;
         if whole.steps() >= PROOF_STEPS {
@@ -159,7 +159,7 @@ fn window(
     key: SeriesKey,
     step_max: u64,
     newest: &mut Option<StepRecord>,
-) -> crate::store::Result<Window> {
+) -> memtape_store::Result<Window> {
     let mut window = Window::default();
     store.series_each(key, &mut |found| match found {
         Found::Rows(rows) => {

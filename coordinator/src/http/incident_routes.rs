@@ -16,8 +16,8 @@ use memtape_proto::api::{
 use crate::http::asking::Asking;
 use crate::http::request::{Answer, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
-use crate::records;
 use crate::state::visible::Visible;
+use memtape_store::records;
 
 /// Memory of a list of incidents, as values and as JSON.
 const LIST_BYTES: u64 = 16 << 20;

@@ -12,10 +12,10 @@ use serde::Deserialize;
 use crate::http::asking::Asking;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
-use crate::records::Totals;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
 use crate::state::visible::Visible;
+use memtape_store::records::Totals;
 
 /// No agent reports what a rank takes of its host before its first sample.
 const NOT_SAMPLED: &str = "its agent has not read it yet";

@@ -26,9 +26,9 @@ use crate::state::counters::Counters;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
 use crate::state::visible::Visible;
-use crate::store::Store;
 use crate::work::decoding::Snapshots;
 use crate::work::pickling::Pickling;
+use memtape_store::Store;
 
 /// Which job a list is about.
 #[derive(Debug, Deserialize, JsonSchema)]

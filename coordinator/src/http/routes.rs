@@ -24,7 +24,6 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::clock;
 use crate::http::asking::Asking;
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
@@ -37,6 +36,7 @@ use crate::http::{
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, Quotas};
 use crate::telemetry::metrics::{self, AdmissionFigures};
+use memtape_disk::clock;
 
 /// Time for the loop to answer before the coordinator counts as not ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(5);

@@ -14,9 +14,9 @@ use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
-use crate::records::{SeriesKey, StepRecord};
 use crate::state::visible::Visible;
-use crate::store::Found;
+use memtape_store::Found;
+use memtape_store::records::{SeriesKey, StepRecord};
 
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
@@ -42,7 +42,7 @@ async fn series(
     let wanted = query.clone();
     let key = asking.ask(move |view| key(view, &job, &wanted)).await??;
     let store = asking.api.store.clone();
-    let read = move || -> crate::store::Result<Series> {
+    let read = move || -> memtape_store::Result<Series> {
         let mut made = Points::new(points);
         store.series_each(key, &mut |found| match found {
             Found::Rows(rows) => {

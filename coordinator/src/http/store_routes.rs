@@ -23,10 +23,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::http::asking::Asking;
 use crate::http::request::{Problem, QueryOf};
 use crate::http::route_list::Routes;
-use crate::store::Store;
-use crate::store::backup::make::WithSnapshots;
-use crate::store::error::Error;
-use crate::store::writer::point::Point;
+use memtape_store::Error;
+use memtape_store::Point;
+use memtape_store::Store;
+use memtape_store::WithSnapshots;
 
 /// Records on their way to a client.
 const RECORDS_WAITING_MAX: usize = 2;

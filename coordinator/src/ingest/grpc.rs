@@ -23,7 +23,6 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Door;
-use crate::clock;
 use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
 use crate::ingest::event::Event;
@@ -34,6 +33,7 @@ use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::effects::Share;
 use crate::state::messages::Incoming;
+use memtape_disk::clock;
 
 /// Largest message of an agent, as it comes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;

@@ -21,11 +21,11 @@ use memtape_proto::decoding::NotDecoded;
 use memtape_proto::readings::{Gpu, RefusedTapes, SpoolReport};
 use memtape_proto::{OtherProtocol, PROTOCOL, Side, check_protocol, step_record, v1};
 
-use crate::records::{End, StepRecord, Totals};
 use crate::state::effects::SnapshotRequest;
 use crate::state::messages::{
     AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report,
 };
+use memtape_store::records::{End, StepRecord, Totals};
 
 mod census;
 mod host;

@@ -9,8 +9,8 @@ use memtape_proto::api::ActionKind;
 use ring::hmac;
 use tokio::time::sleep;
 
-use crate::clock;
 use crate::restart::target::{Order, Running, Target, outcome};
+use memtape_disk::clock;
 
 /// Waits before the tries. A restart that is late is worse than none, so the schedule is short.
 const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];

@@ -18,13 +18,13 @@ use memtape_core::policy::{Decision, Outcome};
 use memtape_proto::api::ActionKind;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::clock::Now;
-use crate::records::{Cause, End, Record, SeriesKey, StepRecord};
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
-use crate::store::Changes;
-use crate::store::writer::shared::Done;
+use memtape_disk::clock::Now;
+use memtape_store::Changes;
+use memtape_store::Done;
+use memtape_store::records::{Cause, End, Record, SeriesKey, StepRecord};
 
 /// Step records of one or more series.
 pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRecord>)>;

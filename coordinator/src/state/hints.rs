@@ -13,10 +13,10 @@ use memtape_core::limits::HINT_TRIALS_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;
 
-use crate::records::{SeriesKey, StepRecord, Totals};
 use crate::state::actions::ended;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::visible::Visible;
+use memtape_store::records::{SeriesKey, StepRecord, Totals};
 
 /// What is known of a job without its steps and snapshots.
 #[derive(Clone, Debug, Default)]

@@ -15,8 +15,6 @@ use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tr
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
 
-use crate::clock::Now;
-use crate::records::{CaptureRecord, End, IncidentRecord};
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -24,7 +22,9 @@ use crate::state::effects::{After, Asker, Context, Effect, Work};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::growth_context;
-use crate::store::Changes;
+use memtape_disk::clock::Now;
+use memtape_store::Changes;
+use memtape_store::records::{CaptureRecord, End, IncidentRecord};
 
 /// All incidents, by name; names are in order of age.
 #[derive(Debug)]

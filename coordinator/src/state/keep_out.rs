@@ -16,13 +16,13 @@ use memtape_core::policy::keep_out::{Left, Node, Seen};
 use memtape_core::policy::{Mode, Outcome};
 use memtape_proto::api::{ActionKind, Gpu, Named};
 
-use crate::clock::Now;
-use crate::records::{Cause, KeepOutRecord};
 use crate::restart::RestartConfig;
 use crate::restart::target::{Order, Target};
 use crate::state::counters::Count;
 use crate::state::effects::{After, Context, Effect, Work};
-use crate::store::{Changes, Store};
+use memtape_disk::clock::Now;
+use memtape_store::records::{Cause, KeepOutRecord};
+use memtape_store::{Changes, Store};
 
 /// All decisions to keep a node out, oldest first, and what is known of the GPUs of nodes.
 #[derive(Debug)]

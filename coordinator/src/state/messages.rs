@@ -9,7 +9,7 @@ use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 
-use crate::records::{End, Outside, StepRecord, Totals};
+use memtape_store::records::{End, Outside, StepRecord, Totals};
 
 /// A message from an agent, within its bounds.
 #[derive(Clone, Debug, PartialEq)]

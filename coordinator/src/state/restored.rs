@@ -5,7 +5,6 @@
 
 use memtape_core::detector::Finding;
 
-use crate::clock::Now;
 use crate::config::Config;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
@@ -14,7 +13,8 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Limits;
 use crate::state::keep_out::KeepOut;
-use crate::store::{Loaded, Store};
+use memtape_disk::clock::Now;
+use memtape_store::{Loaded, Store};
 
 /// The parts of the state, ready to go on.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::clock::Now;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
 use crate::state::counters::Counters;
@@ -12,6 +11,7 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::jobs::silence::Watch;
 use crate::state::keep_out::KeepOut;
+use memtape_disk::clock::Now;
 
 /// All parts of the state at one moment.
 pub(crate) struct View<'a> {

@@ -9,11 +9,11 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::policy::Explanation;
 
-use crate::records::{ActionRecord, KeepOutRecord};
 use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node};
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
+use memtape_store::records::{ActionRecord, KeepOutRecord};
 
 /// What one caller sees.
 pub(crate) struct Visible<'a> {

@@ -15,11 +15,11 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
-use crate::clock;
-use crate::records::{CaptureRecord, PartRecord};
 use crate::state::counters::Counters;
 #[cfg(feature = "otlp")]
 use crate::telemetry::otlp;
+use memtape_disk::clock;
+use memtape_store::records::{CaptureRecord, PartRecord};
 
 /// Children of one capture; of a larger one the ranks that are not aligned come first.
 const CHILDREN_MAX: usize = 512;

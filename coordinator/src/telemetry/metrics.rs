@@ -17,13 +17,13 @@ use memtape_core::incident::{Page, Tracked};
 use memtape_core::snapshot::ledger::{Amount, Name};
 use memtape_proto::api::{Name as _, RankHost};
 
-use crate::records::Totals;
 use crate::state::counters::{Count, Counters};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
-use crate::store::Store;
+use memtape_store::Store;
+use memtape_store::records::Totals;
 
 mod ranks;
 

@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
 use crate::state::counters::{Counters, Loss};
-use crate::store::{Blobs, error};
 use crate::work::tasks;
+use memtape_store::Blobs;
 
 /// The stored snapshots, decoded.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct Snapshots {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotRead {
     #[error(transparent)]
-    Store(#[from] error::Error),
+    Store(#[from] memtape_store::Error),
     #[error("the stored snapshot cannot be read: {0}")]
     Undecodable(#[from] DecodeError),
     #[error("the decoder failed: {0}")]

@@ -137,8 +137,8 @@ mod tests {
     use crate::access::tokens::Tokens;
     use crate::restart::target::Running;
     use crate::state::counters::Counters;
-    use crate::store::Store;
-    use crate::store::testing::simulated::disk::SimulatedDisk;
+    use memtape_simulated_disk::SimulatedDisk;
+    use memtape_store::Store;
 
     #[derive(Debug, Default)]
     struct Asked(AtomicBool);
@@ -160,7 +160,7 @@ mod tests {
         let file = folder.path().join("access.toml");
         std::fs::write(&file, roles).unwrap();
         let disk = SimulatedDisk::new(1);
-        let store = Store::open_simulated(&disk).unwrap().0;
+        let store = Store::open_in_turns(&disk.process()).unwrap().0;
         let audit = Audit::new(store.clone(), Arc::new(Counters::default()), Vec::new());
         let tokens = Tokens::new(store.clone(), Vec::new());
         let door = Door::new(Some(file), None, tokens, audit.clone()).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     #[tokio::test]
     async fn nodes_that_are_found_at_once_are_kept_out_one_after_the_other() {
         let disk = SimulatedDisk::new(1);
-        let store = Store::open_simulated(&disk).unwrap().0;
+        let store = Store::open_in_turns(&disk.process()).unwrap().0;
         let audit = Audit::new(store.clone(), Arc::new(Counters::default()), Vec::new());
         let tokens = Tokens::new(store.clone(), Vec::new());
         let door = Door::new(None, None, tokens, audit).unwrap();

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use memtape_coordinator::{Config, StoreError};
+use memtape_coordinator::Config;
 use memtape_core::limits::CHUNK_BYTES_MAX;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_proto::v1::coordinator_client::CoordinatorClient;
 use memtape_proto::v1::coordinator_message::Body as FromCoordinator;
 use memtape_proto::{PROTOCOL, v1};
+use memtape_store::Error as StoreError;
 use prost::Message as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};

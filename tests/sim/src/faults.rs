@@ -41,7 +41,7 @@ impl World {
             Fault::KillCoordinator { is_power_loss, operations, down_ns } => {
                 self.down_ns = down_ns;
                 match operations {
-                    Some(operations) => self.disk.crash_after(operations, is_power_loss),
+                    Some(operations) => self.disk.crash_after(Some(operations), is_power_loss),
                     None if is_power_loss => self.disk.power_loss(),
                     None => self.disk.kill(),
                 }
@@ -91,7 +91,7 @@ impl World {
         self.disk.set_room(None);
         self.disk.fail_writes(0);
         self.disk.fail_syncs(0);
-        self.disk.crash_never();
+        self.disk.crash_after(None, false);
         self.disk_delay_ns = 0;
         self.down_ns = 0;
         (self.plan.lost_percent, self.plan.twice_percent) = (0, 0);

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fastrand::Rng;
 use memtape_agent::testing::{Event as AgentEvent, MemoryRank, UploadEnd};
-use memtape_coordinator::testing::{Disk, Now, SimulatedCoordinator};
+use memtape_coordinator::testing::{Now, SimulatedCoordinator};
 use memtape_core::capture::Outcome;
 use memtape_core::identity::Identity;
 use memtape_proto::v1;
+use memtape_simulated_disk::SimulatedDisk;
 
 use crate::Counts;
 use crate::network::{Conn, Upload};
@@ -108,7 +109,7 @@ pub(crate) struct World {
     pub(crate) is_count_needed: bool,
     pub(crate) coordinator: Option<SimulatedCoordinator>,
     pub(crate) coordinators: u64,
-    pub(crate) disk: Disk,
+    pub(crate) disk: SimulatedDisk,
     crashes_seen: u64,
     has_turn: bool,
     has_work: bool,
@@ -137,7 +138,7 @@ impl World {
             .collect();
         let ranks = (0..plan.nodes * plan.ranks_per_node).map(|_| Rank::default()).collect();
         let mut world = Self {
-            disk: Disk::new(seed),
+            disk: SimulatedDisk::new(seed),
             plan,
             rng,
             now_ns: 0,
@@ -323,7 +324,8 @@ impl World {
         }
         let config = self.config();
         self.crashes_seen = self.disk.crashes();
-        match SimulatedCoordinator::open(coordinator_now(self.now_ns), config, &self.disk) {
+        match SimulatedCoordinator::open(coordinator_now(self.now_ns), config, &self.disk.process())
+        {
             // It was killed in the middle of something that a start does not depend on.
             Ok(_) if self.disk.crashes() > self.crashes_seen => {
                 self.after(SECOND_NS, Happening::StartCoordinator);
@@ -600,7 +602,7 @@ impl World {
             partial: self.done(|ranks| ranks < self.ranks.len()),
             stage_kills: u64::from(self.truth.acts.killed_ns.is_some()),
             alone: captures().filter(|capture| capture.id.ends_with("-alone")).count() as u64,
-            index_losses: self.disk.index_losses(),
+            index_losses: self.disk.counts().index_losses,
         }
     }
 

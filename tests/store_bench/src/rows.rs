@@ -1,7 +1,7 @@
 //! The rows: what ranks of a training job report, a step a second each. Most numbers hardly
 //! change; times and counts jitter as they do, and floors grow a little on some ranks.
 
-use memtape_coordinator::Row;
+use crate::bench::Row;
 
 /// Ranks, and so series.
 pub(crate) const RANKS: u32 = 512;

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use memtape_coordinator::{BenchStore, Row, decode_row, encode_row};
 use redb::{Database, TableDefinition};
 
+use crate::bench::{BenchStore, Row, decode as decode_row, encode as encode_row};
 use crate::times;
 
 /// Rows by rank.

@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use memtape_coordinator::{
-    BackupContents, BackupReader, Finding, StoreCheck, StoreError, Tokens, WithSnapshots,
-    backup_folder, check_backup, check_store, rebuild_store, restore_backup,
+use memtape_store::{
+    BackupContents, BackupReader, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder,
+    check_backup, check_store, rebuild_store, restore_backup,
 };
 
 use crate::globals::Globals;
@@ -187,7 +187,7 @@ fn write_backup(
         let mut failed = Ok(());
         let made = backup_folder(dir, with, &mut |bytes| {
             failed = take(&bytes);
-            if failed.is_ok() { Ok(()) } else { Err(StoreError::BackupNotTaken) }
+            if failed.is_ok() { Ok(()) } else { Err(memtape_store::Error::BackupNotTaken) }
         });
         failed?;
         made?;

@@ -7,7 +7,7 @@ use memtape_proto::readings::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
 
 use super::{BadMessage, NUMBER_MAX, device, number, short};
-use crate::records::Outside;
+use memtape_store::records::Outside;
 
 /// Origins of one rank in one report, on all of its devices.
 const OUTSIDE_MAX: usize = 256;

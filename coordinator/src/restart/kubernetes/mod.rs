@@ -388,7 +388,7 @@ fn has_ended(pod: &Value) -> bool {
 /// Writes an event about the restart. Whether that succeeds changes nothing.
 async fn announce(api: &Api, order: &Order, kind: &str, address: &Address, value: &Value) {
     let collection = Collection::events(&order.namespace);
-    let time = crate::restart::webhook::rfc3339(crate::clock::now().wall_ns);
+    let time = crate::restart::webhook::rfc3339(memtape_disk::clock::now().wall_ns);
     let event = json!({
         "apiVersion": "v1",
         "kind": "Event",

@@ -221,7 +221,7 @@ async fn the_real_slurm_requeues_once_and_never_a_completed_job() {
     let _turn = CLUSTER.lock().await;
     let slurm = Slurm::new(Duration::from_secs(10));
     let node = printed("hostname", &[]);
-    let now_ns = || crate::clock::now().wall_ns;
+    let now_ns = || memtape_disk::clock::now().wall_ns;
     let uid = Some(rustix::process::getuid().as_raw());
     let order = |job: &str| Order { owner_uid: uid, wall_ns: now_ns(), ..order(job, &node) };
 

@@ -11,11 +11,11 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX};
 use memtape_core::policy::Decision;
 
-use crate::records::Cause;
 use crate::restart::target::Order;
 use crate::state::actions::Actions;
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
+use memtape_store::records::Cause;
 
 /// How many decisions to do nothing were audited lately, by owner. Bounded: only owners of the last
 /// window are kept, and each has an incident.

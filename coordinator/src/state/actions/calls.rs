@@ -17,14 +17,14 @@ use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::{Outcome, Reach};
 use memtape_core::tape::mailbox;
 
-use crate::clock::Now;
-use crate::records::Cause;
 use crate::state::actions::{Actions, Way};
 use crate::state::effects::{Context, Effect, RemedyRequest};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::messages::RemedyAnswer;
+use memtape_disk::clock::Now;
+use memtape_store::records::Cause;
 
 /// A call under way. Bounded by the policy: each belongs to an action that it allowed.
 #[derive(Debug)]

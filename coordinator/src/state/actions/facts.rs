@@ -11,12 +11,12 @@ use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Explanation, Facts, Reach};
 use memtape_core::tape::mailbox::Offers;
 
-use crate::clock::Now;
-use crate::records::ActionRecord;
 use crate::state::actions::Actions;
 use crate::state::actions::calls::living_ranks;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
+use memtape_disk::clock::Now;
+use memtape_store::records::ActionRecord;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;

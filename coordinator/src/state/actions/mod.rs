@@ -22,8 +22,6 @@ use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::{Decision, Mode, Objection, Outcome, Policy};
 use memtape_proto::api::ActionKind;
 
-use crate::clock::Now;
-use crate::records::ActionRecord;
 use crate::restart::RestartConfig;
 use crate::restart::target::{Order, Target};
 use crate::state::actions::auditing::Audited;
@@ -34,8 +32,10 @@ use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
-use crate::store::clock::StoreClock;
-use crate::store::{Changes, Store};
+use memtape_disk::clock::Now;
+use memtape_store::StoreClock;
+use memtape_store::records::ActionRecord;
+use memtape_store::{Changes, Store};
 
 mod auditing;
 mod calls;
@@ -129,7 +129,7 @@ impl Actions {
             let at_ns = u64::try_from(action.wall_ns).unwrap_or(0);
             policy.restore((now.mono_ns, at_ns), action.lifecycle.remedy, &of, progress);
         }
-        records.iter().filter_map(ActionRecord::proof).for_each(|proof| policy.prove(&proof));
+        records.iter().filter_map(observing::proof).for_each(|proof| policy.prove(&proof));
         Self {
             ids,
             policy,

@@ -12,15 +12,15 @@ use memtape_core::policy::Proof;
 use memtape_core::snapshot::Frame;
 use memtape_proto::api::Named;
 
-use crate::clock::Now;
-use crate::records::{ActionRecord, Cause, StepRecord};
 use crate::state::actions::Actions;
 use crate::state::counters::Count;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
-use crate::store::Changes;
-use crate::store::clock::StoreClock;
+use memtape_disk::clock::Now;
+use memtape_store::Changes;
+use memtape_store::StoreClock;
+use memtape_store::records::{ActionRecord, Cause, StepRecord};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -41,7 +41,7 @@ impl Actions {
             .actions
             .iter()
             .filter(|record| saved(record).is_some())
-            .map(ActionRecord::decision_key)
+            .map(decision_key)
             .collect();
         for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
             let before = record.lifecycle.observation.clone();
@@ -52,7 +52,7 @@ impl Actions {
                     context.push(Effect::Prove { kind, verdict: verdict.into() });
                 }
                 if let Some(saved_ns) = saved(record)
-                    && counted.insert(record.decision_key())
+                    && counted.insert(decision_key(record))
                 {
                     context.push(Effect::Count(Count::TrainingSecondsSaved, saved_ns / SECOND_NS));
                 }
@@ -61,7 +61,7 @@ impl Actions {
                 tracing::info!(action = %record.id, job = ?record.job, "{said}");
                 let subject = format!("{} {}: {said}", record.job, record.id);
                 context.push(Effect::Audit { action: "verdict", subject, cause: Cause::User });
-                if let Some(proof) = record.proof() {
+                if let Some(proof) = proof(record) {
                     self.policy.prove(&proof);
                 }
             } else if before == record.lifecycle.observation {
@@ -73,25 +73,22 @@ impl Actions {
     }
 }
 
-impl ActionRecord {
-    /// What the actions of one decision have in common.
-    fn decision_key(&self) -> (String, i64) {
-        (self.incident_id.clone(), self.wall_ns)
-    }
+/// What the actions of one decision have in common.
+fn decision_key(record: &ActionRecord) -> (String, i64) {
+    (record.incident_id.clone(), record.wall_ns)
+}
 
-    /// What the policy learns of it.
-    pub(super) fn proof(&self) -> Option<Proof<'_>> {
-        let Lifecycle { verdict, observation, .. } = &self.lifecycle;
-        let (verdict, observation) = (verdict.as_ref()?, observation.as_ref()?);
-        let has_helped = match verdict {
-            Verdict::Helped(_) => true,
-            Verdict::NoEffect(_) | Verdict::Worse(_) => false,
-            Verdict::Unknown(_) => return None,
-        };
-        let Observation { serial, next, .. } = *observation;
-        let remedy = self.lifecycle.remedy;
-        Some(Proof { job: &self.job, remedy, serial, next, decided_ns: self.wall_ns, has_helped })
-    }
+/// What the policy learns of an action.
+pub(super) fn proof(record: &ActionRecord) -> Option<Proof<'_>> {
+    let Lifecycle { verdict, observation, remedy, .. } = &record.lifecycle;
+    let has_helped = match verdict.as_ref()? {
+        Verdict::Helped(_) => true,
+        Verdict::NoEffect(_) | Verdict::Worse(_) => false,
+        Verdict::Unknown(_) => return None,
+    };
+    let Observation { serial, next, .. } = *observation.as_ref()?;
+    let (job, decided_ns) = (record.job.as_str(), record.wall_ns);
+    Some(Proof { job, remedy: *remedy, serial, next, decided_ns, has_helped })
 }
 
 impl action::Job for Observed<'_> {

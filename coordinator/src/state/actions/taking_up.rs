@@ -17,8 +17,6 @@ use memtape_core::policy::budgets::Progress;
 use memtape_core::policy::{Mode, Outcome};
 use memtape_proto::api::{ActionKind, Named};
 
-use crate::clock::Now;
-use crate::records::ActionRecord;
 use crate::restart::target::{Order, Target};
 use crate::state::actions::calls::living_ranks;
 use crate::state::actions::{Actions, Pending, Way, observing, order};
@@ -27,8 +25,10 @@ use crate::state::effects::{Context, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Presence;
-use crate::store::clock::StoreClock;
-use crate::store::{Changes, Store};
+use memtape_disk::clock::Now;
+use memtape_store::StoreClock;
+use memtape_store::records::ActionRecord;
+use memtape_store::{Changes, Store};
 
 /// The actions that an earlier process left, by name, oldest first.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use memtape_core::policy::{Facts, Reach, Settings};
 use memtape_core::tape::mailbox::Offers;
 
 use super::*;
-use crate::store::testing::simulated::disk::SimulatedDisk;
+use memtape_simulated_disk::SimulatedDisk;
 
 const SECOND_NS: i64 = 1_000_000_000;
 const NOW: Now = Now { mono_ns: 100_000 * 1_000_000_000, wall_ns: 100_000 * SECOND_NS };
@@ -26,7 +26,7 @@ fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> ActionRecord {
 }
 
 fn restored(records: Vec<ActionRecord>) -> Actions {
-    let store = Store::open_simulated(&SimulatedDisk::new(1)).unwrap().0;
+    let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
     let terms = Terms { mode: Mode::Act, ..Terms::default() };
     let policy = Settings { terms, ..Settings::default() };
     let config = RestartConfig { policy, ..RestartConfig::default() };

@@ -19,13 +19,13 @@ use memtape_core::limits::{
 };
 use memtape_core::rates::Rates;
 
-use crate::records::{CaptureRecord, Cause, PartRecord};
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
+use memtape_store::records::{CaptureRecord, Cause, PartRecord};
 
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";

@@ -15,8 +15,6 @@ use memtape_core::incident::NotCompared;
 use memtape_core::limits::{PEERS_COMPARED_MAX, TAPES_PER_REQUEST_MAX};
 use tokio::sync::oneshot;
 
-use crate::clock::Now;
-use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::agent_initiated::Initiated;
 use crate::state::captures::room::Retention;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
@@ -24,8 +22,10 @@ use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Context, Effect, SnapshotRequest};
 use crate::state::jobs::Jobs;
-use crate::store::clock::StoreClock;
-use crate::store::{Changes, Store};
+use memtape_disk::clock::Now;
+use memtape_store::StoreClock;
+use memtape_store::records::{CaptureRecord, PartRecord};
+use memtape_store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
 pub(crate) mod room;
@@ -318,7 +318,7 @@ impl Captures {
             (Upload::Stored { .. }, Some(part)) => {
                 // Sent again because its sender had no receipt: perhaps the store failed then.
                 let changes = Changes::of(part);
-                let answer = Box::new(move |result: crate::store::Result<()>| {
+                let answer = Box::new(move |result: memtape_store::Result<()>| {
                     let _ = reply.send(if result.is_ok() { verdict } else { Upload::Later });
                 });
                 context.push(Effect::TryWrite(changes, answer));
@@ -362,7 +362,7 @@ impl Captures {
                 context.count(Count::Snapshots);
                 context.push(Effect::Count(Count::SnapshotBytes, snapshot.bytes));
                 let changes = Changes::of(&part);
-                let answer = Box::new(move |result: crate::store::Result<()>| {
+                let answer = Box::new(move |result: memtape_store::Result<()>| {
                     let _ = reply.send(result.map_err(|why| UploadRefused::Store(why.to_string())));
                 });
                 context.push(Effect::TryWrite(changes, answer));

@@ -13,11 +13,11 @@ use memtape_core::identity::owner::{Owner, OwnerKey};
 use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
 use memtape_core::sharing::Shares;
 
-use crate::records::PartRecord;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Count;
 use crate::state::effects::Context;
 use crate::state::jobs::Jobs;
+use memtape_store::records::PartRecord;
 
 /// Bounds on what is kept of captures.
 #[derive(Clone, Copy, Debug)]
@@ -154,12 +154,12 @@ mod tests {
     use memtape_core::identity::ids::Ids;
 
     use super::*;
-    use crate::clock::Now;
-    use crate::records::CaptureRecord;
     use crate::state::captures::agent_initiated::Initiated;
     use crate::state::jobs::ownership::tests::owned;
     use crate::state::jobs::tests::limits;
-    use crate::store::clock::StoreClock;
+    use memtape_disk::clock::Now;
+    use memtape_store::StoreClock;
+    use memtape_store::records::CaptureRecord;
 
     const DAY_NS: i64 = 24 * 3_600_000_000_000;
 

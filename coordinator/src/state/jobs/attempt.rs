@@ -12,10 +12,10 @@ use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 
-use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRecord, Totals};
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
 use crate::state::messages::RankEnd;
+use memtape_store::records::{AttemptRecord, End, Outside, RankRecord, StepRecord, Totals};
 
 /// One attempt at one job. Only [`Jobs`] changes it.
 #[derive(Debug)]

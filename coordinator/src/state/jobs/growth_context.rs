@@ -94,11 +94,11 @@ mod tests {
     use memtape_core::diagnosis::Readings;
 
     use super::*;
-    use crate::clock::Now;
-    use crate::records::StepRecord;
     use crate::state::jobs::Jobs;
     use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
+    use memtape_disk::clock::Now;
+    use memtape_store::records::StepRecord;
 
     /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
     /// 1000, held as many bytes as steps, and failed once every 100 steps.

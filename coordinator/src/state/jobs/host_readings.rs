@@ -14,9 +14,9 @@ use memtape_core::snapshot::ledger::{Ledger, Standing};
 use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{Gpu, Workers};
 
-use crate::records::Totals;
 use crate::state::jobs::attempt::{Node, Presence, Rank};
 use crate::state::messages::RankReport;
+use memtape_store::records::Totals;
 
 impl Rank {
     /// What an origin on the host holds; none where it was never seen.
@@ -250,8 +250,8 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Outside;
     use memtape_proto::api::{Cgroup, RankHost};
+    use memtape_store::records::Outside;
 
     const MIB: u64 = 1 << 20;
 

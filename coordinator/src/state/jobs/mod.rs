@@ -22,15 +22,15 @@ use memtape_core::limits::{
 };
 use memtape_core::rates::Rates;
 
-use crate::clock::Now;
-use crate::records::{AttemptRecord, End, RankRecord};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
 use crate::state::jobs::change_rates::ChangeRates;
 use crate::state::jobs::shares::Holdings;
 use crate::state::messages::RankUp;
-use crate::store::Changes;
+use memtape_disk::clock::Now;
+use memtape_store::Changes;
+use memtape_store::records::{AttemptRecord, End, RankRecord};
 
 pub(crate) mod attempt;
 mod change_rates;

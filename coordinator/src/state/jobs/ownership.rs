@@ -33,10 +33,10 @@ impl Jobs {
 #[cfg(test)]
 pub(in crate::state) mod tests {
     use super::*;
-    use crate::clock::Now;
     use crate::state::counters::Loss;
     use crate::state::jobs::attempt::{Limits, Presence};
     use crate::state::jobs::tests::limits;
+    use memtape_disk::clock::Now;
 
     pub(in crate::state) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
         let owner = Some(Owner { uid, ..Owner::default() });

@@ -11,15 +11,15 @@ use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::readings::{RefusedTapes, SpoolReport};
 
-use crate::clock::Now;
-use crate::records::{End, SeriesKey, Totals};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
-use crate::store::Changes;
+use memtape_disk::clock::Now;
+use memtape_store::Changes;
+use memtape_store::records::{End, SeriesKey, Totals};
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later than that.

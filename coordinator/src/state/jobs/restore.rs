@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use memtape_core::detector::{Finding, GrowthKey, Sample};
 use memtape_core::tape::layout::Clock;
 
-use crate::clock::Now;
-use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
-use crate::store::{self, Store};
+use memtape_disk::clock::Now;
+use memtape_store::Store;
+use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
 
 /// How far detectors look back: over the last 72 stretches of 5 minutes in which the attempt has
 /// steps. A job is shown as it was at its newest step, however long ago this coordinator was
@@ -135,7 +135,11 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
 }
 
 /// The rows of the last [`LOOK_BACK_STRETCHES`], or the newest ones before.
-fn newest_rows(store: &Store, key: SeriesKey, stretches: &[u32]) -> store::Result<Vec<StepRecord>> {
+fn newest_rows(
+    store: &Store,
+    key: SeriesKey,
+    stretches: &[u32],
+) -> memtape_store::Result<Vec<StepRecord>> {
     let mut reach = LOOK_BACK_STRETCHES;
     loop {
         let newest = stretches.get(stretches.len().saturating_sub(reach)..).unwrap_or_default();

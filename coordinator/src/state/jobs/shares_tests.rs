@@ -1,12 +1,12 @@
 //! Tests of `shares.rs`: floods by one node, and by one owner on a node.
 
 use super::*;
-use crate::clock::Now;
-use crate::records::End;
 use crate::state::jobs::attempt::Limits;
 use crate::state::jobs::ownership::tests::owned;
 use crate::state::jobs::tests::{killed, limits};
 use crate::state::messages::{RankEnd, RankUp};
+use memtape_disk::clock::Now;
+use memtape_store::records::End;
 
 /// Takes all ranks of an attempt for ended.
 fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {

@@ -152,10 +152,10 @@ impl<'a> Watch<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Now;
-    use crate::records::End;
     use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
+    use memtape_disk::clock::Now;
+    use memtape_store::records::End;
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -1,8 +1,8 @@
 //! Decisions to keep a node out: what is stored, what is asked then, and what a kill leaves.
 
 use super::*;
-use crate::records::Record as _;
-use crate::store::testing::simulated::disk::SimulatedDisk;
+use memtape_simulated_disk::SimulatedDisk;
+use memtape_store::records::Record as _;
 
 const GIB: u64 = 1 << 30;
 const START_NS: u64 = 100_000 * 1_000_000_000;
@@ -19,7 +19,7 @@ fn config(mode: Mode, kubernetes: bool) -> RestartConfig {
 }
 
 fn keep_out(config: &RestartConfig, second: u64, records: Vec<KeepOutRecord>) -> KeepOut {
-    let store = Store::open_simulated(&SimulatedDisk::new(1)).unwrap().0;
+    let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
     KeepOut::restore(at(second), config, records, &store)
 }
 

@@ -1,7 +1,0 @@
-//! Step records: logged when they are new, then packed into files and indexed.
-
-pub(crate) mod block;
-pub(crate) mod index;
-pub(crate) mod log;
-pub(crate) mod packer;
-pub(crate) mod segments;

@@ -1,5 +1,0 @@
-//! The one thread that writes, and what it shares with the handles.
-
-pub(crate) mod point;
-pub(crate) mod shared;
-pub(crate) mod thread;

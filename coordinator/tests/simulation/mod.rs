@@ -1,0 +1,9 @@
+//! The coordinator without a runtime, for simulations: no thread, no socket, no clock.
+
+mod fuzzed_router;
+mod seen;
+mod simulated_coordinator;
+
+pub use fuzzed_router::{Answered, Asked, FuzzedRouter, mistake_in_roles};
+pub use seen::{Action, Capture, Held, Incident, Part, RankSeen, Step};
+pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};

@@ -1,0 +1,153 @@
+//! The one way to the file system: everything that a store reads, writes, syncs and locks.
+//!
+//! Files are named from the store's folder, with `/`. The real disk passes each call on; a
+//! simulated one (`tests/disk`) keeps all in memory and can lose power. What is not synced may
+//! be lost, and so may a new name until its folder is synced: the writer must sync both.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::tree::Tree;
+
+/// Where a store lies.
+pub trait Disk: Debug + Send + Sync {
+    /// The store's folder, to name it to a person.
+    fn folder(&self) -> &Path;
+
+    /// Opens a file that is there, for reading only.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file for reading and writing, and makes it when it is not there.
+    fn make(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Gives a file or folder another name; a file of that name goes.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes a folder, and those above it, unless it is there.
+    fn make_folder(&self, name: &str) -> io::Result<()>;
+
+    /// What lies in a folder, in order of names.
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>>;
+
+    /// Makes the names in a folder durable.
+    fn sync_folder(&self, folder: &str) -> io::Result<()>;
+
+    /// Locks the folder for this process until the answer is dropped.
+    ///
+    /// # Errors
+    /// `ResourceBusy` when another process has it; the text is what that process wrote there.
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Held>>;
+
+    /// Opens the index in a folder, which opens its files itself.
+    ///
+    /// # Errors
+    /// `ResourceBusy` when another process has it, `InvalidData` when it is damaged.
+    fn tree(&self, folder: &str) -> io::Result<Arc<dyn Tree>>;
+
+    /// True when nothing may wait, sleep or start a thread.
+    fn is_simulated(&self) -> bool {
+        false
+    }
+}
+
+/// An open file.
+pub trait DiskFile: Debug + Send + Sync {
+    /// Its length.
+    fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Fills `out`; `UnexpectedEof` when the file ends before.
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of it, or fails with any part of it written. Refused unless a file allows it.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let _ = (bytes, offset);
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    /// Cuts it, or fills it up with zeros. Refused unless a file allows it.
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        let _ = bytes;
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    /// Makes its contents durable. Nothing to do where nothing can be written.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A lock; dropping it gives it back.
+pub trait Held: Debug + Send + Sync {
+    /// Is the folder that was locked still where it was?
+    fn is_present(&self) -> bool {
+        true
+    }
+}
+
+/// What lies in a folder.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// Without the folder.
+    pub name: String,
+    /// True for a folder.
+    pub is_folder: bool,
+    /// Length of a file.
+    pub bytes: u64,
+}
+
+/// The whole of a file.
+pub fn read_all(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(name)?;
+    let length = file.len_bytes()?;
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Removes a file, if it is there.
+pub fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Makes a file with this content, durable but for its name.
+pub fn write_synced(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
+    let file = disk.make(name)?;
+    file.set_len(0)?;
+    file.write_all_at(content, 0)?;
+    file.sync()
+}
+
+/// The folder that a name lies in.
+pub fn folder_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// The beginning of a file, read only.
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// How much of it counts.
+    pub bytes: u64,
+}
+
+impl DiskFile for Prefix {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.bytes.min(self.file.len_bytes()?))
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        match offset.saturating_add(out.len() as u64) <= self.bytes {
+            true => self.file.read_exact_at(out, offset),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Makes a backup of one point in the life of a store, record by record, while the store goes on.
+//!
+//! The journal is read twice: once for the backup, once for the snapshots that it refers to. Each
+//! snapshot is hashed before it is taken. At most one record is in memory. The index is left out:
+//! it is built again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtape_core::limits::BACKUP_BYTES_PER_SECOND_MAX;
+
+use crate::backup::container::{BackupHeader, DATA_BYTES, JOURNAL, Writing};
+use crate::blobs::local as blobs;
+use crate::encoding::load;
+use crate::error::{During, Error, Result};
+use crate::journal::file::decode;
+use crate::records::{PartRecord, Record as _};
+use crate::recovery::{format, opening};
+use crate::steps::{log, segments};
+use crate::writer::point::Point;
+use memtape_disk::clock;
+use memtape_disk::files::{Disk, DiskFile, Prefix};
+use memtape_disk::frames;
+use memtape_disk::real::RealDisk;
+
+/// Are snapshots part of it?
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WithSnapshots {
+    /// They are, unless they lie in an S3-compatible store.
+    Yes,
+    /// They are not.
+    No,
+}
+
+/// Takes the next bytes of a backup, and may wait.
+pub type Sink<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<()>;
+
+/// Makes a backup of a store that no coordinator has.
+///
+/// # Errors
+/// When there is no store, a coordinator has it, or it cannot be read; and those of `sink`.
+pub fn backup_folder(
+    folder: &Path,
+    with: WithSnapshots,
+    sink: &mut dyn FnMut(Vec<u8>) -> Result<()>,
+) -> Result<()> {
+    let disk = RealDisk::new(folder);
+    let shown = folder.display();
+    if !matches!(format::whose(&disk), Ok(format::Whose::Ours)) {
+        return Err(Error::Missing { part: "store", folder: folder.to_path_buf() });
+    }
+    let _lock = disk.lock_to_read(opening::LOCK).map_err(|error| opening::in_use(&disk, error))?;
+    if disk.open(format::RESTORING).is_ok() {
+        return Err(Error::HalfRestored { folder: folder.to_path_buf() });
+    }
+    let unread = || format!("the store in {shown} cannot be read");
+    let point = Point::of_folder(&disk).during(unread)?;
+    write(&disk, &point, with, sink)
+}
+
+/// Makes a backup of a point.
+pub(crate) fn write(
+    disk: &dyn Disk,
+    point: &Point,
+    with: WithSnapshots,
+    sink: Sink<'_>,
+) -> Result<()> {
+    let format = format::read(disk).during(|| "the file FORMAT cannot be read".to_string())?;
+    let (sequence, snapshots) = look_at(&slowly(&point.journal))?;
+    let (mut writing, bytes) = Writing::begin(&BackupHeader {
+        store_version: format.version,
+        store: format.id,
+        begun_wall_ns: clock::now().wall_ns,
+        sequence,
+        snapshots_url: format.snapshots_url,
+        with_snapshots: with == WithSnapshots::Yes,
+        ..BackupHeader::default()
+    });
+    sink(bytes)?;
+    copy(&mut writing, JOURNAL, &point.journal, sink)?;
+    for (number, file) in &point.logs {
+        copy(&mut writing, &log::name(*number), file, sink)?;
+    }
+    for (number, bytes) in &point.steps {
+        let name = segments::name(*number);
+        match opened(disk, &name)? {
+            Some(file) if file.len_bytes()? >= *bytes => {
+                copy(&mut writing, &name, &Prefix { file, bytes: *bytes }, sink)?;
+            }
+            Some(_) => writing.missing(&name, "was cut"),
+            None => writing.missing(&name, "is gone"),
+        }
+    }
+    if with == WithSnapshots::Yes {
+        take_snapshots(disk, &snapshots, &mut writing, sink)?;
+    }
+    sink(writing.end())
+}
+
+fn take_snapshots(
+    disk: &dyn Disk,
+    snapshots: &[blake3::Hash],
+    writing: &mut Writing,
+    sink: Sink<'_>,
+) -> Result<()> {
+    let is_elsewhere = format::read(disk).is_ok_and(|format| format.snapshots_url.is_some());
+    for hash in snapshots {
+        let name = blobs::name(*hash);
+        let Some(file) = opened(disk, &name)? else {
+            if !is_elsewhere {
+                writing.missing(&name, "is gone");
+            }
+            continue;
+        };
+        let bytes = file.len_bytes()?;
+        let file = Prefix { file, bytes };
+        let mut hasher = blake3::Hasher::new();
+        read(&slowly(&file), |data| {
+            hasher.update(data);
+            Ok(())
+        })?;
+        match hasher.finalize() == *hash {
+            true => copy(writing, &name, &file, sink)?,
+            false => writing.missing(&name, "is damaged"),
+        }
+    }
+    Ok(())
+}
+
+/// The same bytes, read no faster than those of a backup are sent. What is sent waits by itself.
+fn slowly(file: &Prefix) -> Prefix {
+    Prefix { file: Arc::new(Slowly(file.file.clone())), bytes: file.bytes }
+}
+
+#[derive(Debug)]
+struct Slowly(Arc<dyn DiskFile>);
+
+impl DiskFile for Slowly {
+    fn len_bytes(&self) -> io::Result<u64> {
+        self.0.len_bytes()
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        let share = out.len() as f64 / BACKUP_BYTES_PER_SECOND_MAX as f64;
+        std::thread::sleep(Duration::from_secs_f64(share));
+        self.0.read_exact_at(out, offset)
+    }
+}
+
+/// The number of the last change, and the snapshots of all parts, in order of their hashes.
+fn look_at(journal: &Prefix) -> Result<(u64, Vec<blake3::Hash>)> {
+    let (mut parts, mut sequence) = (BTreeMap::new(), 0);
+    frames::read_file(journal, |_, payload| {
+        let Some((number, change)) = decode(payload) else { return };
+        sequence = number.max(sequence);
+        if change.key.first() != Some(&PartRecord::KIND) {
+            return;
+        }
+        match change.value {
+            Some(value) => drop(parts.insert(change.key, value)),
+            None => drop(parts.remove(&change.key)),
+        }
+    })?;
+    let mut hashes: Vec<blake3::Hash> =
+        load(&parts).parts.iter().filter_map(PartRecord::hash).collect();
+    hashes.sort_by_key(|hash| *hash.as_bytes());
+    hashes.dedup();
+    Ok((sequence, hashes))
+}
+
+fn opened(disk: &dyn Disk, name: &str) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    match disk.open(name) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn copy(writing: &mut Writing, name: &str, file: &Prefix, sink: Sink<'_>) -> Result<()> {
+    sink(writing.file(name))?;
+    read(file, |data| sink(writing.data(data)))
+}
+
+fn read(file: &Prefix, mut visit: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut buffer = vec![0; DATA_BYTES];
+    let mut offset = 0;
+    while offset < file.bytes {
+        let length = usize::try_from(file.bytes - offset).unwrap_or(DATA_BYTES).min(DATA_BYTES);
+        file.read_exact_at(&mut buffer[..length], offset)?;
+        visit(&buffer[..length])?;
+        offset += length as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_is_read_and_not_sent_waits_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk::new(dir.path()).make("a").unwrap();
+        let bytes = 8 << 20;
+        file.set_len(bytes).unwrap();
+        let begun = Instant::now();
+        let mut seen = 0;
+        let mut count = |data: &[u8]| {
+            seen += data.len() as u64;
+            Ok(())
+        };
+        read(&slowly(&Prefix { file, bytes }), &mut count).unwrap();
+        assert_eq!(seen, bytes);
+        let least = bytes as f64 / BACKUP_BYTES_PER_SECOND_MAX as f64;
+        assert!(begun.elapsed().as_secs_f64() >= least);
+    }
+}

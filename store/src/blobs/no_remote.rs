@@ -1,0 +1,42 @@
+//! In the place of `remote.rs` where the feature `s3` is off: there is no remote store, and the
+//! settings refuse one.
+
+use bytes::Bytes;
+
+use crate::blobs::reading::Objects;
+use crate::error::{Error, Result};
+
+/// A remote store, of which there is none.
+#[derive(Clone, Debug)]
+pub(crate) enum Remote {}
+
+impl Remote {
+    pub(crate) async fn connect(url: &str, _: &str, _: Vec<(String, String)>) -> Result<Self> {
+        Err(Error::RemoteUrl(url.to_string()))
+    }
+
+    pub(crate) async fn put(&self, _: blake3::Hash, _: Bytes) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) async fn get(&self, _: blake3::Hash) -> Result<Option<Bytes>> {
+        match *self {}
+    }
+
+    pub(super) async fn read(&self, _: blake3::Hash) -> Result<Option<(Objects, u64)>> {
+        match *self {}
+    }
+
+    pub(crate) fn remove(&self, _: blake3::Hash, _: impl FnOnce() + Send + 'static) {
+        match *self {}
+    }
+
+    pub(crate) async fn list(&self) -> Result<Vec<blake3::Hash>> {
+        match *self {}
+    }
+}
+
+/// True: the settings refuse every URL with the line about the feature.
+pub fn is_snapshots_url(_: &str) -> bool {
+    true
+}

@@ -1,0 +1,176 @@
+//! Snapshots in an S3-compatible store, by `object_store`: a prefix of a bucket that is this
+//! store's alone.
+//!
+//! A snapshot counts as stored when the server has confirmed it; a server that answers with an
+//! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
+//! so two coordinators must never share a prefix: an object named `memtape-store` says whose it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientConfigKey, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
+    RetryConfig,
+};
+use tokio::runtime::Handle;
+use tokio_stream::StreamExt;
+
+use crate::blobs::reading::Objects;
+use crate::error::{During, Error, Result};
+
+/// Says whose prefix it is.
+const OWNER: &str = "memtape-store";
+
+/// How often and how long a failed request is tried again. Then the upload fails, and the agent
+/// sends the snapshot again.
+const RETRIES_MAX: usize = 6;
+const RETRY_TIME: Duration = Duration::from_secs(30);
+
+/// One try of a request, a large snapshot included. `AWS_TIMEOUT` is stronger.
+const REQUEST_TIME: &str = "60 seconds";
+
+/// The check at a start.
+const CHECK_TIME: Duration = Duration::from_secs(20);
+
+/// A prefix of a bucket.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// For removals, which are ordered by a thread without a runtime.
+    runtime: Handle,
+}
+
+impl Remote {
+    /// Connects, and checks that the prefix can be written and is the store's own.
+    pub async fn connect(url: &str, owner: &str, settings: Vec<(String, String)>) -> Result<Self> {
+        let (bucket, prefix) = parse(url).ok_or_else(|| Error::RemoteUrl(url.to_string()))?;
+        let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
+        for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        let retry = RetryConfig {
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_TIME,
+            backoff: BackoffConfig::default(),
+        };
+        let builder = builder.with_bucket_name(bucket).with_retry(retry);
+        let objects = builder.build().during(|| {
+            format!("the store of snapshots {url} cannot be used: check the AWS_ variables")
+        })?;
+        let runtime = Handle::current();
+        let remote = Self { objects: Arc::new(objects), prefix, runtime };
+        let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
+        claimed.map_err(|_| Error::RemoteSilent(url.to_string()))??;
+        Ok(remote)
+    }
+
+    /// Writes down whose prefix it is, unless that is known.
+    async fn claim(&self, url: &str, owner: &str) -> Result<()> {
+        let what_to_do = || {
+            format!(
+                "the store of snapshots {url} cannot be written: check bucket, endpoint and \
+                 credentials"
+            )
+        };
+        let path = self.prefix.clone().join(OWNER);
+        let mark = Bytes::from(format!("{owner}\n"));
+        let known = match self.objects.get(&path).await {
+            Ok(known) => Some(known.bytes().await.during(what_to_do)?),
+            Err(ObjectError::NotFound { .. }) => None,
+            Err(error) => return Err(error).during(what_to_do),
+        };
+        let is_taken = match known {
+            Some(known) => known.trim_ascii() != owner.as_bytes(),
+            // Of two that start at once, one gets it.
+            None => match self.objects.put_opts(&path, mark.into(), PutMode::Create.into()).await {
+                Ok(_) => false,
+                Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => true,
+                Err(error) => return Err(error).during(what_to_do),
+            },
+        };
+        if is_taken {
+            return Err(Error::RemoteTaken { url: url.to_string(), object: OWNER });
+        }
+        Ok(())
+    }
+
+    fn path(&self, hash: blake3::Hash) -> Path {
+        let name = hash.to_hex();
+        self.prefix.clone().join(&name[..2]).join(name.as_str())
+    }
+
+    /// Stores a snapshot; returns when the server has confirmed it.
+    pub async fn put(&self, hash: blake3::Hash, snapshot: Bytes) -> Result<()> {
+        self.objects.put(&self.path(hash), snapshot.into()).await?;
+        Ok(())
+    }
+
+    /// A snapshot, not yet checked; none when it is not there.
+    pub async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>> {
+        let got = match self.objects.get(&self.path(hash)).await {
+            Ok(got) => got.bytes().await,
+            Err(error) => Err(error),
+        };
+        match got {
+            Ok(snapshot) => Ok(Some(snapshot)),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins to read a snapshot: its parts, not yet checked, and its size; none when it is gone.
+    pub(super) async fn read(&self, hash: blake3::Hash) -> Result<Option<(Objects, u64)>> {
+        match self.objects.get(&self.path(hash)).await {
+            Ok(got) => {
+                let bytes = got.meta.size;
+                let parts = got.into_stream().map(|part| part.map_err(Error::from));
+                Ok(Some((Box::pin(parts), bytes)))
+            }
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a snapshot in the background, and calls `done` then, whether or not it could be.
+    pub fn remove(&self, hash: blake3::Hash, done: impl FnOnce() + Send + 'static) {
+        let remote = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
+                tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
+            }
+            done();
+        });
+    }
+
+    /// All snapshots.
+    pub async fn list(&self) -> Result<Vec<blake3::Hash>> {
+        let mut found = Vec::new();
+        let mut objects = self.objects.list(Some(&self.prefix));
+        while let Some(object) = objects.next().await {
+            let object = object?;
+            let name = object.location.filename();
+            found.extend(name.and_then(|name| blake3::Hash::from_hex(name).ok()));
+        }
+        Ok(found)
+    }
+}
+
+/// True when snapshots could be kept at this URL.
+pub fn is_snapshots_url(url: &str) -> bool {
+    parse(url).is_some()
+}
+
+/// Bucket and prefix.
+pub(crate) fn parse(url: &str) -> Option<(&str, Path)> {
+    let rest = url.strip_prefix("s3://")?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = Path::parse(prefix.trim_matches('/')).ok()?;
+    (!bucket.is_empty()).then_some((bucket, prefix))
+}

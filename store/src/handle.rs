@@ -1,0 +1,326 @@
+//! The handle on the store: what the coordinator calls.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use memtape_core::limits::CHANGES_QUEUED_MAX;
+
+use crate::backup::make::{self, Sink, WithSnapshots};
+use crate::blobs::{local::Blobs, remote::Remote};
+use crate::clock::{ClockWatch, StoreClock};
+use crate::encoding::{Changes, Loaded, load};
+use crate::error::{During, Error, Result};
+use crate::inventory::Loss;
+use crate::records::{SeriesKey, StepRecord};
+use crate::recovery::{format, format::Whose, opening, opening::Recovery};
+use crate::steps::packer::{self, Found, Reader};
+use crate::steps::{index, segments};
+use crate::writer::point::{Pin, Point, Taken};
+use crate::writer::shared::{Closed, Done, Health, Shared};
+use crate::writer::thread::{self, Job, Writer};
+use crate::writer::turns::Turns;
+use memtape_disk::clock;
+use memtape_disk::{files::Disk, real::RealDisk};
+
+/// A handle on the store. When the last one is gone, what is open is packed and all is closed.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) jobs: mpsc::Sender<Job>,
+    pub(crate) shared: Arc<Shared>,
+    /// In the place of the thread, in a simulation.
+    pub(crate) turns: Option<Turns>,
+}
+
+/// Why nothing can be made durable.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Unready {
+    /// The data folder is gone, or another one is in its place.
+    #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
+    FolderGone,
+    /// The journal is gone.
+    #[error("the journal is gone, and cannot be written again: is the disk full?")]
+    JournalGone,
+    /// Changes wait for a disk that can be written.
+    #[error("{0} changes wait because the journal cannot be written: is the disk full?")]
+    Waiting(u64),
+    /// Changes come faster than the disk takes them.
+    #[error("{0} changes wait for the journal: they come faster than the disk takes them")]
+    Behind(u64),
+}
+
+impl Store {
+    /// Looks whether there is a store in a folder.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn expect(folder: &Path) -> Result<()> {
+        match format::whose(&RealDisk::new(folder)) {
+            Ok(Whose::Ours) => Ok(()),
+            _ => Err(Error::Expected { folder: folder.to_path_buf() }),
+        }
+    }
+
+    /// Opens or makes a store and reads its records. Blocks.
+    pub fn open(folder: &Path) -> Result<(Self, Loaded, Recovery)> {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        let (writer, loaded, recovery) = open_parts(&disk)?;
+        let shared = writer.shared().clone();
+        let jobs =
+            thread::start(writer).during(|| "the store's thread cannot be started".to_string())?;
+        Ok((Self { jobs, shared, turns: None }, loaded, recovery))
+    }
+
+    /// Opens or makes a store without a thread: its holder calls [`Self::turn`].
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in_turns(disk: &Arc<dyn Disk>) -> Result<(Self, Loaded, Recovery)> {
+        let (writer, loaded, recovery) = open_parts(disk)?;
+        let shared = writer.shared().clone();
+        let (turns, jobs) = Turns::of(writer);
+        Ok((Self { jobs, shared, turns: Some(turns) }, loaded, recovery))
+    }
+
+    /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
+    /// Only for a store without a thread, and not from a `done`.
+    pub fn turn(&self) -> bool {
+        self.turns.as_ref().is_some_and(Turns::turn)
+    }
+
+    /// From now on new snapshots go to an S3-compatible store, of which the `AWS_…` variables tell
+    /// the rest. Before anything is stored.
+    pub async fn keep_snapshots_at(&self, url: &str) -> Result<()> {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let settings: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+        self.keep_snapshots_with(url, settings).await
+    }
+
+    /// The same with these `AWS_…` variables.
+    pub async fn keep_snapshots_with(
+        &self,
+        url: &str,
+        settings: Vec<(String, String)>,
+    ) -> Result<()> {
+        let disk = &*self.shared.reader.disk;
+        let format =
+            format::read(disk).during(|| "the store's file FORMAT cannot be read".to_string())?;
+        let remote = Remote::connect(url, &format.id, settings).await?;
+        format::set_snapshots_url(disk, url)
+            .during(|| "the store's file FORMAT cannot be written".to_string())?;
+        self.shared.blobs.move_to(remote);
+        Ok(())
+    }
+
+    /// Writes changes; `done` is called from another thread when they are durable. When they
+    /// cannot be written now they are kept and tried again, and `done` is called then.
+    pub fn write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: true });
+    }
+
+    /// Writes changes for a caller that waits; a failure is reported at once, and nothing is kept.
+    pub fn try_write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: false });
+    }
+
+    /// Takes finished steps; `done` is called when they survive the death of this process.
+    pub fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done) {
+        self.send(Job::Steps { batch, done });
+    }
+
+    /// Deletes the steps of an attempt.
+    pub fn forget_steps(&self, serial: u32) {
+        self.send(Job::Forget { serial });
+    }
+
+    /// Limits the bytes of steps on disk, to within one file. The oldest files are deleted first.
+    pub fn set_steps_bytes_max(&self, bytes: u64) {
+        self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Why nothing can be made durable now; none while it can. Blocks.
+    pub fn unready(&self) -> Option<Unready> {
+        let waiting = self.shared.health.waiting.load(Ordering::Relaxed);
+        if !self.shared.lock.is_present() {
+            return Some(Unready::FolderGone);
+        }
+        if self.shared.health.journal_gone.load(Ordering::Relaxed) > 0 {
+            return Some(Unready::JournalGone);
+        }
+        let queued = self.shared.health.queued.load(Ordering::Relaxed);
+        match (waiting, queued) {
+            (1.., _) => Some(Unready::Waiting(waiting)),
+            (0, queued) if queued > CHANGES_QUEUED_MAX => Some(Unready::Behind(queued)),
+            _ => None,
+        }
+    }
+
+    /// Tells this store from others.
+    pub fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    /// What was found to be lost, until a rebuild.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.shared.inventory.losses()
+    }
+
+    /// Says how many snapshots that captures refer to are gone.
+    pub fn snapshots_lost(&self, count: u64) {
+        self.shared.health.snapshots_lost.store(count, Ordering::Relaxed);
+        if count > 0 {
+            tracing::error!(
+                "{count} snapshots of captures are gone; memtape store check names them"
+            );
+        }
+    }
+
+    /// Bytes of the packed steps on disk.
+    pub fn steps_bytes(&self) -> u64 {
+        self.shared.reader.table.bytes()
+    }
+
+    /// True when the index could not be written: it is mended at the next start, and until then
+    /// steps are read from their files.
+    pub fn is_index_behind(&self) -> bool {
+        self.shared.catalogue.is_behind()
+    }
+
+    /// Blocks of steps that turned out to be damaged when they were read, and how often a series
+    /// was read without its index because the catalogue is damaged.
+    pub fn damaged_reads(&self) -> (u64, u64) {
+        let open = &self.shared.open;
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&open.damaged_blocks), load(&open.without_index))
+    }
+
+    /// Deletes all steps that are older than this on the store's clock, an hour or so at a time.
+    pub fn expire_steps(&self, age_ns_max: i64) {
+        self.send(Job::Expire { age_ns_max });
+    }
+
+    /// The clock on which ages are measured.
+    pub fn clock(&self) -> StoreClock {
+        self.shared.clock
+    }
+
+    /// Gives this handle back. The answer tells whether it was the last one and all is closed, so
+    /// that another coordinator can have the folder.
+    pub fn closed(self) -> impl Fn() -> bool {
+        let closed = self.shared.closed.0.clone();
+        move || closed.load(Ordering::Acquire)
+    }
+
+    /// Packs and syncs everything; `done` is called when that is so.
+    pub fn flush(&self, done: Done) {
+        self.send(Job::Flush { done });
+    }
+
+    /// Takes a point for a backup: everything that was acknowledged until now is in it. `taken` is
+    /// called from another thread. No file of steps and no snapshot is deleted while it is kept.
+    ///
+    /// # Errors
+    /// While another one is kept.
+    pub fn point(&self, taken: Taken) -> Result<()> {
+        let pin = Pin::new(&self.shared).ok_or(Error::BackupUnderWay)?;
+        self.send(Job::Point { pin, taken });
+        Ok(())
+    }
+
+    /// Makes a backup of a point. Blocks, also for as long as `sink` waits.
+    pub fn back_up(&self, point: &Point, with: WithSnapshots, sink: Sink<'_>) -> Result<()> {
+        make::write(&*self.shared.reader.disk, point, with, sink)
+    }
+
+    /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
+    pub fn series(&self, key: SeriesKey) -> Result<Vec<StepRecord>> {
+        packer::read(&self.shared.reader, &self.shared.open, key, None)
+    }
+
+    /// Hands over the same records a block at a time: in no order, and some of them twice. Blocks.
+    pub fn series_each(&self, key: SeriesKey, take: &mut dyn FnMut(Found)) -> Result<()> {
+        packer::read_each(&self.shared.reader, &self.shared.open, key, None, take)
+    }
+
+    /// Those of them that were packed in these stretches of time, or are not packed yet. Blocks.
+    pub fn series_within(&self, key: SeriesKey, stretches: &[u32]) -> Result<Vec<StepRecord>> {
+        packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
+    }
+
+    /// The stretches of time in which packed records of an attempt lie, in order. Blocks.
+    pub fn stretches(&self, serial: u32) -> Result<Vec<u32>> {
+        index::stretches(&self.shared.reader.catalogue, serial)
+    }
+
+    /// The snapshots.
+    pub fn blobs(&self) -> &Blobs {
+        &self.shared.blobs
+    }
+
+    /// How it is doing.
+    pub fn health(&self) -> &Health {
+        &self.shared.health
+    }
+
+    /// Bytes of the catalogue on disk. Blocks.
+    pub fn catalogue_bytes(&self) -> u64 {
+        self.shared.catalogue.len_bytes()
+    }
+
+    fn send(&self, job: Job) {
+        self.shared.health.queued.fetch_add(job.changes(), Ordering::Relaxed);
+        // The thread ends only when all handles are gone, or when it panicked; then `done` is
+        // dropped, which its receiver sees.
+        if self.jobs.send(job).is_err() {
+            self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
+    let (parts, recovery) = opening::open(disk)?;
+    let records = parts
+        .catalogue
+        .records()
+        .during(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
+    let mut loaded = load(&records);
+    loaded.changes_lost = parts.inventory.expected().changes_lost;
+    if loaded.unreadable > 0 {
+        tracing::error!(records = loaded.unreadable, "records of the store make no sense");
+    }
+    let now = clock::now();
+    let newest = segments::newest(&parts.steps.table().lock());
+    let noted_ns = loaded.clock.as_ref().map(|known| known.store_ns);
+    let clock = StoreClock::go_on(now, newest.map(segments::begin_ns).max(noted_ns));
+    let mut watch = ClockWatch::new(clock, now, loaded.clock.clone());
+    let health = Health::default();
+    health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
+    let shared = Arc::new(Shared {
+        reader: Reader {
+            disk: disk.clone(),
+            catalogue: parts.catalogue.clone(),
+            table: parts.steps.table().clone(),
+        },
+        catalogue: parts.catalogue,
+        open: parts.open,
+        steps_bytes_max: AtomicU64::new(u64::MAX),
+        blobs: parts.blobs,
+        clock,
+        health,
+        id: format::read(&**disk).map(|format| format.id).unwrap_or_default(),
+        inventory: parts.inventory,
+        backups: AtomicU64::new(0),
+        lock: parts.lock,
+        closed: Closed::default(),
+    });
+    let set_back = watch.set_back(now);
+    let mut writer = Writer::new(parts.journal, parts.steps, shared, watch);
+    set_back.into_iter().for_each(|jump| writer.jumped(jump));
+    if recovery.log_gaps > 0 {
+        writer.pack_now();
+    }
+    Ok((writer, loaded, recovery))
+}

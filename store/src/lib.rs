@@ -1,0 +1,49 @@
+//! The store: what the coordinator keeps over a restart.
+//!
+//! `journal/` has every change of a record, synced; `catalogue.rs` is the index over the records,
+//! in sled; `clock.rs` measures ages; `inventory.rs` knows which files there must be; `steps/`
+//! logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs` has the
+//! types of what is kept. The index can be lost at any time: `recovery/` builds it again.
+//! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
+//!
+//! One thread writes (`writer/`), in groups: all that waits is synced at once. The order of a
+//! write is snapshot, journal, catalogue, acknowledgement. What is acknowledged is synced, steps
+//! too. Nothing here runs on an async loop.
+
+#![forbid(unsafe_code)]
+
+mod backup;
+mod blobs;
+mod catalogue;
+mod clock;
+mod encoding;
+mod error;
+mod handle;
+mod inventory;
+mod journal;
+pub mod records;
+mod recovery;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use backup::container::{BackupContents, BackupHeader, BackupReader};
+pub use backup::make::{Sink, WithSnapshots, backup_folder};
+pub use backup::restore::{StoreRestore, Tokens, check_backup, restore_backup};
+pub use blobs::local::{Blobs, Swept};
+pub use blobs::reading::Reading;
+pub use blobs::remote::is_snapshots_url;
+pub use clock::{ClockRecord, StoreClock};
+pub use encoding::{Changes, Loaded};
+pub use error::{Error, Result};
+pub use handle::{Store, Unready};
+pub use inventory::{Loss, Part};
+pub use recovery::check::{Finding, StoreCheck, check as check_store};
+pub use recovery::opening::Recovery;
+pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
+pub use steps::block;
+pub use steps::packer::Found;
+pub use steps::segments::stretch;
+pub use writer::point::Point;
+pub use writer::shared::{Done, Health};

@@ -1,0 +1,499 @@
+//! What is kept: the records of the store, as the coordinator holds them in memory.
+//!
+//! Every record knows its key. Incidents are core's own type, with its `serde` feature.
+
+use memtape_core::access::{Role, Scope};
+use memtape_core::action::Lifecycle;
+use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
+use memtape_core::census::Census;
+use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::policy::budgets::Progress;
+use memtape_core::snapshot::origin::Origin;
+use memtape_core::tape::layout::Clock;
+use memtape_proto::api::{ActionKind, Named, RankHost};
+use serde::{Deserialize, Serialize};
+
+pub use memtape_core::identity::end::End;
+pub use memtape_core::incident::Incident as IncidentRecord;
+pub use memtape_core::tape::StepRecord;
+
+/// Something the store keeps.
+pub trait Record: Serialize + serde::de::DeserializeOwned {
+    /// First byte of the key; one for each kind.
+    const KIND: u8;
+
+    /// The rest of the key.
+    fn key(&self) -> Vec<u8>;
+
+    /// The whole key.
+    fn full_key(&self) -> Vec<u8> {
+        let mut key = vec![Self::KIND];
+        key.extend(self.key());
+        key
+    }
+}
+
+/// One attempt at a job.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AttemptRecord {
+    /// Number within the store; never used twice.
+    pub serial: u32,
+    /// Name of the job.
+    pub job: String,
+    /// As the launcher counts.
+    pub attempt: u32,
+    /// Tells attempts apart that their launcher gave the same number.
+    pub ordinal: u32,
+    /// Ranks of the job.
+    pub world_size: u32,
+    /// Start of the rank that came first.
+    pub started_wall_ns: i64,
+    /// On the coordinator's own clock.
+    pub first_seen_wall_ns: i64,
+    /// When it ended; none while it runs.
+    pub ended_wall_ns: Option<i64>,
+    /// Whose it is; none where no agent has said it.
+    pub owner: Option<Owner>,
+    /// The node whose rank began it.
+    pub node: String,
+}
+
+/// One rank of one attempt.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct RankRecord {
+    /// Number of the attempt within the store.
+    pub serial: u32,
+    /// Rank within the job.
+    pub rank: u32,
+    /// Id of the tape.
+    pub tape_id: String,
+    /// Name of the node.
+    pub node: String,
+    /// Rank within the node.
+    pub local_rank: u32,
+    /// Process id on its node.
+    pub pid: u32,
+    /// When its process started.
+    pub start_wall_ns: i64,
+    /// Command line of its process.
+    pub command: String,
+    /// UUIDs of its devices, in order.
+    pub device_uuids: Vec<String>,
+    /// What its recorder cannot see.
+    pub limitations: Vec<String>,
+    /// How it ended; none while it runs.
+    pub end: Option<End>,
+    /// The status with which the process exited, where it is known.
+    pub exit_status: Option<i32>,
+    /// What is known of its end, in words.
+    pub end_detail: String,
+    /// When it ended.
+    pub end_wall_ns: i64,
+    /// Last finished step when this was written.
+    pub step: u64,
+    /// Last totals when this was written.
+    pub devices: Vec<Totals>,
+    /// What it says that it does; empty when it does not.
+    pub role: String,
+    /// Keys of its groups of peers.
+    pub peer_groups: Vec<u64>,
+    /// What its process took of the host when it was last seen, once it has ended.
+    pub host: Option<RankHost>,
+    /// What other code than PyTorch's allocator then held.
+    pub outside: Vec<Outside>,
+    /// Which lines then held the live memory of its devices.
+    pub censuses: Vec<Census>,
+    /// Its agent sends censuses.
+    pub is_counted: bool,
+    /// What its steps count.
+    pub clock: Clock,
+    /// Whose its tape is; none where its agent has not said it.
+    pub owner: Option<Owner>,
+    /// What a scheduler knows its process as.
+    pub workload: Workload,
+    /// Its allocator's settings; none where they were not recorded.
+    pub allocator: Option<String>,
+    /// Those of them that hints set at its start; empty where they set none.
+    pub hints: String,
+}
+
+/// Present totals of one device of one rank, in bytes and counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Number of the device.
+    pub device: u8,
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Bytes reserved.
+    pub reserved: u64,
+    /// Peak of the bytes allocated.
+    pub peak_allocated: u64,
+    /// Blocks allocated.
+    pub blocks: u64,
+    /// Failed requests that the job saw.
+    pub ooms: u64,
+    /// Failed requests to the driver.
+    pub malloc_failures: u64,
+    /// Bytes in use of the whole device.
+    pub device_bytes: u64,
+    /// Bytes in use of the process.
+    pub process_bytes: Option<u64>,
+    /// Taken back, but in use by other streams.
+    pub deferred: Option<u64>,
+}
+
+/// What one origin other than PyTorch's allocator holds; the origin as tapes number it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Outside {
+    /// Number of the origin.
+    pub origin: u8,
+    /// Number of the device.
+    pub device: u8,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+impl Outside {
+    /// The origin that the number stands for.
+    pub fn origin(self) -> Origin {
+        Origin::from_number(self.origin.into())
+    }
+}
+
+/// Which series of steps.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct SeriesKey {
+    /// Number of the attempt within the store.
+    pub serial: u32,
+    /// Rank within the job.
+    pub rank: u32,
+    /// Number of the device.
+    pub device: u8,
+}
+
+/// A capture without its parts.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct CaptureRecord {
+    /// Its id.
+    pub id: String,
+    /// Number of the attempt within the store.
+    pub serial: u32,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt, as the launcher counts.
+    pub attempt: u32,
+    /// Why it was taken.
+    #[serde(flatten)]
+    pub reason: Reason,
+    /// Step of the state.
+    pub step: u64,
+    /// Step of the state before it.
+    pub before_step: u64,
+    /// When it was requested.
+    pub requested_wall_ns: i64,
+    /// When it was closed; none while it is open.
+    pub closed_wall_ns: Option<i64>,
+    /// The same on the store's clock, by which its age is measured; none while it is open.
+    pub closed_store_ns: Option<i64>,
+    /// True when all ranks answered.
+    pub complete: bool,
+}
+
+/// One rank's part of a capture.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PartRecord {
+    /// Id of the capture.
+    pub capture: String,
+    /// Rank within the job.
+    pub rank: u32,
+    /// Id of the tape.
+    pub tape_id: String,
+    /// Name of the node.
+    pub node: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Step of the state.
+    pub step: u64,
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+    /// Uncertainty of that time.
+    pub wall_error_ns: u64,
+    /// True when the rank had ended.
+    pub dead: bool,
+    /// Step of the state before it.
+    pub before_step: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 in hexadecimal; none when no snapshot is stored.
+    pub hash: Option<String>,
+    /// What is known beyond the outcome, in words.
+    pub detail: String,
+}
+
+/// A decision about a restart, and what came of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ActionRecord {
+    /// Its id.
+    pub id: String,
+    /// Id of the incident.
+    pub incident_id: String,
+    /// Name of the job.
+    pub job: String,
+    /// Whose the job was; none where that is not known.
+    pub owner: Option<Owner>,
+    /// The node of the incident's rank; empty where it is not known.
+    pub node: String,
+    /// Number of the attempt, as the launcher counts.
+    pub attempt: u32,
+    /// What is done.
+    pub kind: Named<ActionKind>,
+    /// `restart`, `would restart` or `nothing`.
+    pub decision: String,
+    /// True when nothing is carried out.
+    pub dry_run: bool,
+    /// Why it was decided so.
+    pub why: String,
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+    /// What has become of it.
+    #[serde(flatten)]
+    pub lifecycle: Lifecycle,
+}
+
+impl ActionRecord {
+    /// True when the budgets of restarts count it.
+    pub fn is_counted(&self) -> bool {
+        self.lifecycle.outcome.progress() != Progress::Dropped
+    }
+}
+
+/// A decision to keep a node out, and what came of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct KeepOutRecord {
+    /// Its id.
+    pub id: String,
+    /// Name of the node.
+    pub node: String,
+    /// What is done.
+    pub kind: Named<ActionKind>,
+    /// `keep node out` or `would keep node out`.
+    pub decision: String,
+    /// True when nothing is carried out.
+    pub dry_run: bool,
+    /// Why it was decided so.
+    pub why: String,
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+    /// What came of it.
+    pub outcome: memtape_core::policy::Outcome,
+}
+
+/// A token of a program or a user; the token itself is not kept.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct TokenRecord {
+    /// Its id.
+    pub id: String,
+    /// Name that its creator gave it.
+    pub name: String,
+    /// What its holder may do.
+    pub role: Role,
+    /// Whose jobs its holder sees.
+    pub scope: Scope,
+    /// BLAKE3 of the token, in hexadecimal.
+    pub hash: String,
+    /// The user who created it.
+    pub created_by: String,
+    /// When it was created.
+    pub created_wall_ns: i64,
+    /// When it ends.
+    pub expires_wall_ns: i64,
+    /// When it was revoked; none while it is valid.
+    pub revoked_wall_ns: Option<i64>,
+}
+
+/// What made an entry of the audit. Each has entries of its own number and its own chain: what
+/// agents cause pushes out nothing that users did.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A user, a file of settings, or a restart, which has a budget.
+    #[default]
+    User,
+    /// What an agent reported or announced.
+    Agent,
+}
+
+/// One entry of the audit: who did what, when, and from where.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AuditRecord {
+    /// What made the entry.
+    pub cause: Cause,
+    /// Numbers have no holes, unless an entry could not be written or an older one of another
+    /// cause was deleted.
+    pub number: u64,
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+    /// The user.
+    pub who: String,
+    /// Address of the client; empty where the coordinator itself acted.
+    pub from: String,
+    /// Number of the request, as its answer says.
+    pub request: u64,
+    /// What was done.
+    pub action: String,
+    /// What it was done to.
+    pub subject: String,
+    /// BLAKE3 of the entry before this one with the same cause, in hexadecimal.
+    pub before: String,
+}
+
+/// Says of each record its kind, and what its key is made of.
+macro_rules! keys {
+    ($($record:ident = $kind:literal, |$this:ident| $key:expr;)+) => {$(
+        impl Record for $record {
+            const KIND: u8 = $kind;
+            fn key(&self) -> Vec<u8> {
+                let $this = self;
+                $key
+            }
+        }
+    )+};
+}
+
+keys! {
+    AttemptRecord = b'a', |it| it.serial.to_be_bytes().to_vec();
+    RankRecord = b'r', |it| [it.serial.to_be_bytes(), it.rank.to_be_bytes()].concat();
+    CaptureRecord = b'c', |it| it.id.clone().into_bytes();
+    PartRecord = b'p', |it| [it.capture.as_bytes(), &[0], &it.rank.to_be_bytes()].concat();
+    IncidentRecord = b'i', |it| it.id.clone().into_bytes();
+    ActionRecord = b'x', |it| it.id.clone().into_bytes();
+    KeepOutRecord = b'o', |it| it.id.clone().into_bytes();
+    TokenRecord = b'k', |it| it.id.clone().into_bytes();
+    AuditRecord = b'u', |it| it.number.to_be_bytes().to_vec();
+}
+
+impl PartRecord {
+    /// The part of a capture as it is stored.
+    pub fn new(capture: &str, part: &Part) -> Self {
+        Self {
+            capture: capture.to_string(),
+            rank: part.rank,
+            tape_id: part.tape_id.clone(),
+            node: part.node.clone(),
+            outcome: part.outcome,
+            step: part.step,
+            wall_ns: part.wall_ns,
+            wall_error_ns: part.wall_error_ns,
+            dead: part.dead,
+            before_step: part.before_step,
+            bytes: part.bytes,
+            hash: part.hash.map(|hash| blake3::Hash::from_bytes(hash).to_hex().to_string()),
+            detail: part.detail.clone(),
+        }
+    }
+
+    /// Its snapshot is stored and its agent has answered: all that a restarted coordinator needs.
+    pub fn answered(&mut self, answer: &Answer) {
+        self.outcome = answer.outcome;
+        self.step = answer.step;
+        self.wall_ns = answer.wall_ns;
+        self.wall_error_ns = answer.wall_error_ns;
+        self.dead = answer.dead;
+        self.before_step = answer.before_step;
+        self.detail = answer.detail.clone();
+    }
+
+    /// True when the state is that of the step of the capture.
+    pub fn is_aligned(&self) -> bool {
+        self.outcome == Outcome::Aligned
+    }
+
+    /// BLAKE3 of the stored snapshot.
+    pub fn hash(&self) -> Option<blake3::Hash> {
+        blake3::Hash::from_hex(self.hash.as_ref()?).ok()
+    }
+
+    fn part(&self) -> Part {
+        Part {
+            rank: self.rank,
+            tape_id: self.tape_id.clone(),
+            node: self.node.clone(),
+            outcome: self.outcome,
+            step: self.step,
+            wall_ns: self.wall_ns,
+            wall_error_ns: self.wall_error_ns,
+            dead: self.dead,
+            before_step: self.before_step,
+            bytes: self.bytes,
+            hash: self.hash().map(|hash| *hash.as_bytes()),
+            detail: self.detail.clone(),
+        }
+    }
+}
+
+impl CaptureRecord {
+    /// True when no part is awaited any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed_wall_ns.is_some()
+    }
+
+    /// The manifest of a capture that was cut short, to take it up again. The monotonic clock
+    /// starts at the wall clock's reading, so that a moment of an earlier process lies on it; one
+    /// that a clock set back has put into the future is the present.
+    pub fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
+        let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
+        Manifest {
+            id: CaptureId(self.id.clone()),
+            job: self.job.clone(),
+            attempt: self.attempt,
+            reason: self.reason.clone(),
+            step: self.step,
+            before_step: self.before_step,
+            requested_ns,
+            closed_ns: now_ns,
+            complete: false,
+            parts: parts.iter().map(PartRecord::part).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::{IntoEnumIterator as _, VariantArray as _};
+
+    use super::*;
+
+    /// The record of a capture with this reason, as it is stored, and as it is read again.
+    fn check(reason: &Reason) {
+        let record = CaptureRecord { reason: reason.clone(), ..CaptureRecord::default() };
+        let stored = serde_json::to_value(&record).unwrap();
+        assert_eq!(stored["reason"], reason.as_str());
+        assert_eq!(stored["reason_rank"].as_u64(), reason.rank().map(u64::from));
+        assert_eq!(serde_json::from_value::<CaptureRecord>(stored).unwrap(), record);
+    }
+
+    #[test]
+    fn every_reason_is_stored_by_its_name() {
+        Reason::iter().for_each(|reason| check(&reason));
+    }
+
+    #[test]
+    fn every_outcome_is_stored_by_its_name() {
+        for &outcome in Outcome::VARIANTS {
+            let part = PartRecord { outcome, ..PartRecord::default() };
+            let stored = serde_json::to_value(&part).unwrap();
+            assert_eq!(stored["outcome"], outcome.as_str());
+            assert_eq!(serde_json::from_value::<PartRecord>(stored).unwrap(), part);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The version of what lies in a store's folder, and whose the folder is.
+//!
+//! A folder of another version is refused. One version stands for all files of a store.
+
+use std::io;
+use std::sync::Arc;
+
+use ring::rand::SecureRandom as _;
+use serde::{Deserialize, Serialize};
+
+use crate::blobs::local::FOLDER as BLOBS;
+use crate::error::{During, Error, Result};
+use crate::inventory;
+use crate::steps::{log, segments};
+use memtape_disk::clock;
+use memtape_disk::files::{Disk, Entry, read_all, write_synced};
+
+/// The version that this program writes, and the only one that it reads.
+pub(crate) const VERSION: u32 = 4;
+
+/// Where the version stands.
+pub(crate) const NAME: &str = "FORMAT";
+
+/// Lies in a folder while a store is restored into it.
+pub(crate) const RESTORING: &str = "RESTORING";
+
+/// What lies in a store's folder, of any version; and what is put aside in it.
+const NAMES: [&str; 12] = [
+    NAME,
+    RESTORING,
+    "FORMAT.new",
+    inventory::NAME,
+    inventory::NAME_ASIDE,
+    "lock",
+    JOURNAL,
+    "journal.new",
+    CATALOGUE,
+    segments::FOLDER,
+    log::FOLDER,
+    BLOBS,
+];
+const ASIDES: [&str; 3] = ["journal.damaged-", "catalogue.damaged-", "catalogue.before-rebuild-"];
+
+/// What a folder without a store may hold, too: file systems make it.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Files that tell that a folder is a store.
+const JOURNAL: &str = "journal";
+const CATALOGUE: &str = "catalogue";
+
+/// The file's contents: one line of JSON.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Format {
+    pub(crate) version: u32,
+    /// When the folder got this version.
+    #[serde(default)]
+    pub(crate) made_wall_ns: i64,
+    /// Tells stores apart that share a place for snapshots.
+    #[serde(default)]
+    pub(crate) id: String,
+    /// Where snapshots go, if not to this folder.
+    #[serde(default, rename = "bodies_url")]
+    pub(crate) snapshots_url: Option<String>,
+    /// An inventory was made: one that is not there is lost.
+    #[serde(default)]
+    pub(crate) has_inventory: bool,
+    /// Id of the store that a backup was made of, when this one was restored from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored_from: Option<String>,
+}
+
+/// What the file says.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Version(Format),
+    /// It is there, and makes no sense.
+    Damaged,
+    Missing,
+}
+
+/// Reads the file.
+pub(crate) fn find(disk: &dyn Disk) -> io::Result<Found> {
+    match read_all(disk, NAME) {
+        Ok(text) => Ok(match serde_json::from_slice::<Format>(&text) {
+            Ok(format) => Found::Version(format),
+            Err(_) => Found::Damaged,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whose a folder is.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Whose {
+    /// There is a store, in whatever state.
+    Ours,
+    /// There is none, and there may be one.
+    Nobodys,
+    /// There is none, and something else, of this name.
+    Foreign(String),
+}
+
+/// Tells whose a folder is.
+pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
+    let entries = disk.list("")?;
+    let is_sign = |entry: &Entry| match entry.name.as_str() {
+        NAME | JOURNAL => !entry.is_folder,
+        CATALOGUE => entry.is_folder,
+        _ => false,
+    };
+    if entries.iter().any(is_sign) {
+        return Ok(Whose::Ours);
+    }
+    let is_known = |name: &str| {
+        NAMES.contains(&name)
+            || ASIDES.iter().any(|aside| name.starts_with(aside))
+            || name == LOST_AND_FOUND
+            || name.starts_with('.')
+    };
+    let foreign = entries.into_iter().find(|entry| !is_known(&entry.name));
+    Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
+}
+
+/// The error for a store of another version.
+pub(crate) fn other_version(disk: &dyn Disk, version: u32) -> Error {
+    Error::OtherFormat { folder: disk.folder().to_path_buf(), version, known: VERSION }
+}
+
+/// Makes the folder a store of this version; the catalogue must not be open.
+pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<()> {
+    let shown = disk.folder().display();
+    let found = find(&**disk).during(|| format!("the format of {shown} cannot be read"))?;
+    let names = disk.list("").during(|| format!("the data folder {shown} cannot be read"))?;
+    let has = |name: &str| names.iter().any(|entry| entry.name == name);
+    if has(RESTORING) {
+        return Err(Error::HalfRestored { folder: disk.folder().to_path_buf() });
+    }
+    match found {
+        Found::Version(Format { version: VERSION, .. }) => {}
+        Found::Version(other) => return Err(other_version(&**disk, other.version)),
+        Found::Missing | Found::Damaged => {
+            if has(NAME) {
+                tracing::warn!("the store's file {NAME} was damaged and is written again");
+            }
+            write(&**disk, &new(&**disk))
+                .during(|| format!("the data folder {shown} cannot be written"))?;
+        }
+    }
+    let is_made = (|| {
+        disk.make_folder(segments::FOLDER)?;
+        disk.make_folder(log::FOLDER)?;
+        // Names that the process before made, and had no time to sync, are relied on from now on.
+        disk.sync_folder(segments::FOLDER)?;
+        disk.sync_folder(log::FOLDER)?;
+        disk.sync_folder("")
+    })();
+    is_made.during(|| format!("the data folder {shown} cannot be written"))
+}
+
+fn new(disk: &dyn Disk) -> Format {
+    let mut id = [0; 16];
+    if !disk.is_simulated() {
+        // Without random numbers the time serves.
+        let _ = ring::rand::SystemRandom::new().fill(&mut id);
+    }
+    let made_wall_ns = clock::now().wall_ns;
+    let hash = blake3::hash(&[id.as_slice(), &made_wall_ns.to_le_bytes()].concat()).to_hex();
+    let id = hash[..32].to_string();
+    let (snapshots_url, restored_from) = (None, None);
+    Format {
+        version: VERSION,
+        made_wall_ns,
+        id,
+        snapshots_url,
+        has_inventory: false,
+        restored_from,
+    }
+}
+
+/// Makes a folder into which files were restored a store of its own.
+pub(crate) fn restored(
+    disk: &dyn Disk,
+    from: &str,
+    snapshots_url: Option<String>,
+) -> io::Result<()> {
+    let restored_from = Some(from.to_string());
+    write(disk, &Format { restored_from, snapshots_url, ..new(disk) })
+}
+
+/// What is in a folder that should be empty; what file systems and shells leave does not count.
+pub(crate) fn first_in(disk: &dyn Disk) -> io::Result<Option<String>> {
+    let mut names = disk.list("")?.into_iter().map(|entry| entry.name);
+    Ok(names.find(|name| name != LOST_AND_FOUND && !name.starts_with('.')))
+}
+
+/// Writes down that there is an inventory.
+pub(crate) fn set_has_inventory(disk: &dyn Disk) -> io::Result<()> {
+    let format = read(disk)?;
+    match format.has_inventory {
+        true => Ok(()),
+        false => write(disk, &Format { has_inventory: true, ..format }),
+    }
+}
+
+/// Writes down where snapshots go.
+pub(crate) fn set_snapshots_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
+    let mut format = read(disk)?;
+    if format.snapshots_url.as_deref() != Some(url) {
+        format.snapshots_url = Some(url.to_string());
+        write(disk, &format)?;
+    }
+    Ok(())
+}
+
+/// The whole file.
+pub(crate) fn read(disk: &dyn Disk) -> io::Result<Format> {
+    serde_json::from_slice(&read_all(disk, NAME)?).map_err(io::Error::other)
+}
+
+fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
+    let mut text = serde_json::to_vec(format).map_err(io::Error::other)?;
+    text.push(b'\n');
+    let aside = format!("{NAME}.new");
+    write_synced(disk, &aside, &text)?;
+    disk.rename(&aside, NAME)?;
+    disk.sync_folder("")
+}

@@ -1,0 +1,133 @@
+//! What is lost: the files that the inventory expects, compared with those there are.
+//!
+//! A file that is gone or shorter than it was is a loss. Places that are damaged are found where
+//! the files are read. Nothing is changed here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use crate::inventory::{Expected, Extent, Loss, NAME, Part};
+use crate::steps::{log, segments};
+use memtape_disk::files::Disk;
+
+impl fmt::Display for Part {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Journal => formatter.write_str("journal"),
+            Self::Log(number) => formatter.write_str(&log::name(*number)),
+            Self::Steps(number) => formatter.write_str(&segments::name(*number)),
+            Self::Inventory => formatter.write_str(NAME),
+        }
+    }
+}
+
+impl Part {
+    /// The kind of the file, as metrics name it.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Log(_) => "rows",
+            Self::Steps(_) => "steps",
+            Self::Inventory => "inventory",
+        }
+    }
+}
+
+impl Loss {
+    /// What happened, behind the name of the part.
+    pub fn what(&self) -> String {
+        let Self { durable, left, rows, .. } = self;
+        let what_steps = match (left, rows) {
+            (None, 0) => "the steps in it are lost".to_string(),
+            (None, rows) => format!("{rows} steps are lost"),
+            (Some(_), 0) => "the steps at its end are lost".to_string(),
+            (Some(_), rows) => format!("some of its {rows} steps are lost"),
+        };
+        match (self.part, left) {
+            (Part::Inventory, _) => {
+                "is gone: whether other files are gone is not known".to_string()
+            }
+            (Part::Journal, _) => {
+                let (left, lost) = (left.unwrap_or(0), self.changes());
+                format!("ends at change {left} of {durable}: {lost} changes of records are lost")
+            }
+            (_, None) => format!("is gone: {what_steps}"),
+            (_, Some(left)) => {
+                format!("was cut from {durable} to {left} bytes: {what_steps}")
+            }
+        }
+    }
+
+    /// The inventory is gone.
+    pub(crate) fn of_inventory() -> Self {
+        Self { part: Part::Inventory, durable: 0, left: None, rows: 0, found_wall_ns: 0 }
+    }
+
+    /// Changes of the journal that are lost.
+    pub fn changes(&self) -> u64 {
+        self.durable.saturating_sub(self.left.unwrap_or(0))
+    }
+}
+
+/// Compares the files of steps with what is expected; the journal is compared when it is read.
+pub(crate) fn find(disk: &dyn Disk, expected: &Expected) -> io::Result<Vec<Loss>> {
+    let mut losses = Vec::new();
+    let logs = there(log::list(disk))?;
+    for (number, extent) in &expected.logs {
+        losses.extend(of_file(Part::Log(*number), *extent, logs.get(number).copied()));
+    }
+    let steps = there(segments::list(disk))?;
+    for (number, extent) in &expected.steps {
+        let part = Part::Steps(*number);
+        if let Some(loss) = of_file(part, *extent, steps.get(number).copied())
+            && !(loss.left.is_none() && is_aside(disk, *number))
+        {
+            losses.push(loss);
+        }
+    }
+    Ok(losses)
+}
+
+/// Is a loss that was found before still one? Its file may have been put back.
+pub(crate) fn is_lost_still(disk: &dyn Disk, loss: &Loss) -> io::Result<bool> {
+    let left = match loss.part {
+        Part::Log(number) => there(log::list(disk))?.get(&number).copied(),
+        Part::Steps(number) => there(segments::list(disk))?.get(&number).copied(),
+        Part::Journal | Part::Inventory => return Ok(true),
+    };
+    Ok(left.is_none_or(|left| left < loss.durable))
+}
+
+/// Compares the journal, and the catalogue behind it, with what is expected.
+pub(crate) fn journal(expected: &Expected, sequence: u64, arrived: u64) -> Option<Loss> {
+    let (durable, left) = (expected.sequence, sequence.max(arrived));
+    let loss = Loss { part: Part::Journal, durable, left: Some(left), rows: 0, found_wall_ns: 0 };
+    (left < durable).then_some(loss)
+}
+
+fn of_file(part: Part, extent: Extent, left: Option<u64>) -> Option<Loss> {
+    let Extent { bytes: durable, rows } = extent;
+    let is_lost = match left {
+        // An empty file is no loss.
+        None => durable > 0,
+        Some(left) => left < durable,
+    };
+    is_lost.then_some(Loss { part, durable, left, rows, found_wall_ns: 0 })
+}
+
+/// A damaged file of steps is replaced by one of its whole records, and kept under this name.
+fn is_aside(disk: &dyn Disk, number: u32) -> bool {
+    let name = segments::name(number);
+    let begin = name.rsplit('/').next().map(|name| format!("{name}.damaged-"));
+    let entries = disk.list(segments::FOLDER).unwrap_or_default();
+    begin.is_some_and(|begin| entries.iter().any(|entry| entry.name.starts_with(&begin)))
+}
+
+/// A folder that is gone has no files.
+fn there<K, V>(listed: io::Result<BTreeMap<K, V>>) -> io::Result<BTreeMap<K, V>> {
+    match listed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        listed => listed,
+    }
+}

@@ -1,0 +1,7 @@
+//! Step records: logged when they are new, then packed into files and indexed.
+
+pub mod block;
+pub(crate) mod index;
+pub(crate) mod log;
+pub(crate) mod packer;
+pub(crate) mod segments;

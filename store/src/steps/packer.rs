@@ -1,0 +1,512 @@
+//! Step records: logged and in memory while they are new, then packed into files (`segments.rs`).
+//!
+//! Once a minute all that is open is frozen and packed, a slice at a time, so that no other write
+//! waits long: one block for each series. When all blocks are durable and in the index, the log of
+//! those rows goes. A series is read from wherever the index has blocks of it; if the index cannot
+//! answer, the files themselves are read. Times here are those of the store's clock (`clock.rs`).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memtape_core::limits::STEPS_WAITING_MAX;
+
+use crate::catalogue::Catalogue;
+use crate::error::{Error, Result};
+use crate::inventory::{Inventory, Loss, Part};
+use crate::records::{SeriesKey, StepRecord};
+use crate::steps::block::{ROWS_MAX, pack, unpack};
+use crate::steps::index;
+use crate::steps::log::{RowLog, Rows};
+use crate::steps::segments::{self, Entry, Location, Segments, Table, stretch};
+use memtape_disk::files::Disk;
+use memtape_disk::frames;
+use memtape_disk::tree::Change;
+
+/// The log is packed away when it is longer than this, whatever the time.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// Series packed in one slice: some milliseconds of work.
+const SLICE_SERIES: usize = 128;
+
+/// Rows that are not packed yet, for writing and reading.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSteps {
+    rows: Mutex<OpenRows>,
+    /// Blocks that could not be read because they are damaged.
+    pub damaged_blocks: AtomicU64,
+    /// Times that a series was read without the index.
+    pub without_index: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct OpenRows {
+    new: Rows,
+    /// Being packed: they stay until their blocks are durable.
+    frozen: Rows,
+    count: usize,
+}
+
+/// What is found of a series while it is read.
+#[derive(Debug)]
+pub enum Found {
+    /// Records.
+    Rows(Vec<StepRecord>),
+    /// All records that were found before are of an attempt that was forgotten.
+    Forgotten,
+}
+
+/// The steps, as the writer has them.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    log: RowLog,
+    files: Segments,
+    inventory: Inventory,
+    /// A packing under way.
+    packing: Option<Packing>,
+    /// The first log file without rows that are frozen, while there are any.
+    frozen_before: Option<u64>,
+    /// Attempts that are to be forgotten when nothing is being packed.
+    forgotten: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Packing {
+    stretch: u32,
+    /// The last series of the slices before.
+    last: Option<SeriesKey>,
+    locations: Vec<Location>,
+    /// Steps in them.
+    rows: u64,
+}
+
+/// What was deleted, and why.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Expired {
+    pub by_age: u64,
+    pub by_bytes: u64,
+    pub bytes: u64,
+}
+
+impl OpenSteps {
+    pub(crate) fn new(rows: Rows) -> Self {
+        let count = rows.values().map(Vec::len).sum();
+        let rows = OpenRows { new: rows, frozen: Rows::new(), count };
+        Self { rows: Mutex::new(rows), ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenRows> {
+        // A panic while it was held leaves whole rows.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>) {
+        let mut rows = self.lock();
+        for (key, more) in batch {
+            rows.count += more.len();
+            rows.new.entry(key).or_default().extend(more);
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().count >= STEPS_WAITING_MAX
+    }
+
+    /// Makes what is new what is being packed.
+    fn freeze(&self) {
+        let mut rows = self.lock();
+        rows.frozen = std::mem::take(&mut rows.new);
+    }
+
+    fn is_frozen(&self) -> bool {
+        !self.lock().frozen.is_empty()
+    }
+
+    fn slice(&self, after: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRecord>)> {
+        let rows = self.lock();
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let series = rows.frozen.range((begin, Bound::Unbounded)).take(SLICE_SERIES);
+        series.map(|(key, rows)| (*key, rows.clone())).collect()
+    }
+
+    /// What was being packed is packed.
+    fn thaw(&self) {
+        let mut rows = self.lock();
+        let packed = std::mem::take(&mut rows.frozen);
+        rows.count -= packed.values().map(Vec::len).sum::<usize>().min(rows.count);
+    }
+
+    fn forget(&self, serial: u32) {
+        let mut rows = self.lock();
+        let rows = &mut *rows;
+        for part in [&mut rows.new, &mut rows.frozen] {
+            part.retain(|key, gone| {
+                let is_gone = key.serial == serial;
+                rows.count -= if is_gone { gone.len().min(rows.count) } else { 0 };
+                !is_gone
+            });
+        }
+    }
+
+    fn of(&self, key: SeriesKey) -> Vec<StepRecord> {
+        let rows = self.lock();
+        [&rows.frozen, &rows.new]
+            .iter()
+            .filter_map(|part| part.get(&key))
+            .flatten()
+            .copied()
+            .collect()
+    }
+}
+
+impl Steps {
+    pub(crate) fn new(log: RowLog, files: Segments, inventory: Inventory) -> Self {
+        let (packing, frozen_before, forgotten) = (None, None, BTreeSet::new());
+        Self { log, files, inventory, packing, frozen_before, forgotten }
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        self.files.table()
+    }
+
+    /// Takes new rows. They are open, and readable, even when they could not be logged.
+    pub(crate) fn append(
+        &mut self,
+        open: &OpenSteps,
+        batch: Vec<(SeriesKey, Vec<StepRecord>)>,
+    ) -> Result<()> {
+        if open.is_full() {
+            return Err(Error::StepsWaiting);
+        }
+        let logged = self.log.append(&batch);
+        open.take(batch);
+        Ok(logged?)
+    }
+
+    /// Makes the log durable.
+    pub(crate) fn sync_log(&self) -> io::Result<()> {
+        self.log.sync()?;
+        let (number, extent) = self.log.newest();
+        self.inventory.log(number, extent);
+        Ok(())
+    }
+
+    /// The newest log, and how long it is.
+    pub(crate) fn newest_log(&self) -> (u64, u64) {
+        let (number, extent) = self.log.newest();
+        (number, extent.bytes)
+    }
+
+    /// True when it should be packed before its time.
+    pub(crate) fn is_long(&self) -> bool {
+        self.log.len_bytes() > LOG_BYTES_MAX
+    }
+
+    /// True in the middle of a packing.
+    pub(crate) fn is_packing(&self) -> bool {
+        self.packing.is_some()
+    }
+
+    /// Begins to pack what is open, unless that is under way.
+    pub(crate) fn begin_packing(
+        &mut self,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+        store_ns: i64,
+    ) -> Result<()> {
+        if self.packing.is_some() {
+            return Ok(());
+        }
+        // What came after an attempt was forgotten must lie behind the record that says so.
+        self.forget_packed(catalogue, store_ns)?;
+        if self.frozen_before.is_none() {
+            self.frozen_before = Some(self.log.begin_next()?);
+            open.freeze();
+        }
+        // Otherwise a packing failed, and what is new since then waits for the next one.
+        if !open.is_frozen() {
+            return Ok(self.forget_log()?);
+        }
+        let stretch = stretch(store_ns);
+        self.files.roll(stretch)?;
+        self.packing = Some(Packing { stretch, last: None, locations: Vec::new(), rows: 0 });
+        Ok(())
+    }
+
+    /// Something is frozen, and not packed yet.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen_before.is_some()
+    }
+
+    /// Removes the log of what was frozen.
+    fn forget_log(&mut self) -> io::Result<()> {
+        let Some(number) = self.frozen_before.take() else { return Ok(()) };
+        self.inventory.forget_logs(number)?;
+        self.log.remove_before(number)
+    }
+
+    /// Packs one slice more; after the last one makes everything durable.
+    pub(crate) fn pack_slice(&mut self, open: &OpenSteps, catalogue: &Catalogue) -> Result<()> {
+        let Some(mut packing) = self.packing.take() else { return Ok(()) };
+        let slice = open.slice(packing.last);
+        let blocks: Vec<(SeriesKey, Vec<u8>)> = slice
+            .iter()
+            .flat_map(|(series, rows)| rows.chunks(ROWS_MAX).map(|rows| (*series, pack(rows))))
+            .collect();
+        let stretch = packing.stretch;
+        let entries: Vec<Entry<'_>> = blocks
+            .iter()
+            .map(|(series, block)| Entry::Block { stretch, series: *series, block })
+            .collect();
+        match self.files.append(&entries) {
+            Ok(locations) => {
+                packing.locations.extend(locations);
+                packing.rows += slice.iter().map(|(_, rows)| rows.len() as u64).sum::<u64>();
+            }
+            Err(error) => {
+                self.files.take_back();
+                return Err(error.into());
+            }
+        }
+        if slice.len() == SLICE_SERIES {
+            packing.last = slice.last().map(|(series, _)| *series);
+            self.packing = Some(packing);
+            return Ok(());
+        }
+        self.finish_packing(packing, open, catalogue)
+    }
+
+    fn finish_packing(
+        &mut self,
+        packing: Packing,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+    ) -> Result<()> {
+        if let Err(error) = self.files.sync() {
+            self.files.take_back();
+            return Err(error.into());
+        }
+        self.note_files(packing.rows);
+        let indexed = self.index(&packing.locations, catalogue);
+        // Readers that look at both find the same rows twice, which they allow for.
+        open.thaw();
+        let removed = self.forget_log();
+        if let Err(why) = indexed {
+            tracing::error!("the index cannot be written, a restart mends it: {why}");
+        }
+        Ok(removed?)
+    }
+
+    /// The file of steps is durable, with this number of steps more.
+    fn note_files(&self, more_rows: u64) {
+        if let Some((number, bytes)) = self.files.current() {
+            self.inventory.steps(number, bytes, more_rows);
+        }
+    }
+
+    /// These files are gone, or cut. Answers true when all steps of a lost log are in memory still,
+    /// and are packed from there; a file of steps that was appended to is appended to no more.
+    pub(crate) fn go_on_without(&mut self, losses: &[Loss]) -> io::Result<bool> {
+        let mut is_log = false;
+        for Loss { part, .. } in losses {
+            match part {
+                Part::Log(_) => is_log = true,
+                Part::Steps(number)
+                    if self.files.current().is_some_and(|(current, _)| current == *number) =>
+                {
+                    // What was packed into it and is not synced is packed again.
+                    self.packing = None;
+                    self.files.give_up_current()?;
+                }
+                _ => {}
+            }
+        }
+        if is_log {
+            self.log.begin_again()?;
+        }
+        Ok(is_log)
+    }
+
+    /// Puts durable blocks into the index. What fails is caught up with at the next start.
+    fn index(&self, locations: &[Location], catalogue: &Catalogue) -> Result<()> {
+        let mut changes: Vec<Change> = index::entries(locations).collect();
+        let mut table = self.files.table().lock();
+        if let Some((number, known)) = table.iter_mut().next_back() {
+            locations.iter().for_each(|location| known.cover(location.stretch));
+            known.blocks += locations.len() as u64;
+            changes.push(index::state(*number, Some(known)));
+        }
+        drop(table);
+        catalogue.write(changes.iter())
+    }
+
+    /// Deletes the steps of an attempt: those in memory at once, the others when
+    /// [`Self::forget_packed`] is called.
+    pub(crate) fn forget(&mut self, open: &OpenSteps, serial: u32) {
+        open.forget(serial);
+        // If this fails they come back after a crash, and are too old some day.
+        let _ = self.log.forget(serial);
+        self.forgotten.insert(serial);
+    }
+
+    /// Deletes the packed steps of attempts that are to be forgotten. Their blocks lie where they
+    /// are until their files go.
+    pub(crate) fn forget_packed(&mut self, catalogue: &Catalogue, store_ns: i64) -> Result<()> {
+        if self.packing.is_some() || self.forgotten.is_empty() {
+            return Ok(());
+        }
+        self.files.roll(stretch(store_ns))?;
+        let entries: Vec<Entry<'_>> =
+            self.forgotten.iter().map(|&serial| Entry::Forgotten { serial }).collect();
+        let said = self.files.append(&entries).and_then(|_| self.files.sync());
+        if let Err(error) = said {
+            self.files.take_back();
+            return Err(error.into());
+        }
+        self.note_files(0);
+        // Said once: said again, it would be about what came later, too. An index that fails here
+        // is behind until the next start.
+        index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
+        self.index(&[], catalogue)
+    }
+
+    /// Deletes the oldest files while they are older than `age_ns_max`, or too much, all together.
+    pub(crate) fn expire(
+        &mut self,
+        catalogue: &Catalogue,
+        store_ns: i64,
+        age_ns_max: i64,
+        bytes_max: u64,
+    ) -> Result<Expired> {
+        let mut expired = Expired::default();
+        let age_max = age_ns_max / segments::STRETCH_NS;
+        while let Some((number, known, is_current)) = self.files.oldest() {
+            let is_old = segments::age(&self.files.table().lock(), stretch(store_ns)) > age_max;
+            let is_too_much = self.files.table().bytes() > bytes_max && !is_current;
+            let is_in_use = is_current && (self.is_packing() || known.bytes == 0);
+            if is_in_use || !(is_old || is_too_much) {
+                break;
+            }
+            index::delete_segment(catalogue, number, &known)?;
+            self.inventory.forget_steps(number)?;
+            self.files.remove(number)?;
+            expired.by_age += u64::from(is_old);
+            expired.by_bytes += u64::from(!is_old);
+            expired.bytes += known.bytes;
+        }
+        Ok(expired)
+    }
+}
+
+/// What a reader needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    pub disk: Arc<dyn Disk>,
+    pub catalogue: Catalogue,
+    pub table: Table,
+}
+
+/// The rows of a series in order of steps, none twice: all, or those that are packed in these
+/// stretches of time or not packed yet.
+pub(crate) fn read(
+    reader: &Reader,
+    open: &OpenSteps,
+    key: SeriesKey,
+    stretches: Option<&[u32]>,
+) -> Result<Vec<StepRecord>> {
+    let mut rows = Vec::new();
+    read_each(reader, open, key, stretches, &mut |part| match part {
+        Found::Rows(more) => rows.extend(more),
+        Found::Forgotten => rows.clear(),
+    })?;
+    rows.sort_by_key(|row| (row.last_step, row.first_step));
+    rows.dedup_by_key(|row| row.last_step);
+    Ok(rows)
+}
+
+/// Hands over the records of a series, a block at a time: in no order, and some of them twice. No
+/// more than one block is in memory, and what was not packed yet. Blocks.
+///
+/// # Errors
+/// The disk could not be read.
+pub(crate) fn read_each(
+    reader: &Reader,
+    open: &OpenSteps,
+    key: SeriesKey,
+    stretches: Option<&[u32]>,
+    take: &mut dyn FnMut(Found),
+) -> Result<()> {
+    // In this order: rows that are packed away in between are found in either location.
+    let newest = open.of(key);
+    match index::locations(&reader.catalogue, key, stretches) {
+        Ok(locations) => read_blocks(reader, open, &locations, take)?,
+        Err(why) => {
+            if open.without_index.fetch_add(1, Relaxed) == 0 {
+                tracing::warn!("steps are read without their index until the next start: {why}");
+            }
+            read_files(reader, key, stretches, take)?;
+        }
+    }
+    take(Found::Rows(newest));
+    Ok(())
+}
+
+fn read_blocks(
+    reader: &Reader,
+    open: &OpenSteps,
+    locations: &[Location],
+    take: &mut dyn FnMut(Found),
+) -> Result<()> {
+    let mut file = None;
+    for location in locations {
+        if file.as_ref().is_none_or(|(number, _)| *number != location.segment) {
+            match reader.disk.open(&segments::name(location.segment)) {
+                Ok(opened) => file = Some((location.segment, opened)),
+                // It has just been deleted because it is too old.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some((_, file)) = &file else { continue };
+        let payload = frames::read_at(&**file, location.offset, location.length as usize);
+        let payload = payload?;
+        let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
+            Entry::Block { block, .. } => unpack(block),
+            Entry::Forgotten { .. } => None,
+        });
+        match block {
+            Some(block) => take(Found::Rows(block)),
+            None => {
+                open.damaged_blocks.fetch_add(1, Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_files(
+    reader: &Reader,
+    key: SeriesKey,
+    stretches: Option<&[u32]>,
+    take: &mut dyn FnMut(Found),
+) -> Result<()> {
+    let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
+    for number in numbers {
+        let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
+            Some(Entry::Block { stretch, series, block })
+                if series == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
+            {
+                take(Found::Rows(unpack(block).unwrap_or_default()));
+            }
+            Some(Entry::Forgotten { serial }) if serial == key.serial => take(Found::Forgotten),
+            _ => {}
+        });
+        match scanned {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}

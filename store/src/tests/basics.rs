@@ -1,0 +1,222 @@
+//! The store as a whole: what was written is there after any end and any damage.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{TryRecvError, channel};
+use std::time::Duration;
+
+use memtape_core::limits::CHANGES_QUEUED_MAX;
+
+use crate::encoding::Changes;
+use crate::error::Error;
+use crate::handle::{Store, Unready};
+use crate::records::PartRecord;
+use crate::recovery::opening::Recovery;
+use crate::tests::fixtures::{
+    SERIES, answer, change, close, copy, error_line, flush, incident, read_steps, recover, reopen,
+    row, steps, write,
+};
+
+/// Fills a store, copies its folder while it is open (as a SIGKILL leaves it),
+/// damages the copy, opens it, and tells what is there.
+fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _, _) = Store::open(&dir.path().join("live")).unwrap();
+    for number in 0..50 {
+        write(&store, |changes| changes.put(&incident(&format!("inc-{number}"), "first")));
+    }
+    write(&store, |changes| {
+        changes.put(&incident("inc-7", "second"));
+        changes.delete(&incident("inc-8", ""));
+        changes.put(&PartRecord { capture: "cap-1".into(), rank: 2, ..Default::default() });
+    });
+    steps(&store, 0..1000);
+    flush(&store);
+    steps(&store, 1000..1500);
+    let copied = dir.path().join("copied");
+    copy(&dir.path().join("live"), &copied);
+    damage(&copied);
+    for _ in 0..2 {
+        let (store, loaded) = reopen(&copied);
+        assert_eq!((loaded.incidents.len(), loaded.parts.len(), loaded.unreadable), (49, 1, 0));
+        let seventh = loaded.incidents.iter().find(|incident| incident.id == "inc-7").unwrap();
+        assert_eq!(seventh.job, "second");
+        assert_eq!(read_steps(&store), expected_steps.clone().collect::<Vec<_>>());
+        // It can be written, too.
+        write(&store, |changes| changes.put(&incident("inc-7", "second")));
+    }
+    copy(&dir.path().join("live"), &dir.path().join("again"));
+    damage(&dir.path().join("again"));
+    recover(&dir.path().join("again")).2
+}
+
+#[test]
+fn a_killed_store_has_everything() {
+    let recovery = check(|_| {}, 0..1500);
+    assert_eq!(recovery, Recovery { restored: recovery.restored, ..Recovery::default() });
+}
+
+#[test]
+fn a_torn_journal_is_cut_and_the_rest_stays() {
+    let torn = |folder: &Path| change(&folder.join("journal"), |bytes| bytes.extend(b"MTJ1\x09"));
+    assert_eq!(check(torn, 0..1500).journal_cut_bytes, 5);
+}
+
+#[test]
+fn a_damaged_journal_is_mended_from_the_catalogue() {
+    // The record is not the last of its kind, so that the catalogue has it if sled has.
+    let flipped = |folder: &Path| change(&folder.join("journal"), |bytes| bytes[40] ^= 0x10);
+    let recovery = check(flipped, 0..1500);
+    assert_eq!((recovery.journal_gaps, recovery.taken_back), (1, 1));
+}
+
+#[test]
+fn a_removed_journal_comes_back_from_the_catalogue() {
+    let removed = |folder: &Path| std::fs::remove_file(folder.join("journal")).unwrap();
+    assert_eq!(check(removed, 0..1500).taken_back, 50);
+}
+
+#[test]
+fn a_removed_catalogue_comes_back_from_the_journal() {
+    let removed = |folder: &Path| std::fs::remove_dir_all(folder.join("catalogue")).unwrap();
+    assert_eq!(check(removed, 0..1500).restored, 50);
+}
+
+#[test]
+fn a_truncated_catalogue_comes_back_from_the_journal() {
+    let truncated = |folder: &Path| {
+        change(&folder.join("catalogue/db"), |bytes| bytes.truncate(bytes.len() / 64));
+    };
+    let recovery = check(truncated, 0..1500);
+    assert!(recovery.restored > 0 || recovery.rebuilt.is_some(), "{recovery:?}");
+}
+
+#[test]
+fn a_catalogue_of_garbage_is_put_aside() {
+    let garbage = |folder: &Path| {
+        change(&folder.join("catalogue/db"), |bytes| bytes.fill(0xa5));
+        change(&folder.join("catalogue/conf"), |bytes| bytes.fill(0xa5));
+    };
+    let recovery = check(garbage, 0..1500);
+    assert!(recovery.rebuilt.is_some() && recovery.restored == 50, "{recovery:?}");
+}
+
+#[test]
+fn flipped_bytes_anywhere_in_the_catalogue_lose_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let live = dir.path().join("live");
+    let (store, _, _) = Store::open(&live).unwrap();
+    for number in 0..20 {
+        write(&store, |changes| changes.put(&incident(&format!("inc-{number}"), "kept")));
+    }
+    flush(&store);
+    let length = std::fs::metadata(live.join("catalogue/db")).unwrap().len();
+    for (number, at) in (0..length).step_by((length / 16).max(1) as usize).enumerate() {
+        let copied = dir.path().join(number.to_string());
+        copy(&live, &copied);
+        change(&copied.join("catalogue/db"), |bytes| {
+            let end = bytes.len().min(at as usize + 64);
+            bytes[at as usize..end].iter_mut().for_each(|byte| *byte ^= 0xff);
+        });
+        let (store, loaded) = reopen(&copied);
+        assert_eq!(loaded.incidents.len(), 20, "flipped at {at} of {length}");
+        close(store);
+        std::fs::remove_dir_all(&copied).unwrap();
+    }
+}
+
+#[test]
+fn steps_are_forgotten_and_expire() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    steps(&store, 0..1200);
+    flush(&store);
+    steps(&store, 1200..1300);
+    assert_eq!(read_steps(&store).len(), 1300);
+    store.forget_steps(SERIES.serial + 1);
+    flush(&store);
+    assert_eq!(read_steps(&store).len(), 1300);
+    store.forget_steps(SERIES.serial);
+    flush(&store);
+    assert_eq!(read_steps(&store), Vec::<u64>::new());
+    steps(&store, 0..10);
+    flush(&store);
+    store.expire_steps(3_600_000_000_000);
+    flush(&store);
+    assert_eq!(read_steps(&store).len(), 10);
+    // Whatever is not from the future.
+    store.expire_steps(-3_600_000_000_000);
+    flush(&store);
+    assert_eq!(read_steps(&store), Vec::<u64>::new());
+}
+
+/// `/dev/full` takes no byte, like a disk without room.
+#[test]
+fn a_full_disk_is_said_and_what_must_not_be_lost_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("journal")).unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let (sender, receiver) = channel();
+    let mut changes = Changes::default();
+    changes.put(&incident("inc-1", "kept"));
+    let kept = sender.clone();
+    store.write(changes, Box::new(move |result| kept.send(("kept", result)).unwrap()));
+    for _ in 0..3 {
+        let mut changes = Changes::default();
+        changes.put(&incident("inc-2", "awaited"));
+        let awaited = sender.clone();
+        store
+            .try_write(changes, Box::new(move |result| awaited.send(("awaited", result)).unwrap()));
+        let (who, result) = answer(&receiver);
+        assert_eq!(who, "awaited");
+        assert!(matches!(result.unwrap_err(), Error::Full(_)));
+    }
+    assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
+    assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
+    assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
+    // Steps go on without the journal; their acknowledgement waits for the record before them.
+    let (sender, receiver) = channel();
+    let batch = vec![(SERIES, (0..10).map(row).collect())];
+    store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
+    flush(&store);
+    assert_eq!(read_steps(&store).len(), 10);
+    assert!(matches!(receiver.try_recv(), Err(TryRecvError::Empty)));
+}
+
+#[test]
+fn a_store_belongs_to_one_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_store, _, _) = Store::open(dir.path()).unwrap();
+    let line = error_line(Store::open(dir.path()));
+    assert!(line.contains("in use by another coordinator") && !line.contains('\n'), "{line}");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let line = error_line(Store::open(&file));
+    assert!(line.contains("is a file: name a folder") && !line.contains('\n'), "{line}");
+}
+
+/// A disk that does not keep up: what comes after the changes that wait says so, and is ready again
+/// when they are written.
+#[test]
+fn a_store_with_too_many_changes_queued_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let (begun, writer) = channel();
+    let (resume, resumed) = channel::<()>();
+    let done = Box::new(move |_| {
+        begun.send(()).unwrap();
+        let _ = resumed.recv_timeout(Duration::from_secs(60));
+    });
+    store.write(Changes::of(&incident("inc-0", "train")), done);
+    answer(&writer);
+    assert_eq!(store.unready(), None);
+    for number in 0..=CHANGES_QUEUED_MAX {
+        store.write(Changes::of(&incident(&format!("inc-{number}"), "train")), Box::new(|_| {}));
+    }
+    assert!(
+        matches!(store.unready(), Some(Unready::Behind(queued)) if queued > CHANGES_QUEUED_MAX)
+    );
+    resume.send(()).unwrap();
+    flush(&store);
+    assert_eq!(store.unready(), None);
+}

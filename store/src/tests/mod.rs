@@ -1,0 +1,13 @@
+//! Tests of the store as a whole: crashes, damage, a full disk, files that vanish.
+
+mod backup;
+mod basics;
+mod clock_jumps;
+mod crash;
+mod damage;
+mod fixtures;
+mod full_disk;
+mod journal_damage;
+mod kill;
+mod remote;
+mod vanished;

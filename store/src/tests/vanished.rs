@@ -1,0 +1,256 @@
+//! Files that vanish, or lose their end: the check, the next start and a running store say which,
+//! and what is lost; what can be written again is.
+
+use std::fs::{OpenOptions, remove_dir_all, remove_file};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::encoding::{Changes, Loaded};
+use crate::error::Error;
+use crate::handle::{Store, Unready};
+use crate::recovery::check::{Finding, check};
+use crate::recovery::opening::Recovery;
+use crate::recovery::rebuild::rebuild;
+use crate::tests::fixtures::{SERIES, copy, error_line, incident, read_steps, row};
+use memtape_disk::clock::{self, Now};
+use memtape_disk::{files::Disk, real::RealDisk};
+
+const INCIDENTS: usize = 20;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn later(seconds: u64) {
+    let now = clock::now();
+    let mono_ns = now.mono_ns + seconds * SECOND_NS;
+    clock::set(Now { mono_ns, wall_ns: now.wall_ns + (seconds * SECOND_NS) as i64 });
+}
+
+fn open(folder: &Path) -> crate::error::Result<(Store, Loaded, Recovery)> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+    Store::open_in_turns(&disk)
+}
+
+fn write(store: &Store, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let mut changes = Changes::default();
+        changes.put(&incident(&format!("inc-{number}"), "kept"));
+        store.write(changes, Box::new(|result| result.unwrap()));
+    }
+    store.turn();
+}
+
+fn steps(store: &Store, steps: std::ops::Range<u64>) {
+    store.steps(vec![(SERIES, steps.map(row).collect())], Box::new(|result| result.unwrap()));
+    store.turn();
+}
+
+/// Steps 0 to 99 are packed, 100 to 149 in the log, as after a kill.
+fn make(folder: &Path) {
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
+    let (store, _, _) = open(folder).unwrap();
+    write(&store, 0..INCIDENTS / 2);
+    steps(&store, 0..100);
+    store.flush(Box::new(|result| result.unwrap()));
+    store.turn();
+    write(&store, INCIDENTS / 2..INCIDENTS);
+    steps(&store, 100..125);
+    later(1);
+    steps(&store, 125..150);
+}
+
+fn findings(folder: &Path) -> Vec<Finding> {
+    check(folder).unwrap().findings
+}
+
+/// The only file of a folder that has anything in it.
+fn only(folder: &Path) -> std::path::PathBuf {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = files.filter(|path| std::fs::metadata(path).unwrap().len() > 0);
+    let only = files.next().unwrap();
+    assert_eq!(files.next(), None);
+    only
+}
+
+fn cut(path: &Path, bytes: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+fn half(path: &Path) {
+    cut(path, std::fs::metadata(path).unwrap().len() / 2);
+}
+
+type Vanish = fn(&Path);
+
+/// What vanishes, what the check says first, and which steps are there after the next start.
+const VANISHED: [(&str, Vanish, &str, std::ops::Range<u64>); 6] = [
+    (
+        "rows gone",
+        |at| remove_dir_all(at.join("rows")).unwrap(),
+        "rows/000000000001.log is gone: 50 steps are lost",
+        0..100,
+    ),
+    (
+        "log cut",
+        |at| {
+            let log = only(&at.join("rows"));
+            cut(&log, std::fs::metadata(&log).unwrap().len() - 1);
+        },
+        "rows/000000000001.log was cut from",
+        0..125,
+    ),
+    (
+        "steps gone",
+        |at| remove_file(only(&at.join("steps"))).unwrap(),
+        "steps/00000000.seg is gone: 100 steps are lost",
+        100..150,
+    ),
+    ("steps cut", |at| half(&only(&at.join("steps"))), "steps/00000000.seg was cut from", 100..150),
+    (
+        "inventory gone",
+        |at| remove_file(at.join("inventory")).unwrap(),
+        "inventory is gone",
+        0..150,
+    ),
+    ("journal gone", |at| remove_file(at.join("journal")).unwrap(), "journal is missing", 0..150),
+];
+
+fn line(Finding { part, what, remedy }: &Finding) -> String {
+    format!("{part} {what}: {remedy}")
+}
+
+#[test]
+fn every_file_that_vanished_is_named_and_what_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    make(&whole);
+    assert_eq!(findings(&whole), []);
+    for (name, vanish, said, left) in VANISHED {
+        let folder = dir.path().join(name);
+        copy(&whole, &folder);
+        vanish(&folder);
+        let found = findings(&folder);
+        let lines: Vec<String> = found.iter().map(line).collect();
+        println!("{name}: {lines:#?}");
+        assert!(lines[0].starts_with(said), "{name}: {lines:?}");
+        let (store, loaded, recovery) = open(&folder).unwrap();
+        assert_eq!(loaded.incidents.len(), INCIDENTS, "{name}");
+        assert_eq!(read_steps(&store), left.collect::<Vec<_>>(), "{name}");
+        let is_lost = name != "journal gone";
+        let lost = usize::from(is_lost);
+        assert_eq!((recovery.losses.len(), store.losses().len()), (lost, lost), "{name}");
+        store.flush(Box::new(|result| result.unwrap()));
+        store.turn();
+        drop(store);
+        // It is known until a person has read it.
+        let found = findings(&folder);
+        assert_eq!(found.len(), usize::from(is_lost), "{name}: {found:?}");
+        assert_eq!(rebuild(&folder).unwrap().lost.len(), usize::from(is_lost));
+        assert_eq!(findings(&folder), [], "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_is_put_back_is_no_loss_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, folder) = (dir.path().join("whole"), dir.path().join("store"));
+    make(&whole);
+    copy(&whole, &folder);
+    remove_dir_all(folder.join("rows")).unwrap();
+    let (store, _, _) = open(&folder).unwrap();
+    assert_eq!(store.losses().len(), 1);
+    drop(store);
+    copy(&whole.join("rows"), &folder.join("rows"));
+    let (store, _, _) = open(&folder).unwrap();
+    assert_eq!((read_steps(&store), store.losses().len()), ((0..150).collect(), 0));
+}
+
+#[test]
+fn a_journal_that_is_gone_for_good_is_a_persons_decision() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    remove_file(dir.path().join("journal")).unwrap();
+    remove_dir_all(dir.path().join("catalogue")).unwrap();
+    let found = findings(dir.path());
+    println!("{:#?}", found.iter().map(line).collect::<Vec<_>>());
+    assert_eq!(found[0].what, "ends at change 0 of 20: 20 changes of records are lost");
+    for _ in 0..2 {
+        let failed = open(dir.path());
+        assert!(matches!(&failed, Err(Error::JournalLost { changes: 20, .. })));
+        let line = error_line(failed);
+        assert!(line.contains("memtape store rebuild") && !line.contains('\n'), "{line}");
+    }
+    let rebuilt = rebuild(dir.path()).unwrap();
+    assert_eq!((rebuilt.records, rebuilt.lost.len()), (0, 1));
+    assert_eq!(findings(dir.path()), []);
+    let (store, loaded, _) = open(dir.path()).unwrap();
+    // The numbers of attempts that were lost are not given again: their steps are there.
+    assert_eq!((loaded.incidents.len(), loaded.changes_lost), (0, 20));
+    assert_eq!(read_steps(&store), (0..150).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_journal_that_lost_its_end_says_how_many_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, folder) = (dir.path().join("whole"), dir.path().join("with catalogue"));
+    make(&whole);
+    copy(&whole, &folder);
+    half(&folder.join("journal"));
+    let found = findings(&folder);
+    println!("{}", line(&found[0]));
+    assert!(found[0].what.ends_with("of 20; the catalogue has the others"), "{found:?}");
+    let (_, loaded, recovery) = open(&folder).unwrap();
+    assert_eq!((loaded.incidents.len(), recovery.losses), (INCIDENTS, Vec::new()));
+    half(&whole.join("journal"));
+    remove_dir_all(whole.join("catalogue")).unwrap();
+    let found = findings(&whole);
+    println!("{}", line(&found[0]));
+    assert!(found[0].what.ends_with("changes of records are lost"), "{found:?}");
+    let (_, loaded, recovery) = open(&whole).unwrap();
+    let lost = INCIDENTS - loaded.incidents.len();
+    assert!(lost > 0 && recovery.losses[0].changes() == lost as u64);
+    assert_eq!(loaded.changes_lost, lost as u64);
+}
+
+/// What is in memory is written again; what is not is lost, and said.
+#[test]
+fn a_running_store_notices() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let (store, _, _) = open(dir.path()).unwrap();
+    steps(&store, 150..160);
+    let look = || {
+        later(11);
+        while store.turn() {}
+    };
+    remove_dir_all(dir.path().join("rows")).unwrap();
+    remove_file(dir.path().join("journal")).unwrap();
+    write(&store, INCIDENTS..INCIDENTS + 1);
+    look();
+    let put_back = || store.health().put_back.load(Relaxed);
+    assert!(put_back() >= 2 && store.losses().is_empty(), "{}", put_back());
+    assert_eq!(store.unready(), None);
+    // Cut in place: the catalogue has it all.
+    cut(&dir.path().join("journal"), 10);
+    look();
+    remove_file(only(&dir.path().join("steps"))).unwrap();
+    let before = put_back();
+    look();
+    let losses = store.losses();
+    println!("{} {}", losses[0].part, losses[0].what());
+    assert!(losses.len() == 1 && losses[0].what().starts_with("is gone"), "{losses:?}");
+    look();
+    assert_eq!((put_back(), store.losses().len()), (before, 1));
+    // New steps go into a file that is there.
+    steps(&store, 160..170);
+    store.flush(Box::new(|result| result.unwrap()));
+    store.turn();
+    drop(store);
+    let (store, loaded, _) = open(dir.path()).unwrap();
+    assert_eq!(loaded.incidents.len(), INCIDENTS + 1);
+    assert_eq!(read_steps(&store), (160..170).collect::<Vec<_>>());
+    Store::expect(dir.path()).unwrap();
+    remove_dir_all(dir.path()).unwrap();
+    assert_eq!(store.unready(), Some(Unready::FolderGone));
+    let line = error_line(Store::expect(dir.path()));
+    assert!(line.contains("restore a backup") && !line.contains('\n'), "{line}");
+}

@@ -1,0 +1,81 @@
+//! What the writer shares with the handles of the store: index, readers, counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::blobs::local::Blobs;
+use crate::catalogue::Catalogue;
+use crate::clock::StoreClock;
+use crate::error::Result;
+use crate::inventory::Inventory;
+use crate::steps::packer::{OpenSteps, Reader};
+use memtape_disk::files::Held;
+
+/// What to do when a write is over.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub catalogue: Catalogue,
+    pub reader: Reader,
+    pub open: OpenSteps,
+    pub steps_bytes_max: AtomicU64,
+    pub blobs: Blobs,
+    pub clock: StoreClock,
+    pub health: Health,
+    pub inventory: Inventory,
+    /// Tells this store from others; empty when it cannot be read.
+    pub id: String,
+    /// Backups that are being made: no file of steps and no snapshot goes meanwhile.
+    pub backups: AtomicU64,
+    /// Behind the catalogue, so that it is given back last.
+    pub lock: Box<dyn Held>,
+    pub closed: Closed,
+}
+
+/// Says that everything before it in [`Shared`] has been dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Closed(pub Arc<AtomicBool>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// How the store is doing.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Groups of writes that were made durable.
+    pub commits: AtomicU64,
+    /// Writes that failed.
+    pub failures: AtomicU64,
+    /// Writes of step records that failed at first.
+    pub step_failures: AtomicU64,
+    /// Step records given up because too many waited in memory.
+    pub steps_given_up: AtomicU64,
+    /// Files of steps deleted because they were too old, or too much.
+    pub steps_expired_by_age: AtomicU64,
+    /// Files of steps deleted because they were too much.
+    pub steps_expired_by_bytes: AtomicU64,
+    /// Bytes of those.
+    pub steps_expired_bytes: AtomicU64,
+    /// Changes that wait for a journal that can be written again.
+    pub waiting: AtomicU64,
+    /// Changes that the thread of the store has not begun to write.
+    pub queued: AtomicU64,
+    /// Changes given up because more waited than can be kept.
+    pub given_up: AtomicU64,
+    /// Length of the journal.
+    pub journal_bytes: AtomicU64,
+    /// Files that vanished while they were in use, and were written again from memory.
+    pub put_back: AtomicU64,
+    /// 1 while the journal is gone, or cut, and could not be written again.
+    pub journal_gone: AtomicU64,
+    /// Snapshots that captures refer to, and that were gone at the start.
+    pub snapshots_lost: AtomicU64,
+    /// Jumps of the machine's wall clock.
+    pub clock_jumps: AtomicU64,
+    /// Time that all commits took, in nanoseconds.
+    pub commit_ns: AtomicU64,
+}

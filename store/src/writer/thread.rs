@@ -1,0 +1,575 @@
+//! The store's one writing thread.
+//!
+//! It takes all jobs that wait, writes their changes to the journal with one sync, then to the
+//! catalogue, then tells those who wait. In a simulation there is no thread, and the same is done
+//! when it is called for. When the journal cannot be written (a full disk), changes
+//! that must not be lost are kept, up to a bound, and tried again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use memtape_core::limits::CHANGES_WAITING_MAX;
+
+use crate::clock::{ClockWatch, Jump};
+use crate::encoding::Changes;
+use crate::error::{Error, Result};
+use crate::inventory::Part;
+use crate::journal::file::Journal;
+use crate::records::{SeriesKey, StepRecord};
+use crate::recovery::losses;
+use crate::steps::packer::Steps;
+use crate::writer::point::{Pin, Point, Taken};
+use crate::writer::shared::{Done, Shared};
+use memtape_disk::clock::{self, Now};
+use memtape_disk::tree::Change;
+
+/// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
+/// memory for those that wait.
+const PACK_EVERY_NS: u64 = 60_000_000_000;
+
+/// Time until a packing that failed is tried again.
+const PACK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Least time between two syncs of the log of steps. Agents wait so much longer for their answer,
+/// and the disk is left in peace.
+const LOG_SYNC_EVERY_NS: u64 = 50_000_000;
+
+/// Time between two looks at whether the files are there.
+const FILES_LOOK_EVERY_NS: u64 = 10_000_000_000;
+
+/// How often the thread looks up without a job.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Changes in one group.
+const GROUP_MAX: usize = 4096;
+
+/// Something to do.
+pub(crate) enum Job {
+    /// Write records.
+    Write { changes: Vec<Change>, done: Done, is_kept: bool },
+    /// Take finished steps.
+    Steps { batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done },
+    /// Delete the steps of an attempt.
+    Forget { serial: u32 },
+    /// Delete steps that are older than this.
+    Expire { age_ns_max: i64 },
+    /// Pack and sync everything.
+    Flush { done: Done },
+    /// Tell which files there are, with what was acknowledged until now in them.
+    Point { pin: Pin, taken: Taken },
+}
+
+impl Job {
+    /// How many changes of records it brings.
+    pub(crate) fn changes(&self) -> u64 {
+        match self {
+            Self::Write { changes, .. } => changes.len() as u64,
+            Self::Steps { .. }
+            | Self::Forget { .. }
+            | Self::Expire { .. }
+            | Self::Flush { .. }
+            | Self::Point { .. } => 0,
+        }
+    }
+}
+
+/// Changes with those who wait for them.
+struct Group {
+    changes: Vec<Change>,
+    done: Done,
+    is_kept: bool,
+}
+
+pub(crate) struct Writer {
+    journal: Journal,
+    steps: Steps,
+    shared: Arc<Shared>,
+    kept: VecDeque<Group>,
+    /// Those who wait for their steps to be durable.
+    logged: Vec<Done>,
+    /// Those whose steps are not in the log, and those who came behind them: they wait until all
+    /// that is open now is packed. An acknowledgement speaks for all reports before it.
+    unlogged: Vec<Done>,
+    /// The same, for what is being packed.
+    frozen: Vec<Done>,
+    /// Those whose steps are durable; they wait for the records before them.
+    safe: Vec<Done>,
+    log_synced_ns: u64,
+    packed_ns: u64,
+    looked_ns: u64,
+    is_failing: bool,
+    clock: ClockWatch,
+}
+
+/// Starts the thread. It ends, with everything packed, when the last sender is gone.
+pub(crate) fn start(writer: Writer) -> io::Result<Sender<Job>> {
+    let (sender, jobs) = channel();
+    std::thread::Builder::new().name("store".to_string()).spawn(move || writer.run(&jobs))?;
+    Ok(sender)
+}
+
+impl Writer {
+    pub(crate) fn new(
+        journal: Journal,
+        steps: Steps,
+        shared: Arc<Shared>,
+        clock: ClockWatch,
+    ) -> Self {
+        Self {
+            journal,
+            steps,
+            shared,
+            kept: VecDeque::new(),
+            logged: Vec::new(),
+            unlogged: Vec::new(),
+            frozen: Vec::new(),
+            safe: Vec::new(),
+            log_synced_ns: 0,
+            packed_ns: clock::now().mono_ns,
+            looked_ns: clock::now().mono_ns,
+            is_failing: false,
+            clock,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let first = match jobs.recv_timeout(self.idle()) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            self.group(first, jobs);
+            self.look_after();
+        }
+        self.sync_log();
+        let packed = self.pack_all();
+        self.note(packed, "step records could not be packed");
+        if let Err(why) = self.shared.catalogue.flush() {
+            tracing::warn!("the catalogue could not be flushed: {why}");
+        }
+    }
+
+    /// How long there is nothing to do but jobs.
+    fn idle(&self) -> Duration {
+        if self.steps.is_packing() {
+            return Duration::ZERO;
+        }
+        if self.logged.is_empty() {
+            return IDLE;
+        }
+        let passed_ns = clock::now().mono_ns.saturating_sub(self.log_synced_ns);
+        Duration::from_nanos(LOG_SYNC_EVERY_NS.saturating_sub(passed_ns))
+    }
+
+    /// Does all that waits; says whether anything did.
+    pub(crate) fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
+        let mut any = false;
+        let mut next = jobs.try_recv().ok();
+        while next.is_some() || (!any && !self.kept.is_empty()) {
+            any = true;
+            self.group(next, jobs);
+            next = jobs.try_recv().ok();
+        }
+        self.sync_log();
+        any |= self.look_after();
+        while self.steps.is_packing() {
+            any = true;
+            self.pack_slice();
+        }
+        any
+    }
+
+    /// Does a job with those that wait behind it, as many as fit in a group.
+    fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
+        let mut groups = Vec::new();
+        let mut next = first;
+        while let Some(job) = next {
+            self.shared.health.queued.fetch_sub(job.changes(), Relaxed);
+            // Whatever is no record is done in its turn, after the records before it.
+            match job {
+                Job::Write { changes, done, is_kept } => {
+                    groups.push(Group { changes, done, is_kept });
+                }
+                other => {
+                    self.commit(std::mem::take(&mut groups));
+                    self.other(other);
+                }
+            }
+            let is_full = groups.iter().map(|group| group.changes.len()).sum::<usize>();
+            next = if is_full < GROUP_MAX { jobs.try_recv().ok() } else { None };
+        }
+        self.commit(groups);
+    }
+
+    fn other(&mut self, job: Job) {
+        let shared = self.shared.clone();
+        let Shared { open, health, .. } = &*shared;
+        match job {
+            Job::Write { .. } => {}
+            Job::Steps { batch, done } => {
+                let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
+                let is_full = open.is_full();
+                match self.steps.append(open, batch) {
+                    Ok(()) if self.is_all_logged() => self.logged.push(done),
+                    Ok(()) => self.unlogged.push(done),
+                    Err(error) => {
+                        health.step_failures.fetch_add(1, Relaxed);
+                        // What is open and not logged is safe when it is packed.
+                        self.pack_soon();
+                        if is_full {
+                            health.steps_given_up.fetch_add(rows, Relaxed);
+                            done(Err(error));
+                        } else {
+                            self.unlogged.push(done);
+                        }
+                    }
+                }
+                if self.steps.is_long() {
+                    self.begin_packing();
+                }
+            }
+            Job::Point { pin, taken } => taken(self.point(pin)),
+            Job::Forget { serial } => self.steps.forget(open, serial),
+            Job::Expire { age_ns_max } => self.expire(age_ns_max),
+            Job::Flush { done } => {
+                self.sync_log();
+                let packed = self.pack_all();
+                // What is not in the index then is caught up with at the next start.
+                let flushed = self.shared.catalogue.flush();
+                self.note(flushed, "the catalogue could not be flushed");
+                done(packed);
+            }
+        }
+    }
+
+    /// No steps wait for a packing: what is logged now may be acknowledged once it is synced.
+    fn is_all_logged(&self) -> bool {
+        self.unlogged.is_empty() && self.frozen.is_empty()
+    }
+
+    /// Makes the log of steps durable, and tells those who wait.
+    fn sync_log(&mut self) {
+        self.log_synced_ns = clock::now().mono_ns;
+        if self.logged.is_empty() {
+            return;
+        }
+        let synced = self.steps.sync_log();
+        let logged = std::mem::take(&mut self.logged);
+        if let Err(why) = synced {
+            self.shared.health.step_failures.fetch_add(1, Relaxed);
+            tracing::error!("the log of steps cannot be synced: {why}");
+            self.unlogged.splice(..0, logged);
+            self.pack_soon();
+        } else {
+            self.safe.extend(logged);
+            self.tell_safe();
+        }
+    }
+
+    /// Journal, catalogue, then those who wait.
+    fn commit(&mut self, new: Vec<Group>) {
+        // What could not be written before comes first, or it would undo what is newer.
+        let groups: Vec<Group> = self.kept.drain(..).chain(new).collect();
+        if groups.is_empty() {
+            return;
+        }
+        let begin_ns = clock::now().mono_ns;
+        let changes = || groups.iter().flat_map(|group| &group.changes);
+        let health = &self.shared.health;
+        if let Err(error) = self.journal.append(changes()) {
+            health.failures.fetch_add(1, Relaxed);
+            if !std::mem::replace(&mut self.is_failing, true) {
+                tracing::error!("the journal cannot be written, trying again: {error}");
+            }
+            self.keep(groups, &error.into());
+            return;
+        }
+        if std::mem::take(&mut self.is_failing) {
+            tracing::info!("the journal can be written again");
+        }
+        // The records are safe now. A catalogue that fails is mended at the next start.
+        self.shared.inventory.journal(self.journal.sequence());
+        let applied = self.shared.catalogue.apply(changes(), self.journal.sequence());
+        health.commits.fetch_add(1, Relaxed);
+        health.journal_bytes.store(self.journal.len_bytes(), Relaxed);
+        let took_ns = clock::now().mono_ns.saturating_sub(begin_ns);
+        health.commit_ns.fetch_add(took_ns, Relaxed);
+        self.note(applied, "the catalogue could not be written; the journal has everything");
+        for group in groups {
+            (group.done)(Ok(()));
+        }
+        self.shared.health.waiting.store(0, Relaxed);
+    }
+
+    fn keep(&mut self, groups: Vec<Group>, why: &Error) {
+        let shared = self.shared.clone();
+        let health = &shared.health;
+        let mut waiting = 0;
+        let mut is_given_up = false;
+        for group in groups {
+            let count = group.changes.len();
+            if group.is_kept && waiting + count <= CHANGES_WAITING_MAX {
+                waiting += count;
+                self.kept.push_back(group);
+            } else {
+                health.given_up.fetch_add(if group.is_kept { count as u64 } else { 0 }, Relaxed);
+                is_given_up |= group.is_kept;
+                (group.done)(Err(why.clone()));
+            }
+        }
+        health.waiting.store(waiting as u64, Relaxed);
+        if is_given_up {
+            // Agents have to say all of it again.
+            let waiting = [&mut self.logged, &mut self.unlogged, &mut self.frozen, &mut self.safe];
+            let waiting = waiting.into_iter().flat_map(std::mem::take);
+            waiting.for_each(|done| done(Err(why.clone())));
+        }
+    }
+
+    fn store_ns(&self) -> i64 {
+        self.shared.clock.at(clock::now())
+    }
+
+    /// Tells a jump of the wall clock, and notes the store's clock when it is time to.
+    fn look_at_clock(&mut self, now: Now) {
+        if let Some(jump) = self.clock.look(now) {
+            self.jumped(jump);
+        }
+        if let Some(record) = self.clock.due(now) {
+            let changes = Changes::of(record).into_inner();
+            // What cannot be written now is written at its next time.
+            self.commit(vec![Group { changes, done: Box::new(|_| {}), is_kept: false }]);
+        }
+    }
+
+    /// Tells a jump of the wall clock.
+    pub(crate) fn jumped(&self, jump: Jump) {
+        self.shared.health.clock_jumps.fetch_add(1, Relaxed);
+        tracing::warn!(
+            "the machine's wall clock jumped {jump}: times shown are off, nothing stored is hidden \
+             or deleted by it; check NTP"
+        );
+    }
+
+    /// Does what is due; says whether a snapshot was removed.
+    fn look_after(&mut self) -> bool {
+        let now = clock::now();
+        self.look_at_clock(now);
+        let now_ns = now.mono_ns;
+        if now_ns.saturating_sub(self.log_synced_ns) >= LOG_SYNC_EVERY_NS {
+            self.sync_log();
+        }
+        if now_ns.saturating_sub(self.packed_ns) >= PACK_EVERY_NS {
+            self.begin_packing();
+        }
+        self.pack_slice();
+        self.tell_safe();
+        if now_ns.saturating_sub(self.looked_ns) >= FILES_LOOK_EVERY_NS {
+            self.looked_ns = now_ns;
+            self.look_at_files(now);
+        }
+        if self.journal.is_bloated() {
+            let compacted = self.journal.compact();
+            self.note(compacted.map_err(Error::from), "the journal could not be written again");
+        }
+        !self.is_backed_up() && self.shared.blobs.remove_released()
+    }
+
+    fn is_backed_up(&self) -> bool {
+        self.shared.backups.load(Relaxed) > 0
+    }
+
+    /// Looks whether all files are there. What is in memory is written again, and the rest is lost.
+    fn look_at_files(&mut self, now: Now) {
+        let shared = self.shared.clone();
+        if !shared.lock.is_present() {
+            tracing::error!("the data folder is gone: nothing is durable; restart the coordinator");
+            return;
+        }
+        match self.journal.is_there() {
+            Ok(false) => self.save_journal(),
+            there => self.note(there.map(|_| ()).map_err(Error::from), "the journal is not seen"),
+        }
+        let found = losses::find(&*shared.reader.disk, &shared.inventory.expected());
+        let mut found = found.unwrap_or_else(|why| {
+            tracing::error!("the files of the store cannot be listed: {why}");
+            Vec::new()
+        });
+        if found.is_empty() {
+            return;
+        }
+        match self.steps.go_on_without(&found) {
+            Ok(true) => {
+                // They wait until what the log held is packed.
+                let logged = std::mem::take(&mut self.logged);
+                self.unlogged.splice(..0, logged);
+                self.begin_packing();
+            }
+            Ok(false) => {}
+            Err(why) => self.note(Err(why.into()), "a file that is gone cannot be made again"),
+        }
+        found.retain(|loss| match loss.part {
+            Part::Log(_) => {
+                shared.health.put_back.fetch_add(1, Relaxed);
+                tracing::error!("{} is gone: the steps in it are packed from memory", loss.part);
+                false
+            }
+            _ => true,
+        });
+        for loss in &mut found {
+            loss.found_wall_ns = now.wall_ns;
+            tracing::error!("{} {}", loss.part, loss.what());
+        }
+        if !found.is_empty() {
+            let settled = shared.inventory.settle(found);
+            self.note(settled.map_err(Error::from), "the inventory cannot be written");
+        }
+    }
+
+    /// The journal is gone, or cut: it is written again from its open file, or from the catalogue.
+    fn save_journal(&mut self) {
+        let saved = self.journal.compact().map_err(Error::from).or_else(|why| {
+            let (catalogue, sequence) = (&self.shared.catalogue, self.journal.sequence());
+            if catalogue.sequence()? != sequence {
+                return Err(why);
+            }
+            Ok(self.journal.rewrite(sequence, catalogue.records()?.into_iter())?)
+        });
+        let health = &self.shared.health;
+        health.journal_gone.store(u64::from(saved.is_err()), Relaxed);
+        if saved.is_ok() {
+            health.put_back.fetch_add(1, Relaxed);
+            tracing::error!("the journal was gone or cut: it is written again, nothing is lost");
+        }
+        self.note(saved, "the journal is gone, and cannot be written again");
+    }
+
+    fn point(&mut self, pin: Pin) -> Result<Point> {
+        self.sync_log();
+        let table = self.steps.table().lock();
+        let steps = table.iter().map(|(number, known)| (*number, known.bytes)).collect();
+        drop(table);
+        let newest = self.steps.newest_log();
+        let (disk, bytes) = (&*self.shared.reader.disk, self.journal.len_bytes());
+        Ok(Point::take(disk, bytes, newest, steps, pin)?)
+    }
+
+    fn begin_packing(&mut self) {
+        // What is in the log so far is synced; the next sync is of another file.
+        self.sync_log();
+        self.packed_ns = clock::now().mono_ns;
+        let begun = self.freeze();
+        self.packed(begun);
+    }
+
+    /// Begins to pack all that is open, with those who wait for it.
+    fn freeze(&mut self) -> Result<()> {
+        let was_frozen = self.steps.is_frozen();
+        let Shared { catalogue, open, .. } = &*self.shared;
+        let begun = self.steps.begin_packing(open, catalogue, self.store_ns());
+        if !was_frozen && (begun.is_ok() || self.steps.is_frozen()) {
+            self.frozen.append(&mut self.unlogged);
+        }
+        begun
+    }
+
+    /// Tells those whose steps are durable. An acknowledgement speaks for the records before it,
+    /// too: while these wait for the journal, it waits.
+    fn tell_safe(&mut self) {
+        if self.kept.is_empty() {
+            std::mem::take(&mut self.safe).into_iter().for_each(|done| done(Ok(())));
+        }
+    }
+
+    /// All that was frozen is packed, and durable.
+    fn tell_frozen(&mut self) {
+        self.safe.append(&mut self.frozen);
+        self.tell_safe();
+        if !self.unlogged.is_empty() {
+            self.pack_soon();
+        }
+    }
+
+    fn pack_slice(&mut self) {
+        if self.steps.is_packing() {
+            let packed = self.steps.pack_slice(&self.shared.open, &self.shared.catalogue);
+            self.packed(packed);
+        }
+        if !self.steps.is_packing() {
+            let store_ns = self.store_ns();
+            let forgotten = self.steps.forget_packed(&self.shared.catalogue, store_ns);
+            self.note(forgotten, "old steps could not be deleted");
+        }
+    }
+
+    fn packed(&mut self, packed: Result<()>) {
+        let health = &self.shared.health;
+        if let Err(why) = packed {
+            health.step_failures.fetch_add(1, Relaxed);
+            health.failures.fetch_add(1, Relaxed);
+            tracing::error!("step records could not be packed, trying again: {why}");
+            self.pack_soon();
+        } else if !self.steps.is_packing() {
+            self.tell_frozen();
+            self.expire(i64::MAX);
+        }
+    }
+
+    /// Packs as soon as it runs: the log is damaged, and goes then.
+    pub(crate) fn pack_now(&mut self) {
+        self.packed_ns = 0;
+    }
+
+    /// Packs in a moment: something may not be in the log.
+    fn pack_soon(&mut self) {
+        let soon_ns = clock::now().mono_ns + PACK_AGAIN_NS;
+        self.packed_ns = self.packed_ns.min(soon_ns.saturating_sub(PACK_EVERY_NS));
+    }
+
+    /// Packs everything, at once.
+    fn pack_all(&mut self) -> Result<()> {
+        // The second time for what came after the beginning of one that was under way.
+        for _ in 0..2 {
+            self.freeze()?;
+            while self.steps.is_packing() {
+                self.steps.pack_slice(&self.shared.open, &self.shared.catalogue)?;
+            }
+            self.tell_frozen();
+        }
+        let store_ns = self.store_ns();
+        self.steps.forget_packed(&self.shared.catalogue, store_ns)
+    }
+
+    /// Deletes the steps that are older than this, and those that are too much.
+    fn expire(&mut self, age_ns_max: i64) {
+        if self.is_backed_up() {
+            return;
+        }
+        let health = &self.shared.health;
+        let bytes_max = self.shared.steps_bytes_max.load(Relaxed);
+        let store_ns = self.store_ns();
+        let expired = self.steps.expire(&self.shared.catalogue, store_ns, age_ns_max, bytes_max);
+        if let Ok(expired) = &expired {
+            health.steps_expired_by_age.fetch_add(expired.by_age, Relaxed);
+            health.steps_expired_by_bytes.fetch_add(expired.by_bytes, Relaxed);
+            health.steps_expired_bytes.fetch_add(expired.bytes, Relaxed);
+        }
+        self.note(expired.map(|_| ()), "old steps could not be deleted");
+    }
+
+    fn note(&self, result: Result<()>, what: &str) {
+        if let Err(why) = result {
+            self.shared.health.failures.fetch_add(1, Relaxed);
+            tracing::error!("{what}: {why}");
+        }
+    }
+}
