@@ -64,18 +64,10 @@ mod agent;
 
 mod run;
 
-/// The agent's logic without a node, for tests: no clock, no thread, no file.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
-pub mod testing {
-    mod memory_disk;
-    mod memory_tapes;
-    mod simulated_agent;
-
-    pub use memory_disk::MemoryDisk;
-    pub use memory_tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
-    pub use simulated_agent::{Event, MemoryNode, Now, Output, SimulatedAgent, UploadEnd};
-}
+#[path = "../tests/simulation/mod.rs"]
+pub mod testing;
 
 pub use config::Config;
 pub use link::channel::AddressError;
