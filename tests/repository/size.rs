@@ -8,22 +8,25 @@ use std::collections::BTreeMap;
 use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
-const LINES_MAX: [(&str, usize, usize); 17] = [
-    ("agent", 12_006, 4_073),
+const LINES_MAX: [(&str, usize, usize); 20] = [
+    ("agent", 10_839, 5_133),
     ("cli", 19_931, 1_195),
-    ("coordinator", 34_489, 6_854),
+    ("coordinator", 20_525, 7_487),
     ("core", 27_912, 8_920),
+    ("disk", 1_030, 0),
     ("fuzz", 0, 306),
     ("pickle", 4_558, 0),
     ("proto", 3_011, 888),
     ("recorder", 7_622, 145),
+    ("store", 7_761, 2_774),
     ("tape", 10_544, 2_651),
     ("tests", 0, 7_823),
+    ("tests/disk", 0, 812),
     ("tests/eval", 0, 12_364),
     ("tests/load", 0, 2_481),
-    ("tests/repository", 0, 1_546),
-    ("tests/sim", 0, 2_867),
-    ("tests/store_bench", 0, 308),
+    ("tests/repository", 0, 1_574),
+    ("tests/sim", 0, 2_869),
+    ("tests/store_bench", 0, 401),
     ("tls", 731, 169),
     ("xtask", 0, 4_509),
 ];

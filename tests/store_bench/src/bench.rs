@@ -80,7 +80,7 @@ pub(crate) fn encode(row: Row) -> Vec<u8> {
 
 /// The row in those bytes; none when they are damaged.
 pub(crate) fn decode(mut bytes: &[u8]) -> Option<Row> {
-    block::take_rows(&mut bytes)?.first().map(StepRecord::to_numbers)
+    block::take_rows(&mut bytes)?.first().map(|row| row.to_numbers())
 }
 
 fn series(rank: u32) -> SeriesKey {
