@@ -18,7 +18,7 @@ use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,
 };
-use memtape_core::{capacity, capture, detector};
+use memtape_core::{capacity, capture};
 
 use crate::restart::RestartConfig;
 use crate::restart::webhook::is_http_url;
@@ -72,9 +72,6 @@ pub struct Config {
         default_value = "1s"
     )]
     pub report_interval: Duration,
-    /// When growth counts as such.
-    #[arg(skip)]
-    pub detector: detector::Limits,
     /// Time after which a capture is closed, even if ranks are missing, at most 600 s.
     #[arg(
         long,

@@ -63,10 +63,9 @@ enum Command {
     Sim(sim::Choice),
     /// What the detector and the diagnosis find in labelled jobs, healthy and faulty.
     ///
-    /// Beside them other detectors, or themselves with one gate off. The options are those of
-    /// memtape-eval: [--families tuned|apart|all] [--family NAME] [--seeds N] [--baselines]
-    /// [--ablations] [--small] [--export DIR]; `--cost` measures what the detector costs for
-    /// 16,384 ranks.
+    /// Beside them other detectors. The options are those of memtape-eval: [--families
+    /// tuned|apart|all] [--family NAME] [--seeds N] [--baselines] [--small] [--export DIR];
+    /// `--cost` measures what the detector costs for 16,384 ranks.
     Eval {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,

@@ -32,7 +32,6 @@ impl Restored {
     /// Takes up what was loaded. Blocks: it reads steps from the store.
     pub(crate) fn new(now: Now, config: &Config, loaded: Loaded, store: &Store) -> Self {
         let limits = Limits {
-            detector: config.detector.clone(),
             capture: config.capture_limits(),
             triggers: config.triggers.clone(),
             ranks_max: config.ranks_max(),

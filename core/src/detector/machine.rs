@@ -14,11 +14,23 @@ use super::findings::Findings;
 use super::groups::{Groups, Medians};
 use super::series::{BLOCK_STEPS, BLOCKS, Layer, SCALES, Series, TRACKED_LAYERS, TRACKS, WINDOW};
 use super::step_time::StepTime;
-use super::{Finding, Growth, GrowthKey, Limits, RankState, RankView, Reading, Sample};
+use super::{Finding, Growth, GrowthKey, RankState, RankView, Reading, Sample};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
 /// nanoseconds.
 pub const SETTLE_NS: u64 = 10_000_000_000;
+
+/// Steps that are never judged, from the start of the attempt.
+const WARMUP_STEPS_MIN: u64 = 20;
+
+/// Warm-up ends when the typical rank made no new high for this many steps.
+const QUIET_STEPS: u64 = 16;
+
+/// Warm-up ends here at the latest, or a job that leaks from its first step would never be judged.
+const WARMUP_STEPS_MAX: u64 = 256;
+
+/// Most series (rank and device) that are judged.
+const SERIES_MAX: usize = 65_536;
 
 /// A new high in warm-up is at least this much higher, in bytes.
 pub(super) const NEW_HIGH_BYTES_MIN: i64 = 1 << 20;
@@ -35,7 +47,8 @@ const TAKES_PART_NS: u64 = 30_000_000_000;
 /// about 2 KiB for each line of the census.
 #[derive(Debug)]
 pub struct Detector {
-    pub(super) limits: Limits,
+    /// Series (rank and device) beyond this many are counted and not judged.
+    pub(super) series_max: usize,
     pub(super) series: BTreeMap<(u32, u8), Series>,
     pub(super) ranks: BTreeMap<u32, Rank>,
     ranks_expected: u32,
@@ -104,11 +117,10 @@ impl Point {
     }
 }
 
-impl Detector {
-    /// Creates a detector without series.
-    pub fn new(limits: Limits) -> Self {
+impl Default for Detector {
+    fn default() -> Self {
         Self {
-            limits,
+            series_max: SERIES_MAX,
             series: BTreeMap::new(),
             ranks: BTreeMap::new(),
             ranks_expected: 0,
@@ -125,7 +137,9 @@ impl Detector {
             samples_refused: 0,
         }
     }
+}
 
+impl Detector {
     /// Sets the number of ranks. Judging waits until all have come, at most [`SETTLE_NS`] after the
     /// newest rank; without this number it always waits that long.
     pub fn expect_ranks(&mut self, ranks: u32) {
@@ -135,9 +149,7 @@ impl Detector {
     /// Sets the parallel role of a rank: ranks of equal role do the same work. Where no role is
     /// set, roles are learnt from the ranks' levels.
     pub fn set_role(&mut self, rank: u32, role: u64) {
-        if self.limits.rules.roles {
-            self.groups.give(rank, role);
-        }
+        self.groups.give(rank, role);
     }
 
     /// Notes that the process of a rank is over: its silence is not reported.
@@ -154,7 +166,7 @@ impl Detector {
         let key = (sample.rank, sample.device);
         let is_new = !self.series.contains_key(&key);
         if sample.record.first_step > sample.record.last_step
-            || (is_new && self.series.len() >= self.limits.series_max)
+            || (is_new && self.series.len() >= self.series_max)
         {
             self.samples_refused += 1;
             return;
@@ -241,7 +253,7 @@ impl Detector {
         self.step_time.step_time_ns()
     }
 
-    /// Number of samples and readings that were not judged: beyond [`Limits::series_max`], with
+    /// Number of samples and readings that were not judged: of more than 65,536 series, with
     /// their steps reversed, or of a device without samples.
     pub fn samples_refused(&self) -> u64 {
         self.samples_refused
@@ -338,17 +350,15 @@ impl Detector {
         if level > warm_up.high + NEW_HIGH_BYTES_MIN.max(warm_up.high / 1_000) {
             (warm_up.high, warm_up.high_step) = (level, end_step);
         }
-        let is_quiet = end_step - warm_up.high_step.min(end_step) >= self.limits.quiet_steps
-            && end_step >= self.limits.warmup_steps_min;
-        if is_quiet || end_step - first_step >= self.limits.warmup_steps_max {
+        let is_quiet = end_step - warm_up.high_step.min(end_step) >= QUIET_STEPS
+            && end_step >= WARMUP_STEPS_MIN;
+        if is_quiet || end_step - first_step >= WARMUP_STEPS_MAX {
             let warm_step = block * BLOCK_STEPS[0];
             warm_up.warm_step = Some(warm_step);
             for series in self.series.values_mut() {
                 series.warm_up_ends(warm_step);
             }
-            if self.limits.rules.roles {
-                self.groups.learn(&levels);
-            }
+            self.groups.learn(&levels);
             self.groups.note_past(self.warm_up.high - level);
             self.sweep(block);
         }
@@ -434,8 +444,7 @@ impl Detector {
         let Some(warm_step) = self.warm_up.warm_step else { return };
         let Some(series) = self.series.get_mut(&key) else { return };
         // A rank that joins later has a warm-up of its own.
-        let own_warm_step =
-            warm_step.max(series.first_step.saturating_add(self.limits.warmup_steps_min));
+        let own_warm_step = warm_step.max(series.first_step.saturating_add(WARMUP_STEPS_MIN));
         if series.last_step >= own_warm_step {
             series.warm_up_ends(own_warm_step / BLOCK_STEPS[0] * BLOCK_STEPS[0]);
         }
@@ -481,14 +490,13 @@ impl Detector {
             let Some(value) = series.since_warm(layer, scale, block) else { continue };
             let medians =
                 self.groups.list.get(group).and_then(|it| it.medians(index, scale, block));
-            let is_compared = is_primary && self.limits.rules.peers;
             let peers =
-                medians.filter(|_| is_compared).map_or(0, |it| it.of_peers(value, is_member).1);
+                medians.filter(|_| is_primary).map_or(0, |it| it.of_peers(value, is_member).1);
             let (rank, device) = key;
             let point = Point { rank, device, layer, scale, block, peers };
             self.follow(point);
             // A rank without peers is judged in `judge_common`.
-            if !is_primary || peers > 0 || !self.limits.rules.peers {
+            if !is_primary || peers > 0 {
                 self.judge_rank(point);
             }
         }

@@ -182,7 +182,7 @@ impl Job {
 
     /// Runs to the last step, or to the first finding.
     fn run(&mut self, steps: u64, until_found: bool) -> Vec<Finding> {
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         detector.expect_ranks(self.ranks);
         let mut findings = Vec::new();
         for step in 1..=steps {
@@ -310,7 +310,7 @@ fn growth_of_all_ranks_is_one_finding() {
 #[test]
 fn a_finding_is_updated_seldom_and_closed_once() {
     let leak = Leak { ranks: (2, 2), onset: 100, bytes: 3 * MIB, every: 1 };
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(4);
     let mut findings = Vec::new();
     let mut job = Job::new(1, Workload::Flat, 4, Some(leak));
@@ -346,7 +346,7 @@ fn a_finding_is_updated_seldom_and_closed_once() {
 
 /// Runs a flat job to whose floors `extra` (by rank and step) is added, in MiB.
 fn run_with(ranks: u32, steps: u64, extra: impl Fn(u32, u64) -> u64) -> Vec<Finding> {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(ranks);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, ranks, None), Vec::new());
     for step in 1..=steps {
@@ -381,7 +381,7 @@ fn one_rank_first_and_then_all_becomes_one_finding() {
 
 #[test]
 fn reserved_memory_without_use_is_fragmentation() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(4);
     let mut job = Job::new(3, Workload::Flat, 4, None);
     let mut findings = Vec::new();
@@ -409,7 +409,7 @@ fn late_doubled_and_missing_samples_change_little() {
         let leak = Leak { ranks: (2, 2), onset: 200, bytes: 3 * MIB, every: 1 };
         let mut job = Job::new(seed, Workload::Flat, 4, Some(leak));
         let mut rng = Rng(seed);
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         let (mut findings, mut held) = (Vec::new(), BTreeMap::<u32, Vec<Sample>>::new());
         for step in 1..=800 {
             for rank in 0..4 {
@@ -445,7 +445,7 @@ fn ranks_that_come_one_by_one_with_a_long_past() {
     for (order, away) in orders.into_iter().flat_map(|order| [(order, 300), (order, 600)]) {
         let leak = Leak { ranks: (1, 1), onset: 50, bytes: 16 * MIB, every: 1 };
         let mut job = Job::new(1, Workload::Flat, 3, Some(leak));
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         detector.expect_ranks(3);
         let mut findings = Vec::new();
         let mut held: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
@@ -535,7 +535,7 @@ fn recorded_jobs_are_judged_rightly() {
         [samples, more].concat()
     };
     let check = |job: &str, leaking: &[u32]| {
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         detector.expect_ranks(4);
         let mut tapes = alloc::vec![blocks::LevelTape::default(); 4];
         for sample in longer(job) {
@@ -597,7 +597,8 @@ proptest! {
     fn nonsense_is_harmless(
         samples in proptest::collection::vec(any::<(u8, u8, u64, u64, u64, u64, u64)>(), 1..200),
     ) {
-        let mut detector = Detector::new(Limits { series_max: 16, ..Limits::default() });
+        let mut detector = Detector::default();
+        detector.series_max = 16;
         for (number, sample) in samples.into_iter().enumerate() {
             let (rank, device, step, span, bytes, peak, size) = sample;
             let near = number % 2 == 1;

@@ -8,7 +8,7 @@ use crate::baselines::baselines;
 use crate::families::{Family, Set, families};
 use crate::figures::Tally;
 use crate::judge::Judge;
-use crate::product::{ABLATIONS, Product};
+use crate::product::Product;
 use crate::runner::{Incident, run};
 use crate::scenario::Scenario;
 use crate::score::score;
@@ -31,10 +31,6 @@ pub struct Plan {
     pub ranks_max: u32,
     /// Beside Memtape, the others.
     pub baselines: bool,
-    /// Beside Memtape, itself with each gate off.
-    pub ablations: bool,
-    /// Beside Memtape, itself with this gate off.
-    pub without: Option<String>,
 }
 
 /// What one judge found, family by family.
@@ -80,14 +76,8 @@ struct Candidate {
 }
 
 fn candidates(plan: &Plan) -> Vec<Candidate> {
-    let memtape = Candidate { name: DEFAULT.to_string(), judge: Box::new(Product::new()) };
+    let memtape = Candidate { name: DEFAULT.to_string(), judge: Box::new(Product::default()) };
     let mut all = vec![memtape];
-    let is_asked = |rule: &str| plan.ablations || plan.without.as_deref() == Some(rule);
-    for (rule, _) in ABLATIONS.iter().filter(|(rule, _)| is_asked(rule)) {
-        if let Some(without) = Product::without(rule) {
-            all.push(Candidate { name: format!("without {rule}"), judge: Box::new(without) });
-        }
-    }
     if plan.baselines {
         let named = |(name, judge): (&str, Box<dyn Judge>)| Candidate { name: name.into(), judge };
         all.extend(baselines().into_iter().map(named));

@@ -6,15 +6,13 @@ use std::process::ExitCode;
 use memtape_eval::exam::{Plan, chosen, examine};
 use memtape_eval::export;
 use memtape_eval::families::{Family, Set};
-use memtape_eval::product::Product;
 use memtape_eval::runner::Incident;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
 
 const USAGE: &str = "\
 usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] [--seeds N] [--first S]
-                    [--ranks-max N] [--baselines] [--ablations] [--without GATE]
-                    [--small] [--json] [--export DIR [--sample]]";
+                    [--ranks-max N] [--baselines] [--small] [--json] [--export DIR [--sample]]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
@@ -54,12 +52,6 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             "--ranks-max" => line.plan.ranks_max = arguments.next()?.parse().ok()?,
             "--first" => line.plan.first = arguments.next()?.parse().ok()?,
             "--baselines" => line.plan.baselines = true,
-            "--ablations" => line.plan.ablations = true,
-            "--without" => {
-                line.plan.without =
-                    arguments.next().filter(|gate| Product::without(gate).is_some());
-                line.plan.without.as_ref()?;
-            }
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,

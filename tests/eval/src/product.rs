@@ -6,9 +6,7 @@ use std::collections::VecDeque;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
-use memtape_core::detector::{
-    self, Detector, Growth, GrowthKey, Limits, RankView, Reading, Rules, Sample, Scope,
-};
+use memtape_core::detector::{self, Detector, Growth, GrowthKey, RankView, Reading, Sample, Scope};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 use memtape_core::tape::layout::Clock;
@@ -19,23 +17,9 @@ use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
 
-/// A rule of the detector by its name, and how it is left out.
-type Ablation = (&'static str, fn(&mut Rules));
-
-/// Rules of the detector that can be left out one by one, by name.
-pub const ABLATIONS: [Ablation; 6] = [
-    ("survivors", |rules| rules.survivors = false),
-    ("swelling", |rules| rules.swelling = false),
-    ("peers", |rules| rules.peers = false),
-    ("roles", |rules| rules.roles = false),
-    ("past", |rules| rules.past = false),
-    ("one_cause", |rules| rules.one_cause = false),
-];
-
-/// Memtape, as it is or with a condition switched off.
-#[derive(Debug)]
+/// Memtape as it is.
+#[derive(Debug, Default)]
 pub struct Product {
-    limits: Limits,
     detector: Detector,
     incidents: Incidents,
     first_step: u64,
@@ -87,31 +71,6 @@ impl Attempt for Played<'_> {
 }
 
 impl Product {
-    /// The default configuration, frozen.
-    pub fn new() -> Self {
-        Self::with(Limits::default())
-    }
-
-    /// The default without one rule; none when there is no such rule.
-    pub fn without(rule: &str) -> Option<Self> {
-        let (_, leave_out) = ABLATIONS.iter().find(|(name, _)| *name == rule)?;
-        let mut limits = Limits::default();
-        leave_out(&mut limits.rules);
-        Some(Self::with(limits))
-    }
-
-    fn with(limits: Limits) -> Self {
-        Self {
-            detector: Detector::new(limits.clone()),
-            incidents: Incidents::default(),
-            limits,
-            first_step: 0,
-            host_limit: 0,
-            opened: 0,
-            said: VecDeque::new(),
-        }
-    }
-
     /// What a coordinator knows beside the snapshots: readings, counters, times.
     fn context(&self, growth: &Growth, case: &Case<'_>) -> Context {
         let (own, peers) = case.peaks;
@@ -213,17 +172,10 @@ fn verdict(found: &Diagnosis, steps: (u64, u64)) -> Verdict {
     }
 }
 
-impl Default for Product {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Judge for Product {
     fn begin(&mut self, scenario: &Scenario) {
-        *self = Self::with(self.limits.clone());
-        self.first_step = scenario.first_step;
-        self.host_limit = scenario.host_limit;
+        let Scenario { first_step, host_limit, .. } = *scenario;
+        *self = Self { first_step, host_limit, ..Self::default() };
         self.detector.expect_ranks(scenario.ranks);
         (0..scenario.ranks).for_each(|rank| self.detector.expect_census(rank));
         for (rank, &role) in scenario.roles.iter().enumerate().filter(|_| scenario.roles_known) {

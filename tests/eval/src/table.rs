@@ -34,19 +34,16 @@ pub fn json(outcome: &Outcome) -> Value {
                          "figures": tally.json() }))
         })
         .collect();
-    let others = |with: &str| -> Map<String, Value> {
-        let is_one = |name: &str| name != DEFAULT && name.starts_with("without ") == (with == "-");
-        let names = outcome.judges.iter().map(|(name, _)| name).filter(|name| is_one(name));
-        names.map(|name| (name.clone(), outcome.sum(name, Some(set)).json())).collect()
-    };
+    let others = outcome.judges.iter().map(|(name, _)| name).filter(|name| *name != DEFAULT);
+    let baselines: Map<String, Value> =
+        others.map(|name| (name.clone(), outcome.sum(name, Some(set)).json())).collect();
     json!({
         "figures": outcome.sum(DEFAULT, Some(set)).json(),
         "figures_of": set.name(),
         "step_seconds": STEP_SECONDS,
         "sets": sets,
         "families": families,
-        "baselines": others("+"),
-        "ablations": others("-"),
+        "baselines": baselines,
         "confusion": confusion(&outcome.sum(DEFAULT, Some(set))),
         "scenarios_not_made": outcome.unmade,
         "seconds": (outcome.seconds * 10.0).round() / 10.0,
@@ -78,9 +75,6 @@ pub fn text(outcome: &Outcome) -> String {
         let _ = writeln!(text, "\n{}, in all\n{HEAD}", set.name());
         for (name, _) in &outcome.judges {
             let _ = writeln!(text, "{}", row(name, &outcome.sum(name, Some(set))));
-        }
-        if set == Set::Tuned {
-            text.push_str(&worth(outcome));
         }
         let sum = outcome.sum(DEFAULT, Some(set));
         let _ = writeln!(text, "\n{}", sentences(&sum));
@@ -127,34 +121,6 @@ fn row(name: &str, tally: &Tally) -> String {
 
 fn percent(value: f64) -> String {
     format!("{:.1}%", value * 100.0)
-}
-
-/// What each gate is worth: where something else is found without it.
-fn worth(outcome: &Outcome) -> String {
-    let mut text = String::new();
-    let gates = outcome.judges.iter().filter(|(name, _)| name.starts_with("without "));
-    for (gate, found) in gates {
-        let _ = write!(text, "{gate:20}");
-        for family in outcome.families.iter().filter(|family| family.set == Set::Tuned) {
-            let (Some(with), Some(without)) =
-                (outcome.family(DEFAULT, family.name), found.get(family.name))
-            else {
-                continue;
-            };
-            let wrong = |tally: &Tally| (tally.false_pages + tally.duplicates + tally.quiet) as i64;
-            let more = wrong(without) - wrong(with);
-            let found = without.recall.hits as i64 - with.recall.hits as i64;
-            let slower = quantile(&without.delays, 0.5).unwrap_or(0.0)
-                - quantile(&with.delays, 0.5).unwrap_or(0.0);
-            if (more, found) != (0, 0) || slower.abs() >= 16.0 {
-                let name = family.name;
-                let _ =
-                    write!(text, " {name}({more:+} wrong, {found:+} found, {slower:+.0} steps)");
-            }
-        }
-        text.push('\n');
-    }
-    text
 }
 
 /// The figures with their intervals.

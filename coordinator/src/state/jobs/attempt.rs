@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
-use memtape_core::detector;
 use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::identity::owner::Owner;
 use memtape_core::tape::layout::Clock;
@@ -128,7 +127,6 @@ impl Wait {
 /// Bounds and settings of new attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    pub(crate) detector: detector::Limits,
     pub(crate) capture: capture::Limits,
     pub(crate) triggers: TriggerLimits,
     /// Ranks of all attempts that are remembered.
@@ -140,7 +138,7 @@ pub(crate) struct Limits {
 impl Attempt {
     pub(super) fn new(record: AttemptRecord, limits: &Limits) -> Self {
         let captures = Captures::new(&record.job, record.attempt, limits.capture.clone());
-        let mut detectors = Detectors::new(limits.detector.clone());
+        let mut detectors = Detectors::default();
         detectors.expect_ranks(record.world_size);
         Self {
             record,

@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use memtape_core::detector::{Detector, Finding, Growth, GrowthKey, Limits, RankView};
+use memtape_core::detector::{Detector, Finding, Growth, GrowthKey, RankView};
 
 /// All detectors of one attempt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Detectors {
-    limits: Limits,
     of_steps: Detector,
     of_turns: BTreeMap<u32, OfTurns>,
     /// Ranks of which these may have something to say.
@@ -30,12 +29,6 @@ struct OfTurns {
 }
 
 impl Detectors {
-    pub(super) fn new(limits: Limits) -> Self {
-        let of_steps = Detector::new(limits.clone());
-        let (of_turns, touched) = (BTreeMap::new(), BTreeSet::new());
-        Self { limits, of_steps, of_turns, touched, findings: VecDeque::new() }
-    }
-
     /// The detector that judges a rank.
     pub(crate) fn of(&self, rank: u32) -> &Detector {
         self.of_turns.get(&rank).map_or(&self.of_steps, |of| &of.detector)
@@ -90,7 +83,7 @@ impl Detectors {
     /// The rank counts turns from now on. Nothing happens when it did before.
     pub(super) fn begin_turns(&mut self, rank: u32) {
         let new = || {
-            let mut detector = Detector::new(self.limits.clone());
+            let mut detector = Detector::default();
             detector.expect_ranks(1);
             OfTurns { detector, open: BTreeSet::new() }
         };
@@ -179,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_counts_turns_is_judged_by_its_own_past() {
-        let mut detectors = Detectors::new(Limits::default());
+        let mut detectors = Detectors::default();
         detectors.expect_ranks(8);
         detectors.begin_turns(3);
         let opened = |finding: &Finding| match finding {
@@ -202,7 +195,7 @@ mod tests {
 
     #[test]
     fn turns_of_one_rank_do_not_wait_for_those_of_another() {
-        let mut detectors = Detectors::new(Limits::default());
+        let mut detectors = Detectors::default();
         detectors.begin_turns(0);
         detectors.begin_turns(1);
         detectors.of_mut(1).sample(

@@ -104,7 +104,6 @@ mod tests {
     /// 1000, held as many bytes as steps, and failed once every 100 steps.
     fn attempt() -> Attempt {
         let limits = Limits {
-            detector: Default::default(),
             capture: Default::default(),
             triggers: Default::default(),
             ranks_max: 4,

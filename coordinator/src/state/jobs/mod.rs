@@ -519,14 +519,12 @@ mod logged_tests;
 #[cfg(test)]
 pub(in crate::state) mod tests {
     use memtape_core::capture::{self, TriggerLimits};
-    use memtape_core::detector;
 
     use super::*;
     use crate::state::messages::RankEnd;
 
     pub(in crate::state) fn limits() -> Limits {
         Limits {
-            detector: detector::Limits::default(),
             capture: capture::Limits::default(),
             triggers: TriggerLimits::default(),
             ranks_max: memtape_core::limits::RANKS_MAX,

@@ -162,7 +162,6 @@ mod tests {
     /// Four ranks on two nodes that have all reported at 100 s, at these steps.
     fn jobs(steps: [u64; 4]) -> Jobs {
         let limits = Limits {
-            detector: Default::default(),
             capture: Default::default(),
             triggers: Default::default(),
             ranks_max: 4,

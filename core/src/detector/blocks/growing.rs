@@ -86,12 +86,11 @@ impl Detector {
             let absent = counted.saturating_sub(there.len());
             let from = settled.saturating_sub(span);
             let look = Look { there, absent, id, from, settled, span, is_early };
-            if self.limits.rules.survivors && (!is_early || counted > 1) {
+            if !is_early || counted > 1 {
                 self.judge_survivors(&look, &mut found);
             }
         }
-        let spans = SPANS_STEPS.into_iter().filter(|_| self.limits.rules.swelling);
-        for span in spans {
+        for span in SPANS_STEPS {
             let Some(from) = step.checked_sub(span) else { continue };
             let there: Vec<_> = devices.iter().collect();
             let absent = steps.len().saturating_sub(there.len());
@@ -100,7 +99,7 @@ impl Detector {
             let look = Look { there, absent, id, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
         }
-        if found.is_empty() && self.limits.rules.lifetimes {
+        if found.is_empty() {
             return devices.iter().filter_map(|((rank, _), of)| longer(*rank, of, id)).collect();
         }
         found.into_values().collect()
@@ -119,11 +118,10 @@ impl Detector {
         let counts = sorted(all.iter().map(|kept| kept.held.count));
         for ((key, device), kept) in there.iter().zip(&all) {
             let Some(line) = device.lines.get(id) else { continue };
-            let is_own = self.limits.rules.peers
-                && match in_bytes(kept.held) {
-                    true => is_own(&bytes, *absent, kept.held.bytes, kept.held.bytes),
-                    false => is_own(&counts, *absent, kept.held.count, kept.held.count),
-                };
+            let is_own = match in_bytes(kept.held) {
+                true => is_own(&bytes, *absent, kept.held.bytes, kept.held.bytes),
+                false => is_own(&counts, *absent, kept.held.count, kept.held.count),
+            };
             if !is_enough(kept) || (*is_early && !is_own) {
                 continue;
             }
@@ -232,8 +230,7 @@ impl Detector {
                 continue;
             }
             let bytes = lows[3] - lows[0];
-            let is_own =
-                self.limits.rules.peers && is_own(&swings, look.absent, swing(device), bytes);
+            let is_own = is_own(&swings, look.absent, swing(device), bytes);
             let Some(series) = self.series.get(key) else { continue };
             if !series.rose_with(*from, bytes) {
                 continue;

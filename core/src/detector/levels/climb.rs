@@ -19,24 +19,22 @@ pub(in crate::detector) struct Rule {
     pub(super) rise_min: i64,
     /// Fewest values that are judged.
     pub(super) points_min: usize,
-    /// The rise must exceed the highest earlier value.
-    pub(super) asks_past: bool,
 }
 
 impl Rule {
     /// Rule for a rank against its peers, whose medians already contain what all ranks share.
-    pub(in crate::detector) fn against_peers(rise_min: i64, asks_past: bool) -> Self {
-        Self { rise_min, points_min: WINDOW / 2, asks_past }
+    pub(in crate::detector) fn against_peers(rise_min: i64) -> Self {
+        Self { rise_min, points_min: WINDOW / 2 }
     }
 
     /// Rule for absolute values, which also vary with the job.
-    pub(in crate::detector) fn absolute(rise_min: i64, asks_past: bool) -> Self {
-        Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW, asks_past }
+    pub(in crate::detector) fn absolute(rise_min: i64) -> Self {
+        Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW }
     }
 
     /// Rule for the peaks of a trace, which is judged once and may hold few steps.
     pub(super) fn of_trace(rise_min: i64) -> Self {
-        Self { rise_min, points_min: TRACE_POINTS_MIN, asks_past: true }
+        Self { rise_min, points_min: TRACE_POINTS_MIN }
     }
 }
 
@@ -70,9 +68,7 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     let values = points.values();
     let Some(&last) = values.last() else { return Trend::Flat };
     let newest = |count: usize| values.split_at(values.len().saturating_sub(count)).1;
-    let past = points.past;
-    let high = past.high().filter(|_| rule.asks_past);
-    let over_high = last.saturating_sub(high.unwrap_or(i64::MIN / 2));
+    let over_high = last.saturating_sub(points.past.high().unwrap_or(i64::MIN / 2));
     if over_high < rule.rise_min / 2 {
         return Trend::Flat;
     }
@@ -131,7 +127,7 @@ mod tests {
         let value_at = |block: u64| values.get(block as usize).map(|value| value * MIB);
         let newest = values.len().saturating_sub(1) as u64;
         let window = Window::collect(newest, 0, past, value_at);
-        match judge(&window, &Rule::against_peers(4 * MIB, true)) {
+        match judge(&window, &Rule::against_peers(4 * MIB)) {
             Trend::Flat => "flat",
             Trend::Rising => "rising",
             Trend::Growing(_) => "growing",

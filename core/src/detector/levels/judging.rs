@@ -19,8 +19,8 @@ impl Detector {
             }
             let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
             let window = self.followed(&key, scale, point.block);
-            let rise_min = series.rise_min(point.layer, &self.limits);
-            let rule = Rule::against_peers(rise_min, self.limits.rules.past);
+            let rise_min = series.rise_min(point.layer);
+            let rule = Rule::against_peers(rise_min);
             let block_steps = BLOCK_STEPS[scale];
             let points = match judge(&window, &rule) {
                 Trend::Growing(Rise { points, .. }) => points,
@@ -52,7 +52,7 @@ impl Detector {
             return;
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };
-        let rise_min = series.rise_min(layer, &self.limits);
+        let rise_min = series.rise_min(layer);
         if self.is_below_high(series, &point, rise_min) {
             // Nearly all points end here, before their window is collected.
             self.mark(point, false);
@@ -61,11 +61,7 @@ impl Detector {
         // Other processes on a device have no peers, and segments differ between equal ranks.
         let has_peers =
             point.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
-        let rule = if has_peers {
-            Rule::against_peers(rise_min, self.limits.rules.past)
-        } else {
-            Rule::absolute(rise_min, self.limits.rules.past)
-        };
+        let rule = if has_peers { Rule::against_peers(rise_min) } else { Rule::absolute(rise_min) };
         let window = self.beyond_window(&point, scale);
         let own = self.own_window(&point, scale);
         let trend = judge(&window, &rule);
@@ -91,8 +87,7 @@ impl Detector {
         let Point { rank, device, layer, scale, block, .. } = *point;
         let high = series.track(layer).and_then(|track| track.past[scale].high());
         let value = self.beyond_peers((rank, device), layer, scale, block);
-        let is_below = high.zip(value).is_some_and(|(high, value)| value - high < rise_min / 2);
-        is_below && self.limits.rules.past
+        high.zip(value).is_some_and(|(high, value)| value - high < rise_min / 2)
     }
 
     /// Judges what the ranks of a group have in common: opens a finding, and merges those about
@@ -117,11 +112,10 @@ impl Detector {
             let point = Point { rank, device: key.1, layer, scale, block, peers };
             Some((point, series))
         });
-        let rise_min =
-            candidates.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
+        let rise_min = candidates.clone().map(|(_, series)| series.rise_min(layer)).max();
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
-        let rule = Rule::absolute(rise_min, self.limits.rules.past);
+        let rule = Rule::absolute(rise_min);
         let own_rise = |point: &Point| self.own_window(point, scale).rise(WINDOW);
         let Some((point, _)) = candidates.max_by_key(|(point, _)| own_rise(point)) else { return };
         let own = self.own_window(&point, scale);
@@ -162,9 +156,6 @@ impl Detector {
     /// Is this growth, or the growth that causes it, reported already?
     pub(in crate::detector) fn is_reported(&self, key: &GrowthKey, group: usize) -> bool {
         let is_same = self.findings.get(key).is_some();
-        if !self.limits.rules.one_cause {
-            return is_same;
-        }
         let of_rank = |layer: Layer| {
             // A notice is no cause for what is certain, as recurring conditions are.
             let grows = key.layer.index().is_some();
@@ -249,10 +240,10 @@ impl Detector {
         growth.is_sure = is_certain(&growth, left);
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
-        } else if self.limits.rules.one_cause && self.findings.joined(&growth).is_some() {
+        } else if self.findings.joined(&growth).is_some() {
             return;
         }
-        let rise_min = series.rise_min(key.layer, &self.limits);
+        let rise_min = series.rise_min(key.layer);
         let group = self.groups.of(key.rank);
         let last = (detected_step, value);
         self.findings.open(growth, (group, scale), onset_value, rise_min, last);
@@ -262,9 +253,6 @@ impl Detector {
     /// Closes the findings that a new one explains, so that one cause is reported once. Called
     /// after that one is opened, so that their incident goes on with it.
     pub(in crate::detector) fn close_what_it_explains(&mut self, key: &GrowthKey, at_step: u64) {
-        if !self.limits.rules.one_cause {
-            return;
-        }
         let is_of = |rank: u32| match key.scope {
             Scope::OneRank => rank == key.rank,
             Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),

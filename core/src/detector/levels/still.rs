@@ -27,7 +27,7 @@ impl Detector {
         block: u64,
         peaks: &[(u32, i64)],
     ) {
-        if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.rules.peers {
+        if scale != SPREAD_SCALE || peaks.len() < 3 {
             return;
         }
         let since_baseline = |rank: u32| {

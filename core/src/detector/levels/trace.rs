@@ -9,7 +9,6 @@
 
 use alloc::vec::Vec;
 
-use super::super::Limits;
 use super::super::constants::{KEPT_BYTES_MIN, TRACE_POINTS_MIN};
 use super::super::forecast::rate;
 use super::super::series::{Layer, POINTS_MAX, Past, WINDOW, Window, idle_bytes};
@@ -37,7 +36,7 @@ pub(crate) fn is_enough(steps: usize) -> bool {
 /// The trend of the peaks of whole steps; none where they do not grow, or grow because the lowest
 /// levels do.
 pub(crate) fn trend_of_peaks(peaks: &[u64], floors: &[u64]) -> Option<StepTrend> {
-    let (_, ppm) = Layer::Peak.least_rise(&Limits::default());
+    let (_, ppm) = Layer::Peak.least_rise();
     // The layer's least rise in bytes is one of 256 steps and more, not of a few.
     let rule = Rule::of_trace(rise_min(peaks, KEPT_BYTES_MIN, ppm));
     let (found, of_floors) = BLOCKS.into_iter().find_map(|steps| {
@@ -51,8 +50,8 @@ pub(crate) fn trend_of_peaks(peaks: &[u64], floors: &[u64]) -> Option<StepTrend>
 
 /// The trend of what is reserved beyond the peaks; none where it does not grow.
 pub(crate) fn trend_of_idle(reserved: &[u64], peaks: &[u64]) -> Option<StepTrend> {
-    let (bytes, ppm) = Layer::Reserved.least_rise(&Limits::default());
-    let rule = Rule::absolute(rise_min(reserved, bytes, ppm), true);
+    let (bytes, ppm) = Layer::Reserved.least_rise();
+    let rule = Rule::absolute(rise_min(reserved, bytes, ppm));
     let mut highest = 0;
     let idle = reserved.iter().zip(peaks).map(|(&reserved, &peak)| {
         highest = peak.max(highest);

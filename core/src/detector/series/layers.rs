@@ -1,7 +1,5 @@
 //! The memory layers that the detector judges, and the smallest rise that counts in each.
 
-use super::super::Limits;
-
 /// A kind of memory, or a condition, that the detector judges.
 #[derive(
     Clone,
@@ -135,14 +133,14 @@ impl Layer {
     }
 
     /// Smallest rise that counts: in values, and in parts per million of the level.
-    pub(in crate::detector) fn least_rise(self, limits: &Limits) -> (u64, u64) {
+    pub(in crate::detector) fn least_rise(self) -> (u64, u64) {
         const MIB: u64 = 1 << 20;
         match self {
-            Self::Allocated => (limits.growth_bytes_min, limits.growth_ppm_min),
-            Self::Reserved => (limits.reserved_bytes_min, limits.reserved_ppm_min),
+            Self::Allocated => (4 * MIB, 1_000),
             Self::Blocks => (256, 20_000),
             Self::Peak => (256 * MIB, 20_000),
-            Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
+            // Segments come in larger pieces than tensors.
+            Self::Reserved | Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
             Self::Other | Self::Workers => (256 * MIB, 20_000),
             Self::Host | Self::Shared => (128 * MIB, 20_000),
             Self::Spread | Self::Retries | Self::Churn | Self::Progress | Self::Process => (0, 0),

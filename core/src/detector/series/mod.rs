@@ -7,7 +7,7 @@ mod window;
 
 use alloc::boxed::Box;
 
-use super::{Limits, Reading};
+use super::Reading;
 use crate::tape::StepRecord;
 
 pub use layers::Layer;
@@ -235,8 +235,8 @@ impl Series {
     }
 
     /// Smallest rise of a layer that counts.
-    pub(super) fn rise_min(&self, layer: Layer, limits: &Limits) -> i64 {
-        let (least, ppm) = layer.least_rise(limits);
+    pub(super) fn rise_min(&self, layer: Layer) -> i64 {
+        let (least, ppm) = layer.least_rise();
         let level = match layer {
             Layer::Allocated => self.last.floor_allocated,
             Layer::Reserved => self.last.floor_reserved,

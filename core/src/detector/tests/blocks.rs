@@ -200,7 +200,7 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
 }
 
 pub(super) fn fresh_detector(ranks: u32) -> Detector {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(ranks);
     detector
 }

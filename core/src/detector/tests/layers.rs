@@ -10,7 +10,7 @@ pub(super) fn run_with_readings(
     every: u64,
     bytes: impl Fn(u32, u64) -> u64,
 ) -> Vec<Growth> {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(ranks);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, ranks, None), Vec::new());
     for step in 1..=steps {
@@ -64,7 +64,7 @@ fn layers_that_are_read_are_judged_like_the_others() {
 #[test]
 fn a_stage_that_leaks_is_one_finding_about_its_role() {
     for are_roles_given in [false, true] {
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         detector.expect_ranks(16);
         let (mut job, mut findings) = (Job::new(7, Workload::Flat, 16, None), Vec::new());
         for step in 1..=900 {
@@ -122,7 +122,7 @@ fn an_evaluation_that_leaves_something_behind_is_found_by_the_level() {
 
 #[test]
 fn blocks_that_grow_in_number_alone_are_found() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(4);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     for step in 1..=1_500_u64 {
@@ -141,7 +141,7 @@ fn blocks_that_grow_in_number_alone_are_found() {
 
 #[test]
 fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(4);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     job.level = 50 * GIB;
@@ -164,7 +164,7 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
 
 #[test]
 fn a_cache_that_is_thrown_away_in_every_step_is_reported_once() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(4);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     for step in 1..=400_u64 {
@@ -183,7 +183,7 @@ fn a_cache_that_is_thrown_away_in_every_step_is_reported_once() {
 
 #[test]
 fn one_of_two_that_falls_silent_is_reported() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(2);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, 2, None), Vec::new());
     for step in 1..=3_000_u64 {
@@ -203,7 +203,7 @@ fn one_of_two_that_falls_silent_is_reported() {
 #[test]
 fn a_rank_that_falls_silent_is_reported_unless_it_has_ended() {
     for has_ended in [false, true] {
-        let mut detector = Detector::new(Limits::default());
+        let mut detector = Detector::default();
         detector.expect_ranks(8);
         let (mut job, mut findings) = (Job::new(7, Workload::Flat, 8, None), Vec::new());
         for step in 1..=4_000_u64 {
@@ -237,7 +237,7 @@ fn a_rank_that_falls_silent_is_reported_unless_it_has_ended() {
 
 #[test]
 fn a_rank_that_comes_back_after_its_end_is_judged_again() {
-    let mut detector = Detector::new(Limits::default());
+    let mut detector = Detector::default();
     detector.expect_ranks(8);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, 8, None), Vec::new());
     let mut last = None;

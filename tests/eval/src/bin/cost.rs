@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         }
     }
     let (ours, line) = match (
-        measure(&mut Product::new(), ranks, steps),
+        measure(&mut Product::default(), ranks, steps),
         measure(&mut PerRank::new(Line::default), ranks, steps),
     ) {
         (Some(ours), Some(line)) => (ours, line),
