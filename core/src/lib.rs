@@ -28,6 +28,7 @@ extern crate alloc;
 pub mod access;
 pub mod action;
 mod allocator_settings;
+pub mod caching_allocator;
 pub mod capacity;
 pub mod capture;
 pub mod census;

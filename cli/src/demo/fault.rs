@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use memtape::with_frames;
+use memtape_core::caching_allocator::{Allocator, Handle, Listener, OutOfMemory};
 
-use super::allocator::{Allocator, Held, Listener, OutOfMemory};
 use super::training::{MAIN, Noise};
 
 const MIB: u64 = 1 << 20;
@@ -48,8 +48,8 @@ pub(crate) struct Fault {
 pub(crate) struct Faulty {
     of: Fault,
     from_step: u64,
-    losses: Vec<Held>,
-    samples: VecDeque<Held>,
+    losses: Vec<Handle>,
+    samples: VecDeque<Handle>,
     sample_bytes: u64,
     batches: Vec<Vec<u8>>,
 }

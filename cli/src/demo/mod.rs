@@ -12,7 +12,6 @@
 #[macro_use]
 mod frames;
 
-mod allocator;
 mod answers;
 mod children;
 mod collectives;

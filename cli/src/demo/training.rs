@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use memtape::{FrameRef, with_frames};
+use memtape_core::caching_allocator::{Allocator, Handle, Listener, OutOfMemory, Segment};
 
 use crate::clock;
 use memtape_core::settings::duration;
 
-use super::allocator::{Allocator, Held, Listener, OutOfMemory};
 use super::collectives::Collectives;
 use super::fault::{Fault, Faulty};
 use super::scenarios::Scenario;
@@ -50,8 +50,8 @@ impl Listener for Recorder {
         memtape::report(address, size, allocated, reserved, self.device);
     }
 
-    fn segment(&mut self, address: u64, size: u64) {
-        memtape::segment(address, size, self.device, false);
+    fn segment(&mut self, segment: &Segment) {
+        memtape::segment(segment.address, segment.size, self.device, false);
     }
 
     fn returned(&mut self, address: u64, size: u64) {
@@ -139,15 +139,15 @@ fn wait_until(time_ns: u64) {
 struct Trainer<L> {
     gpu: Allocator<L>,
     noise: Noise,
-    optimizer_state: Vec<Held>,
-    gradients: Vec<Held>,
+    optimizer_state: Vec<Handle>,
+    gradients: Vec<Handle>,
     faulty: Faulty,
 }
 
 impl<L: Listener> Trainer<L> {
     /// A rank with a fault from a step on.
     fn new(listener: L, rank: u64, fault: (Fault, u64)) -> Result<Self, OutOfMemory> {
-        let mut gpu = Allocator::new(listener, DEVICE_BYTES);
+        let mut gpu = Allocator::new(listener, DEVICE_BYTES, false);
         // Nothing frees the weights.
         for bytes in weight_sizes() {
             with_frames(&[here!("new"), MAIN], || gpu.alloc(bytes))?;
@@ -174,12 +174,12 @@ impl<L: Listener> Trainer<L> {
         Ok(())
     }
 
-    fn alloc(&mut self, stack: &'static [FrameRef], bytes: u64) -> Result<Held, OutOfMemory> {
+    fn alloc(&mut self, stack: &'static [FrameRef], bytes: u64) -> Result<Handle, OutOfMemory> {
         with_frames(stack, || self.gpu.alloc(bytes))
     }
 
     /// Allocates the activations of all layers and the logits, which the backward pass frees.
-    fn forward(&mut self, length: u64) -> Result<Vec<Held>, OutOfMemory> {
+    fn forward(&mut self, length: u64) -> Result<Vec<Handle>, OutOfMemory> {
         let mut activations = Vec::new();
         for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
             activations.push(self.alloc(stack!("forward"), bytes * length / 100)?);
@@ -189,7 +189,7 @@ impl<L: Listener> Trainer<L> {
     }
 
     /// Frees the activations, last first, and allocates the gradients.
-    fn backward(&mut self, mut activations: Vec<Held>, length: u64) -> Result<(), OutOfMemory> {
+    fn backward(&mut self, mut activations: Vec<Handle>, length: u64) -> Result<(), OutOfMemory> {
         for bytes in weight_sizes() {
             let scratch = self.alloc(stack!("backward"), ACTIVATION_BYTES[0] * length / 100)?;
             let gradient = self.alloc(stack!("backward"), bytes)?;
@@ -254,18 +254,33 @@ impl Noise {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocator::tests::Auditor;
     use super::*;
 
+    /// Counts the reports on blocks.
+    #[derive(Debug, Default)]
+    struct Counter {
+        reports: u64,
+    }
+
+    impl Listener for Counter {
+        fn block(&mut self, _: u64, _: i64, _: u64, _: u64) {
+            self.reports += 1;
+        }
+
+        fn segment(&mut self, _: &Segment) {}
+
+        fn returned(&mut self, _: u64, _: u64) {}
+    }
+
     /// What is allocated and reserved at the end of each step.
-    fn ends(rank: u64, fault: Option<Scenario>, steps: u64) -> (Vec<[u64; 2]>, Trainer<Auditor>) {
+    fn ends(rank: u64, fault: Option<Scenario>, steps: u64) -> (Vec<[u64; 2]>, Trainer<Counter>) {
         let fault = fault.map_or(Fault::default(), |scenario| scenario.plan().fault);
         let mut trainer =
-            Trainer::new(Auditor::default(), rank, (fault, FROM_STEP)).expect("a large device");
+            Trainer::new(Counter::default(), rank, (fault, FROM_STEP)).expect("a large device");
         let mut ends = Vec::new();
         for step in 1..=steps {
             trainer.step(step).expect("a large device");
-            ends.push([trainer.gpu.allocated(), trainer.gpu.listener().reserved]);
+            ends.push([trainer.gpu.allocated(), trainer.gpu.reserved()]);
         }
         (ends, trainer)
     }
@@ -302,13 +317,12 @@ mod tests {
 
     #[test]
     fn steps_go_up_and_down() {
-        let (ends, trainer) = ends(0, None, 10);
-        let auditor = trainer.gpu.listener();
-        assert_eq!(auditor.allocated, ends.last().expect("steps")[0]);
-        assert!(auditor.reserved > 2 * auditor.allocated / 2, "activations were cached");
-        assert!(auditor.reports > 10 * 2 * LAYERS as u64);
+        let (ends, mut trainer) = ends(0, None, 10);
+        let [allocated, reserved] = *ends.last().expect("steps");
+        assert!(reserved > 2 * allocated / 2, "activations were cached");
+        assert!(trainer.gpu.listener().reports > 10 * 2 * LAYERS as u64);
         let weights: u64 = weight_sizes().sum();
-        assert!(auditor.allocated >= 3 * weights, "weights and optimizer states stay");
+        assert!(allocated >= 3 * weights, "weights and optimizer states stay");
     }
 
     #[test]

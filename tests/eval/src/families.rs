@@ -2,12 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
-use crate::actors::fifth;
-use crate::actors::fourth;
-use crate::actors::opened::{FAULTY, HEALTHY};
-use crate::actors::second;
-use crate::actors::sixth;
-use crate::actors::third;
+use crate::actors::{Named, fifth, fourth, opened, second, sixth, third};
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -57,13 +52,9 @@ enum Make {
 
 /// All families, benign ones first in each set.
 pub fn families() -> Vec<Family> {
-    let of = |set: Set, is_fault: bool| {
-        move |&(name, make): &(&'static str, fn(&mut Job))| Family {
-            name,
-            set,
-            is_fault,
-            make: Make::Of(make),
-        }
+    let of = |set: Set, is_fault: bool, named: &[Named]| -> Vec<Family> {
+        let family = |&(name, make): &Named| Family { name, set, is_fault, make: Make::Of(make) };
+        named.iter().map(family).collect()
     };
     let mixed = |name| Family { name, set: Set::Tuned, is_fault: false, make: Make::Mixed };
     let recorded = |name, is_fault| Family {
@@ -72,23 +63,35 @@ pub fn families() -> Vec<Family> {
         is_fault,
         make: Make::Recorded { with_fault: is_fault },
     };
-    let mut all: Vec<Family> = BEHAVIOURS.iter().map(of(Set::Tuned, false)).collect();
+    let mut all = of(Set::Tuned, false, BEHAVIOURS);
     all.extend([mixed("mixed_a"), mixed("mixed_b"), mixed("mixed_c")]);
     all.push(recorded("recorded", false));
-    all.extend(TROUBLES.iter().map(of(Set::Tuned, true)));
+    all.extend(of(Set::Tuned, true, TROUBLES));
     all.push(recorded("recorded_injected", true));
-    all.extend(HEALTHY.iter().map(of(Set::Tuned, false)));
-    all.extend(FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(second::HEALTHY.iter().map(of(Set::Tuned, false)));
-    all.extend(second::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(third::HEALTHY.iter().map(of(Set::Tuned, false)));
-    all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(fourth::HEALTHY.iter().map(of(Set::Tuned, false)));
-    all.extend(fourth::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(fifth::HEALTHY.iter().map(of(Set::Tuned, false)));
-    all.extend(fifth::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(sixth::HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(sixth::FAULTY.iter().map(of(Set::Apart, true)));
+    for (is_fault, named) in [
+        (false, opened::HEALTHY),
+        (true, opened::FAULTY),
+        (false, second::healthy::FAMILIES),
+        (true, second::faulty::FAMILIES),
+        (false, third::healthy::FAMILIES),
+        (true, third::faulty::FAMILIES),
+        (false, fourth::healthy::FAMILIES),
+        (true, fourth::faulty::FAMILIES),
+        (false, fifth::healthy_tensors::FAMILIES),
+        (false, fifth::healthy_outside::FAMILIES),
+        (true, fifth::faulty_tensors::FAMILIES),
+        (true, fifth::faulty_outside::FAMILIES),
+    ] {
+        all.extend(of(Set::Tuned, is_fault, named));
+    }
+    for (is_fault, named) in [
+        (false, sixth::healthy_tensors::FAMILIES),
+        (false, sixth::healthy_outside::FAMILIES),
+        (true, sixth::faulty_tensors::FAMILIES),
+        (true, sixth::faulty_outside::FAMILIES),
+    ] {
+        all.extend(of(Set::Apart, is_fault, named));
+    }
     all
 }
 
@@ -141,7 +144,7 @@ impl Family {
 fn mix_some(job: &mut Job, rng: &mut Rng) {
     let count = rng.between(2, 4);
     for _ in 0..count {
-        if let Some((name, behaviour)) = rng.pick(&BEHAVIOURS)
+        if let Some((name, behaviour)) = rng.pick(BEHAVIOURS)
             && !job.notes.contains(&name)
         {
             job.notes.push(name);

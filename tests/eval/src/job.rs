@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::actors::base::{self, Base};
 use crate::code::{Code, Site};
 use crate::rng::Rng;
-use crate::world::{Actor, Run, World};
+use crate::world::{Actor, Run, StepPhase, World};
 
 /// Ranks of one node.
 pub const NODE_RANKS: u32 = 8;
@@ -211,7 +211,7 @@ pub struct Arrival {
 }
 
 /// Who sits where: what a part of a program may know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Seat {
     /// Global rank.
     pub rank: u32,
@@ -223,8 +223,20 @@ pub struct Seat {
     pub chance: u64,
 }
 
-/// Makes an actor for those ranks that have it.
-pub type Part = Box<dyn Fn(&Seat) -> Option<Actor> + Send + Sync>;
+/// Makes an actor for a rank that has it.
+type Part = Box<dyn Fn(u32) -> Option<Actor> + Send + Sync>;
+
+/// What acts at one phase, as an actor.
+fn at_phase(
+    phase: StepPhase,
+    mut act: impl FnMut(&mut World) + Clone + Send + Sync + 'static,
+) -> impl FnMut(StepPhase, &mut World) + Clone + Send + Sync + 'static {
+    move |now, world| {
+        if now == phase {
+            act(world);
+        }
+    }
+}
 
 /// A job in the making.
 pub struct Job {
@@ -364,25 +376,83 @@ impl Job {
         }
     }
 
-    /// Adds a part that only sets the load.
-    pub fn load(&mut self, part: impl Fn(&Seat) -> Option<Actor> + Send + Sync + 'static) {
-        self.loads.push(Box::new(part));
+    /// Adds what sets the load, before anything else acts in a step.
+    pub fn load(&mut self, act: impl FnMut(&mut World) + Clone + Send + Sync + 'static) {
+        self.load_act(at_phase(StepPhase::Between, act));
     }
 
-    /// Adds a part. Ranks it treats differently must have different roles or be told apart.
-    pub fn part(&mut self, part: impl Fn(&Seat) -> Option<Actor> + Send + Sync + 'static) {
-        self.parts.push(Box::new(part));
+    /// Adds what sets the load and acts at other phases, too.
+    pub fn load_act(
+        &mut self,
+        act: impl FnMut(StepPhase, &mut World) + Clone + Send + Sync + 'static,
+    ) {
+        self.loads.push(Box::new(move |_| Some(Box::new(act.clone()))));
     }
 
-    /// Adds a part of these ranks only.
-    pub fn part_of(
+    /// Adds what acts on all ranks, each with a state of its own. Ranks it treats differently must
+    /// have different roles or be told apart.
+    pub fn act(&mut self, act: impl FnMut(StepPhase, &mut World) + Clone + Send + Sync + 'static) {
+        self.parts.push(Box::new(move |_| Some(Box::new(act.clone()))));
+    }
+
+    /// Adds what acts at one phase, on all ranks.
+    pub fn at(
+        &mut self,
+        phase: StepPhase,
+        act: impl FnMut(&mut World) + Clone + Send + Sync + 'static,
+    ) {
+        self.act(at_phase(phase, act));
+    }
+
+    /// Adds what acts on these ranks only.
+    pub fn act_of(
         &mut self,
         ranks: &[u32],
-        part: impl Fn(&Seat) -> Actor + Send + Sync + 'static,
+        act: impl FnMut(StepPhase, &mut World) + Clone + Send + Sync + 'static,
     ) {
         self.tell_apart(ranks);
         let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
-        self.part(move |seat| ranks.contains(&seat.rank).then(|| part(seat)));
+        let part = move |rank| -> Option<Actor> {
+            ranks.contains(&rank).then(|| Box::new(act.clone()) as Actor)
+        };
+        self.parts.push(Box::new(part));
+    }
+
+    /// Adds what acts at one phase, on these ranks only.
+    pub fn at_of(
+        &mut self,
+        ranks: &[u32],
+        phase: StepPhase,
+        act: impl FnMut(&mut World) + Clone + Send + Sync + 'static,
+    ) {
+        self.act_of(ranks, at_phase(phase, act));
+    }
+
+    /// Adds what acts on all ranks and is told whether the rank is one of these.
+    pub fn act_where(
+        &mut self,
+        ranks: &[u32],
+        mut act: impl FnMut(StepPhase, &mut World, bool) + Clone + Send + Sync + 'static,
+    ) {
+        let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+        self.act(move |phase, world| {
+            let is_one = ranks.contains(&world.rank);
+            act(phase, world, is_one);
+        });
+    }
+
+    /// The same at one phase.
+    pub fn at_where(
+        &mut self,
+        ranks: &[u32],
+        phase: StepPhase,
+        mut act: impl FnMut(&mut World, bool) + Clone + Send + Sync + 'static,
+    ) {
+        self.act_where(ranks, move |now, world, is_one| {
+            if now == phase {
+                act(world, is_one);
+            }
+        });
     }
 
     fn seat(&self, rank: u32) -> (u64, Seat) {
@@ -420,13 +490,15 @@ impl Job {
     }
 
     fn play_seat(&self, seat: &Seat) -> Run {
-        let (chance, bytes) = (seat.chance, self.device_bytes);
-        let world = World::new(seat.rank, chance, self.seed, bytes, self.is_expandable);
-        let mut actors: Vec<Actor> = self.loads.iter().filter_map(|part| part(seat)).collect();
+        let world = World::new(seat, self.seed, self.device_bytes, self.is_expandable);
+        let of = |parts: &[Part]| -> Vec<Actor> {
+            parts.iter().filter_map(|part| part(seat.rank)).collect()
+        };
+        let mut actors = of(&self.loads);
         if !self.is_bare {
             actors.extend(self.base.actors(seat));
         }
-        actors.extend(self.parts.iter().filter_map(|part| part(seat)));
+        actors.extend(of(&self.parts));
         world.play(&mut actors, self.steps)
     }
 }

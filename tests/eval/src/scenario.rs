@@ -225,7 +225,8 @@ impl Scenario {
     fn trace(&self, run: &Run, to: u64) -> Vec<TraceEvent> {
         let mut trace = Vec::new();
         let mut event = |kind: TraceKind, step: u64, life: Option<&SegmentLife>| {
-            let (address, size) = life.map_or((0, 0), |life| (life.address, life.size));
+            let (address, size) =
+                life.map_or((0, 0), |life| (life.segment.address, life.segment.size));
             trace.push(TraceEvent {
                 kind,
                 mono_ns: step * self.step_ns,
@@ -240,7 +241,7 @@ impl Scenario {
         };
         let shown = to.saturating_sub(TRACE_STEPS) + 1..=to;
         for life in &run.segments {
-            let (taken, returned) = match life.is_expandable {
+            let (taken, returned) = match life.segment.is_expandable {
                 true => (TraceKind::SegmentMap, TraceKind::SegmentUnmap),
                 false => (TraceKind::SegmentAlloc, TraceKind::SegmentFree),
             };
@@ -317,12 +318,12 @@ fn segments(run: &Run, step: u64, places: &mut StreamPools) -> Vec<Segment> {
     let there = run.segments.iter().filter(|life| life.taken <= step && life.returned > step);
     let mut segments: Vec<Segment> = there
         .map(|life| Segment {
-            address: life.address,
-            size: life.size,
-            stream_pool: places.of(life.stream),
+            address: life.segment.address,
+            size: life.segment.size,
+            stream_pool: places.of(life.segment.stream),
             stack: 0,
-            expandable: life.is_expandable,
-            small: life.is_small,
+            expandable: life.segment.is_expandable,
+            small: life.segment.is_small,
         })
         .collect();
     segments.sort_unstable_by_key(|segment| segment.address);

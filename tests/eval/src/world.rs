@@ -5,10 +5,12 @@
 //! and the end by out of memory are all read from that one stage, so they cannot contradict each
 //! other.
 
+use memtape_core::caching_allocator::Allocator;
 use memtape_core::detector::Sample;
 use memtape_core::tape::StepRecord;
 
-use crate::allocator::{Allocator, Handle, Lying, SegmentLife};
+use crate::allocator::{Handle, Lying, SegmentLife, Segments, Tag};
+use crate::job::Seat;
 use crate::rng::{Rng, mix};
 
 /// Where in a step an actor acts. A step ends when the optimizer has made its step, so what comes
@@ -151,6 +153,10 @@ impl Life {
 pub struct World {
     /// Global rank; of ranks that are alike, the first.
     pub rank: u32,
+    /// Its role.
+    pub role: u32,
+    /// What its own chance is drawn from.
+    pub chance: u64,
     /// Number of the step under way, from 1.
     pub step: u64,
     /// How much work this step has, 1 is the usual; set again in every step.
@@ -159,7 +165,9 @@ pub struct World {
     pub outside: Outside,
     /// Chance of this rank alone.
     pub rng: Rng,
-    memory: Allocator,
+    memory: Allocator<Segments>,
+    /// What the program knows of each block, by its handle.
+    tags: Vec<Tag>,
     job_seed: u64,
     device_bytes: u64,
     floor: u64,
@@ -171,15 +179,19 @@ pub struct World {
 }
 
 impl World {
-    /// A rank that has not begun. `chance` is what its own chance is drawn from.
-    pub fn new(rank: u32, chance: u64, job_seed: u64, device_bytes: u64, grows: bool) -> Self {
+    /// A rank that has not begun.
+    pub fn new(seat: &Seat, job_seed: u64, device_bytes: u64, grows: bool) -> Self {
+        let Seat { rank, role, chance, .. } = *seat;
         Self {
             rank,
+            role,
+            chance,
             step: 1,
             load: 1.0,
             outside: Outside::default(),
             rng: Rng::new(job_seed, 0x5eed_0000 + chance),
-            memory: Allocator::new(grows, device_bytes),
+            memory: Allocator::new(Segments::default(), device_bytes, grows),
+            tags: Vec::new(),
             job_seed,
             device_bytes,
             floor: 0,
@@ -222,19 +234,33 @@ impl World {
     /// The same on another stream.
     pub fn alloc_on(&mut self, stream: u32, bytes: u64, stack: u32) -> Handle {
         let elsewhere = self.outside.non_torch + self.outside.other;
-        self.memory.limit = self.device_bytes.saturating_sub(elsewhere);
-        let block = self.memory.alloc_on(stream, bytes, stack);
-        self.is_full |= block.is_none();
-        self.peak = self.peak.max(self.memory.allocated);
-        self.peak_reserved = self.peak_reserved.max(self.memory.reserved);
-        block.unwrap_or(Handle::MAX)
+        self.memory.set_limit(self.device_bytes.saturating_sub(elsewhere));
+        let block = self.memory.alloc_on(stream, bytes);
+        self.peak = self.peak.max(self.memory.allocated());
+        self.peak_reserved = self.peak_reserved.max(self.memory.reserved());
+        let Ok(block) = block else {
+            self.is_full = true;
+            return Handle::NONE;
+        };
+        let tag = Tag { stack, step: self.step, requested: bytes, freed: 0, stream };
+        if self.tags.len() <= block.index() {
+            self.tags.resize(block.index() + 1, tag);
+        }
+        self.tags[block.index()] = tag;
+        block
     }
 
     /// Gives memory back.
     pub fn free(&mut self, block: Handle) {
-        let Some(lying) = self.memory.free(block) else { return };
-        self.floor = self.floor.min(self.memory.allocated);
-        if lying.tag.step < self.step {
+        let Some(lying) = self.memory.lying(block) else { return };
+        self.memory.free(block);
+        self.floor = self.floor.min(self.memory.allocated());
+        let mut tag = self.tags[block.index()];
+        if !lying.is_pending {
+            tag.freed = self.step;
+        }
+        if tag.step < self.step {
+            let lying = Lying { address: lying.address, size: lying.size, tag };
             self.run.lives.push(Life { lying, gone: self.step });
         }
     }
@@ -248,20 +274,23 @@ impl World {
 
     /// The program lets go of a block that another stream still uses; [`Self::free`] ends it.
     pub fn defer(&mut self, block: Handle) {
+        if self.memory.lying(block).is_some_and(|lying| !lying.is_pending) {
+            self.tags[block.index()].freed = self.step;
+        }
         self.memory.defer(block);
-        self.floor = self.floor.min(self.memory.allocated);
+        self.floor = self.floor.min(self.memory.allocated());
     }
 
     /// Gives the cache back to the device.
     pub fn empty_cache(&mut self) {
         self.memory.empty_cache();
-        self.floor_reserved = self.floor_reserved.min(self.memory.reserved);
+        self.floor_reserved = self.floor_reserved.min(self.memory.reserved());
     }
 
     /// Bytes of the device that are free.
     pub fn room(&self) -> u64 {
         let elsewhere = self.outside.non_torch + self.outside.other;
-        self.device_bytes.saturating_sub(elsewhere + self.memory.reserved)
+        self.device_bytes.saturating_sub(elsewhere + self.memory.reserved())
     }
 
     /// Something beside the allocator finds no room, and the rank dies with it.
@@ -281,32 +310,36 @@ impl World {
     }
 
     fn begin(&mut self, step: u64) {
-        (self.step, self.memory.step, self.load) = (step, step, 1.0);
-        (self.floor, self.peak) = (self.memory.allocated, self.memory.allocated);
-        self.floor_reserved = self.memory.reserved;
-        self.peak_reserved = self.memory.reserved;
+        (self.step, self.memory.listener().step, self.load) = (step, step, 1.0);
+        (self.floor, self.peak) = (self.memory.allocated(), self.memory.allocated());
+        self.floor_reserved = self.memory.reserved();
+        self.peak_reserved = self.memory.reserved();
     }
 
     fn end(&mut self) {
         self.run.steps.push(Step {
             floor: self.floor,
             peak: self.peak,
-            end: self.memory.allocated,
+            end: self.memory.allocated(),
             floor_reserved: self.floor_reserved,
             peak_reserved: self.peak_reserved,
-            reserved: self.memory.reserved,
-            deferred: self.memory.pending,
-            blocks: self.memory.blocks,
-            retries: self.memory.retries as u32,
+            reserved: self.memory.reserved(),
+            deferred: self.memory.pending(),
+            blocks: self.memory.blocks(),
+            retries: self.memory.retries() as u32,
             outside: self.outside,
         });
     }
 
     fn over(mut self) -> Run {
         let last = self.run.steps.len() as u64;
-        let there = self.memory.lying().filter(|lying| lying.tag.step <= last);
-        self.run.lives.extend(there.map(|lying| Life { lying, gone: u64::MAX }));
-        self.run.segments = self.memory.segments;
+        let there = self.memory.all_lying().filter_map(|(block, lying)| {
+            let tag = *self.tags.get(block.index())?;
+            let lying = Lying { address: lying.address, size: lying.size, tag };
+            (tag.step <= last).then_some(Life { lying, gone: u64::MAX })
+        });
+        self.run.lives.extend(there);
+        self.run.segments = std::mem::take(&mut self.memory.listener().lives);
         self.run
     }
 }
@@ -336,7 +369,7 @@ mod tests {
             }
             _ => {}
         });
-        let run = World::new(0, 0, 1, 400 * MIB, false).play(&mut [leak], 1_000);
+        let run = World::new(&Seat::default(), 1, 400 * MIB, false).play(&mut [leak], 1_000);
         let oom = run.oom.expect("it keeps what it takes");
         assert_eq!(run.steps.len() as u64, oom - 1);
         for step in 1..oom {

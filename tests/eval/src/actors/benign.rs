@@ -1,44 +1,20 @@
 //! What healthy jobs do: everything here looks like trouble for a while, and is none.
 
+use super::Named;
 use crate::allocator::PRIVATE;
 use crate::code::Library;
 use crate::job::{Job, MIB};
 use crate::rng::exp2;
-use crate::world::{Actor, StepPhase};
-
-/// A behaviour of a healthy job.
-pub type Behaviour = fn(&mut Job);
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const BEHAVIOURS: [(&str, Behaviour); 27] = [
-    ("flat", flat),
-    ("warm_up", warm_up),
-    ("lazy_optimizer", lazy_optimizer),
-    ("variable_length", variable_length),
-    ("moe_drift", moe_drift),
-    ("length_curriculum", length_curriculum),
-    ("batch_ramp", batch_ramp),
-    ("eval_plateaus", eval_plateaus),
-    ("checkpoint_rank0", checkpoint_rank0),
-    ("fsdp_prefetch", fsdp_prefetch),
-    ("activation_checkpointing", activation_checkpointing),
-    ("recompiles", recompiles),
-    ("graph_pools", graph_pools),
-    ("cache_fill", cache_fill),
-    ("bounded_window", bounded_window),
-    ("gc_sawtooth_synced", gc_sawtooth_synced),
-    ("gc_sawtooth_loose", gc_sawtooth_loose),
-    ("dataloader_epochs", dataloader_epochs),
-    ("inprocess_restart", inprocess_restart),
-    ("resume", resume),
-    ("sample_loss", sample_loss),
-    ("clock_steps", clock_steps),
-    ("other_tenant", other_tenant),
-    ("lora_unfreeze", lora_unfreeze),
-    ("ema_start", ema_start),
-    ("grad_accumulation", grad_accumulation),
-    ("several_optimizers", several_optimizers),
-];
+pub const BEHAVIOURS: &[Named] = named! {
+    flat, warm_up, lazy_optimizer, variable_length, moe_drift, length_curriculum, batch_ramp,
+    eval_plateaus, checkpoint_rank0, fsdp_prefetch, activation_checkpointing, recompiles,
+    graph_pools, cache_fill, bounded_window, gc_sawtooth_synced, gc_sawtooth_loose,
+    dataloader_epochs, inprocess_restart, resume, sample_loss, clock_steps, other_tenant,
+    lora_unfreeze, ema_start, grad_accumulation, several_optimizers
+};
 
 fn flat(_: &mut Job) {}
 
@@ -48,17 +24,14 @@ fn warm_up(job: &mut Job) {
     let steps = job.rng.between(5, 60);
     let bytes = job.rng.log_uniform(4e6, 8e7);
     let nccl = job.rng.between(20, 120) * MIB;
-    job.part(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward && world.step <= steps && world.rng.chance(0.5) {
-                let size = bytes * (1.2 - world.step as f64 / steps as f64);
-                world.alloc(size as u64, site.stack);
-            }
-            if phase == StepPhase::Backward && world.step.is_multiple_of(7) && world.step < steps {
-                world.outside.non_torch += nccl / 4;
-            }
-        });
-        Some(act)
+    job.act(move |phase, world| {
+        if phase == StepPhase::Forward && world.step <= steps && world.rng.chance(0.5) {
+            let size = bytes * (1.2 - world.step as f64 / steps as f64);
+            world.alloc(size as u64, site.stack);
+        }
+        if phase == StepPhase::Backward && world.step.is_multiple_of(7) && world.step < steps {
+            world.outside.non_torch += nccl / 4;
+        }
     });
 }
 
@@ -72,18 +45,13 @@ pub(super) fn variable_length(job: &mut Job) {
     job.base.load_max = 2.0;
     let deviation = 0.15 + 0.45 * job.rng.unit();
     let is_common = job.rng.chance(0.3);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let bell = if is_common {
-                    (0..4).map(|part| world.common(0x7a5 + part)).sum::<f64>() * 1.7 - 3.4
-                } else {
-                    world.rng.normal()
-                };
-                world.load *= exp2(deviation * bell).clamp(0.35, 2.0);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let bell = if is_common {
+            (0..4).map(|part| world.common(0x7a5 + part)).sum::<f64>() * 1.7 - 3.4
+        } else {
+            world.rng.normal()
+        };
+        world.load *= exp2(deviation * bell).clamp(0.35, 2.0);
     });
 }
 
@@ -95,27 +63,24 @@ fn moe_drift(job: &mut Job) {
     let deviation = 0.05 + 0.15 * job.rng.unit();
     let bytes = job.rng.log_uniform(3e7, 6e8);
     let only_grows = job.rng.chance(0.4);
-    job.load(move |_| {
-        let (mut drift, mut buffer, mut capacity) = (0.0_f64, None, 0_u64);
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Between => {
-                let push = deviation * (1.0 - keep * keep).sqrt();
-                drift = keep * drift + push * world.rng.normal();
-                world.load *= (1.0 + drift).clamp(0.5, 1.6);
-            }
-            StepPhase::Forward => {
-                let wanted = (bytes * (1.0 + drift).clamp(0.5, 1.6)) as u64;
-                if buffer.is_none() || wanted > capacity || !only_grows {
-                    if let Some(old) = buffer.take() {
-                        world.free(old);
-                    }
-                    capacity = wanted;
-                    buffer = Some(world.alloc(wanted, site.stack));
+    let (mut drift, mut buffer, mut capacity) = (0.0_f64, None, 0_u64);
+    job.load_act(move |phase, world| match phase {
+        StepPhase::Between => {
+            let push = deviation * (1.0 - keep * keep).sqrt();
+            drift = keep * drift + push * world.rng.normal();
+            world.load *= (1.0 + drift).clamp(0.5, 1.6);
+        }
+        StepPhase::Forward => {
+            let wanted = (bytes * (1.0 + drift).clamp(0.5, 1.6)) as u64;
+            if buffer.is_none() || wanted > capacity || !only_grows {
+                if let Some(old) = buffer.take() {
+                    world.free(old);
                 }
+                capacity = wanted;
+                buffer = Some(world.alloc(wanted, site.stack));
             }
-            _ => {}
-        });
-        Some(act)
+        }
+        _ => {}
     });
 }
 
@@ -125,15 +90,10 @@ fn length_curriculum(job: &mut Job) {
     let length = (job.steps as f64 * (0.2 + 0.7 * job.rng.unit())) as u64;
     let stages = job.rng.pick(&[4.0, 8.0, 16.0, 64.0, 1e6]).unwrap_or(8.0);
     let begin = job.rng.between(0, 300);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let passed = world.step.saturating_sub(begin) as f64 / length.max(1) as f64;
-                let stage = (passed.min(1.0) * stages).floor() / stages;
-                world.load *= from + (1.0 - from) * stage;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let passed = world.step.saturating_sub(begin) as f64 / length.max(1) as f64;
+        let stage = (passed.min(1.0) * stages).floor() / stages;
+        world.load *= from + (1.0 - from) * stage;
     });
 }
 
@@ -141,14 +101,9 @@ fn length_curriculum(job: &mut Job) {
 fn batch_ramp(job: &mut Job) {
     let jumps = job.rng.between(2, 5);
     let every = (job.steps / (jumps + 1)).max(60);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let made = (world.step / every).min(jumps);
-                world.load *= exp2(made as f64 - jumps as f64).max(0.1);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let made = (world.step / every).min(jumps);
+        world.load *= exp2(made as f64 - jumps as f64).max(0.1);
     });
 }
 
@@ -158,19 +113,16 @@ pub(super) fn eval_plateaus(job: &mut Job) {
     let every = job.rng.between(80, 400);
     let stays = job.rng.between(1, every / 4);
     let bytes = job.rng.log_uniform(3e7, 1.5e9) as u64;
-    job.part(move |_| {
-        let mut held = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            let since = world.step % every;
-            if phase == StepPhase::Between && since == 0 {
-                let passing = world.alloc(bytes / 2, site.stack);
-                held.extend((0..4).map(|_| world.alloc(bytes / 4, site.stack)));
-                world.free(passing);
-            } else if phase == StepPhase::Between && since == stays {
-                world.free_all(&mut held);
-            }
-        });
-        Some(act)
+    let mut held = Vec::new();
+    job.act(move |phase, world| {
+        let since = world.step % every;
+        if phase == StepPhase::Between && since == 0 {
+            let passing = world.alloc(bytes / 2, site.stack);
+            held.extend((0..4).map(|_| world.alloc(bytes / 4, site.stack)));
+            world.free(passing);
+        } else if phase == StepPhase::Between && since == stays {
+            world.free_all(&mut held);
+        }
     });
 }
 
@@ -181,18 +133,16 @@ fn checkpoint_rank0(job: &mut Job) {
     let stays = job.rng.between(1, every / 3);
     let share = 0.1 + 0.3 * job.rng.unit();
     let bytes = (job.base.weights(1.0) as f64 * share) as u64;
-    job.part_of(&[0], move |_| {
-        let mut held = Vec::new();
-        Box::new(move |phase, world| {
-            let since = world.step % every;
-            if phase == StepPhase::Between && since == 0 {
-                held.extend((0..8).map(|_| world.alloc(bytes / 8, site.stack)));
-                world.outside.host += bytes;
-            } else if phase == StepPhase::Between && since == stays && !held.is_empty() {
-                world.free_all(&mut held);
-                world.outside.host -= bytes;
-            }
-        })
+    let mut held = Vec::new();
+    job.act_of(&[0], move |phase, world| {
+        let since = world.step % every;
+        if phase == StepPhase::Between && since == 0 {
+            held.extend((0..8).map(|_| world.alloc(bytes / 8, site.stack)));
+            world.outside.host += bytes;
+        } else if phase == StepPhase::Between && since == stays && !held.is_empty() {
+            world.free_all(&mut held);
+            world.outside.host -= bytes;
+        }
     });
 }
 
@@ -201,17 +151,14 @@ fn fsdp_prefetch(job: &mut Job) {
     let site = job.code.site(Library::Fsdp, "model.py", "Model.forward");
     let bytes = job.rng.log_uniform(3e7, 5e8) as u64;
     let most = job.rng.between(1, 4);
-    job.part(move |_| {
-        let mut units = Vec::new();
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Forward => world.free_all(&mut units),
-            StepPhase::Optimizer => {
-                let count = world.rng.between(0, most + 1);
-                units.extend((0..count).map(|_| world.alloc(bytes, site.stack)));
-            }
-            _ => {}
-        });
-        Some(act)
+    let mut units = Vec::new();
+    job.act(move |phase, world| match phase {
+        StepPhase::Forward => world.free_all(&mut units),
+        StepPhase::Optimizer => {
+            let count = world.rng.between(0, most + 1);
+            units.extend((0..count).map(|_| world.alloc(bytes, site.stack)));
+        }
+        _ => {}
     });
 }
 
@@ -220,13 +167,10 @@ fn activation_checkpointing(job: &mut Job) {
     let at = job.rng.between(job.steps / 5, job.steps);
     let less = 0.2 + 0.2 * job.rng.unit();
     let begins_with = job.rng.chance(0.5);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && (world.step < at) == begins_with {
-                world.load *= less;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        if (world.step < at) == begins_with {
+            world.load *= less;
+        }
     });
 }
 
@@ -241,17 +185,13 @@ fn recompiles(job: &mut Job) {
         events.push(at);
         at += (at as f64 * (0.3 + job.rng.unit())) as u64 + job.rng.between(5, 80);
     }
-    job.part(move |_| {
-        let events = events.clone();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward && events.contains(&world.step) {
-                for _ in 0..3 {
-                    world.alloc(bytes / 3, site.stack);
-                }
-                world.outside.host += 60 * MIB;
+    job.at(StepPhase::Forward, move |world| {
+        if events.contains(&world.step) {
+            for _ in 0..3 {
+                world.alloc(bytes / 3, site.stack);
             }
-        });
-        Some(act)
+            world.outside.host += 60 * MIB;
+        }
     });
 }
 
@@ -261,18 +201,15 @@ fn graph_pools(job: &mut Job) {
     let count = job.rng.between(2, 9);
     let every = job.rng.between(3, 90);
     let bytes = job.rng.log_uniform(3e7, 4e8) as u64;
-    job.part(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            let nth = world.step / every;
-            let is_due = world.step.is_multiple_of(every) && nth <= count;
-            if phase == StepPhase::Forward && is_due {
-                for _ in 0..4 {
-                    world.alloc_on(PRIVATE + nth as u32, bytes / 4, site.stack);
-                }
-                world.outside.non_torch += 8 * MIB;
+    job.act(move |phase, world| {
+        let nth = world.step / every;
+        let is_due = world.step.is_multiple_of(every) && nth <= count;
+        if phase == StepPhase::Forward && is_due {
+            for _ in 0..4 {
+                world.alloc_on(PRIVATE + nth as u32, bytes / 4, site.stack);
             }
-        });
-        Some(act)
+            world.outside.non_torch += 8 * MIB;
+        }
     });
 }
 
@@ -283,21 +220,18 @@ fn cache_fill(job: &mut Job) {
     let total = job.rng.log_uniform(1e8, 3e9);
     let draws = job.rng.between(1, 9);
     let is_common = job.rng.chance(0.5);
-    job.part(move |_| {
-        let mut met = vec![false; keys as usize];
-        let act: Actor = Box::new(move |phase, world| {
-            for draw in 0..if phase == StepPhase::Forward { draws } else { 0 } {
-                let key = match is_common {
-                    true => (world.common(0xca + draw) * keys as f64) as u64,
-                    false => world.rng.between(0, keys),
-                };
-                if let Some(place) = met.get_mut(key as usize).filter(|met| !**met) {
-                    *place = true;
-                    world.alloc((total / keys as f64) as u64, site.stack);
-                }
+    let mut met = vec![false; keys as usize];
+    job.act(move |phase, world| {
+        for draw in 0..if phase == StepPhase::Forward { draws } else { 0 } {
+            let key = match is_common {
+                true => (world.common(0xca + draw) * keys as f64) as u64,
+                false => world.rng.between(0, keys),
+            };
+            if let Some(place) = met.get_mut(key as usize).filter(|met| !**met) {
+                *place = true;
+                world.alloc((total / keys as f64) as u64, site.stack);
             }
-        });
-        Some(act)
+        }
     });
 }
 
@@ -307,17 +241,14 @@ fn bounded_window(job: &mut Job) {
     let length = job.rng.pick(&[10, 20, 32, 50, 64, 100, 128]).unwrap_or(50);
     let bytes = job.rng.log_uniform(4e3, 4e6) as u64;
     let begins = job.rng.between(1, job.steps / 2);
-    job.part(move |_| {
-        let mut window = std::collections::VecDeque::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Backward && world.step >= begins {
-                window.push_back(world.alloc(bytes, site.stack));
-                if window.len() > length {
-                    window.pop_front().into_iter().for_each(|old| world.free(old));
-                }
+    let mut window = std::collections::VecDeque::new();
+    job.at(StepPhase::Backward, move |world| {
+        if world.step >= begins {
+            window.push_back(world.alloc(bytes, site.stack));
+            if window.len() > length {
+                window.pop_front().into_iter().for_each(|old| world.free(old));
             }
-        });
-        Some(act)
+        }
     });
 }
 
@@ -337,20 +268,20 @@ fn sawtooth(job: &mut Job, every: u64, is_synced: bool) {
     let site = job.code.site(Library::Linear, "model.py", "Adapter.forward");
     let total = job.rng.log_uniform(1e8, 2.5e9);
     let bytes = (total / every as f64).max(2e4);
-    job.part(move |seat| {
-        let (mut garbage, mut next) = (Vec::new(), every + seat.chance % every.max(1));
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Backward {
-                let size = bytes * (0.6 + 0.8 * world.rng.unit());
-                garbage.push(world.alloc(size as u64, site.stack));
-            }
-            let is_due = if is_synced { world.step % every == 0 } else { world.step >= next };
-            if phase == StepPhase::Between && is_due {
-                world.free_all(&mut garbage);
-                next = world.step + (every as f64 * (0.6 + 0.8 * world.rng.unit())) as u64 + 1;
-            }
-        });
-        Some(act)
+    let (mut garbage, mut next) = (Vec::new(), 0);
+    job.act(move |phase, world| {
+        if world.is_first() {
+            next = every + world.chance % every.max(1);
+        }
+        if phase == StepPhase::Backward {
+            let size = bytes * (0.6 + 0.8 * world.rng.unit());
+            garbage.push(world.alloc(size as u64, site.stack));
+        }
+        let is_due = if is_synced { world.step % every == 0 } else { world.step >= next };
+        if phase == StepPhase::Between && is_due {
+            world.free_all(&mut garbage);
+            next = world.step + (every as f64 * (0.6 + 0.8 * world.rng.unit())) as u64 + 1;
+        }
     });
 }
 
@@ -359,27 +290,21 @@ fn dataloader_epochs(job: &mut Job) {
     let epoch = job.rng.between(120, 900);
     let bytes = job.rng.log_uniform(5e8, 1.2e10) / epoch as f64;
     let shared = job.rng.chance(0.5);
-    job.part(move |_| {
-        let (mut grown, mut shared_grown) = (0, 0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.step % epoch == 0 {
-                world.outside.workers -= grown;
-                world.outside.shared -= shared_grown;
-                (grown, shared_grown) = (0, 0);
-                return;
-            }
-            let add = (bytes * (0.5 + world.rng.unit())) as u64;
-            grown += add;
-            world.outside.workers += add;
-            if shared && world.step % epoch < epoch / 3 {
-                shared_grown += add / 4;
-                world.outside.shared += add / 4;
-            }
-        });
-        Some(act)
+    let (mut grown, mut shared_grown) = (0, 0);
+    job.at(StepPhase::Between, move |world| {
+        if world.step % epoch == 0 {
+            world.outside.workers -= grown;
+            world.outside.shared -= shared_grown;
+            (grown, shared_grown) = (0, 0);
+            return;
+        }
+        let add = (bytes * (0.5 + world.rng.unit())) as u64;
+        grown += add;
+        world.outside.workers += add;
+        if shared && world.step % epoch < epoch / 3 {
+            shared_grown += add / 4;
+            world.outside.shared += add / 4;
+        }
     });
 }
 
@@ -417,15 +342,11 @@ fn other_tenant(job: &mut Job) {
     let length = job.rng.log_uniform(30.0, 1_500.0) as u64;
     let bytes = job.rng.log_uniform(3e8, 3e9);
     let stages = job.rng.between(1, 5);
-    job.part_of(&[rank], move |_| {
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let inside = (from..from + length).contains(&world.step);
-                let passed = (world.step - from.min(world.step)) * 8 / length.max(1) + 1;
-                let part = passed.min(stages) as f64 / stages as f64;
-                world.outside.other = if inside { (bytes * part) as u64 } else { 0 };
-            }
-        })
+    job.at_of(&[rank], StepPhase::Between, move |world| {
+        let inside = (from..from + length).contains(&world.step);
+        let passed = (world.step - from.min(world.step)) * 8 / length.max(1) + 1;
+        let part = passed.min(stages) as f64 / stages as f64;
+        world.outside.other = if inside { (bytes * part) as u64 } else { 0 };
     });
 }
 
@@ -437,23 +358,20 @@ fn lora_unfreeze(job: &mut Job) {
     let bytes = (job.base.weights(1.0) as f64 * 0.6 / groups as f64) as u64;
     let stack = job.code.backward();
     let site = job.code.site(Library::Adam, "train.py", "train_step");
-    job.part(move |_| {
-        let mut gradients = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            let open = (world.step / every).min(groups);
-            match phase {
-                StepPhase::Between => world.free_all(&mut gradients),
-                StepPhase::Backward => {
-                    gradients.extend((0..open).map(|_| world.alloc(bytes / 3, stack)));
-                }
-                StepPhase::Optimizer if world.step % every == 0 && world.step / every <= groups => {
-                    world.alloc(bytes / 3, site.stack);
-                    world.alloc(bytes / 3, site.stack);
-                }
-                _ => {}
+    let mut gradients = Vec::new();
+    job.act(move |phase, world| {
+        let open = (world.step / every).min(groups);
+        match phase {
+            StepPhase::Between => world.free_all(&mut gradients),
+            StepPhase::Backward => {
+                gradients.extend((0..open).map(|_| world.alloc(bytes / 3, stack)));
             }
-        });
-        Some(act)
+            StepPhase::Optimizer if world.step % every == 0 && world.step / every <= groups => {
+                world.alloc(bytes / 3, site.stack);
+                world.alloc(bytes / 3, site.stack);
+            }
+            _ => {}
+        }
     });
 }
 
@@ -464,14 +382,12 @@ fn ema_start(job: &mut Job) {
     let bytes = job.base.weights(1.0) / 8;
     let on_rank0 = job.rng.chance(0.3);
     let ranks = if on_rank0 { vec![0] } else { job.all() };
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step == at {
-                for _ in 0..8 {
-                    world.alloc(bytes, site.stack);
-                }
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step == at {
+            for _ in 0..8 {
+                world.alloc(bytes, site.stack);
             }
-        })
+        }
     });
 }
 
@@ -486,16 +402,13 @@ fn several_optimizers(job: &mut Job) {
     let site = job.code.site(Library::Linear, "model.py", "Critic.forward");
     let bytes = job.rng.log_uniform(2e7, 1e9) as u64;
     let of = job.rng.between(2, 5);
-    job.load(move |_| {
-        let mut held = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % of != 0 {
-                world.load *= 0.4;
-                world.free_all(&mut held);
-            } else if phase == StepPhase::Forward && world.step % of == 0 {
-                held.extend((0..2).map(|_| world.alloc(bytes / 2, site.stack)));
-            }
-        });
-        Some(act)
+    let mut held = Vec::new();
+    job.load_act(move |phase, world| {
+        if phase == StepPhase::Between && world.step % of != 0 {
+            world.load *= 0.4;
+            world.free_all(&mut held);
+        } else if phase == StepPhase::Forward && world.step % of == 0 {
+            held.extend((0..2).map(|_| world.alloc(bytes / 2, site.stack)));
+        }
     });
 }

@@ -1,6 +1,32 @@
-//! What the families of several sets draw: sizes, hosts, and the ranks of a node.
+//! What the families of several sets draw, and how a fault is labelled.
 
-use crate::job::{GIB, Job, NODE_RANKS};
+use super::benign::BEHAVIOURS;
+use crate::code::Site;
+use crate::job::{Expect, Fault, GIB, Job, Layer, MIB, NODE_RANKS};
+
+/// Page size of hosts.
+pub(super) const PAGE: u64 = 4_096;
+
+/// Most that comes at once, where a job would not live to see three of them otherwise.
+pub(super) const PIECE_MAX: f64 = 6e8;
+
+/// Rounds a number of bytes down to whole pages.
+pub(super) fn pages(bytes: f64) -> u64 {
+    bytes as u64 / PAGE * PAGE
+}
+
+/// Makes the model smaller by this number of bytes, down to a tenth of the device.
+pub(super) fn make_room(job: &mut Job, bytes: f64) {
+    let lowest = job.device_bytes as f64 * 0.1;
+    job.base.target = (job.base.target as f64 - bytes).max(lowest) as u64;
+}
+
+/// Lets the fault begin with the job in this share of the jobs.
+pub(super) fn from_the_start(job: &mut Job, plan: &mut Plan, share: f64) {
+    if job.rng.chance(share) {
+        plan.onset = job.rng.between(1, 30);
+    }
+}
 
 /// Draws a number of bytes, each order of magnitude alike, of at most this share of the device.
 pub(super) fn bytes_of(job: &mut Job, low: f64, high: f64, share: f64) -> f64 {
@@ -18,4 +44,93 @@ pub(super) fn roomy_host(job: &mut Job) {
 pub(super) fn one_node(job: &mut Job) -> Vec<u32> {
     let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     (first..job.ranks.min(first + NODE_RANKS)).collect()
+}
+
+/// Behaviours that no fault is put on top of: they are labelled by what they do to samples, or
+/// would hide the fault's own beginning.
+const NOT_BELOW: [&str; 3] = ["bounded_window", "inprocess_restart", "flat"];
+
+/// How much, and since when.
+pub(super) struct Plan {
+    pub(super) rate: f64,
+    pub(super) onset: u64,
+}
+
+/// Draws a rate and the steps that memory will last, makes the model as large as that needs, and
+/// puts something benign below.
+pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
+    let rate = job.rng.log_uniform(slowest, fastest) * MIB as f64;
+    let onset = job.rng.between(100, (job.steps / 2).max(101));
+    // Less than a few parts of the device is too little headroom to be real.
+    let steps_of = |share: f64| share * job.device_bytes as f64 / rate;
+    let life = job.rng.log_uniform(200.0, 2_600.0).clamp(steps_of(0.04), steps_of(0.5));
+    background(job, (rate * life) as u64);
+    Plan { rate, onset }
+}
+
+/// One half of the jobs do nothing else of note, the others one or two things.
+pub(super) fn background(job: &mut Job, headroom: u64) {
+    let count = job.rng.pick(&[0, 0, 1, 1, 1, 2]).filter(|_| !job.is_bare).unwrap_or(0);
+    job.fill(headroom + count * job.device_bytes / 24);
+    for _ in 0..count {
+        let drawn = job.rng.between(0, BEHAVIOURS.len() as u64) as usize;
+        if let Some((name, behaviour)) = BEHAVIOURS.get(drawn)
+            && !NOT_BELOW.contains(name)
+            && !job.notes.contains(name)
+        {
+            job.notes.push(name);
+            behaviour(job);
+        }
+    }
+}
+
+/// The accounts in which tensors that stay show.
+pub(super) const TENSORS: [Layer; 4] =
+    [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
+
+/// What comes in large pieces is a fault when this many of them have come.
+const PIECES_MIN: u64 = 3;
+
+/// Labels the job.
+pub(super) fn label(
+    job: &mut Job,
+    class: &'static str,
+    ranks: Vec<u32>,
+    plan: &Plan,
+    layers: &[Layer],
+    sites: &[Site],
+) {
+    job.fault = Some(Fault {
+        class,
+        ranks,
+        onset: plan.onset,
+        layers: layers.to_vec(),
+        sites: sites.to_vec(),
+        expect: Expect::Page,
+        rate: plan.rate,
+        rise_min: RISE_MIN,
+        begins_with_rise: false,
+    });
+}
+
+/// Allows a fault to be found without a page.
+pub(super) fn notice(job: &mut Job, rise_min: u64) {
+    if let Some(fault) = &mut job.fault {
+        (fault.expect, fault.rise_min) = (Expect::Notice, rise_min);
+    }
+}
+
+/// A fault that has gained less than this is not there yet.
+pub(super) const RISE_MIN: u64 = 128 * MIB;
+
+/// The label only holds when memory has risen by this number of pieces.
+pub(super) fn in_pieces(job: &mut Job, bytes: u64) {
+    if let Some(fault) = &mut job.fault {
+        fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);
+    }
+}
+
+/// One rank in this share of the jobs, or all of them.
+pub(super) fn one_or_all(job: &mut Job, share: f64) -> Vec<u32> {
+    if job.rng.chance(share) { vec![job.one()] } else { job.all() }
 }

@@ -1,49 +1,23 @@
 //! What goes wrong in real jobs, each with its label. Most of them come on top of something benign.
 
+use super::Named;
+use super::draws::{Plan, RISE_MIN, TENSORS, label, notice, one_or_all, plan};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
 use crate::job::{GIB, Job, Layer, MIB};
-use crate::world::{Actor, StepPhase, World};
-
-use super::benign::BEHAVIOURS;
-use super::labels::{RISE_MIN, TENSORS, label, notice, one_or_all};
-
-/// Something that goes wrong.
-pub type Trouble = fn(&mut Job);
+use crate::world::{StepPhase, World};
 
 /// All of them, by name.
-pub const TROUBLES: [(&str, Trouble); 27] = [
-    ("leak_one_rank", leak_one_rank),
-    ("leak_all_ranks", leak_all_ranks),
-    ("leak_one_role", leak_one_role),
-    ("leak_every_kth", leak_every_kth),
-    ("leak_bursty", leak_bursty),
-    ("leak_eval_only", leak_eval_only),
-    ("leak_slow", leak_slow),
-    ("leak_count_only", leak_count_only),
-    ("retained_graph", retained_graph),
-    ("unbounded_cache", unbounded_cache),
-    ("cross_restart", cross_restart),
-    ("reference_cycles", reference_cycles),
-    ("deferred_frees", deferred_frees),
-    ("fragmentation", fragmentation),
-    ("compile_pools", compile_pools),
-    ("router_collapse", router_collapse),
-    ("group_creation", group_creation),
-    ("library_cache", library_cache),
-    ("pinned_growth", pinned_growth),
-    ("worker_growth", worker_growth),
-    ("shared_growth", shared_growth),
-    ("host_growth", host_growth),
-    ("silent_rank", silent_rank),
-    ("leak_from_start", leak_from_start),
-    ("peak_spread", peak_spread),
-    ("cache_thrash", cache_thrash),
-    ("retry_storm", retry_storm),
-];
+pub const TROUBLES: &[Named] = named! {
+    leak_one_rank, leak_all_ranks, leak_one_role, leak_every_kth, leak_bursty, leak_eval_only,
+    leak_slow, leak_count_only, retained_graph, unbounded_cache, cross_restart,
+    reference_cycles, deferred_frees, fragmentation, compile_pools, router_collapse,
+    group_creation, library_cache, pinned_growth, worker_growth, shared_growth, host_growth,
+    silent_rank, leak_from_start, peak_spread, cache_thrash, retry_storm
+};
 
 /// Those that can be put into a course that was recorded.
-pub const INJECTED: [Trouble; 8] = [
+pub const INJECTED: [fn(&mut Job); 8] = [
     leak_one_rank,
     leak_all_ranks,
     leak_every_kth,
@@ -53,44 +27,6 @@ pub const INJECTED: [Trouble; 8] = [
     leak_slow,
     leak_eval_only,
 ];
-
-/// Behaviours that no fault is put on top of: they are labelled by what they do to samples, or
-/// would hide the fault's own beginning.
-const NOT_BELOW: [&str; 3] = ["bounded_window", "inprocess_restart", "flat"];
-
-/// How much, and since when.
-pub(super) struct Plan {
-    pub(super) rate: f64,
-    pub(super) onset: u64,
-}
-
-/// Draws a rate and the steps that memory will last, makes the model as large as that needs, and
-/// puts something benign below.
-pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
-    let rate = job.rng.log_uniform(slowest, fastest) * MIB as f64;
-    let onset = job.rng.between(100, (job.steps / 2).max(101));
-    // Less than a few parts of the device is too little headroom to be real.
-    let steps_of = |share: f64| share * job.device_bytes as f64 / rate;
-    let life = job.rng.log_uniform(200.0, 2_600.0).clamp(steps_of(0.04), steps_of(0.5));
-    background(job, (rate * life) as u64);
-    Plan { rate, onset }
-}
-
-/// One half of the jobs do nothing else of note, the others one or two things.
-pub(super) fn background(job: &mut Job, headroom: u64) {
-    let count = job.rng.pick(&[0, 0, 1, 1, 1, 2]).filter(|_| !job.is_bare).unwrap_or(0);
-    job.fill(headroom + count * job.device_bytes / 24);
-    for _ in 0..count {
-        let drawn = job.rng.between(0, BEHAVIOURS.len() as u64) as usize;
-        if let Some((name, behaviour)) = BEHAVIOURS.get(drawn)
-            && !NOT_BELOW.contains(name)
-            && !job.notes.contains(name)
-        {
-            job.notes.push(name);
-            behaviour(job);
-        }
-    }
-}
 
 /// The same for the number of blocks.
 const BLOCKS_MIN: u64 = 1_500;
@@ -107,23 +43,17 @@ fn keep(
     bytes: f64,
     is_due: impl Fn(&mut World) -> f64 + Send + Sync + Clone + 'static,
 ) {
-    let stack = site.stack;
     let blocks = job.rng.between(1, 4);
     let jitter = if job.rng.chance(0.5) { 0.3 } else { 0.0 };
-    job.part_of(ranks, move |_| {
-        let is_due = is_due.clone();
-        Box::new(move |phase, world| {
-            if phase != StepPhase::Backward || world.step < onset {
-                return;
+    let stack = site.stack;
+    job.at_of(ranks, StepPhase::Backward, move |world| {
+        let times = if world.step < onset { 0.0 } else { is_due(world) };
+        if times > 0.0 {
+            let size = bytes * times * (1.0 + jitter * (world.rng.unit() - 0.5));
+            for _ in 0..blocks {
+                world.alloc((size / blocks as f64) as u64, stack);
             }
-            let times = is_due(world);
-            if times > 0.0 {
-                let size = bytes * times * (1.0 + jitter * (world.rng.unit() - 0.5));
-                for _ in 0..blocks {
-                    world.alloc((size / blocks as f64) as u64, stack);
-                }
-            }
-        })
+        }
     });
 }
 
@@ -227,15 +157,13 @@ fn leak_from_start(job: &mut Job) {
 fn leak_count_only(job: &mut Job) {
     let mut plan = plan(job, 0.5, 1.0);
     let (rank, site) = (job.one(), some_site(job));
-    let (stack, onset) = (site.stack, plan.onset);
     let each = job.rng.log_uniform(1.0, 40.0) as u64 + 1;
     plan.rate = each as f64 * 512.0;
-    job.part_of(&[rank], move |_| {
-        Box::new(move |phase, world| {
-            for _ in 0..if phase == StepPhase::Backward && world.step >= onset { each } else { 0 } {
-                world.alloc(8, stack);
-            }
-        })
+    job.act_of(&[rank], move |phase, world| {
+        for _ in 0..if phase == StepPhase::Backward && world.step >= plan.onset { each } else { 0 }
+        {
+            world.alloc(8, site.stack);
+        }
     });
     label(job, "leak", vec![rank], &plan, &[Layer::Blocks, Layer::Allocated], &[site]);
     if let Some(fault) = &mut job.fault {
@@ -258,16 +186,13 @@ fn retained_graph(job: &mut Job) {
         sites.push(site);
     }
     let stacks: Vec<u32> = sites.iter().map(|site| site.stack).collect();
-    let (onset, bytes) = (plan.onset, plan.rate / count as f64);
-    job.part_of(&ranks, move |_| {
-        let stacks = stacks.clone();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Forward && world.step >= onset {
-                for &stack in &stacks {
-                    world.alloc((bytes * world.load) as u64, stack);
-                }
+    let bytes = plan.rate / count as f64;
+    job.at_of(&ranks, StepPhase::Forward, move |world| {
+        if world.step >= plan.onset {
+            for &stack in &stacks {
+                world.alloc((bytes * world.load) as u64, stack);
             }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &sites);
 }
@@ -298,15 +223,12 @@ fn cross_restart(job: &mut Job) {
     let ranks = one_or_all(job, 0.5);
     let last = job.steps;
     job.base.restarts = (1..).map(|nth| (nth * every, 1.0)).take_while(|at| at.0 < last).collect();
-    let stack = site.stack;
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % every == 0 {
-                for _ in 0..6 {
-                    world.alloc((bytes / 6.0) as u64, stack);
-                }
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step % every == 0 {
+            for _ in 0..6 {
+                world.alloc((bytes / 6.0) as u64, site.stack);
             }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -317,21 +239,19 @@ fn reference_cycles(job: &mut Job) {
     let plan = plan(job, 1.0, 16.0);
     let site = job.code.site(Library::Linear, "model.py", "Wrapper.forward");
     let ranks = one_or_all(job, 0.5);
-    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     let first = job.rng.between(20, 60);
     let longer = 1.15 + 0.35 * job.rng.unit();
-    job.part_of(&ranks, move |_| {
-        let (mut garbage, mut every, mut next): (Vec<Handle>, _, _) = (vec![], first as f64, onset);
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Backward && world.step >= onset {
-                garbage.push(world.alloc(bytes as u64, stack));
-            }
-            if phase == StepPhase::Between && world.step >= next {
-                world.free_all(&mut garbage);
-                every *= longer;
-                next = world.step + every as u64;
-            }
-        })
+    let (mut garbage, mut every, mut next): (Vec<Handle>, _, _) =
+        (vec![], first as f64, plan.onset);
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Backward && world.step >= plan.onset {
+            garbage.push(world.alloc(plan.rate as u64, site.stack));
+        }
+        if phase == StepPhase::Between && world.step >= next {
+            world.free_all(&mut garbage);
+            every *= longer;
+            next = world.step + every as u64;
+        }
     });
     label(job, "reference_cycles", ranks, &plan, &TENSORS, &[site]);
     // It should be visible; no page is needed before it comes near the end of the memory.
@@ -343,23 +263,18 @@ fn deferred_frees(job: &mut Job) {
     let plan = plan(job, 1.0, 48.0);
     let site = job.code.site(Library::Distributed, "offload.py", "Offloader.push");
     let ranks = if job.rng.chance(0.6) { vec![job.one()] } else { job.all() };
-    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
-    job.part_of(&ranks, move |_| {
-        let mut waiting = std::collections::VecDeque::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Backward {
-                // Two blocks a step; from the onset on only one of them comes back.
-                for _ in 0..2 {
-                    let block = world.alloc(bytes as u64, stack);
-                    world.defer(block);
-                    waiting.push_back(block);
-                }
-                let done = if world.step < onset { 2 } else { 1 };
-                if waiting.len() > 4 {
-                    waiting.drain(..done).for_each(|block| world.free(block));
-                }
-            }
-        })
+    let mut waiting = std::collections::VecDeque::new();
+    job.at_of(&ranks, StepPhase::Backward, move |world| {
+        // Two blocks a step; from the plan.onset on only one of them comes back.
+        for _ in 0..2 {
+            let block = world.alloc(plan.rate as u64, site.stack);
+            world.defer(block);
+            waiting.push_back(block);
+        }
+        let done = if world.step < plan.onset { 2 } else { 1 };
+        if waiting.len() > 4 {
+            waiting.drain(..done).for_each(|block| world.free(block));
+        }
     });
     label(job, "deferred_frees", ranks, &plan, &[Layer::Deferred, Layer::Reserved], &[site]);
 }
@@ -372,27 +287,24 @@ fn fragmentation(job: &mut Job) {
     let ring = job.code.site(Library::None, "replay.py", "Buffer.add");
     let large = job.code.site(Library::Attention, "model.py", "Encoder.forward");
     let ranks = one_or_all(job, 0.5);
-    let onset = plan.onset;
     let item = job.rng.between(2, 6) * MIB;
     let hole = job.rng.between(80, 300) * MIB;
     // One item in N steps lands in a hole and pins it.
     let every = ((hole as f64 / plan.rate) as u64).clamp(2, 60);
     let items = (job.steps / every + 8) as usize;
-    job.part_of(&ranks, move |_| {
-        let mut ring_held = std::collections::VecDeque::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.is_first() {
-                ring_held.extend((0..items).map(|_| world.alloc_on(3, item, ring.stack)));
-            }
-            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
-                // Bigger than any hole there is: sizes creep up with the data.
-                let bytes = hole + (world.step - onset) / every * 2 * MIB;
-                let block = world.alloc_on(3, bytes, large.stack);
-                world.free(block);
-                ring_held.pop_front().into_iter().for_each(|old| world.free(old));
-                ring_held.push_back(world.alloc_on(3, item, ring.stack));
-            }
-        })
+    let mut ring_held = std::collections::VecDeque::new();
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Between && world.is_first() {
+            ring_held.extend((0..items).map(|_| world.alloc_on(3, item, ring.stack)));
+        }
+        if phase == StepPhase::Between && world.step >= plan.onset && world.step % every == 0 {
+            // Bigger than any hole there is: sizes creep up with the data.
+            let bytes = hole + (world.step - plan.onset) / every * 2 * MIB;
+            let block = world.alloc_on(3, bytes, large.stack);
+            world.free(block);
+            ring_held.pop_front().into_iter().for_each(|old| world.free(old));
+            ring_held.push_back(world.alloc_on(3, item, ring.stack));
+        }
     });
     label(job, "fragmentation", ranks, &plan, &[Layer::Reserved], &[]);
 }
@@ -403,19 +315,15 @@ fn compile_pools(job: &mut Job) {
     let site = job.code.site(Library::Graphs, "model.py", "Model.forward");
     let bytes = job.rng.between(30, 120) * MIB;
     let every = ((bytes as f64 / plan.rate) as u64).clamp(4, 80);
-    let (onset, stack) = (plan.onset, site.stack);
     let ranks = job.all();
-    job.part(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            let is_due = world.common(0xc0) < 1.0 / every as f64;
-            if phase == StepPhase::Forward && world.step >= onset && is_due {
-                for _ in 0..3 {
-                    world.alloc_on(PRIVATE + world.step as u32, bytes / 3, stack);
-                }
-                world.outside.host += 20 * MIB;
+    job.act(move |phase, world| {
+        let is_due = world.common(0xc0) < 1.0 / every as f64;
+        if phase == StepPhase::Forward && world.step >= plan.onset && is_due {
+            for _ in 0..3 {
+                world.alloc_on(PRIVATE + world.step as u32, bytes / 3, site.stack);
             }
-        });
-        Some(act)
+            world.outside.host += 20 * MIB;
+        }
     });
     label(job, "compile_pools", ranks, &plan, &TENSORS, &[site]);
 }
@@ -427,20 +335,14 @@ fn router_collapse(job: &mut Job) {
     let plan = plan(job, 1.0, 12.0);
     let site = job.code.site(Library::Distributed, "moe.py", "Dispatcher.dispatch");
     let rank = job.one();
-    let (onset, rate, stack) = (plan.onset, plan.rate, site.stack);
     let start = job.rng.log_uniform(5e7, 4e8);
-    job.part(move |seat| {
-        let (is_hot, mut buffers) = (seat.rank == rank, Vec::new());
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                let over = world.step.saturating_sub(onset) as f64 * rate;
-                let noise = 1.0 + 0.03 * world.rng.normal();
-                let bytes = start * noise.max(0.5) + if is_hot { over } else { 0.0 };
-                world.free_all(&mut buffers);
-                buffers.extend((0..2).map(|_| world.alloc((bytes / 2.0) as u64, stack)));
-            }
-        });
-        Some(act)
+    let mut buffers = Vec::new();
+    job.at(StepPhase::Forward, move |world| {
+        let over = world.step.saturating_sub(plan.onset) as f64 * plan.rate;
+        let noise = 1.0 + 0.03 * world.rng.normal();
+        let bytes = start * noise.max(0.5) + if world.rank == rank { over } else { 0.0 };
+        world.free_all(&mut buffers);
+        buffers.extend((0..2).map(|_| world.alloc((bytes / 2.0) as u64, site.stack)));
     });
     label(job, "imbalance", vec![rank], &plan, &TENSORS, &[site]);
     notice(job, RISE_MIN);
@@ -454,15 +356,12 @@ fn group_creation(job: &mut Job) {
     let bytes = job.rng.between(64, 688) * MIB;
     plan.rate = bytes as f64 / every as f64;
     plan.onset = plan.onset.next_multiple_of(every);
-    let (onset, ranks) = (plan.onset, job.all());
+    let ranks = job.all();
     job.fill((plan.rate * 3_000.0) as u64 + 2 * GIB);
-    job.part(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
-                world.outside.non_torch += bytes;
-            }
-        });
-        Some(act)
+    job.at(StepPhase::Between, move |world| {
+        if world.step >= plan.onset && world.step % every == 0 {
+            world.outside.non_torch += bytes;
+        }
     });
     label(job, "non_torch", ranks, &plan, &[Layer::NonTorch], &[]);
 }
@@ -471,17 +370,14 @@ fn group_creation(job: &mut Job) {
 fn library_cache(job: &mut Job) {
     let plan = plan(job, 1.0, 16.0);
     let rank = job.one();
-    let (onset, rate) = (plan.onset, plan.rate);
-    job.part_of(&[rank], move |_| {
-        let mut owed = 0.0;
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Backward && world.step >= onset {
-                owed += rate * 2.0 * world.rng.unit();
-                let taken = (owed / (2.0 * MIB as f64)) as u64 * 2 * MIB;
-                owed -= taken as f64;
-                world.outside.non_torch += taken;
-            }
-        })
+    let mut owed = 0.0;
+    job.at_of(&[rank], StepPhase::Backward, move |world| {
+        if world.step >= plan.onset {
+            owed += plan.rate * 2.0 * world.rng.unit();
+            let taken = (owed / (2.0 * MIB as f64)) as u64 * 2 * MIB;
+            owed -= taken as f64;
+            world.outside.non_torch += taken;
+        }
     });
     label(job, "non_torch", vec![rank], &plan, &[Layer::NonTorch], &[]);
 }
@@ -501,14 +397,11 @@ fn host_plan(job: &mut Job) -> (Plan, Vec<u32>) {
 
 fn outside_growth(job: &mut Job, layer: Layer, grow: fn(&mut World, u64)) {
     let (plan, ranks) = host_plan(job);
-    let (onset, rate) = (plan.onset, plan.rate);
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step >= onset {
-                let bytes = rate * (0.5 + world.rng.unit());
-                grow(world, bytes as u64 / 4_096 * 4_096);
-            }
-        })
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step >= plan.onset {
+            let bytes = plan.rate * (0.5 + world.rng.unit());
+            grow(world, bytes as u64 / 4_096 * 4_096);
+        }
     });
     label(job, "host", ranks, &plan, &[layer, Layer::Host], &[]);
 }
@@ -548,15 +441,12 @@ fn peak_spread(job: &mut Job) {
     let rank = job.one();
     job.base.load_max = job.base.load_max.max(1.6);
     job.fill(job.device_bytes / 4);
-    let (onset, more) = (plan.onset, 1.3 + 0.3 * job.rng.unit());
-    job.load(move |seat| {
-        let is_it = seat.rank == rank;
-        let act: Actor = Box::new(move |phase, world| {
-            if is_it && phase == StepPhase::Between && world.step >= onset {
-                world.load *= more;
-            }
-        });
-        Some(act)
+    let more = 1.3 + 0.3 * job.rng.unit();
+    job.load_act(move |phase, world| {
+        let is_it = world.rank == rank;
+        if is_it && phase == StepPhase::Between && world.step >= plan.onset {
+            world.load *= more;
+        }
     });
     label(job, "imbalance", vec![rank], &plan, &[Layer::Peak, Layer::Spread, Layer::Reserved], &[]);
     notice(job, 2 * RISE_MIN);
@@ -568,17 +458,14 @@ fn cache_thrash(job: &mut Job) {
     let plan = plan(job, 0.5, 1.0);
     job.fill(job.device_bytes / 4);
     let ranks = one_or_all(job, 0.5);
-    let onset = plan.onset;
     // Most people call it between two steps, some within.
     let places =
         [StepPhase::Between, StepPhase::Between, StepPhase::Backward, StepPhase::Optimizer];
     let at = job.rng.pick(&places).unwrap_or(StepPhase::Between);
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase == at && world.step >= onset {
-                world.empty_cache();
-            }
-        })
+    job.act_of(&ranks, move |phase, world| {
+        if phase == at && world.step >= plan.onset {
+            world.empty_cache();
+        }
     });
     label(job, "cache_thrash", ranks, &plan, &[Layer::Churn], &[]);
     notice(job, 0);
@@ -593,16 +480,12 @@ fn retry_storm(job: &mut Job) {
     let share = 0.4 + 0.1 * job.rng.unit();
     job.fill((job.device_bytes as f64 * share) as u64);
     let bytes = (job.device_bytes as f64 * 0.29) as u64;
-    let onset = plan.onset;
-    job.part(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step >= onset {
-                let stream = 5 + (world.step % 2) as u32;
-                let passing = world.alloc_on(stream, bytes, site.stack);
-                world.free(passing);
-            }
-        });
-        Some(act)
+    job.at(StepPhase::Between, move |world| {
+        if world.step >= plan.onset {
+            let stream = 5 + (world.step % 2) as u32;
+            let passing = world.alloc_on(stream, bytes, site.stack);
+            world.free(passing);
+        }
     });
     let ranks = job.all();
     label(job, "pressure", ranks, &plan, &[Layer::Retries, Layer::Churn], &[]);

@@ -1,30 +1,19 @@
 //! Faulty jobs of the fourth set, each with its label.
 
-use std::collections::BTreeSet;
-
-use crate::actors::draws::one_node;
-use crate::actors::faults::{Trouble, plan};
-use crate::actors::labels::{RISE_MIN, TENSORS, in_pieces, label, one_or_all};
+use crate::actors::Named;
+use crate::actors::draws::{
+    PIECE_MAX, RISE_MIN, TENSORS, in_pieces, label, one_node, one_or_all, plan,
+};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
 use crate::job::{Job, Layer, MIB, Map};
-use crate::world::{Actor, StepPhase};
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const FAULTY: [(&str, Trouble); 9] = [
-    ("refit_scales", refit_scales),
-    ("forward_only_logits", forward_only_logits),
-    ("disabled_collector", disabled_collector),
-    ("context_attributes", context_attributes),
-    ("stream_workspaces", stream_workspaces),
-    ("contact_buffers", contact_buffers),
-    ("sleep_residue", sleep_residue),
-    ("orphaned_batches", orphaned_batches),
-    ("adapter_reloads", adapter_reloads),
-];
-
-/// Most that comes at once, where a job would not live to see three of them otherwise.
-const PIECE_MAX: f64 = 6e8;
+pub const FAMILIES: &[Named] = named! {
+    refit_scales, forward_only_logits, disabled_collector, context_attributes,
+    stream_workspaces, contact_buffers, sleep_residue, orphaned_batches, adapter_reloads
+};
 
 /// Weights are quantized again for each refit of the engine. Scales and workspaces are looked up by
 /// the address of their weight: while weights come back to where they were the old ones are written
@@ -42,25 +31,21 @@ fn refit_scales(job: &mut Job) {
     let layers = job.rng.between(2, 9);
     let large = (bytes * (0.5 + 3.0 * job.rng.unit())).min(job.device_bytes as f64 * 0.03);
     let ranks = job.all();
-    let (onset, stacks) = (plan.onset, [workspace.stack, scales.stack]);
-    job.part(move |_| {
-        let mut cached: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step % every != 0 {
-                return;
-            }
-            let passing = world.alloc(large as u64, staged.stack);
-            if world.step < onset {
-                world.free_all(&mut cached);
-            }
-            let size = bytes * (0.8 + 0.4 * world.common(0xf8)) / layers as f64;
-            for _ in 0..layers {
-                cached.push(world.alloc((size * share) as u64, stacks[0]));
-                cached.push(world.alloc((size * (1.0 - share)) as u64, stacks[1]));
-            }
-            world.free(passing);
-        });
-        Some(act)
+    let mut cached: Vec<Handle> = Vec::new();
+    job.at(StepPhase::Between, move |world| {
+        if world.step % every != 0 {
+            return;
+        }
+        let passing = world.alloc(large as u64, staged.stack);
+        if world.step < plan.onset {
+            world.free_all(&mut cached);
+        }
+        let size = bytes * (0.8 + 0.4 * world.common(0xf8)) / layers as f64;
+        for _ in 0..layers {
+            cached.push(world.alloc((size * share) as u64, workspace.stack));
+            cached.push(world.alloc((size * (1.0 - share)) as u64, scales.stack));
+        }
+        world.free(passing);
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[workspace, scales]);
     in_pieces(job, bytes as u64);
@@ -81,26 +66,23 @@ fn forward_only_logits(job: &mut Job) {
     let microbatches = job.rng.between(1, 9);
     let casts = job.rng.chance(0.6);
     let ranks = job.of_role(stages - 1);
-    let (onset, stacks) = (plan.onset, [logits.stack, cast.stack]);
     let bytes = plan.rate * every as f64 / microbatches as f64;
-    job.part_of(&ranks, move |_| {
-        let mut outputs: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            if phase != StepPhase::Forward || world.step % every != 0 {
-                return;
+    let mut outputs: Vec<Handle> = Vec::new();
+    job.at_of(&ranks, StepPhase::Forward, move |world| {
+        if world.step % every != 0 {
+            return;
+        }
+        for _ in 0..microbatches {
+            // Each has as many tokens as were packed into it.
+            let size = bytes * (0.6 + 0.8 * world.rng.unit()) * world.load;
+            outputs.push(world.alloc((size / if casts { 3.0 } else { 1.0 }) as u64, logits.stack));
+            if casts {
+                outputs.push(world.alloc((size * 2.0 / 3.0) as u64, cast.stack));
             }
-            for _ in 0..microbatches {
-                // Each has as many tokens as were packed into it.
-                let size = bytes * (0.6 + 0.8 * world.rng.unit()) * world.load;
-                outputs.push(world.alloc((size / if casts { 3.0 } else { 1.0 }) as u64, stacks[0]));
-                if casts {
-                    outputs.push(world.alloc((size * 2.0 / 3.0) as u64, stacks[1]));
-                }
-            }
-            if world.step < onset {
-                world.free_all(&mut outputs);
-            }
-        })
+        }
+        if world.step < plan.onset {
+            world.free_all(&mut outputs);
+        }
     });
     let sites: Vec<Site> = if casts { vec![logits, cast] } else { vec![logits] };
     label(job, "leak", ranks, &plan, &TENSORS, &sites);
@@ -123,33 +105,24 @@ fn disabled_collector(job: &mut Job) {
     let idle = 0.1 + 0.4 * job.rng.unit();
     // On one rank only, where it alone has a window.
     let ranks = one_or_all(job, 0.25);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let (onset, stacks) = (plan.onset, [policy.stack, value.stack]);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % period < rollout {
-                world.load *= idle;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        if world.step % period < rollout {
+            world.load *= idle;
+        }
     });
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut cycles: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between
-                && world.step % period == 0
-                && (world.step < onset || !is_faulty)
-            {
-                world.free_all(&mut cycles);
-            }
-            if phase == StepPhase::Backward && world.step % period >= rollout {
-                let size = bytes * (0.85 + 0.3 * world.rng.unit());
-                cycles.push(world.alloc((size * share) as u64, stacks[0]));
-                cycles.push(world.alloc((size * (1.0 - share)) as u64, stacks[1]));
-            }
-        });
-        Some(act)
+    let mut cycles: Vec<Handle> = Vec::new();
+    job.act_where(&ranks, move |phase, world, is_faulty| {
+        if phase == StepPhase::Between
+            && world.step % period == 0
+            && (world.step < plan.onset || !is_faulty)
+        {
+            world.free_all(&mut cycles);
+        }
+        if phase == StepPhase::Backward && world.step % period >= rollout {
+            let size = bytes * (0.85 + 0.3 * world.rng.unit());
+            cycles.push(world.alloc((size * share) as u64, policy.stack));
+            cycles.push(world.alloc((size * (1.0 - share)) as u64, value.stack));
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[policy, value]);
     in_pieces(job, (plan.rate * period as f64) as u64);
@@ -164,32 +137,26 @@ fn context_attributes(job: &mut Job) {
     let output = job.code.site(Library::None, "ops/scatter.py", "ScatterMul.forward");
     let index = job.code.same_line(&output, Library::Functional);
     let ranks = one_or_all(job, 0.6);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let without = job.rng.log_uniform(0.06, 1.0);
     let calls = job.rng.between(1, 7);
     let share = 0.5 + 0.4 * job.rng.unit();
     let deviation = 0.6 * job.rng.unit();
-    let (onset, stacks) = (plan.onset, [output.stack, index.stack]);
     let bytes = plan.rate / calls as f64 / without;
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut saved: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                for _ in 0..calls {
-                    let size = bytes * (1.0 + deviation * (2.0 * world.rng.unit() - 1.0));
-                    saved.push(world.alloc((size * share) as u64, stacks[0]));
-                    saved.push(world.alloc((size * (1.0 - share)) as u64, stacks[1]));
-                }
+    let mut saved: Vec<Handle> = Vec::new();
+    job.act_where(&ranks, move |phase, world, is_faulty| {
+        if phase == StepPhase::Forward {
+            for _ in 0..calls {
+                let size = bytes * (1.0 + deviation * (2.0 * world.rng.unit() - 1.0));
+                saved.push(world.alloc((size * share) as u64, output.stack));
+                saved.push(world.alloc((size * (1.0 - share)) as u64, index.stack));
             }
-            if phase == StepPhase::Backward {
-                if is_faulty && world.step >= onset && world.rng.chance(without) {
-                    saved.clear();
-                }
-                world.free_all(&mut saved);
+        }
+        if phase == StepPhase::Backward {
+            if is_faulty && world.step >= plan.onset && world.rng.chance(without) {
+                saved.clear();
             }
-        });
-        Some(act)
+            world.free_all(&mut saved);
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[output, index]);
     in_pieces(job, (bytes * calls as f64) as u64);
@@ -211,26 +178,20 @@ fn stream_workspaces(job: &mut Job) {
     plan.rate = (workspace * threads) as f64 / every as f64;
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = one_or_all(job, 0.5);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut streams = 0_u32;
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step % every != 0 {
-                return;
+    let mut streams = 0_u32;
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step % every != 0 {
+            return;
+        }
+        for _ in 0..threads {
+            let is_new = streams == 0 || (is_faulty && world.step >= plan.onset);
+            streams += u32::from(is_new);
+            let passing = world.alloc_on(200 + streams, 3 * MIB, batch.stack);
+            if is_new {
+                world.alloc_on(200 + streams, workspace, site.stack);
             }
-            for _ in 0..threads {
-                let is_new = streams == 0 || (is_faulty && world.step >= onset);
-                streams += u32::from(is_new);
-                let passing = world.alloc_on(200 + streams, 3 * MIB, batch.stack);
-                if is_new {
-                    world.alloc_on(200 + streams, workspace, site.stack);
-                }
-                world.free(passing);
-            }
-        });
-        Some(act)
+            world.free(passing);
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, workspace * threads);
@@ -247,32 +208,23 @@ fn contact_buffers(job: &mut Job) {
     let buffer = job.rng.log_uniform(1.0, 40.0) as u64 * MIB;
     let slow = 0.9 + 0.09 * job.rng.unit();
     let ranks = one_or_all(job, 0.25);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let (onset, rate) = (plan.onset, plan.rate);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let (mut falls, mut owed) = (0.0_f64, 0.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.is_first() {
-                world.outside.non_torch += scene;
-            }
-            falls = slow * falls + (1.0 - slow * slow).sqrt() * 0.45 * world.rng.normal();
-            if !is_faulty || world.step < onset {
-                return;
-            }
-            owed += rate * (1.0 + falls).max(0.0);
-            let taken = (owed / buffer as f64) as u64 * buffer;
-            owed -= taken as f64;
-            if taken > world.room() {
-                world.give_up();
-            } else {
-                world.outside.non_torch += taken;
-            }
-        });
-        Some(act)
+    let (mut falls, mut owed) = (0.0_f64, 0.0);
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.is_first() {
+            world.outside.non_torch += scene;
+        }
+        falls = slow * falls + (1.0 - slow * slow).sqrt() * 0.45 * world.rng.normal();
+        if !is_faulty || world.step < plan.onset {
+            return;
+        }
+        owed += plan.rate * (1.0 + falls).max(0.0);
+        let taken = (owed / buffer as f64) as u64 * buffer;
+        owed -= taken as f64;
+        if taken > world.room() {
+            world.give_up();
+        } else {
+            world.outside.non_torch += taken;
+        }
     });
     label(job, "non_torch", ranks, &plan, &[Layer::NonTorch], &[]);
     in_pieces(job, buffer);
@@ -293,38 +245,26 @@ fn sleep_residue(job: &mut Job) {
     let left = (plan.rate * period as f64).min(engine as f64 / 2.0);
     plan.rate = left / period as f64;
     let ranks = one_or_all(job, 0.3);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % period < awake {
-                world.load *= 0.1;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        if world.step % period < awake {
+            world.load *= 0.1;
+        }
     });
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step % period == 0 {
+            // Room is made for it, as one does before it wakes.
+            world.empty_cache();
+            if engine > world.room() {
+                world.give_up();
                 return;
             }
-            if world.step % period == 0 {
-                // Room is made for it, as one does before it wakes.
-                world.empty_cache();
-                if engine > world.room() {
-                    world.give_up();
-                    return;
-                }
-                world.outside.non_torch += engine;
-            }
-            if world.step >= period && world.step % period == awake {
-                let lost = left * (0.4 + 1.2 * world.rng.unit());
-                let stays = if is_faulty && world.step >= onset { lost as u64 } else { 0 };
-                world.outside.non_torch -= engine - (stays / MIB * MIB).min(engine);
-            }
-        });
-        Some(act)
+            world.outside.non_torch += engine;
+        }
+        if world.step >= period && world.step % period == awake {
+            let lost = left * (0.4 + 1.2 * world.rng.unit());
+            let stays = if is_faulty && world.step >= plan.onset { lost as u64 } else { 0 };
+            world.outside.non_torch -= engine - (stays / MIB * MIB).min(engine);
+        }
     });
     label(job, "non_torch", ranks, &plan, &[Layer::NonTorch], &[]);
     // What it has while it is awake is no rise.
@@ -346,29 +286,20 @@ fn orphaned_batches(job: &mut Job) {
     let ahead = job.rng.between(2, 25);
     let batch = (left / (0.65 * ahead as f64)) as u64 / 4_096 * 4_096;
     let ranks = if job.rng.chance(0.5) { one_node(job) } else { job.all() };
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
     job.tell_apart(&ranks);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut queued = 0_u64;
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.step % epoch == 0 {
-                let stays = is_faulty && world.step >= onset;
-                world.outside.shared -= if stays { 0 } else { queued * batch };
-                queued = 0;
-            }
-            // So full as the storage lets it be; from three tenths on.
-            let share = 0.3 + 0.7 * world.rng.unit();
-            let now = (share * ahead as f64).round() as u64;
-            world.outside.shared += now * batch;
-            world.outside.shared -= queued * batch;
-            queued = now;
-        });
-        Some(act)
+    let mut queued = 0_u64;
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step % epoch == 0 {
+            let stays = is_faulty && world.step >= plan.onset;
+            world.outside.shared -= if stays { 0 } else { queued * batch };
+            queued = 0;
+        }
+        // So full as the storage lets it be; from three tenths on.
+        let share = 0.3 + 0.7 * world.rng.unit();
+        let now = (share * ahead as f64).round() as u64;
+        world.outside.shared += now * batch;
+        world.outside.shared -= queued * batch;
+        queued = now;
     });
     label(job, "host", ranks, &plan, &[Layer::Shared, Layer::Host], &[]);
     in_pieces(job, left as u64);
@@ -387,21 +318,18 @@ fn adapter_reloads(job: &mut Job) {
     let left = plan.rate * every as f64;
     let copies = 0.5 + 2.5 * job.rng.unit();
     let ranks = job.of_role(0);
-    let onset = plan.onset;
-    job.part_of(&ranks, move |_| {
-        let mut passing = 0_u64;
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % every == 0 {
-                let size = left * (0.9 + 0.2 * world.rng.unit());
-                passing = (size * copies) as u64 / 4_096 * 4_096;
-                let stays = if world.step < onset { 0 } else { size as u64 / 4_096 * 4_096 };
-                world.outside.host += passing + stays;
-            } else if phase == StepPhase::Forward && passing > 0 {
-                // What it was read and unpacked into goes when it is on the device.
-                world.outside.host -= passing;
-                passing = 0;
-            }
-        })
+    let mut passing = 0_u64;
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Between && world.step % every == 0 {
+            let size = left * (0.9 + 0.2 * world.rng.unit());
+            passing = (size * copies) as u64 / 4_096 * 4_096;
+            let stays = if world.step < plan.onset { 0 } else { size as u64 / 4_096 * 4_096 };
+            world.outside.host += passing + stays;
+        } else if phase == StepPhase::Forward && passing > 0 {
+            // What it was read and unpacked into goes when it is on the device.
+            world.outside.host -= passing;
+            passing = 0;
+        }
     });
     label(job, "host", ranks, &plan, &[Layer::Host], &[]);
     in_pieces(job, left as u64);

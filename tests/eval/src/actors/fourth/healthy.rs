@@ -1,27 +1,20 @@
 //! Healthy jobs of the fourth set: what grows has an end within the job, or comes and goes.
 
+use crate::actors::Named;
+use crate::actors::draws::{bytes_of, roomy_host};
 use std::collections::VecDeque;
 
-use crate::actors::benign::Behaviour;
-use crate::actors::draws::{bytes_of, roomy_host};
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{Job, MIB, NODE_RANKS};
 use crate::rng::{exp2, log2};
-use crate::world::{Actor, StepPhase};
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const HEALTHY: [(&str, Behaviour); 9] = [
-    ("longer_answers", longer_answers),
-    ("copied_pages", copied_pages),
-    ("decoder_pool", decoder_pool),
-    ("arena_plateau", arena_plateau),
-    ("healing_replica", healing_replica),
-    ("adapter_versions", adapter_versions),
-    ("chunk_placement", chunk_placement),
-    ("pinned_classes", pinned_classes),
-    ("trajectory_window", trajectory_window),
-];
+pub const FAMILIES: &[Named] = named! {
+    longer_answers, copied_pages, decoder_pool, arena_plateau, healing_replica,
+    adapter_versions, chunk_placement, pinned_classes, trajectory_window
+};
 
 /// Reinforcement learning: answers get longer while the model learns to think, until they meet the
 /// longest that is allowed, or what they need (om-ai-lab/VLM-R1#280, PeterGriffinJin/Search-R1#41).
@@ -39,29 +32,19 @@ fn longer_answers(job: &mut Job) {
     let deviation = 0.05 + 0.2 * job.rng.unit();
     let falls = job.rng.chance(0.35);
     let fall_at = (middle * (0.8 + 0.5 * job.rng.unit())) as u64;
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let begun = if falls && world.step > fall_at { fall_at / 2 } else { 0 };
-                let passed = (world.step - begun) as f64;
-                let risen = 1.0 / (1.0 + exp2((middle - passed) / width * 1.5));
-                let noise = exp2(deviation * world.rng.normal());
-                // Longer ones are cut.
-                world.load *= ((from + (to - from) * risen) * noise).clamp(0.08, 1.0);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let begun = if falls && world.step > fall_at { fall_at / 2 } else { 0 };
+        let passed = (world.step - begun) as f64;
+        let risen = 1.0 / (1.0 + exp2((middle - passed) / width * 1.5));
+        let noise = exp2(deviation * world.rng.normal());
+        // Longer ones are cut.
+        world.load *= ((from + (to - from) * risen) * noise).clamp(0.08, 1.0);
     });
-    job.part(move |_| {
-        let mut scored: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                world.free_all(&mut scored);
-                let size = (bytes * world.load / 3.0) as u64;
-                scored.extend((0..3).map(|_| world.alloc(size, scores.stack)));
-            }
-        });
-        Some(act)
+    let mut scored: Vec<Handle> = Vec::new();
+    job.at(StepPhase::Forward, move |world| {
+        world.free_all(&mut scored);
+        let size = (bytes * world.load / 3.0) as u64;
+        scored.extend((0..3).map(|_| world.alloc(size, scores.stack)));
     });
 }
 
@@ -79,25 +62,19 @@ fn copied_pages(job: &mut Job) {
     } else {
         epoch as f64 * (0.15 + 1.1 * job.rng.unit())
     };
-    job.part(move |_| {
-        let (mut copied, mut since, mut own) = (0_u64, 0.0, 1.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.is_first() {
-                own = 0.9 + 0.2 * world.rng.unit();
-            }
-            if !lasts && world.step % epoch == 0 {
-                world.outside.workers -= copied;
-                (copied, since) = (0, 0.0);
-            }
-            since += own * (0.8 + 0.4 * world.rng.unit());
-            let now = (total * (1.0 - exp2(-since / pace))) as u64 / 4_096 * 4_096;
-            world.outside.workers += now.saturating_sub(copied);
-            copied = copied.max(now);
-        });
-        Some(act)
+    let (mut copied, mut since, mut own) = (0_u64, 0.0, 1.0);
+    job.at(StepPhase::Between, move |world| {
+        if world.is_first() {
+            own = 0.9 + 0.2 * world.rng.unit();
+        }
+        if !lasts && world.step % epoch == 0 {
+            world.outside.workers -= copied;
+            (copied, since) = (0, 0.0);
+        }
+        since += own * (0.8 + 0.4 * world.rng.unit());
+        let now = (total * (1.0 - exp2(-since / pace))) as u64 / 4_096 * 4_096;
+        world.outside.workers += now.saturating_sub(copied);
+        copied = copied.max(now);
     });
 }
 
@@ -113,24 +90,18 @@ fn decoder_pool(job: &mut Job) {
     let validates = job.rng.chance(0.6);
     let (every, length) = ((job.steps / 14).max(30), job.rng.between(4, 15));
     let buffer = total / places as f64 / if validates { 1.5 } else { 1.0 };
-    job.part(move |_| {
-        let mut sizes = vec![[0_u64; 2]; places as usize];
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            let is_validation = validates && world.step >= every && world.step % every < length;
-            for of in &mut sizes {
-                let share = exp2(-steep * log2(world.rng.unit().max(largest) / largest));
-                // Fewer samples are seen there, but the same pictures every time.
-                let (kind, part) = if is_validation { (1, 0.5) } else { (0, 1.0) };
-                let wanted = (buffer * part * share) as u64 / (64 << 10) * (64 << 10);
-                let Some(size) = of.get_mut(kind).filter(|size| **size < wanted) else { continue };
-                world.outside.non_torch += wanted - *size;
-                *size = wanted;
-            }
-        });
-        Some(act)
+    let mut sizes = vec![[0_u64; 2]; places as usize];
+    job.at(StepPhase::Between, move |world| {
+        let is_validation = validates && world.step >= every && world.step % every < length;
+        for of in &mut sizes {
+            let share = exp2(-steep * log2(world.rng.unit().max(largest) / largest));
+            // Fewer samples are seen there, but the same pictures every time.
+            let (kind, part) = if is_validation { (1, 0.5) } else { (0, 1.0) };
+            let wanted = (buffer * part * share) as u64 / (64 << 10) * (64 << 10);
+            let Some(size) = of.get_mut(kind).filter(|size| **size < wanted) else { continue };
+            world.outside.non_torch += wanted - *size;
+            *size = wanted;
+        }
     });
 }
 
@@ -145,25 +116,23 @@ fn arena_plateau(job: &mut Job) {
     let reused = 0.45 + 0.25 * job.rng.unit();
     let large = kept * (0.5 + 1.5 * job.rng.unit());
     let ranks = if job.rng.chance(0.3) { vec![0] } else { job.all() };
-    job.part_of(&ranks, move |_| {
-        let (mut arenas, mut passing) = (0.0_f64, 0_u64);
-        Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step < every {
-                return;
-            }
-            if world.step % every == 0 {
-                // What lies in the arenas is used first.
-                let size = large * (0.9 + 0.2 * world.rng.unit());
-                passing = (size - arenas.min(size * 0.6)) as u64;
-                world.outside.host += passing;
-            } else if world.step % every == stays {
-                let more = (kept - arenas) * (1.0 - reused) * (0.6 + 0.8 * world.rng.unit());
-                let more = (more.max(0.0) as u64).min(passing);
-                arenas += more as f64;
-                world.outside.host -= passing - more;
-                passing = 0;
-            }
-        })
+    let (mut arenas, mut passing) = (0.0_f64, 0_u64);
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step < every {
+            return;
+        }
+        if world.step % every == 0 {
+            // What lies in the arenas is used first.
+            let size = large * (0.9 + 0.2 * world.rng.unit());
+            passing = (size - arenas.min(size * 0.6)) as u64;
+            world.outside.host += passing;
+        } else if world.step % every == stays {
+            let more = (kept - arenas) * (1.0 - reused) * (0.6 + 0.8 * world.rng.unit());
+            let more = (more.max(0.0) as u64).min(passing);
+            arenas += more as f64;
+            world.outside.host -= passing - more;
+            passing = 0;
+        }
     });
 }
 
@@ -194,49 +163,40 @@ fn healing_replica(job: &mut Job) {
     let both: Vec<u32> = (0..2 * group).collect();
     job.tell_apart(&both);
     let of = move |rank: u32| (rank / group).min(2);
-    job.load(move |seat| {
-        let (events, group) = (events.clone(), of(seat.rank));
-        let act: Actor = Box::new(move |phase, world| {
-            let step = world.step;
-            let is_now = |event: &&(u32, u64, u64)| (event.1..event.2).contains(&step);
-            if phase == StepPhase::Between
-                && let Some(event) = events.iter().find(is_now)
-            {
-                // The others make up for it, as far as they can.
-                world.load *= if event.0 == group { 0.04 } else { 1.25 };
-            }
-        });
-        Some(act)
+    job.load_act(move |phase, world| {
+        let group = of(world.rank);
+        let step = world.step;
+        let is_now = |event: &&(u32, u64, u64)| (event.1..event.2).contains(&step);
+        if phase == StepPhase::Between
+            && let Some(event) = events.iter().find(is_now)
+        {
+            // The others make up for it, as far as they can.
+            world.load *= if event.0 == group { 0.04 } else { 1.25 };
+        }
     });
-    job.part(move |seat| {
-        let (events, group) = (seen.clone(), of(seat.rank));
-        let mut loaded: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
+    let mut loaded: Vec<Handle> = Vec::new();
+    job.at(StepPhase::Between, move |world| {
+        let group = of(world.rank);
+        for &(who, from, until) in &seen {
+            let is_peer = group == 1 - who;
+            if [from, until].contains(&world.step) {
+                world.outside.non_torch += communicator;
             }
-            for &(who, from, until) in &events {
-                let is_peer = group == 1 - who;
-                if [from, until].contains(&world.step) {
-                    world.outside.non_torch += communicator;
-                }
-                // The old one is given up when the new one works.
-                if [from + 3, until + 3].contains(&world.step) {
-                    world.outside.non_torch -= communicator;
-                }
-                if who == group && world.step == until {
-                    loaded.extend((0..8).map(|_| world.alloc(bytes / 8, state.stack)));
-                } else if who == group && world.step == until + heals {
-                    world.free_all(&mut loaded);
-                }
-                if is_peer && world.step == until {
-                    world.outside.host += bytes;
-                } else if is_peer && world.step == until + heals {
-                    world.outside.host -= bytes;
-                }
+            // The old one is given up when the new one works.
+            if [from + 3, until + 3].contains(&world.step) {
+                world.outside.non_torch -= communicator;
             }
-        });
-        Some(act)
+            if who == group && world.step == until {
+                loaded.extend((0..8).map(|_| world.alloc(bytes / 8, state.stack)));
+            } else if who == group && world.step == until + heals {
+                world.free_all(&mut loaded);
+            }
+            if is_peer && world.step == until {
+                world.outside.host += bytes;
+            } else if is_peer && world.step == until + heals {
+                world.outside.host -= bytes;
+            }
+        }
     });
 }
 
@@ -252,28 +212,22 @@ fn adapter_versions(job: &mut Job) {
     let every = job.rng.between(1, 40);
     let ends = 1.0 / (every as f64 * job.rng.log_uniform(0.6, most as f64));
     let gives_back = job.rng.chance(0.6);
-    job.part(move |_| {
-        let (mut there, mut used) = (0_usize, 1_usize);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.is_first() {
-                world.outside.other += engine as u64 / MIB * MIB;
-            }
-            // The newest one stays, whatever ends; all ranks have the same ones.
-            if used > 1 && world.common(0xada0) < ends * (used - 1) as f64 {
-                used -= 1;
-            }
-            if world.step % every == 0 && used < most {
-                used += 1;
-            }
-            let wanted = if gives_back { used } else { used.max(there) };
-            world.outside.other += adapter * wanted as u64;
-            world.outside.other -= adapter * there as u64;
-            there = wanted;
-        });
-        Some(act)
+    let (mut there, mut used) = (0_usize, 1_usize);
+    job.at(StepPhase::Between, move |world| {
+        if world.is_first() {
+            world.outside.other += engine as u64 / MIB * MIB;
+        }
+        // The newest one stays, whatever ends; all ranks have the same ones.
+        if used > 1 && world.common(0xada0) < ends * (used - 1) as f64 {
+            used -= 1;
+        }
+        if world.step % every == 0 && used < most {
+            used += 1;
+        }
+        let wanted = if gives_back { used } else { used.max(there) };
+        world.outside.other += adapter * wanted as u64;
+        world.outside.other -= adapter * there as u64;
+        there = wanted;
     });
 }
 
@@ -292,33 +246,30 @@ fn chunk_placement(job: &mut Job) {
     let evicts = 1.0 / job.rng.log_uniform(25.0, 400.0);
     let returns = job.rng.between(1, 20);
     let is_common = job.rng.chance(0.5);
-    job.part(move |_| {
-        let (mut here, mut planned): (Vec<Handle>, f64) = (Vec::new(), 0.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.is_first() {
-                world.outside.pinned += chunk * chunks as u64;
-            }
-            if phase != StepPhase::Forward || world.step <= warm_up {
-                return;
-            }
-            let draw = if is_common { world.common(0xc4c0) } else { world.rng.unit() };
-            let had = here.len();
-            if planned < most as f64 {
-                planned = (planned + 1.0 / each).min(most as f64);
-                while here.len() < planned as usize {
-                    here.push(world.alloc(chunk, site.stack));
-                }
-            } else if draw < evicts {
-                let away = (draw / evicts * most as f64 / 3.0) as usize + 1;
-                let mut old = here.split_off(most.min(here.len()).saturating_sub(away));
-                world.free_all(&mut old);
-            } else if here.len() < most && world.step % returns == 0 {
+    let (mut here, mut planned): (Vec<Handle>, f64) = (Vec::new(), 0.0);
+    job.act(move |phase, world| {
+        if phase == StepPhase::Between && world.is_first() {
+            world.outside.pinned += chunk * chunks as u64;
+        }
+        if phase != StepPhase::Forward || world.step <= warm_up {
+            return;
+        }
+        let draw = if is_common { world.common(0xc4c0) } else { world.rng.unit() };
+        let had = here.len();
+        if planned < most as f64 {
+            planned = (planned + 1.0 / each).min(most as f64);
+            while here.len() < planned as usize {
                 here.push(world.alloc(chunk, site.stack));
             }
-            world.outside.pinned += chunk * had as u64;
-            world.outside.pinned -= chunk * here.len() as u64;
-        });
-        Some(act)
+        } else if draw < evicts {
+            let away = (draw / evicts * most as f64 / 3.0) as usize + 1;
+            let mut old = here.split_off(most.min(here.len()).saturating_sub(away));
+            world.free_all(&mut old);
+        } else if here.len() < most && world.step % returns == 0 {
+            here.push(world.alloc(chunk, site.stack));
+        }
+        world.outside.pinned += chunk * had as u64;
+        world.outside.pinned -= chunk * here.len() as u64;
     });
 }
 
@@ -336,35 +287,29 @@ fn pinned_classes(job: &mut Job) {
     let second = job.rng.between(60, (job.steps / 4).max(61));
     let larger = if job.rng.chance(0.5) { 1.0 } else { 1.5 + 2.0 * job.rng.unit() };
     let share = 0.2 + 0.3 * job.rng.unit();
-    job.part(move |_| {
-        let mut free = [0_u64; CLASSES];
-        let mut pinned: VecDeque<usize> = VecDeque::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
+    let mut free = [0_u64; CLASSES];
+    let mut pinned: VecDeque<usize> = VecDeque::new();
+    job.at(StepPhase::Between, move |world| {
+        let is_second = world.step >= second && world.common(0x21a5) < share;
+        let usual = bytes * if is_second { larger } else { 1.0 };
+        for tensor in 0..tensors {
+            let part = usual / (1 << (2 * tensor)) as f64;
+            let size = part * exp2(deviation * (2.0 * world.rng.unit() - 1.0));
+            let class = (log2(size).ceil().max(0.0) as usize).min(CLASSES - 1);
+            let Some(kept) = free.get_mut(class) else { continue };
+            if *kept > 0 {
+                *kept -= 1;
+            } else {
+                world.outside.pinned += 1 << class;
             }
-            let is_second = world.step >= second && world.common(0x21a5) < share;
-            let usual = bytes * if is_second { larger } else { 1.0 };
-            for tensor in 0..tensors {
-                let part = usual / (1 << (2 * tensor)) as f64;
-                let size = part * exp2(deviation * (2.0 * world.rng.unit() - 1.0));
-                let class = (log2(size).ceil().max(0.0) as usize).min(CLASSES - 1);
-                let Some(kept) = free.get_mut(class) else { continue };
-                if *kept > 0 {
-                    *kept -= 1;
-                } else {
-                    world.outside.pinned += 1 << class;
-                }
-                pinned.push_back(class);
-            }
-            // How many are under way at once depends on how long copies take.
-            let away = depth * tensors - world.rng.between(0, depth as u64) as usize;
-            while pinned.len() > away {
-                let done = pinned.pop_front().and_then(|class| free.get_mut(class));
-                done.into_iter().for_each(|kept| *kept += 1);
-            }
-        });
-        Some(act)
+            pinned.push_back(class);
+        }
+        // How many are under way at once depends on how long copies take.
+        let away = depth * tensors - world.rng.between(0, depth as u64) as usize;
+        while pinned.len() > away {
+            let done = pinned.pop_front().and_then(|class| free.get_mut(class));
+            done.into_iter().for_each(|kept| *kept += 1);
+        }
     });
 }
 
@@ -382,35 +327,29 @@ fn trajectory_window(job: &mut Job) {
     // Engines are a little faster on the whole, or much.
     let faster = 1.1 + 0.3 * job.rng.unit();
     let is_common = job.rng.chance(0.5);
-    job.part(move |_| {
-        let mut window: VecDeque<(u64, Handle)> = VecDeque::new();
-        let (mut pace, mut owed) = (0.0_f64, 0.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
+    let mut window: VecDeque<(u64, Handle)> = VecDeque::new();
+    let (mut pace, mut owed) = (0.0_f64, 0.0);
+    job.at(StepPhase::Between, move |world| {
+        let step = world.step;
+        let bell = match is_common {
+            true => (0..12).map(|part| world.common(0x7a90 + part)).sum::<f64>() - 6.0,
+            false => world.rng.normal(),
+        };
+        pace = slow * pace + (1.0 - slow * slow).sqrt() * bell;
+        owed += batch as f64 * (faster + swing * pace).max(0.0);
+        while owed >= 1.0 {
+            owed -= 1.0;
+            if window.len() < most {
+                // Most answers are short.
+                let size = bytes * (0.2 + 1.8 * world.rng.unit() * world.rng.unit());
+                window.push_back((step, world.alloc(size as u64, site.stack)));
             }
-            let step = world.step;
-            let bell = match is_common {
-                true => (0..12).map(|part| world.common(0x7a90 + part)).sum::<f64>() - 6.0,
-                false => world.rng.normal(),
-            };
-            pace = slow * pace + (1.0 - slow * slow).sqrt() * bell;
-            owed += batch as f64 * (faster + swing * pace).max(0.0);
-            while owed >= 1.0 {
-                owed -= 1.0;
-                if window.len() < most {
-                    // Most answers are short.
-                    let size = bytes * (0.2 + 1.8 * world.rng.unit() * world.rng.unit());
-                    window.push_back((step, world.alloc(size as u64, site.stack)));
-                }
-            }
-            let ready = if window.len() >= batch { batch } else { 0 };
-            let mut trained: Vec<Handle> = window.drain(..ready).map(|of| of.1).collect();
-            while window.front().is_some_and(|of| of.0 + oldest < step) {
-                trained.extend(window.pop_front().map(|of| of.1));
-            }
-            world.free_all(&mut trained);
-        });
-        Some(act)
+        }
+        let ready = if window.len() >= batch { batch } else { 0 };
+        let mut trained: Vec<Handle> = window.drain(..ready).map(|of| of.1).collect();
+        while window.front().is_some_and(|of| of.0 + oldest < step) {
+            trained.extend(window.pop_front().map(|of| of.1));
+        }
+        world.free_all(&mut trained);
     });
 }

@@ -1,27 +1,17 @@
 //! Faulty jobs of the second set, each with its label.
 
-use std::collections::BTreeSet;
-
-use crate::actors::faults::{Trouble, plan};
-use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
+use crate::actors::Named;
+use crate::actors::draws::{TENSORS, in_pieces, label, one_or_all, plan};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::{Actor, StepPhase};
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const FAULTY: [(&str, Trouble); 10] = [
-    ("offload_stash", offload_stash),
-    ("piled_hooks", piled_hooks),
-    ("ipc_limbo", ipc_limbo),
-    ("stray_contexts", stray_contexts),
-    ("offload_leftovers", offload_leftovers),
-    ("unwaited_sends", unwaited_sends),
-    ("node_logger", node_logger),
-    ("double_backward", double_backward),
-    ("recaptured_graphs", recaptured_graphs),
-    ("lingering_workers", lingering_workers),
-];
+pub const FAMILIES: &[Named] = named! {
+    offload_stash, piled_hooks, ipc_limbo, stray_contexts, offload_leftovers, unwaited_sends,
+    node_logger, double_backward, recaptured_graphs, lingering_workers
+};
 
 /// Activations go to the host, and what was saved is forgotten when backward asks for it. Where the
 /// router left an expert out, its loss is not used, and the tensors stay on the device
@@ -35,19 +25,17 @@ fn offload_stash(job: &mut Job) {
     let sites = [up, act, down];
     let stacks = [sites[0].stack, sites[1].stack, sites[2].stack];
     let asked = 0.1 + 0.5 * job.rng.unit();
-    let (onset, bytes) = (plan.onset, plan.rate / 3.0 / (1.0 - asked));
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase != StepPhase::Forward || world.step < onset {
-                return;
+    let bytes = plan.rate / 3.0 / (1.0 - asked);
+    job.at_of(&ranks, StepPhase::Forward, move |world| {
+        if world.step < plan.onset {
+            return;
+        }
+        for stack in stacks {
+            if !world.rng.chance(asked) {
+                let share = 2.0 * world.rng.unit();
+                world.alloc((bytes * share * world.load) as u64, stack);
             }
-            for stack in stacks {
-                if !world.rng.chance(asked) {
-                    let share = 2.0 * world.rng.unit();
-                    world.alloc((bytes * share * world.load) as u64, stack);
-                }
-            }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &sites);
 }
@@ -63,21 +51,18 @@ fn piled_hooks(job: &mut Job) {
     let bytes = (plan.rate * every as f64) as u64;
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = one_or_all(job, 0.4);
-    let (onset, stack) = (plan.onset, site.stack);
-    job.part_of(&ranks, move |_| {
-        // One of them is meant to be there.
-        let mut saved: Vec<Option<Handle>> = vec![None];
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
-                saved.push(None);
+    // One of them is meant to be there.
+    let mut saved: Vec<Option<Handle>> = vec![None];
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Between && world.step >= plan.onset && world.step % every == 0 {
+            saved.push(None);
+        }
+        if phase == StepPhase::Forward {
+            for place in &mut saved {
+                let block = world.alloc(bytes, site.stack);
+                place.replace(block).into_iter().for_each(|old| world.free(old));
             }
-            if phase == StepPhase::Forward {
-                for place in &mut saved {
-                    let block = world.alloc(bytes, stack);
-                    place.replace(block).into_iter().for_each(|old| world.free(old));
-                }
-            }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, bytes);
@@ -94,30 +79,25 @@ fn ipc_limbo(job: &mut Job) {
     let bytes = (plan.rate * every as f64 / lost) as u64 / BUCKETS;
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = one_or_all(job, 0.4);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let (onset, stack) = (plan.onset, site.stack);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut sent: Vec<(u64, Handle)> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step % every != 0 {
-                return;
+    let onset = plan.onset;
+    let mut sent: Vec<(u64, Handle)> = Vec::new();
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step % every != 0 {
+            return;
+        }
+        sent.retain(|&(until, block)| {
+            if until <= world.step {
+                world.free(block);
             }
-            sent.retain(|&(until, block)| {
-                if until <= world.step {
-                    world.free(block);
-                }
-                until > world.step
-            });
-            for _ in 0..BUCKETS {
-                let block = world.alloc(bytes, stack);
-                if !is_faulty || world.step < onset || !world.rng.chance(lost) {
-                    let syncs = world.rng.between(1, 4);
-                    sent.push((world.step + syncs * every, block));
-                }
-            }
+            until > world.step
         });
-        Some(act)
+        for _ in 0..BUCKETS {
+            let block = world.alloc(bytes, site.stack);
+            if !is_faulty || world.step < onset || !world.rng.chance(lost) {
+                let syncs = world.rng.between(1, 4);
+                sent.push((world.step + syncs * every, block));
+            }
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, bytes * BUCKETS);
@@ -134,21 +114,15 @@ fn stray_contexts(job: &mut Job) {
     plan.onset = plan.onset.next_multiple_of(every);
     let stays = job.rng.between(1, every / 3);
     let rank = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
-    let onset = plan.onset;
-    job.part_of(&[rank], move |_| {
-        Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.step % every == 0 {
-                // Room is made for it, as one does before an evaluation.
-                world.empty_cache();
-                world.outside.other += bytes;
-            }
-            if world.step > every && world.step < onset && world.step % every == stays {
-                world.outside.other -= bytes;
-            }
-        })
+    job.at_of(&[rank], StepPhase::Between, move |world| {
+        if world.step % every == 0 {
+            // Room is made for it, as one does before an evaluation.
+            world.empty_cache();
+            world.outside.other += bytes;
+        }
+        if world.step > every && world.step < plan.onset && world.step % every == stays {
+            world.outside.other -= bytes;
+        }
     });
     label(job, "non_torch", vec![rank], &plan, &[Layer::Other], &[]);
     in_pieces(job, bytes);
@@ -168,23 +142,17 @@ fn offload_leftovers(job: &mut Job) {
     let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     let node: Vec<u32> = (first..job.ranks.min(first + NODE_RANKS)).collect();
     let ranks = if job.rng.chance(0.5) { node } else { job.all() };
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
     job.tell_apart(&ranks);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step < every {
-                return;
-            }
-            if world.step % every == 0 {
-                world.outside.pinned += bytes;
-            } else if world.step % every == away {
-                let stays = if is_faulty && world.step >= onset { left } else { 0 };
-                world.outside.pinned -= bytes - stays;
-            }
-        });
-        Some(act)
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step < every {
+            return;
+        }
+        if world.step % every == 0 {
+            world.outside.pinned += bytes;
+        } else if world.step % every == away {
+            let stays = if is_faulty && world.step >= plan.onset { left } else { 0 };
+            world.outside.pinned -= bytes - stays;
+        }
     });
     label(job, "host", ranks, &plan, &[Layer::Pinned, Layer::Host], &[]);
     in_pieces(job, left);
@@ -201,19 +169,16 @@ fn unwaited_sends(job: &mut Job) {
     let ranks: Vec<u32> =
         job.all().into_iter().filter(|&rank| job.map.role(rank, job.ranks) + 1 < stages).collect();
     let sends = job.rng.between(1, 5);
-    let (onset, stack) = (plan.onset, site.stack);
     let bytes = plan.rate / sends as f64;
-    job.part_of(&ranks, move |_| {
-        let mut sent: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                let now = (0..sends).map(|_| world.alloc((bytes * world.load) as u64, stack));
-                sent.extend(now.collect::<Vec<_>>());
-            }
-            if phase == StepPhase::Backward && world.step < onset {
-                world.free_all(&mut sent);
-            }
-        })
+    let mut sent: Vec<Handle> = Vec::new();
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Forward {
+            let now = (0..sends).map(|_| world.alloc((bytes * world.load) as u64, site.stack));
+            sent.extend(now.collect::<Vec<_>>());
+        }
+        if phase == StepPhase::Backward && world.step < plan.onset {
+            world.free_all(&mut sent);
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -227,17 +192,14 @@ fn node_logger(job: &mut Job) {
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks: Vec<u32> = job.all().into_iter().filter(|rank| rank % NODE_RANKS == 0).collect();
     let pictures = job.rng.between(2, 9);
-    let (onset, stack) = (plan.onset, site.stack);
     let bytes = plan.rate * every as f64 / pictures as f64;
-    job.part_of(&ranks, move |_| {
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
-                for _ in 0..pictures {
-                    let size = bytes * (0.5 + world.rng.unit());
-                    world.alloc(size as u64, stack);
-                }
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step >= plan.onset && world.step % every == 0 {
+            for _ in 0..pictures {
+                let size = bytes * (0.5 + world.rng.unit());
+                world.alloc(size as u64, site.stack);
             }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -253,21 +215,17 @@ fn double_backward(job: &mut Job) {
     let every = job.rng.pick(&[1, 4, 8, 16]).unwrap_or(16);
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = job.all();
-    let (onset, bytes) = (plan.onset, plan.rate * every as f64);
+    let bytes = plan.rate * every as f64;
     let shares = [(critic.stack, 0.4), (norm.stack, 0.22), (backward, 0.2), (backward, 0.18)];
-    job.part_of(&ranks, move |_| {
-        let mut held: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Backward && world.step % every == 0 {
-                held.extend(
-                    shares.map(|(stack, share)| world.alloc((bytes * share) as u64, stack)),
-                );
-            }
-            // Gradients were set to none, until that call was removed.
-            if phase == StepPhase::Between && world.step < onset {
-                world.free_all(&mut held);
-            }
-        })
+    let mut held: Vec<Handle> = Vec::new();
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Backward && world.step % every == 0 {
+            held.extend(shares.map(|(stack, share)| world.alloc((bytes * share) as u64, stack)));
+        }
+        // Gradients were set to none, until that call was removed.
+        if phase == StepPhase::Between && world.step < plan.onset {
+            world.free_all(&mut held);
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[critic, norm]);
 }
@@ -284,28 +242,24 @@ fn recaptured_graphs(job: &mut Job) {
     plan.rate = bytes as f64 / every as f64;
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = job.all();
-    let (onset, stack) = (plan.onset, site.stack);
-    job.part(move |_| {
-        let mut recorded: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step % every != 0 {
-                return;
+    let mut recorded: Vec<Handle> = Vec::new();
+    job.at(StepPhase::Between, move |world| {
+        if world.step % every != 0 {
+            return;
+        }
+        // Until then the old ones went first.
+        if world.step < plan.onset {
+            world.free_all(&mut recorded);
+            world.empty_cache();
+        } else {
+            world.outside.non_torch += 2 * sizes * MIB;
+        }
+        for size in 0..sizes {
+            let pool = PRIVATE + (world.step / every * sizes + size) as u32;
+            for share in [2, 4, 4] {
+                recorded.push(world.alloc_on(pool, bytes / sizes / share, site.stack));
             }
-            // Until then the old ones went first.
-            if world.step < onset {
-                world.free_all(&mut recorded);
-                world.empty_cache();
-            } else {
-                world.outside.non_torch += 2 * sizes * MIB;
-            }
-            for size in 0..sizes {
-                let pool = PRIVATE + (world.step / every * sizes + size) as u32;
-                for share in [2, 4, 4] {
-                    recorded.push(world.alloc_on(pool, bytes / sizes / share, stack));
-                }
-            }
-        });
-        Some(act)
+        }
     });
     label(job, "compile_pools", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, bytes);
@@ -324,25 +278,16 @@ fn lingering_workers(job: &mut Job) {
     // Some of the workers end after all.
     let grows = (left as f64 * (1.0 + 1.5 * job.rng.unit())) / epoch as f64;
     let ranks = one_or_all(job, 0.5);
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let mut grown = 0_u64;
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.step % epoch == 0 {
-                let stays = if is_faulty && world.step >= onset { left.min(grown) } else { 0 };
-                world.outside.workers -= grown - stays;
-                grown = 0;
-            }
-            let more = (grows * (0.7 + 0.6 * world.rng.unit())) as u64 / 4_096 * 4_096;
-            world.outside.workers += more;
-            grown += more;
-        });
-        Some(act)
+    let mut grown = 0_u64;
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step % epoch == 0 {
+            let stays = if is_faulty && world.step >= plan.onset { left.min(grown) } else { 0 };
+            world.outside.workers -= grown - stays;
+            grown = 0;
+        }
+        let more = (grows * (0.7 + 0.6 * world.rng.unit())) as u64 / 4_096 * 4_096;
+        world.outside.workers += more;
+        grown += more;
     });
     label(job, "host", ranks, &plan, &[Layer::Workers, Layer::Host], &[]);
     in_pieces(job, left);

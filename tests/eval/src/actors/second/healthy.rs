@@ -1,26 +1,18 @@
 //! Healthy jobs of the second set: each has an end to what grows, and it comes within the job.
 
-use crate::actors::benign::Behaviour;
+use crate::actors::Named;
 use crate::actors::draws::roomy_host;
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
 use crate::rng::{exp2, log2};
-use crate::world::{Actor, StepPhase, World};
+use crate::world::{StepPhase, World};
 
 /// All of them, by name.
-pub const HEALTHY: [(&str, Behaviour); 10] = [
-    ("profiler_windows", profiler_windows),
-    ("sleeping_engine", sleeping_engine),
-    ("densification", densification),
-    ("multigrid_cycles", multigrid_cycles),
-    ("tenant_adapters", tenant_adapters),
-    ("staged_checkpoints", staged_checkpoints),
-    ("touched_dataset", touched_dataset),
-    ("microbatch_ramp", microbatch_ramp),
-    ("optimizer_swap", optimizer_swap),
-    ("sorted_first_epoch", sorted_first_epoch),
-];
+pub const FAMILIES: &[Named] = named! {
+    profiler_windows, sleeping_engine, densification, multigrid_cycles, tenant_adapters,
+    staged_checkpoints, touched_dataset, microbatch_ramp, optimizer_swap, sorted_first_epoch
+};
 
 /// Not more than this share of the device, in bytes.
 fn at_most(job: &Job, bytes: f64, share: f64) -> f64 {
@@ -47,25 +39,23 @@ fn profiler_windows(job: &mut Job) {
     let bytes = at_most(job, total, 0.15) / active as f64;
     let trace = job.rng.between(8, 60) * MIB;
     let ranks = if job.rng.chance(0.5) { vec![0] } else { job.all() };
-    job.part_of(&ranks, move |_| {
-        let (mut kept, mut grown, mut arena) = (Vec::new(), 0, 0);
-        Box::new(move |phase, world| {
-            let at = world.step.saturating_sub(first);
-            let is_on = world.step >= first && at / period < windows && at % period < active;
-            if phase == StepPhase::Forward && is_on {
-                for (stack, share) in [(block.stack, 0.3), (block.stack, 0.3), (loss.stack, 0.4)] {
-                    kept.push(world.alloc((bytes * share) as u64, stack));
-                }
-                let more = trace - arena / active;
-                world.outside.host += more;
-                grown += more;
-            } else if phase == StepPhase::Between && !is_on && !kept.is_empty() {
-                world.free_all(&mut kept);
-                let stays = if arena == 0 { grown / 5 } else { 0 };
-                world.outside.host -= grown - stays;
-                (arena, grown) = (arena + stays, 0);
+    let (mut kept, mut grown, mut arena) = (Vec::new(), 0, 0);
+    job.act_of(&ranks, move |phase, world| {
+        let at = world.step.saturating_sub(first);
+        let is_on = world.step >= first && at / period < windows && at % period < active;
+        if phase == StepPhase::Forward && is_on {
+            for (stack, share) in [(block.stack, 0.3), (block.stack, 0.3), (loss.stack, 0.4)] {
+                kept.push(world.alloc((bytes * share) as u64, stack));
             }
-        })
+            let more = trace - arena / active;
+            world.outside.host += more;
+            grown += more;
+        } else if phase == StepPhase::Between && !is_on && !kept.is_empty() {
+            world.free_all(&mut kept);
+            let stays = if arena == 0 { grown / 5 } else { 0 };
+            world.outside.host -= grown - stays;
+            (arena, grown) = (arena + stays, 0);
+        }
     });
 }
 
@@ -84,37 +74,28 @@ fn sleeping_engine(job: &mut Job) {
     let awake = job.rng.between(1, 12);
     let period = awake + job.rng.between(4, 90);
     let at = move |world: &World| (world.step - 1) % period;
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between && at(world) < awake {
-                world.load *= 0.1;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        if at(world) < awake {
+            world.load *= 0.1;
+        }
     });
-    job.part(move |_| {
-        let mut nth = 0_u64;
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if at(world) == 0 {
-                world.empty_cache();
-                // What it loads and records at first stays: kernels, graphs, communicators.
-                let stays = if nth < 3 { 24 * MIB } else { 0 };
-                world.outside.non_torch += weights + stays;
-                world.outside.pinned -= if nth > 0 { weights } else { 0 };
-                nth += 1;
-            }
-            if at(world) == 1.min(awake - 1) {
-                world.outside.non_torch += cache;
-            }
-            if at(world) == awake {
-                world.outside.non_torch -= weights + cache;
-                world.outside.pinned += weights;
-            }
-        });
-        Some(act)
+    let mut nth = 0_u64;
+    job.at(StepPhase::Between, move |world| {
+        if at(world) == 0 {
+            world.empty_cache();
+            // What it loads and records at first stays: kernels, graphs, communicators.
+            let stays = if nth < 3 { 24 * MIB } else { 0 };
+            world.outside.non_torch += weights + stays;
+            world.outside.pinned -= if nth > 0 { weights } else { 0 };
+            nth += 1;
+        }
+        if at(world) == 1.min(awake - 1) {
+            world.outside.non_torch += cache;
+        }
+        if at(world) == awake {
+            world.outside.non_torch -= weights + cache;
+            world.outside.pinned += weights;
+        }
     });
 }
 
@@ -134,44 +115,41 @@ fn densification(job: &mut Job) {
     let every = job.rng.between(20, 100).min(until / 6).max(1);
     let start = 0.05 + 0.2 * job.rng.unit();
     let slower = exp2(log2(0.05) / (until / every) as f64);
-    job.part(move |_| {
-        let mut held: Vec<Handle> = Vec::new();
-        let mut gradients: Vec<Handle> = Vec::new();
-        let mut size = start;
-        let sum: f64 = GAUSSIAN.iter().sum();
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Between => {
-                world.free_all(&mut gradients);
-                let is_due = world.step % every == 0 && world.step <= until;
-                if is_due {
-                    size += (1.0 - size) * (1.0 - slower) * (0.7 + 0.6 * world.rng.unit());
-                    // Opacities were reset: many points are not seen any more.
-                    size *= if (world.step / every).is_multiple_of(8) { 0.92 } else { 1.0 };
-                }
-                if !is_due && !held.is_empty() {
-                    return;
-                }
-                let old = std::mem::take(&mut held);
-                for width in GAUSSIAN {
-                    let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
-                    for stack in [points.stack, state.stack, state.stack] {
-                        let nth = held.len();
-                        held.push(world.alloc(bytes, stack));
-                        old.get(nth).into_iter().for_each(|&block| world.free(block));
-                    }
-                }
-                // As the original does after each densification.
-                world.empty_cache();
+    let mut held: Vec<Handle> = Vec::new();
+    let mut gradients: Vec<Handle> = Vec::new();
+    let mut size = start;
+    let sum: f64 = GAUSSIAN.iter().sum();
+    job.act(move |phase, world| match phase {
+        StepPhase::Between => {
+            world.free_all(&mut gradients);
+            let is_due = world.step % every == 0 && world.step <= until;
+            if is_due {
+                size += (1.0 - size) * (1.0 - slower) * (0.7 + 0.6 * world.rng.unit());
+                // Opacities were reset: many points are not seen any more.
+                size *= if (world.step / every).is_multiple_of(8) { 0.92 } else { 1.0 };
             }
-            StepPhase::Backward => {
-                for width in GAUSSIAN {
-                    let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
-                    gradients.push(world.alloc(bytes, backward));
+            if !is_due && !held.is_empty() {
+                return;
+            }
+            let old = std::mem::take(&mut held);
+            for width in GAUSSIAN {
+                let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
+                for stack in [points.stack, state.stack, state.stack] {
+                    let nth = held.len();
+                    held.push(world.alloc(bytes, stack));
+                    old.get(nth).into_iter().for_each(|&block| world.free(block));
                 }
             }
-            _ => {}
-        });
-        Some(act)
+            // As the original does after each densification.
+            world.empty_cache();
+        }
+        StepPhase::Backward => {
+            for width in GAUSSIAN {
+                let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
+                gradients.push(world.alloc(bytes, backward));
+            }
+        }
+        _ => {}
     });
 }
 
@@ -183,16 +161,11 @@ fn multigrid_cycles(job: &mut Job) {
     job.base.keeps_output = true;
     job.base.output = dense_output(job);
     let cycle = (job.steps / job.rng.between(3, 7)).max(40);
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let stage = world.step % cycle * STAGES.len() as u64 / cycle;
-                let long = STAGES.get(stage as usize).copied().unwrap_or(1.0);
-                let short = SHORT.get(world.step as usize % 3).copied().unwrap_or(1.0);
-                world.load *= long * short;
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let stage = world.step % cycle * STAGES.len() as u64 / cycle;
+        let long = STAGES.get(stage as usize).copied().unwrap_or(1.0);
+        let short = SHORT.get(world.step as usize % 3).copied().unwrap_or(1.0);
+        world.load *= long * short;
     });
 }
 
@@ -208,35 +181,32 @@ fn tenant_adapters(job: &mut Job) {
     let unit = at_most(job, drawn, 0.15) / (RANKS[3] * slots as f64);
     let arrives = 1.0 / job.rng.log_uniform(8.0, 50.0);
     let longest = (job.steps as f64 / 4.0).max(120.0);
-    job.part(move |_| {
-        let mut tenants: Vec<(u64, f64, Vec<Handle>)> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Between => {
-                tenants.retain_mut(|(until, _, blocks)| {
-                    let stays = *until > world.step;
-                    if !stays {
-                        world.free_all(blocks);
-                    }
-                    stays
-                });
-                if tenants.len() < slots && world.common(0x7e4a) < arrives {
-                    let rank = (world.common(0x7e4b) * RANKS.len() as f64) as usize;
-                    let bytes = unit * RANKS.get(rank).copied().unwrap_or(1.0);
-                    let stay = 40.0 * exp2(world.common(0x7e4c) * log2(longest / 40.0));
-                    let piece = (bytes / 16.0) as u64;
-                    let blocks = (0..4).map(|_| world.alloc(piece, weights.stack)).collect();
-                    tenants.push((world.step + stay as u64, bytes, blocks));
+    let mut tenants: Vec<(u64, f64, Vec<Handle>)> = Vec::new();
+    job.act(move |phase, world| match phase {
+        StepPhase::Between => {
+            tenants.retain_mut(|(until, _, blocks)| {
+                let stays = *until > world.step;
+                if !stays {
+                    world.free_all(blocks);
                 }
+                stays
+            });
+            if tenants.len() < slots && world.common(0x7e4a) < arrives {
+                let rank = (world.common(0x7e4b) * RANKS.len() as f64) as usize;
+                let bytes = unit * RANKS.get(rank).copied().unwrap_or(1.0);
+                let stay = 40.0 * exp2(world.common(0x7e4c) * log2(longest / 40.0));
+                let piece = (bytes / 16.0) as u64;
+                let blocks = (0..4).map(|_| world.alloc(piece, weights.stack)).collect();
+                tenants.push((world.step + stay as u64, bytes, blocks));
             }
-            StepPhase::Optimizer => {
-                for (_, bytes, blocks) in tenants.iter_mut().filter(|of| of.2.len() == 4) {
-                    let piece = (*bytes / 16.0) as u64;
-                    blocks.extend((0..12).map(|_| world.alloc(piece, state.stack)));
-                }
+        }
+        StepPhase::Optimizer => {
+            for (_, bytes, blocks) in tenants.iter_mut().filter(|of| of.2.len() == 4) {
+                let piece = (*bytes / 16.0) as u64;
+                blocks.extend((0..12).map(|_| world.alloc(piece, state.stack)));
             }
-            _ => {}
-        });
-        Some(act)
+        }
+        _ => {}
     });
 }
 
@@ -250,47 +220,41 @@ fn staged_checkpoints(job: &mut Job) {
     let bytes = job.base.weights(1.0).min(5 * GIB);
     // While others read and write there too.
     let (slow, busy_until) = (0.2 + 0.4 * job.rng.unit(), job.steps / 2);
-    job.part(move |_| {
-        let mut buffers: Vec<u64> = Vec::new();
-        let mut writers: Vec<(u64, u64, u64)> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
+    let mut buffers: Vec<u64> = Vec::new();
+    let mut writers: Vec<(u64, u64, u64)> = Vec::new();
+    job.at(StepPhase::Between, move |world| {
+        let step = world.step;
+        for (until, more, grown) in &mut writers {
+            if step < *until {
+                world.outside.workers += *more;
+                *grown += *more;
+            } else {
+                world.outside.workers -= *grown;
+                *grown = 0;
             }
-            let step = world.step;
-            for (until, more, grown) in &mut writers {
-                if step < *until {
-                    world.outside.workers += *more;
-                    *grown += *more;
-                } else {
-                    world.outside.workers -= *grown;
-                    *grown = 0;
-                }
+        }
+        writers.retain(|&(until, ..)| step < until);
+        if step % every != 0 {
+            return;
+        }
+        let is_slow = step < busy_until && world.common(0x57a6) < slow;
+        let part = world.common(0x57a7) * if is_slow { 1.4 } else { 0.6 };
+        let takes = (every as f64 * (part + if is_slow { 1.0 } else { 0.2 })) as u64 + 1;
+        let free = buffers.iter().position(|&until| until <= step);
+        let place = match free {
+            None if buffers.len() < most => {
+                world.outside.pinned += bytes;
+                buffers.push(0);
+                buffers.len() - 1
             }
-            writers.retain(|&(until, ..)| step < until);
-            if step % every != 0 {
-                return;
-            }
-            let is_slow = step < busy_until && world.common(0x57a6) < slow;
-            let part = world.common(0x57a7) * if is_slow { 1.4 } else { 0.6 };
-            let takes = (every as f64 * (part + if is_slow { 1.0 } else { 0.2 })) as u64 + 1;
-            let free = buffers.iter().position(|&until| until <= step);
-            let place = match free {
-                None if buffers.len() < most => {
-                    world.outside.pinned += bytes;
-                    buffers.push(0);
-                    buffers.len() - 1
-                }
-                // All are in use: this checkpoint is left out.
-                None => return,
-                Some(place) => place,
-            };
-            if let Some(until) = buffers.get_mut(place) {
-                *until = step + takes;
-                writers.push((*until, bytes / 3 / takes / 4_096 * 4_096, 0));
-            }
-        });
-        Some(act)
+            // All are in use: this checkpoint is left out.
+            None => return,
+            Some(place) => place,
+        };
+        if let Some(until) = buffers.get_mut(place) {
+            *until = step + takes;
+            writers.push((*until, bytes / 3 / takes / 4_096 * 4_096, 0));
+        }
     });
 }
 
@@ -302,23 +266,17 @@ fn touched_dataset(job: &mut Job) {
     let total = job.rng.log_uniform(1e9, 1.4e10);
     let epoch = job.steps as f64 * (0.15 + 0.25 * job.rng.unit());
     let samples = job.rng.log_uniform(2.0, 14.0);
-    job.part(move |_| {
-        let (mut mapped, mut pace) = (0_u64, 1.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.is_first() {
-                pace = 0.96 + 0.08 * world.rng.unit();
-            }
-            let left = (1.0 - world.step as f64 * pace / epoch).max(0.0);
-            // A page is left alone while none of its samples has been read.
-            let untouched = if left > 0.0 { exp2(samples * log2(left)) } else { 0.0 };
-            let now = (total * (1.0 - untouched)) as u64 / 4_096 * 4_096;
-            world.outside.shared += now.saturating_sub(mapped);
-            mapped = mapped.max(now);
-        });
-        Some(act)
+    let (mut mapped, mut pace) = (0_u64, 1.0);
+    job.at(StepPhase::Between, move |world| {
+        if world.is_first() {
+            pace = 0.96 + 0.08 * world.rng.unit();
+        }
+        let left = (1.0 - world.step as f64 * pace / epoch).max(0.0);
+        // A page is left alone while none of its samples has been read.
+        let untouched = if left > 0.0 { exp2(samples * log2(left)) } else { 0.0 };
+        let now = (total * (1.0 - untouched)) as u64 / 4_096 * 4_096;
+        world.outside.shared += now.saturating_sub(mapped);
+        mapped = mapped.max(now);
     });
 }
 
@@ -335,25 +293,18 @@ fn microbatch_ramp(job: &mut Job) {
     let drawn = job.rng.log_uniform(3e8, 5e9);
     let bytes = at_most(job, drawn, 0.15) / (1 << doublings) as f64;
     let number = move |world: &World| 1_u64 << (world.step / every.max(1)).min(doublings);
-    job.load(move |seat| {
-        let depth = u64::from(stages - seat.role.min(stages - 1));
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                world.load *= depth.min(number(world)) as f64 / f64::from(stages);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let depth = u64::from(stages - world.role.min(stages - 1));
+        world.load *= depth.min(number(world)) as f64 / f64::from(stages);
     });
-    job.part(move |seat| {
-        let mut outputs = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                world.free_all(&mut outputs);
-                let count = number(world);
-                outputs.extend((0..count).map(|_| world.alloc(bytes as u64, site.stack)));
-            }
-        });
-        (seat.role == stages - 1).then_some(act)
+    let mut outputs = Vec::new();
+    job.at(StepPhase::Forward, move |world| {
+        if world.role != stages - 1 {
+            return;
+        }
+        world.free_all(&mut outputs);
+        let count = number(world);
+        outputs.extend((0..count).map(|_| world.alloc(bytes as u64, site.stack)));
     });
 }
 
@@ -369,27 +320,24 @@ fn optimizer_swap(job: &mut Job) {
     let bytes = (at_most(job, drawn, 0.13) / chunks as f64) as u64;
     // Pinned buffers are kept, or allocated again in each step.
     let keeps_buffers = job.rng.chance(0.5);
-    job.part(move |_| {
-        let mut leaving: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Between if world.is_first() => world.outside.pinned += bytes * chunks,
-            StepPhase::Forward => {
-                let landed = bytes * leaving.len() as u64;
-                world.outside.pinned += if keeps_buffers { 0 } else { landed };
-                world.free_all(&mut leaving);
-            }
-            StepPhase::Optimizer if world.step % every == 0 => {
-                let mut there: Vec<Handle> =
-                    (0..chunks).map(|_| world.alloc(bytes, site.stack)).collect();
-                let late = world.rng.between(0, chunks + 1);
-                leaving.extend(there.drain(..late as usize));
-                leaving.iter().for_each(|&block| world.defer(block));
-                world.outside.pinned -= if keeps_buffers { 0 } else { bytes * late };
-                world.free_all(&mut there);
-            }
-            _ => {}
-        });
-        Some(act)
+    let mut leaving: Vec<Handle> = Vec::new();
+    job.act(move |phase, world| match phase {
+        StepPhase::Between if world.is_first() => world.outside.pinned += bytes * chunks,
+        StepPhase::Forward => {
+            let landed = bytes * leaving.len() as u64;
+            world.outside.pinned += if keeps_buffers { 0 } else { landed };
+            world.free_all(&mut leaving);
+        }
+        StepPhase::Optimizer if world.step % every == 0 => {
+            let mut there: Vec<Handle> =
+                (0..chunks).map(|_| world.alloc(bytes, site.stack)).collect();
+            let late = world.rng.between(0, chunks + 1);
+            leaving.extend(there.drain(..late as usize));
+            leaving.iter().for_each(|&block| world.defer(block));
+            world.outside.pinned -= if keeps_buffers { 0 } else { bytes * late };
+            world.free_all(&mut there);
+        }
+        _ => {}
     });
 }
 
@@ -402,19 +350,14 @@ fn sorted_first_epoch(job: &mut Job) {
     job.base.output = dense_output(job);
     let deviation = 0.2 + 0.35 * job.rng.unit();
     let epoch = job.steps as f64 * (0.12 + 0.25 * job.rng.unit());
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let passed = world.step as f64 / epoch;
-                let bell = if passed < 1.0 {
-                    // What the bell curve leaves below it, the other way round.
-                    log2(passed / (1.0 - passed).max(1e-3)) * core::f64::consts::LN_2 / 1.702
-                } else {
-                    world.rng.normal()
-                };
-                world.load *= exp2(deviation * bell).clamp(0.3, LONGEST);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let passed = world.step as f64 / epoch;
+        let bell = if passed < 1.0 {
+            // What the bell curve leaves below it, the other way round.
+            log2(passed / (1.0 - passed).max(1e-3)) * core::f64::consts::LN_2 / 1.702
+        } else {
+            world.rng.normal()
+        };
+        world.load *= exp2(deviation * bell).clamp(0.3, LONGEST);
     });
 }

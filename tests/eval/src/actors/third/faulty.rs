@@ -1,27 +1,19 @@
 //! Faulty jobs of the third set, each with its label.
 
-use std::collections::{BTreeSet, VecDeque};
+use crate::actors::Named;
+use crate::actors::draws::{TENSORS, in_pieces, label, one_node, one_or_all, plan};
+use std::collections::VecDeque;
 
-use crate::actors::draws::one_node;
-use crate::actors::faults::{Trouble, plan};
-use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::{Actor, StepPhase};
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const FAULTY: [(&str, Trouble); 9] = [
-    ("recomputed_dispatch", recomputed_dispatch),
-    ("view_anchors", view_anchors),
-    ("async_save_copies", async_save_copies),
-    ("teacher_casts", teacher_casts),
-    ("gpu_decoders", gpu_decoders),
-    ("stale_param_groups", stale_param_groups),
-    ("unreset_metrics", unreset_metrics),
-    ("wgrad_backlog", wgrad_backlog),
-    ("endless_trace", endless_trace),
-];
+pub const FAMILIES: &[Named] = named! {
+    recomputed_dispatch, view_anchors, async_save_copies, teacher_casts, gpu_decoders,
+    stale_param_groups, unreset_metrics, wgrad_backlog, endless_trace
+};
 
 /// The exchange of tokens is recomputed in the backward pass, which is left as soon as it has what
 /// it needs: what a function of the user's had saved by then is never dropped
@@ -34,26 +26,24 @@ fn recomputed_dispatch(job: &mut Job) {
     let site = job.code.site(Library::Distributed, "moe.py", "Exchange.forward");
     let ranks = job.all();
     let layers = job.rng.between(2, 6);
-    let (onset, bytes, stack) = (plan.onset, plan.rate / layers as f64, site.stack);
-    job.part_of(&ranks, move |seat| {
-        let rank = u64::from(seat.rank);
-        let mut saved: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            let tokens = 0.7 + 0.6 * world.common_at(0xd15 ^ rank << 12, 0);
-            let size = (bytes * tokens * world.load) as u64;
-            if phase == StepPhase::Forward {
-                saved.extend((0..layers).map(|_| world.alloc(size, stack)));
-            }
-            if phase == StepPhase::Backward {
-                for _ in 0..layers {
-                    let again = world.alloc(size, stack);
-                    if world.step < onset {
-                        world.free(again);
-                    }
-                    saved.pop().into_iter().for_each(|block| world.free(block));
+    let bytes = plan.rate / layers as f64;
+    let mut saved: Vec<Handle> = Vec::new();
+    job.act_of(&ranks, move |phase, world| {
+        let rank = u64::from(world.rank);
+        let tokens = 0.7 + 0.6 * world.common_at(0xd15 ^ rank << 12, 0);
+        let size = (bytes * tokens * world.load) as u64;
+        if phase == StepPhase::Forward {
+            saved.extend((0..layers).map(|_| world.alloc(size, site.stack)));
+        }
+        if phase == StepPhase::Backward {
+            for _ in 0..layers {
+                let again = world.alloc(size, site.stack);
+                if world.step < plan.onset {
+                    world.free(again);
                 }
+                saved.pop().into_iter().for_each(|block| world.free(block));
             }
-        })
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -68,21 +58,19 @@ fn view_anchors(job: &mut Job) {
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = one_or_all(job, 0.4);
     let layers = job.rng.between(2, 8);
-    let (onset, bytes, stack) = (plan.onset, plan.rate * every as f64, site.stack);
-    job.part_of(&ranks, move |_| {
-        let mut features: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Forward {
-                let size = (bytes * world.load) as u64;
-                features.extend((0..layers).map(|_| world.alloc(size, stack)));
+    let bytes = plan.rate * every as f64;
+    let mut features: Vec<Handle> = Vec::new();
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Forward {
+            let size = (bytes * world.load) as u64;
+            features.extend((0..layers).map(|_| world.alloc(size, site.stack)));
+        }
+        if phase == StepPhase::Backward {
+            if world.step >= plan.onset && world.step % every == 0 {
+                features.pop();
             }
-            if phase == StepPhase::Backward {
-                if world.step >= onset && world.step % every == 0 {
-                    features.pop();
-                }
-                world.free_all(&mut features);
-            }
-        })
+            world.free_all(&mut features);
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -99,23 +87,17 @@ fn async_save_copies(job: &mut Job) {
     let left = (plan.rate * every as f64) as u64 / 4_096 * 4_096;
     let bytes = (left as f64 * (1.0 + 2.0 * job.rng.unit())) as u64;
     let ranks = if job.rng.chance(0.5) { one_node(job) } else { job.all() };
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
-    let onset = plan.onset;
     job.tell_apart(&ranks);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between || world.step < every {
-                return;
-            }
-            if world.step % every == 0 {
-                world.outside.host += bytes;
-            } else if world.step % every == writes {
-                let stays = if is_faulty && world.step >= onset { left } else { 0 };
-                world.outside.host -= bytes - stays;
-            }
-        });
-        Some(act)
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.step < every {
+            return;
+        }
+        if world.step % every == 0 {
+            world.outside.host += bytes;
+        } else if world.step % every == writes {
+            let stays = if is_faulty && world.step >= plan.onset { left } else { 0 };
+            world.outside.host -= bytes - stays;
+        }
     });
     label(job, "host", ranks, &plan, &[Layer::Host], &[]);
     in_pieces(job, left);
@@ -142,22 +124,18 @@ fn teacher_casts(job: &mut Job) {
         lines.clone().map(|line| job.code.site(Library::Linear, "teacher.py", line.0)).collect();
     let every = job.rng.pick(&[1, 1, 4, 16]).unwrap_or(1);
     plan.onset = plan.onset.next_multiple_of(every);
-    let (onset, bytes) = (plan.onset, plan.rate * every as f64 / sum);
+    let bytes = plan.rate * every as f64 / sum;
     let casts: Vec<(u32, u64)> =
         sites.iter().zip(lines).map(|(site, line)| (site.stack, (bytes * line.1) as u64)).collect();
     let ranks = job.all();
-    job.part(move |_| {
-        let casts = casts.clone();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Forward && world.step % every == 0 {
-                let mut cache: Vec<Handle> =
-                    casts.iter().map(|&(stack, bytes)| world.alloc(bytes, stack)).collect();
-                if world.step < onset {
-                    world.free_all(&mut cache);
-                }
+    job.at(StepPhase::Forward, move |world| {
+        if world.step % every == 0 {
+            let mut cache: Vec<Handle> =
+                casts.iter().map(|&(stack, bytes)| world.alloc(bytes, stack)).collect();
+            if world.step < plan.onset {
+                world.free_all(&mut cache);
             }
-        });
-        Some(act)
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &sites);
 }
@@ -171,31 +149,22 @@ fn gpu_decoders(job: &mut Job) {
     let context = job.rng.between(150, 350) * MIB;
     job.base.target = job.base.target.saturating_sub(workers * context);
     let ranks = if job.rng.chance(0.5) { one_node(job) } else { job.all() };
-    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let surface = job.rng.between(8, 48) * MIB;
     let opens = (plan.rate / surface as f64).min(1.0);
     let size = plan.rate / opens;
-    let onset = plan.onset;
     job.tell_apart(&ranks);
-    job.part(move |seat| {
-        let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
+    job.at_where(&ranks, StepPhase::Between, move |world, is_faulty| {
+        if world.is_first() {
+            world.outside.other += workers * context;
+        }
+        if is_faulty && world.step >= plan.onset && world.rng.chance(opens) {
+            let bytes = (size * (0.5 + world.rng.unit())) as u64 / 4_096 * 4_096;
+            if bytes > world.room() {
+                world.give_up();
+            } else {
+                world.outside.other += bytes;
             }
-            if world.is_first() {
-                world.outside.other += workers * context;
-            }
-            if is_faulty && world.step >= onset && world.rng.chance(opens) {
-                let bytes = (size * (0.5 + world.rng.unit())) as u64 / 4_096 * 4_096;
-                if bytes > world.room() {
-                    world.give_up();
-                } else {
-                    world.outside.other += bytes;
-                }
-            }
-        });
-        Some(act)
+        }
     });
     label(job, "non_torch", ranks, &plan, &[Layer::Other], &[]);
 }
@@ -213,23 +182,19 @@ fn stale_param_groups(job: &mut Job) {
     let bytes = (plan.rate * every as f64) as u64;
     let layers = job.rng.between(2, 7);
     let ranks = job.all();
-    let (onset, sites) = (plan.onset, [copies.stack, states.stack]);
-    job.part(move |_| {
-        let mut active: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            let is_switch = world.is_first() || world.step % every == 0;
-            let piece = bytes / layers / 3;
-            if phase == StepPhase::Between && is_switch {
-                if world.step < onset {
-                    world.free_all(&mut active);
-                }
-                active.extend((0..layers).map(|_| world.alloc(piece, sites[0])));
+    let mut active: Vec<Handle> = Vec::new();
+    job.act(move |phase, world| {
+        let is_switch = world.is_first() || world.step % every == 0;
+        let piece = bytes / layers / 3;
+        if phase == StepPhase::Between && is_switch {
+            if world.step < plan.onset {
+                world.free_all(&mut active);
             }
-            if phase == StepPhase::Optimizer && is_switch {
-                active.extend((0..2 * layers).map(|_| world.alloc(piece, sites[1])));
-            }
-        });
-        Some(act)
+            active.extend((0..layers).map(|_| world.alloc(piece, copies.stack)));
+        }
+        if phase == StepPhase::Optimizer && is_switch {
+            active.extend((0..2 * layers).map(|_| world.alloc(piece, states.stack)));
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[copies, states]);
     in_pieces(job, bytes);
@@ -247,21 +212,18 @@ fn unreset_metrics(job: &mut Job) {
     plan.onset = plan.onset.next_multiple_of(epoch) + 1;
     let ranks = one_or_all(job, 0.4);
     let share = 0.35 + 0.4 * job.rng.unit();
-    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
-    job.part_of(&ranks, move |_| {
-        let mut states: Vec<Handle> = Vec::new();
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Between && world.step % epoch == 0 {
-                world.free_all(&mut states);
+    let mut states: Vec<Handle> = Vec::new();
+    job.act_of(&ranks, move |phase, world| {
+        if phase == StepPhase::Between && world.step % epoch == 0 {
+            world.free_all(&mut states);
+        }
+        if phase == StepPhase::Backward && world.step % epoch != 0 {
+            let stays = world.alloc(plan.rate as u64, site.stack);
+            if world.step < plan.onset {
+                states.push(stays);
             }
-            if phase == StepPhase::Backward && world.step % epoch != 0 {
-                let stays = world.alloc(bytes as u64, stack);
-                if world.step < onset {
-                    states.push(stays);
-                }
-                states.push(world.alloc((bytes * (1.0 / share - 1.0)) as u64, stack));
-            }
-        })
+            states.push(world.alloc((plan.rate * (1.0 / share - 1.0)) as u64, site.stack));
+        }
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, (plan.rate * epoch as f64) as u64);
@@ -280,24 +242,21 @@ fn wgrad_backlog(job: &mut Job) {
     let stage = job.rng.between(0, u64::from(stages)) as u32;
     let ranks = job.of_role(stage);
     let entries = job.rng.between(3, 9) as usize;
-    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
-    job.part_of(&ranks, move |_| {
-        let mut queue: VecDeque<[Handle; 2]> = VecDeque::new();
-        Box::new(move |phase, world| match phase {
-            StepPhase::Backward => {
-                for _ in 0..entries {
-                    let input = world.alloc((bytes * 0.65) as u64, stack);
-                    queue.push_back([input, world.alloc((bytes * 0.35) as u64, backward)]);
-                }
+    let mut queue: VecDeque<[Handle; 2]> = VecDeque::new();
+    job.act_of(&ranks, move |phase, world| match phase {
+        StepPhase::Backward => {
+            for _ in 0..entries {
+                let input = world.alloc((plan.rate * 0.65) as u64, site.stack);
+                queue.push_back([input, world.alloc((plan.rate * 0.35) as u64, backward)]);
             }
-            StepPhase::Optimizer => {
-                let kept = usize::from(world.step >= onset);
-                for entry in queue.drain(..entries - kept) {
-                    entry.iter().for_each(|&block| world.free(block));
-                }
+        }
+        StepPhase::Optimizer => {
+            let kept = usize::from(world.step >= plan.onset);
+            for entry in queue.drain(..entries - kept) {
+                entry.iter().for_each(|&block| world.free(block));
             }
-            _ => {}
-        })
+        }
+        _ => {}
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
@@ -312,18 +271,15 @@ fn endless_trace(job: &mut Job) {
     let is_traced = |rank: &u32| *rank == 0 || (nodes && rank.is_multiple_of(NODE_RANKS));
     let ranks: Vec<u32> = job.all().into_iter().filter(is_traced).collect();
     let chunk = job.rng.pick(&[4, 16, 64, 128]).unwrap_or(16) * MIB;
-    let (onset, rate) = (plan.onset, plan.rate);
-    job.part_of(&ranks, move |_| {
-        let mut events = 0.0;
-        Box::new(move |phase, world| {
-            if phase == StepPhase::Optimizer && world.step >= onset {
-                // Launches grow less than the work does.
-                events += rate * (0.6 + 0.4 * world.load);
-                let full = (events / chunk as f64) as u64 * chunk;
-                events -= full as f64;
-                world.outside.host += full;
-            }
-        })
+    let mut events = 0.0;
+    job.at_of(&ranks, StepPhase::Optimizer, move |world| {
+        if world.step >= plan.onset {
+            // Launches grow less than the work does.
+            events += plan.rate * (0.6 + 0.4 * world.load);
+            let full = (events / chunk as f64) as u64 * chunk;
+            events -= full as f64;
+            world.outside.host += full;
+        }
     });
     label(job, "host", ranks, &plan, &[Layer::Host], &[]);
     in_pieces(job, chunk);

@@ -1,25 +1,18 @@
 //! Healthy jobs of the third set: what grows has an end within the job, or comes and goes.
 
-use crate::actors::benign::Behaviour;
+use crate::actors::Named;
 use crate::actors::draws::bytes_of;
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
 use crate::rng::exp2;
-use crate::world::{Actor, StepPhase};
+use crate::world::StepPhase;
 
 /// All of them, by name.
-pub const HEALTHY: [(&str, Behaviour); 9] = [
-    ("lazy_peers", lazy_peers),
-    ("expert_placement", expert_placement),
-    ("dynamic_embeddings", dynamic_embeddings),
-    ("outer_optimizer", outer_optimizer),
-    ("preconditioner_refresh", preconditioner_refresh),
-    ("prefetch_tide", prefetch_tide),
-    ("trial_sweep", trial_sweep),
-    ("progressive_growing", progressive_growing),
-    ("ragged_images", ragged_images),
-];
+pub const FAMILIES: &[Named] = named! {
+    lazy_peers, expert_placement, dynamic_embeddings, outer_optimizer, preconditioner_refresh,
+    prefetch_tide, trial_sweep, progressive_growing, ragged_images
+};
 
 /// NCCL connects two ranks when they first send to each other, and each pair takes channels of its
 /// own (NVIDIA/nccl#1685: 3.3 GiB for seven peers). Tokens, or halves of a model that is averaged,
@@ -32,27 +25,24 @@ fn lazy_peers(job: &mut Job) {
     let until = job.steps as f64 * (0.1 + 0.35 * job.rng.unit());
     let late = 1.0 + 2.0 * job.rng.unit();
     let ranks = job.ranks;
-    job.part(move |seat| {
-        let rank = seat.rank;
-        let mut meets: Vec<u64> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| {
-            if world.is_first() && phase == StepPhase::Between {
-                meets = (1..=peers)
-                    .map(|distance| {
-                        let other = (rank + distance) % ranks;
-                        let (low, high) = (rank.min(other), rank.max(other));
-                        let pair = u64::from(low) << 32 | u64::from(high);
-                        let unit = world.common_at(0x9ee5 ^ pair, 0).max(1e-3);
-                        (until * exp2(late * crate::rng::log2(unit))) as u64 + 2
-                    })
-                    .collect();
-            }
-            if phase == StepPhase::Backward {
-                let new = meets.iter().filter(|&&step| step == world.step).count();
-                world.outside.non_torch += bytes * new as u64;
-            }
-        });
-        Some(act)
+    let mut meets: Vec<u64> = Vec::new();
+    job.act(move |phase, world| {
+        let rank = world.rank;
+        if world.is_first() && phase == StepPhase::Between {
+            meets = (1..=peers)
+                .map(|distance| {
+                    let other = (rank + distance) % ranks;
+                    let (low, high) = (rank.min(other), rank.max(other));
+                    let pair = u64::from(low) << 32 | u64::from(high);
+                    let unit = world.common_at(0x9ee5 ^ pair, 0).max(1e-3);
+                    (until * exp2(late * crate::rng::log2(unit))) as u64 + 2
+                })
+                .collect();
+        }
+        if phase == StepPhase::Backward {
+            let new = meets.iter().filter(|&&step| step == world.step).count();
+            world.outside.non_torch += bytes * new as u64;
+        }
     });
 }
 
@@ -69,30 +59,27 @@ fn expert_placement(job: &mut Job) {
     let expert = (bytes_of(job, 4e8, 6e9, 0.1) / (3 * most) as f64) as u64;
     // A placement that is good enough is left alone.
     let moves = 0.4 + 0.6 * job.rng.unit();
-    job.part(move |seat| {
-        let (pair, is_first_of_two) = (u64::from(seat.rank / 2), seat.rank.is_multiple_of(2));
-        let mut here: Vec<Vec<Handle>> = Vec::new();
-        let mut count = most;
-        let act: Actor = Box::new(move |phase, world| {
-            let is_due = world.step % every == 0 && world.common(0xeb1b) < moves;
-            if phase != StepPhase::Between || !(is_due || world.is_first()) {
-                return;
-            }
-            if is_due {
-                let drawn = (world.common(0xeb1c ^ pair << 8) * (2 * most + 1) as f64) as u64;
-                count = if is_first_of_two { drawn } else { 2 * most - drawn };
-            }
-            // Some of those that stay are other ones as well.
-            let kept = if is_due { here.len() / 2 } else { 0 };
-            let mut old = here.split_off(kept.min(count as usize));
-            while (here.len() as u64) < count {
-                let mut blocks = vec![world.alloc(expert / 3, weights.stack)];
-                blocks.extend((0..2).map(|_| world.alloc(expert / 3, state.stack)));
-                here.push(blocks);
-            }
-            old.iter_mut().for_each(|blocks| world.free_all(blocks));
-        });
-        Some(act)
+    let mut here: Vec<Vec<Handle>> = Vec::new();
+    let mut count = most;
+    job.act(move |phase, world| {
+        let (pair, is_first_of_two) = (u64::from(world.rank / 2), world.rank.is_multiple_of(2));
+        let is_due = world.step % every == 0 && world.common(0xeb1b) < moves;
+        if phase != StepPhase::Between || !(is_due || world.is_first()) {
+            return;
+        }
+        if is_due {
+            let drawn = (world.common(0xeb1c ^ pair << 8) * (2 * most + 1) as f64) as u64;
+            count = if is_first_of_two { drawn } else { 2 * most - drawn };
+        }
+        // Some of those that stay are other ones as well.
+        let kept = if is_due { here.len() / 2 } else { 0 };
+        let mut old = here.split_off(kept.min(count as usize));
+        while (here.len() as u64) < count {
+            let mut blocks = vec![world.alloc(expert / 3, weights.stack)];
+            blocks.extend((0..2).map(|_| world.alloc(expert / 3, state.stack)));
+            here.push(blocks);
+        }
+        old.iter_mut().for_each(|blocks| world.free_all(blocks));
     });
 }
 
@@ -107,28 +94,22 @@ fn dynamic_embeddings(job: &mut Job) {
     let until = job.steps as f64 * (0.25 + 0.3 * job.rng.unit());
     // New ids get rarer.
     let power = 0.5 + 0.4 * job.rng.unit();
-    job.part(move |_| {
-        let (mut table, mut made, mut pace) = (Vec::new(), None, 1.0);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Forward {
-                return;
-            }
-            if world.is_first() {
-                pace = 0.95 + 0.1 * world.rng.unit();
-            }
-            let passed = (world.step as f64 * pace / until).min(1.0);
-            let need = exp2(power * crate::rng::log2(passed));
-            let halvings = (0..=doublings).rev().find(|&by| exp2(-(by as f64)) >= need);
-            if made != halvings {
-                made = halvings;
-                let bytes = total * exp2(-(halvings.unwrap_or(0) as f64));
-                let mut old = std::mem::take(&mut table);
-                table.push(world.alloc((bytes * 0.6) as u64, rows.stack));
-                table.push(world.alloc((bytes * 0.4) as u64, state.stack));
-                world.free_all(&mut old);
-            }
-        });
-        Some(act)
+    let (mut table, mut made, mut pace) = (Vec::new(), None, 1.0);
+    job.at(StepPhase::Forward, move |world| {
+        if world.is_first() {
+            pace = 0.95 + 0.1 * world.rng.unit();
+        }
+        let passed = (world.step as f64 * pace / until).min(1.0);
+        let need = exp2(power * crate::rng::log2(passed));
+        let halvings = (0..=doublings).rev().find(|&by| exp2(-(by as f64)) >= need);
+        if made != halvings {
+            made = halvings;
+            let bytes = total * exp2(-(halvings.unwrap_or(0) as f64));
+            let mut old = std::mem::take(&mut table);
+            table.push(world.alloc((bytes * 0.6) as u64, rows.stack));
+            table.push(world.alloc((bytes * 0.4) as u64, state.stack));
+            world.free_all(&mut old);
+        }
     });
 }
 
@@ -144,35 +125,32 @@ fn outer_optimizer(job: &mut Job) {
     let drawn = job.base.weights(1.0) as f64 * (0.2 + 0.6 * job.rng.unit());
     let pieces = job.rng.between(4, 16);
     let bytes = drawn.min(job.device_bytes as f64 * 0.06) as u64 / pieces;
-    job.part(move |_| {
-        let (mut away, mut has_momentum) = (Vec::new(), false);
-        let act: Actor = Box::new(move |phase, world| {
-            if world.is_first() && phase == StepPhase::Between {
-                for _ in 0..pieces {
-                    world.alloc(bytes, copy.stack);
-                }
+    let (mut away, mut has_momentum) = (Vec::new(), false);
+    job.act(move |phase, world| {
+        if world.is_first() && phase == StepPhase::Between {
+            for _ in 0..pieces {
+                world.alloc(bytes, copy.stack);
             }
-            if phase != StepPhase::Optimizer {
-                return;
+        }
+        if phase != StepPhase::Optimizer {
+            return;
+        }
+        if world.step % every == 0 {
+            away.extend((0..pieces).map(|_| world.alloc(bytes, delta.stack)));
+        }
+        // They arrive one after the other.
+        let since = world.step % every;
+        let landed = world.step >= every && since > 0 && since <= travels;
+        let arrived = if landed { pieces.div_ceil(travels) as usize } else { 0 };
+        for _ in 0..arrived.min(away.len()) {
+            away.pop().into_iter().for_each(|block| world.free(block));
+        }
+        if landed && !has_momentum {
+            has_momentum = true;
+            for _ in 0..pieces {
+                world.alloc(bytes, momentum.stack);
             }
-            if world.step % every == 0 {
-                away.extend((0..pieces).map(|_| world.alloc(bytes, delta.stack)));
-            }
-            // They arrive one after the other.
-            let since = world.step % every;
-            let landed = world.step >= every && since > 0 && since <= travels;
-            let arrived = if landed { pieces.div_ceil(travels) as usize } else { 0 };
-            for _ in 0..arrived.min(away.len()) {
-                away.pop().into_iter().for_each(|block| world.free(block));
-            }
-            if landed && !has_momentum {
-                has_momentum = true;
-                for _ in 0..pieces {
-                    world.alloc(bytes, momentum.stack);
-                }
-            }
-        });
-        Some(act)
+        }
     });
 }
 
@@ -188,31 +166,28 @@ fn preconditioner_refresh(job: &mut Job) {
     let drawn = bytes_of(job, 3e8, 6e9, 0.1);
     let solver = job.rng.between(40, 260) * MIB;
     let (turns, bytes) = (u64::from(job.ranks.min(8)), drawn / groups as f64);
-    job.part(move |seat| {
-        let turn = u64::from(seat.rank) % turns;
-        let (mut made, mut has_solver) = (0, false);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Optimizer || world.step % every != 0 {
-                return;
+    let (mut made, mut has_solver) = (0, false);
+    job.at(StepPhase::Optimizer, move |world| {
+        let turn = u64::from(world.rank) % turns;
+        if world.step % every != 0 {
+            return;
+        }
+        let nth = world.step / every;
+        if made < groups {
+            // Matrices of a group are as large as its widest layer.
+            let share = 0.5 + world.common_at(0x54a, nth);
+            world.alloc((bytes * share * 0.7) as u64, roots.stack);
+            world.alloc((bytes * share * 0.3) as u64, roots.stack);
+            made += 1;
+        }
+        if nth % turns == turn {
+            if !has_solver {
+                has_solver = true;
+                world.outside.non_torch += solver;
             }
-            let nth = world.step / every;
-            if made < groups {
-                // Matrices of a group are as large as its widest layer.
-                let share = 0.5 + world.common_at(0x54a, nth);
-                world.alloc((bytes * share * 0.7) as u64, roots.stack);
-                world.alloc((bytes * share * 0.3) as u64, roots.stack);
-                made += 1;
-            }
-            if nth % turns == turn {
-                if !has_solver {
-                    has_solver = true;
-                    world.outside.non_torch += solver;
-                }
-                let passing = world.alloc((bytes * 3.0) as u64, work.stack);
-                world.free(passing);
-            }
-        });
-        Some(act)
+            let passing = world.alloc((bytes * 3.0) as u64, work.stack);
+            world.free(passing);
+        }
     });
 }
 
@@ -229,26 +204,20 @@ fn prefetch_tide(job: &mut Job) {
     let noise = 0.02 + 0.08 * job.rng.unit();
     // Batches that were pinned stay with the host's allocator.
     let pins = job.rng.between(2, 9) * batch;
-    job.part(move |_| {
-        let (mut queued, mut wander) = (0_u64, 0.0_f64);
-        let act: Actor = Box::new(move |phase, world| {
-            if phase != StepPhase::Between {
-                return;
-            }
-            if world.is_first() {
-                world.outside.pinned += pins;
-            }
-            let at = (world.step as f64 / period + begins) % 1.0;
-            // It fills more slowly than it runs dry.
-            let ahead = if at < 0.7 { at / 0.7 } else { (1.0 - at) / 0.3 };
-            wander = 0.9 * wander + noise * world.rng.normal();
-            let level = (1.3 * ahead - 0.15 + wander).clamp(0.0, 1.0);
-            let now = (level * most as f64) as u64 * batch;
-            world.outside.shared += now;
-            world.outside.shared -= queued;
-            queued = now;
-        });
-        Some(act)
+    let (mut queued, mut wander) = (0_u64, 0.0_f64);
+    job.at(StepPhase::Between, move |world| {
+        if world.is_first() {
+            world.outside.pinned += pins;
+        }
+        let at = (world.step as f64 / period + begins) % 1.0;
+        // It fills more slowly than it runs dry.
+        let ahead = if at < 0.7 { at / 0.7 } else { (1.0 - at) / 0.3 };
+        wander = 0.9 * wander + noise * world.rng.normal();
+        let level = (1.3 * ahead - 0.15 + wander).clamp(0.0, 1.0);
+        let now = (level * most as f64) as u64 * batch;
+        world.outside.shared += now;
+        world.outside.shared -= queued;
+        queued = now;
     });
 }
 
@@ -267,18 +236,11 @@ fn trial_sweep(job: &mut Job) {
     job.base.restarts = of.map(|(nth, share)| (nth as u64 * every, share.0)).collect();
     // Some trials are given up early, and the ranks wait.
     let given_up = 0.3 * job.rng.unit();
-    job.load(move |_| {
-        let shares = shares.clone();
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let nth = world.step / every;
-                let is_over =
-                    world.common_at(0x7a1, nth) < given_up && world.step % every > every * 2 / 3;
-                let batch = shares.get(nth as usize).map_or(1.0, |share| share.1);
-                world.load *= if is_over { 0.1 } else { batch };
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let nth = world.step / every;
+        let is_over = world.common_at(0x7a1, nth) < given_up && world.step % every > every * 2 / 3;
+        let batch = shares.get(nth as usize).map_or(1.0, |share| share.1);
+        world.load *= if is_over { 0.1 } else { batch };
     });
 }
 
@@ -294,43 +256,35 @@ fn progressive_growing(job: &mut Job) {
     let fades = job.rng.between(every / 4, every * 3 / 4);
     let drawn = bytes_of(job, 4e8, 8e9, 0.12);
     let bytes = drawn / 3.0 / stages as f64;
-    job.load(move |_| {
-        let act: Actor = Box::new(move |phase, world| {
-            if phase == StepPhase::Between {
-                let to_come = stages - (world.step / every).min(stages);
-                world.load *= exp2(-0.6 * to_come as f64).max(0.12);
-            }
-        });
-        Some(act)
+    job.load(move |world| {
+        let to_come = stages - (world.step / every).min(stages);
+        world.load *= exp2(-0.6 * to_come as f64).max(0.12);
     });
-    job.part(move |_| {
-        let (mut fading, mut has_state) = (Vec::new(), 0);
-        let act: Actor = Box::new(move |phase, world| {
-            let nth = (world.step / every).min(stages);
-            let is_new = world.step % every == 0 && world.step / every <= stages;
-            match phase {
-                StepPhase::Between if is_new => {
-                    for _ in 0..4 {
-                        world.alloc((bytes / 4.0) as u64, block.stack);
-                    }
+    let (mut fading, mut has_state) = (Vec::new(), 0);
+    job.act(move |phase, world| {
+        let nth = (world.step / every).min(stages);
+        let is_new = world.step % every == 0 && world.step / every <= stages;
+        match phase {
+            StepPhase::Between if is_new => {
+                for _ in 0..4 {
+                    world.alloc((bytes / 4.0) as u64, block.stack);
                 }
-                StepPhase::Forward => {
-                    world.free_all(&mut fading);
-                    let since = world.step - (nth * every).min(world.step);
-                    if nth > 0 && since < fades {
-                        fading.push(world.alloc((bytes * world.load) as u64, old_way.stack));
-                    }
-                }
-                StepPhase::Optimizer if has_state < nth => {
-                    has_state = nth;
-                    for _ in 0..8 {
-                        world.alloc((bytes / 4.0) as u64, state.stack);
-                    }
-                }
-                _ => {}
             }
-        });
-        Some(act)
+            StepPhase::Forward => {
+                world.free_all(&mut fading);
+                let since = world.step - (nth * every).min(world.step);
+                if nth > 0 && since < fades {
+                    fading.push(world.alloc((bytes * world.load) as u64, old_way.stack));
+                }
+            }
+            StepPhase::Optimizer if has_state < nth => {
+                has_state = nth;
+                for _ in 0..8 {
+                    world.alloc((bytes / 4.0) as u64, state.stack);
+                }
+            }
+            _ => {}
+        }
     });
 }
 
@@ -345,22 +299,19 @@ fn ragged_images(job: &mut Job) {
     let bytes = bytes_of(job, 2e8, 4e9, 0.04) / levels as f64;
     let deviation = 0.2 + 0.3 * job.rng.unit();
     let crowd = job.rng.log_uniform(5e6, 8e7);
-    job.part(move |_| {
-        let mut held: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |phase, world| match phase {
-            StepPhase::Forward => {
-                let size = bytes * exp2(deviation * world.rng.normal()).min(2.0);
-                for level in 0..levels {
-                    let map = size * exp2(-(level as f64));
-                    held.push(world.alloc(map as u64, maps.stack));
-                    // A power law, up to the number at which the data is cut.
-                    let crowded = exp2(-0.7 * crate::rng::log2(world.rng.unit().max(0.004)));
-                    held.push(world.alloc((crowd * crowded) as u64, boxes.stack));
-                }
+    let mut held: Vec<Handle> = Vec::new();
+    job.act(move |phase, world| match phase {
+        StepPhase::Forward => {
+            let size = bytes * exp2(deviation * world.rng.normal()).min(2.0);
+            for level in 0..levels {
+                let map = size * exp2(-(level as f64));
+                held.push(world.alloc(map as u64, maps.stack));
+                // A power law, up to the number at which the data is cut.
+                let crowded = exp2(-0.7 * crate::rng::log2(world.rng.unit().max(0.004)));
+                held.push(world.alloc((crowd * crowded) as u64, boxes.stack));
             }
-            StepPhase::Backward => world.free_all(&mut held),
-            _ => {}
-        });
-        Some(act)
+        }
+        StepPhase::Backward => world.free_all(&mut held),
+        _ => {}
     });
 }

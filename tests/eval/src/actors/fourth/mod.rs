@@ -1,9 +1,0 @@
-//! The fourth set of families that was kept apart, and was opened when its total had been read.
-//! They were written from threads of people who train, without knowledge of the detector or the
-//! diagnosis.
-
-mod faulty;
-mod healthy;
-
-pub use faulty::FAULTY;
-pub use healthy::HEALTHY;

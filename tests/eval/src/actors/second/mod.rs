@@ -1,8 +1,0 @@
-//! The second set of families that was kept apart, and was opened when its total had been read.
-//! They were written from threads of people who train, without a look at the detector.
-
-mod faulty;
-mod healthy;
-
-pub use faulty::FAULTY;
-pub use healthy::HEALTHY;
