@@ -80,6 +80,31 @@ fn a_leak_is_named_with_its_rank_and_line() {
     assert_eq!(fsdp["verdict"], Value::Null, "another rank of that job leaks");
 }
 
+/// Files that PyTorch 2.11 wrote of programs whose fault is known.
+#[test]
+fn files_of_small_programs_are_judged_as_the_programs_are() {
+    let found =
+        |name: &str| json(&["analyze", "--json"], &[recorded(&format!("{name}.pickle.gz"))]);
+    // Layers recur as steps do: what is no step gives no all-clear.
+    for name in ["forward_pass", "model_load"] {
+        assert_eq!(found(name)["verdict"]["class"], "cannot_judge", "{name}");
+    }
+    let leaks = |name: &str, line: u32, device: u32| {
+        let found = found(name);
+        let verdict = &found["verdict"];
+        assert_eq!(verdict["class"], "leak", "{name}: {verdict}");
+        assert_eq!(verdict["bytes_per_step"], 256 << 10, "{name}: {verdict}");
+        assert_eq!(verdict["culprit"]["line"], line, "{name}: {verdict}");
+        assert_eq!(verdict["device"], device, "{name}: {verdict}");
+    };
+    // Live blocks have stacks, events have none.
+    leaks("context_state", 25, 0);
+    // The model is freed behind the last step.
+    leaks("model_freed", 12, 0);
+    // Another device than the one that holds most.
+    leaks("two_devices", 12, 1);
+}
+
 #[test]
 fn the_text_fits_a_screen_and_says_it_first() {
     let output = memtape(&["analyze"], &ddp_ranks(&[0, 1, 2, 3]), b"");

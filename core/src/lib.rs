@@ -20,6 +20,7 @@
 //! | [`action`] | whether an action on a job has helped |
 //! | [`settings`] | times and sizes as options write them |
 //! | [`sharing`] | turns and amounts of the owners who share a node |
+//! | [`torch`] | PyTorch's own snapshots as states of ranks |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ extern crate alloc;
 
 pub mod access;
 pub mod action;
+mod addresses;
 mod allocator_settings;
 pub mod caching_allocator;
 pub mod capacity;
@@ -42,6 +44,7 @@ pub mod rates;
 pub mod roles;
 pub mod settings;
 pub mod sharing;
+pub mod torch;
 
 pub use memtape_pickle as pickle;
 pub use memtape_tape as tape;

@@ -2,27 +2,32 @@
 
 use crate::training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, trained};
 use memtape_core::detector::Scope;
-use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::evidence::torch::look::look;
-use memtape_core::diagnosis::evidence::torch::steps::StepSource;
-use memtape_core::diagnosis::files::{Analysis, Rank, analyze, diff};
+use memtape_core::diagnosis::files::{Analysis, Found, History, Rank, analyze, diff};
+use memtape_core::diagnosis::{Cause, Class};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
+use memtape_core::snapshot::step_source::StepSource;
+use memtape_core::torch::rank::rank_state;
 use proptest::prelude::*;
 
 fn clean(ranks: &[Rank], what: &str) {
-    let verdict = analyze(ranks).verdict;
-    assert_eq!(verdict, None, "{what}");
+    assert_eq!(analyze(ranks).found, None, "{what}");
 }
 
 /// It is a leak of this rank at this line.
 fn leaks(ranks: &[Rank], rank: u32, line: u32, what: &str) -> Analysis {
     let analysis = analyze(ranks);
-    let verdict = analysis.verdict.as_ref().unwrap_or_else(|| panic!("{what}: nothing found"));
-    assert_eq!((verdict.class, verdict.rank), (Class::Leak, rank), "{what}: {verdict:?}");
-    let culprit = verdict.culprit.as_ref().unwrap_or_else(|| panic!("{what}: no line"));
-    assert_eq!(culprit.line, line, "{what}: {verdict:?}");
+    let found = analysis.found.as_ref().unwrap_or_else(|| panic!("{what}: nothing found"));
+    let Found { diagnosis, growth, .. } = found;
+    assert_eq!((diagnosis.class, growth.rank), (Class::Leak, rank), "{what}: {found:?}");
+    let culprit = diagnosis.culprit.as_ref().unwrap_or_else(|| panic!("{what}: no line"));
+    assert_eq!(culprit.line, line, "{what}: {found:?}");
     analysis
+}
+
+/// What is found.
+fn found(ranks: &[Rank]) -> Found {
+    analyze(ranks).found.expect("something is wrong")
 }
 
 const LEAK: Pattern = Pattern::Leak { bytes: 3 * MIB / 2, every: 1 };
@@ -30,21 +35,22 @@ const LEAK: Pattern = Pattern::Leak { bytes: 3 * MIB / 2, every: 1 };
 #[test]
 fn a_leak_of_one_rank_is_named() {
     for (count, odd) in [(1, 0), (2, 1), (4, 2), (64, 40)] {
-        let found = ranks(Job::default(), count, &[odd], LEAK);
-        let analysis = leaks(&found, odd, 36, &format!("{count} ranks"));
-        let verdict = analysis.verdict.expect("it is there");
-        assert_eq!((verdict.blocks, verdict.bytes), (12, 18 * MIB));
-        assert_eq!((verdict.bytes_per_step, verdict.scope), (Some(3 * MIB / 2), Scope::OneRank));
-        assert_eq!(verdict.ranks, [odd]);
+        let states = ranks(Job::default(), count, &[odd], LEAK);
+        let analysis = leaks(&states, odd, 36, &format!("{count} ranks"));
+        let found = analysis.found.expect("it is there");
+        assert_eq!((found.blocks, found.bytes), (12, 18 * MIB));
+        let Found { growth, .. } = found;
+        assert_eq!((growth.bytes_per_step, growth.scope), (3 * MIB / 2, Scope::OneRank));
+        assert_eq!(found.ranks, [odd]);
         clean(&ranks(Job::default(), count, &[], LEAK), &format!("{count} clean ranks"));
     }
 }
 
 #[test]
 fn what_all_ranks_keep_is_a_leak_of_all() {
-    let found = ranks(Job { pattern: LEAK, ..Job::default() }, 4, &[], LEAK);
-    let verdict = leaks(&found, 0, 36, "all ranks").verdict.expect("it is there");
-    assert_eq!((verdict.scope, verdict.ranks.len()), (Scope::AllRanks, 4));
+    let states = ranks(Job { pattern: LEAK, ..Job::default() }, 4, &[], LEAK);
+    let found = leaks(&states, 0, 36, "all ranks").found.expect("it is there");
+    assert_eq!((found.growth.scope, found.ranks.len()), (Scope::AllRanks, 4));
 }
 
 #[test]
@@ -65,9 +71,9 @@ fn a_ring_that_holds_few_steps_is_enough() {
 fn rare_leaks_and_whole_graphs_are_leaks_too() {
     let job = Job { steps: 90, ..Job::default() };
     leaks(&ranks(job, 4, &[3], Pattern::Leak { bytes: MIB, every: 10 }), 3, 36, "every tenth step");
-    let verdict = analyze(&ranks(job, 4, &[3], Pattern::Graph)).verdict.expect("graphs stay");
-    assert_eq!((verdict.class, verdict.rank), (Class::Leak, 3));
-    assert_eq!(verdict.also.len(), 4, "the lines of all layers grow: {verdict:?}");
+    let Found { diagnosis, growth, .. } = found(&ranks(job, 4, &[3], Pattern::Graph));
+    assert_eq!((diagnosis.class, growth.rank), (Class::Leak, 3));
+    assert!(diagnosis.suspects.len() > 4, "the lines of all layers grow: {diagnosis:?}");
 }
 
 #[test]
@@ -112,31 +118,32 @@ fn steps_that_need_more_and_more_are_found_with_their_rate() {
         let job = Job { steps, ring, ..Job::default() };
         let what = format!("{steps} steps, a ring of {ring}");
         let check = |ranks: &[Rank], class: Class, rank: u32| {
-            let verdict = analyze(ranks).verdict.unwrap_or_else(|| panic!("{what}: nothing"));
-            assert_eq!((verdict.class, verdict.rank), (class, rank), "{what}: {verdict:?}");
-            assert_eq!(verdict.bytes_per_step, Some(8 * MIB), "{what}: {verdict:?}");
+            let found = analyze(ranks).found.unwrap_or_else(|| panic!("{what}: nothing"));
+            let Found { diagnosis, growth, .. } = found;
+            assert_eq!((diagnosis.class, growth.rank), (class, rank), "{what}: {diagnosis:?}");
+            assert_eq!(growth.bytes_per_step, 8 * MIB, "{what}: {diagnosis:?}");
             let sentence = format!("each step of rank {rank} needs 8 MiB more than the one before");
-            assert!(verdict.sentence.starts_with(&sentence), "{}", verdict.sentence);
+            assert!(diagnosis.sentence.starts_with(&sentence), "{}", diagnosis.sentence);
         };
         check(&ranks(job, 1, &[0], longer), Class::Pressure, 0);
         check(&ranks(job, 4, &[2], longer), Class::Imbalance, 2);
-        let all = analyze(&ranks(Job { pattern: longer, ..job }, 4, &[], longer)).verdict;
+        let all = analyze(&ranks(Job { pattern: longer, ..job }, 4, &[], longer)).found;
         let all = all.unwrap_or_else(|| panic!("{what}: nothing of all"));
-        assert_eq!((all.class, all.scope), (Class::Pressure, Scope::AllRanks), "{what}");
+        let is = (all.diagnosis.class, all.growth.scope);
+        assert_eq!(is, (Class::Pressure, Scope::AllRanks), "{what}");
     }
     let few = Job { steps: 6, ..Job::default() };
     let analysis = analyze(&ranks(few, 1, &[0], longer));
-    assert_eq!((analysis.verdict, analysis.judges_peaks), (None, false), "five whole steps");
+    assert_eq!((analysis.found, analysis.judges_peaks), (None, false), "five whole steps");
 }
 
 #[test]
 fn the_rate_of_a_leak_and_its_growth_agree() {
     let pattern = Pattern::Leak { bytes: 2 * MIB, every: 1 };
     for steps in [12, 30, 100] {
-        let found = ranks(Job { steps, ..Job::default() }, 1, &[0], pattern);
-        let verdict = analyze(&found).verdict.expect("it leaks");
-        assert_eq!(verdict.bytes_per_step, Some(2 * MIB));
-        let evidence = verdict.evidence.first().expect("what grew");
+        let found = found(&ranks(Job { steps, ..Job::default() }, 1, &[0], pattern));
+        assert_eq!(found.growth.bytes_per_step, 2 * MIB);
+        let evidence = found.diagnosis.evidence.first().expect("what grew");
         let words: Vec<&str> = evidence.split(' ').collect();
         let number = |after: &str| {
             let at = words.iter().position(|word| *word == after).expect("the word");
@@ -150,13 +157,13 @@ fn the_rate_of_a_leak_and_its_growth_agree() {
 fn steps_are_guessed_where_none_are_marked() {
     let job = Job { optimizer_shows: false, steps: 20, ..Job::default() };
     let found = ranks(job, 1, &[0], LEAK);
-    let trace = &found[0].looks[0].devices[0].trace;
-    assert_eq!(trace.source, StepSource::Period);
-    assert!((18..=21).contains(&trace.ends), "{}", trace.ends);
-    let guessed = leaks(&found, 0, 36, "guessed steps").verdict.expect("it is there");
+    let past = &found[0].states[0].devices[0].past;
+    assert_eq!(past.source, StepSource::Guessed);
+    assert!((18..=21).contains(&past.ends), "{}", past.ends);
+    let guessed = leaks(&found, 0, 36, "guessed steps").found.expect("it is there").diagnosis;
     let known = ranks(Job { optimizer_shows: true, ..job }, 1, &[0], LEAK);
-    assert_eq!(known[0].looks[0].devices[0].trace.source, StepSource::OptimizerStacks);
-    let known = leaks(&known, 0, 36, "known steps").verdict.expect("it is there");
+    assert_eq!(known[0].states[0].devices[0].past.source, StepSource::OptimizerStacks);
+    let known = leaks(&known, 0, 36, "known steps").found.expect("it is there").diagnosis;
     assert!(guessed.confidence_ppm < known.confidence_ppm);
     assert!(guessed.against.iter().any(|doubt| doubt.contains("guessed")), "{guessed:?}");
 }
@@ -164,16 +171,15 @@ fn steps_are_guessed_where_none_are_marked() {
 /// The files of one rank at the ends of these steps.
 fn over_time(job: Job, ends: &[u64]) -> Rank {
     let mut trainer = Trainer::new(job);
-    let mut looks = Vec::new();
+    let mut states = Vec::new();
     for step in 1..=*ends.last().expect("moments") {
         trainer.step();
         if ends.contains(&step) {
             // The simulation goes on; its state so far is what a second one comes to.
-            looks.push(through_a_file(&trained(Job { steps: step, ..job }, 0)));
+            states.push(through_a_file(&trained(Job { steps: step, ..job }, 0)));
         }
     }
-    looks.iter_mut().for_each(|look| look.origin = Default::default());
-    Rank { rank: 0, looks }
+    Rank { rank: 0, states }
 }
 
 #[test]
@@ -202,15 +208,16 @@ fn a_request_that_failed_is_explained() {
     let blocks: Vec<u64> = (0..100).map(|_| trainer.sim.alloc(line, 20 * MIB)).collect();
     blocks.iter().step_by(2).for_each(|&address| trainer.sim.free(address));
     trainer.sim.oom("/app/model.py:77:attend /app/train.py:80:main", 648 * MIB, 100 * MIB);
-    let look = through_a_file(&trainer.sim.done(0, usize::MAX));
-    let found = [Rank { rank: 0, looks: vec![look] }];
-    let verdict = analyze(&found).verdict.expect("a request failed");
-    assert_eq!(verdict.class, Class::Fragmentation, "{verdict:?}");
-    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(77));
-    let oom = &found[0].looks[0].devices[0].trace.ooms[0];
-    assert_eq!((oom.bytes, oom.device_free), (648 * MIB, Some(100 * MIB)));
-    assert!(oom.refusal.eligible > 1000 * MIB && oom.refusal.eligible_largest < 648 * MIB);
-    assert!(verdict.sentence.contains("648 MiB"), "{}", verdict.sentence);
+    let state = through_a_file(&trainer.sim.done(0, usize::MAX));
+    let states = [Rank { rank: 0, states: vec![state] }];
+    let Found { diagnosis, bytes, .. } = found(&states);
+    assert_eq!((diagnosis.class, diagnosis.remedy.cause), (Class::OutOfMemory, Cause::Fragments));
+    assert_eq!(diagnosis.culprit.as_ref().map(|frame| frame.line), Some(77));
+    let refused = &states[0].states[0].devices[0].past.refused[0];
+    assert_eq!((bytes, refused.request.device_free), (648 * MIB, Some(100 * MIB)));
+    let refusal = refused.refusal.expect("the segments are known");
+    assert!(refusal.eligible > 1000 * MIB && refusal.eligible_largest < 648 * MIB);
+    assert!(diagnosis.sentence.contains("648 MiB"), "{}", diagnosis.sentence);
 }
 
 #[test]
@@ -218,9 +225,9 @@ fn a_full_device_is_pressure() {
     let mut trainer = Trainer::new(Job::default());
     (0..3).for_each(|_| trainer.step());
     trainer.sim.oom("/app/model.py:77:attend", 70 << 30, MIB);
-    let look = through_a_file(&trainer.sim.done(0, usize::MAX));
-    let verdict = analyze(&[Rank { rank: 0, looks: vec![look] }]).verdict.expect("it failed");
-    assert_eq!(verdict.class, Class::Pressure, "{verdict:?}");
+    let state = through_a_file(&trainer.sim.done(0, usize::MAX));
+    let diagnosis = found(&[Rank { rank: 0, states: vec![state] }]).diagnosis;
+    assert_eq!((diagnosis.class, diagnosis.remedy.cause), (Class::OutOfMemory, Cause::Load));
 }
 
 #[test]
@@ -228,8 +235,8 @@ fn the_peak_is_reported_by_line() {
     let job = Job { ring: 275, ..Job::default() };
     let found = [rank(job, 0)];
     let analysis = analyze(&found);
-    let trace = &found[0].looks[0].devices[0].trace;
-    let peak = trace.peak.as_ref().expect("there is a trace");
+    let past = &found[0].states[0].devices[0].past;
+    let peak = past.peak.as_ref().expect("there is a trace");
     // Weights, gradients, activations, batch, the last loss and the new one.
     assert_eq!(peak.bytes, (8 * 16 + 8 * 16 + 8 * 4 + 2) * MIB + 1024);
     let reported: u64 = analysis.peak.iter().map(|line| line.bytes).sum();
@@ -238,15 +245,15 @@ fn the_peak_is_reported_by_line() {
 
 #[test]
 fn less_is_reported_of_less() {
-    assert_eq!(analyze(&[]).verdict, None);
+    assert_eq!(analyze(&[]).found, None);
     let mut found = vec![rank(Job::default(), 0)];
-    found[0].looks.clear();
-    assert_eq!(analyze(&found).verdict, None);
+    found[0].states.clear();
+    assert_eq!(analyze(&found).found, None);
     // No events: nothing can be said of growth, and nothing is.
     let snapshot = trained(Job { pattern: LEAK, ring: 0, ..Job::default() }, 0);
-    let found = [Rank { rank: 0, looks: vec![through_a_file(&snapshot)] }];
+    let found = [Rank { rank: 0, states: vec![through_a_file(&snapshot)] }];
     let analysis = analyze(&found);
-    assert_eq!((analysis.verdict, analysis.steps), (None, 0));
+    assert_eq!((analysis.found, analysis.steps), (None, 0));
     assert!(analysis.lines.iter().any(|line| line.frame.line == 36 && line.bytes == 18 * MIB));
 }
 
@@ -275,14 +282,14 @@ proptest! {
         let cut = if cut < 1000 { usize::from(cut) % length } else { length };
         let mut reader = TorchReader::new();
         if reader.feed(&bytes[..cut]).is_ok() && let Ok(snapshot) = reader.finish() {
-            let found = look(&snapshot);
+            let found = History::of(rank_state(snapshot).rank);
             let sound = through_a_file(&trained(Job { steps: 5, ..Job::default() }, 1));
             let _ = diff(&found, &sound);
             let moments = vec![found.clone(), sound.clone(), found.clone()];
             let _ = analyze(&[
-                Rank { rank: 0, looks: vec![found] },
-                Rank { rank: 1, looks: vec![sound] },
-                Rank { rank: 2, looks: moments },
+                Rank { rank: 0, states: vec![found] },
+                Rank { rank: 1, states: vec![sound] },
+                Rank { rank: 2, states: moments },
             ]);
         }
     }

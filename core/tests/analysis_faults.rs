@@ -4,7 +4,7 @@
 use crate::training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::files::{Rank, Verdict, analyze};
+use memtape_core::diagnosis::files::{Found, Rank, analyze};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
 
@@ -15,17 +15,22 @@ fn behaving(rank: u32, steps: u64, mut each: impl FnMut(&mut Trainer, u64)) -> R
         trainer.step();
         each(&mut trainer, step);
     }
-    Rank { rank, looks: vec![through_a_file(&trainer.sim.done(rank, usize::MAX))] }
+    Rank { rank, states: vec![through_a_file(&trainer.sim.done(rank, usize::MAX))] }
 }
 
-fn found(ranks: &[Rank], class: Class, what: &str) -> Verdict {
-    let verdict = analyze(ranks).verdict.unwrap_or_else(|| panic!("{what}: nothing found"));
-    assert_eq!(verdict.class, class, "{what}: {verdict:?}");
-    verdict
+fn found(ranks: &[Rank], class: Class, what: &str) -> Found {
+    let found = analyze(ranks).found.unwrap_or_else(|| panic!("{what}: nothing found"));
+    assert_eq!(found.diagnosis.class, class, "{what}: {found:?}");
+    found
+}
+
+/// The line that is named.
+fn line(found: &Found) -> Option<u32> {
+    found.diagnosis.culprit.as_ref().map(|frame| frame.line)
 }
 
 fn clean(ranks: &[Rank], what: &str) {
-    assert_eq!(analyze(ranks).verdict, None, "{what}");
+    assert_eq!(analyze(ranks).found, None, "{what}");
 }
 
 #[test]
@@ -40,22 +45,25 @@ fn pieces_that_nothing_fits_are_fragmentation_before_a_request_fails() {
     };
     let verdict = found(&[held(40)], Class::Fragmentation, "40 segments");
     assert!(verdict.bytes > 2000 * MIB, "{verdict:?}");
-    assert!(verdict.against.iter().any(|doubt| doubt.contains("no request")), "{verdict:?}");
+    assert!(
+        verdict.diagnosis.against.iter().any(|doubt| doubt.contains("no request")),
+        "{verdict:?}"
+    );
     clean(&[held(10)], "some hundred MiB");
 }
 
 #[test]
 fn segments_that_come_and_go_in_each_step_are_thrash() {
-    let line = "/app/train.py:44:free_memory /app/train.py:80:main";
+    let empty = "/app/train.py:44:free_memory /app/train.py:80:main";
     let emptying = |every: u64| {
         behaving(0, 12, |trainer, step| {
             if step % every == 0 {
-                (0..5).for_each(|_| trainer.sim.take_and_return(line, 20 * MIB));
+                (0..5).for_each(|_| trainer.sim.take_and_return(empty, 20 * MIB));
             }
         })
     };
     let verdict = found(&[emptying(1)], Class::CacheThrash, "each step");
-    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(44));
+    assert_eq!(line(&verdict), Some(44));
     assert_eq!(verdict.bytes, 100 * MIB, "bytes a step");
     clean(&[emptying(5)], "some steps");
 }
@@ -73,27 +81,27 @@ fn what_waits_for_streams_is_deferred() {
     };
     let verdict = found(&[waiting(16)], Class::DeferredFrees, "512 MiB");
     assert_eq!(verdict.bytes, 512 * MIB);
-    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(5));
+    assert_eq!(line(&verdict), Some(5));
     clean(&[waiting(3)], "96 MiB");
 }
 
 #[test]
 fn graphs_for_each_new_shape_are_no_leak_but_pools() {
-    let line = "/app/score.py:21:__call__ /app/train.py:80:main";
+    let capture = "/app/score.py:21:__call__ /app/train.py:80:main";
     let capturing = |rank| {
         behaving(rank, 12, |trainer, step| {
-            trainer.sim.segment(line, 20 * MIB, 8 * MIB, (0, step + 1));
+            trainer.sim.segment(capture, 20 * MIB, 8 * MIB, (0, step + 1));
         })
     };
     let verdict = found(&[capturing(0)], Class::CompilePools, "one rank");
-    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(21));
-    assert!(verdict.sentence.contains("private pools"), "{}", verdict.sentence);
-    assert!(verdict.advice.contains("dynamic"), "{}", verdict.advice);
+    assert_eq!(line(&verdict), Some(21));
+    assert!(verdict.diagnosis.sentence.contains("private pools"), "{}", verdict.diagnosis.sentence);
+    assert!(verdict.diagnosis.advice.contains("dynamic"), "{}", verdict.diagnosis.advice);
     let verdict = found(&[0, 1, 2].map(capturing), Class::CompilePools, "all ranks");
-    assert_eq!(verdict.scope, Scope::AllRanks);
+    assert_eq!(verdict.growth.scope, Scope::AllRanks);
     // The same growth in the ordinary pool is a leak.
     let forgotten = behaving(0, 12, |trainer, _| {
-        trainer.sim.segment(line, 20 * MIB, 8 * MIB, (0, 0));
+        trainer.sim.segment(capture, 20 * MIB, 8 * MIB, (0, 0));
     });
     found(&[forgotten], Class::Leak, "no pool");
 }
@@ -118,9 +126,12 @@ fn a_rank_that_holds_or_needs_more_is_named() {
     for for_good in [true, false] {
         let what = if for_good { "holds" } else { "needs" };
         let verdict = found(&uneven(&[2], 4, 3 << 30, for_good), Class::Imbalance, what);
-        assert_eq!((verdict.rank, verdict.ranks.as_slice()), (2, &[2][..]), "{what}");
-        assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(5), "{what}");
-        assert!(verdict.sentence.contains(what), "{}", verdict.sentence);
+        assert_eq!((verdict.growth.rank, verdict.ranks.as_slice()), (2, &[2][..]), "{what}");
+        assert_eq!(line(&verdict), Some(5), "{what}");
+        assert!(
+            verdict.diagnosis.sentence.contains("GiB more in each step than"),
+            "{what}: {verdict:?}"
+        );
         clean(&uneven(&[2], 4, 600 * MIB, for_good), "too little");
         clean(&uneven(&[2, 3], 4, 3 << 30, for_good), "half of them, as stages have it");
         clean(&uneven(&[1], 2, 3 << 30, for_good), "two ranks: it is not known which is odd");
@@ -140,7 +151,7 @@ fn lengths_that_vary_are_no_imbalance() {
         })
         .collect();
     // The allocator here hands no block of another size out again: what that leaves is reported.
-    let class = analyze(&lengths).verdict.map(|verdict| verdict.class);
+    let class = analyze(&lengths).found.map(|found| found.diagnosis.class);
     assert_eq!(class, Some(Class::Fragmentation), "lengths vary");
     let varying = Job { pattern: Pattern::Varying, steps: 20, ..Job::default() };
     clean(&ranks(varying, 4, &[], Pattern::Varying), "activations vary");

@@ -1,18 +1,18 @@
 //! An exported file keeps what the recorder knew: its steps, its phases, and the state of its rank.
 
-use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::evidence::torch::look::{Look, look};
-use memtape_core::diagnosis::evidence::torch::rank_state::rank_state;
-use memtape_core::diagnosis::evidence::torch::steps::StepSource;
-use memtape_core::diagnosis::files::{Rank, analyze};
+use memtape_core::detector::{Growth, Layer, Scope};
+use memtape_core::diagnosis::files::{History, Rank, analyze, why_refused};
+use memtape_core::diagnosis::{Class, diagnose};
 use memtape_core::identity::Identity;
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch::{Stage, TorchSnapshot};
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::marks::Mark;
+use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
+use memtape_core::torch::rank::rank_state;
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -95,37 +95,99 @@ fn read(snapshot: &RankSnapshot) -> TorchSnapshot {
     reader.finish().expect("our own pickle")
 }
 
+/// The state that the exported file of a state holds.
+fn reread(snapshot: &RankSnapshot) -> RankSnapshot {
+    rank_state(read(snapshot)).rank
+}
+
 #[test]
 fn steps_are_those_of_the_recorder() {
     for steps in [2, 12, 90] {
-        let snapshot = leaking(steps);
-        let look = look(&read(&snapshot));
-        let device = &look.devices[0];
-        assert_eq!(device.trace.source, StepSource::Recorded, "{steps} steps");
-        assert_eq!(device.trace.ends, steps - 1);
-        assert_eq!(device.trace.last_number, Some(BEFORE + steps - 1));
-        let births: Vec<u64> = device.blocks.iter().map(|block| block.birth_step).collect();
-        assert_eq!(births, (1..=steps).collect::<Vec<_>>(), "each is of its own step");
-        assert_eq!(look.origin.step, Some(BEFORE + steps));
-        assert_eq!(look.origin.attempt, Some(1));
-        assert_eq!(look.origin.tape_id.as_deref(), Some("tape-1"));
+        let found = History::of(reread(&leaking(steps)));
+        let device = &found.devices[0];
+        assert_eq!(device.past.source, StepSource::Recorded, "{steps} steps");
+        assert_eq!((device.past.ends, device.past.last_step), (steps - 1, BEFORE + steps - 1));
+        assert_eq!(device.past.births, (1..=steps).collect::<Vec<_>>(), "each is of its own step");
+        let births: Vec<u64> = device.state.blocks.iter().map(|block| block.birth_step).collect();
+        assert_eq!(births, (BEFORE..BEFORE + steps).collect::<Vec<_>>());
+        assert_eq!(found.rank.step, BEFORE + steps);
+        assert!(found.is_recorded());
+        assert_eq!(found.rank.identity.attempt, 1);
     }
 }
 
 #[test]
 fn recorded_steps_are_believed() {
-    let of = |look: Look| analyze(&[Rank { rank: 3, looks: vec![look] }]).verdict;
-    let verdict = of(look(&read(&leaking(20)))).expect("a leak");
-    assert_eq!(verdict.class, Class::Leak);
-    assert_eq!(verdict.bytes_per_step, Some(MIB));
-    assert!(verdict.confidence_ppm > 900_000, "{verdict:?}");
-    assert!(verdict.against.iter().all(|doubt| !doubt.contains("guessed")), "{verdict:?}");
+    let of =
+        |rank: RankSnapshot| analyze(&[Rank { rank: 3, states: vec![History::of(rank)] }]).found;
+    let found = of(reread(&leaking(40))).expect("a leak");
+    assert_eq!(found.diagnosis.class, Class::Leak);
+    assert_eq!(found.growth.bytes_per_step, MIB);
+    assert!(found.diagnosis.confidence_ppm > 750_000, "{found:?}");
+    let doubts = &found.diagnosis.against;
+    assert!(doubts.iter().all(|doubt| !doubt.contains("guessed")), "{found:?}");
+}
+
+/// Steps that were guessed stay so: an exported file does not claim that a recorder counted them.
+#[test]
+fn guessed_steps_are_not_exported_as_recorded() {
+    let mut snapshot = leaking(20);
+    snapshot.devices[0].step_source = StepSource::Guessed;
+    let found = reread(&snapshot);
+    assert_ne!(found.devices[0].step_source, StepSource::Recorded);
+}
+
+/// One history as a tape holds it and as the file that is exported from it.
+#[test]
+fn a_tape_and_its_exported_file_get_the_same_answer() {
+    let analyzed =
+        |rank: RankSnapshot| analyze(&[Rank { rank: 3, states: vec![History::of(rank)] }]);
+    for steps in [9, 30, 100] {
+        let tape = leaking(steps);
+        let (of_tape, of_file) = (analyzed(tape.clone()), analyzed(reread(&tape)));
+        assert_eq!(of_tape.found, of_file.found, "{steps} steps");
+        assert_eq!(of_tape.lines, of_file.lines, "{steps} steps");
+        assert_eq!(of_tape.peak, of_file.peak, "{steps} steps");
+    }
+}
+
+/// The same history in a running job, where the detector found the growth, and in its file.
+#[test]
+fn a_running_job_and_its_file_get_the_same_answer() {
+    let steps = 100;
+    let state = leaking(steps);
+    let growth = Growth {
+        rank: 3,
+        device: 0,
+        scope: Scope::OneRank,
+        onset_step: BEFORE,
+        detected_step: BEFORE + 60,
+        last_step: BEFORE + steps,
+        bytes_per_step: MIB,
+        grown_bytes: steps * MIB,
+        layer: Layer::Allocated,
+        steps_to_oom: None,
+        forecast: None,
+        peers: 0,
+        ranks: 1,
+        returns: 0,
+        give_backs: 0,
+        is_sure: true,
+    };
+    let live = diagnose(&growth, &state, &[]);
+    let file = analyze(&[Rank { rank: 3, states: vec![History::of(reread(&state))] }]);
+    let file = file.found.expect("a leak").diagnosis;
+    assert_eq!((file.class, &file.culprit), (live.class, &live.culprit));
+    assert_eq!((file.scope, file.layer), (live.scope, live.layer));
+    assert_eq!(file.remedy.cause, live.remedy.cause);
+    assert_eq!((&file.advice, file.restart.answer), (&live.advice, live.restart.answer));
+    assert_eq!(file.explained_ppm, live.explained_ppm);
 }
 
 #[test]
 fn the_state_of_a_rank_survives() {
     let snapshot = leaking(30);
-    let found = rank_state(&read(&snapshot));
+    let found = reread(&snapshot);
     assert_eq!(found.identity, snapshot.identity);
     assert_eq!((found.step, found.wall_ns), (snapshot.step, snapshot.wall_ns));
     let (ours, theirs) = (&snapshot.devices[0], &found.devices[0]);
@@ -175,13 +237,14 @@ fn made_up_segments_are_not_believed() {
     device.trace.push(TraceEvent { kind: TraceKind::Oom, size: 900 * MIB, detail: MIB, ..last });
     let torch = read(&snapshot);
     assert!(!torch.segments.is_empty(), "viewers need some");
-    let look = look(&torch);
-    let device = &look.devices[0];
-    assert!(device.lacks_segments && device.segments.is_empty());
-    assert_eq!((device.space.reserved, device.space.split_free), (77 * MIB, 0));
-    let oom = &device.trace.ooms[0];
-    assert_eq!((oom.space.reserved, oom.space.in_use), (0, 20 * MIB));
-    let said = memtape_core::diagnosis::files::why_refused(oom);
+    let found = rank_state(torch).rank;
+    assert_eq!(found.devices[0].segment_source, SegmentSource::None);
+    let found = History::of(found);
+    let device = &found.devices[0];
+    assert!(device.shape.is_none() && device.state.segments.is_empty());
+    assert_eq!((device.state.reserved, device.inactive_split()), (77 * MIB, None));
+    let refused = &device.past.refused[0];
+    assert_eq!((refused.request.reserved, refused.request.allocated), (0, 20 * MIB));
+    let said = why_refused(refused);
     assert!(said.len() == 1 && said[0].contains("is not known"), "{said:?}");
-    assert_eq!(rank_state(&torch).devices[0].segment_source, SegmentSource::None);
 }

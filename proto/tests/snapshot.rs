@@ -75,6 +75,7 @@ fn sample_device() -> DeviceSnapshot {
         before: vec![StackUse { stack: 2, bytes: 512, blocks: 1 }],
         trace: sample_trace(),
         complete: true,
+        ..DeviceSnapshot::default()
     }
 }
 
@@ -166,6 +167,7 @@ fn sample() -> RankSnapshot {
             groups: vec![sample_group()],
             groups_lost: 2,
         },
+        ..RankSnapshot::default()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::diagnosis::evidence::torch::look::Look;
+use memtape_core::diagnosis::files::History;
 use memtape_core::snapshot::{Block, Frame, RankSnapshot, StackUse};
 
 /// One level of a stack.
@@ -102,32 +102,33 @@ impl<'a> LiveBytes<'a> {
         (of.before_step > 0).then_some(live)
     }
 
-    /// What the rank of a PyTorch snapshot file holds.
-    pub(crate) fn of_look(of: &'a Look) -> Self {
-        let stacks = of_file(of);
+    /// What the rank of a condensed state holds.
+    pub(crate) fn of_history(of: &'a History) -> Self {
+        let stacks = of_condensed(of);
         let mut live = Self::default();
-        for device in &of.devices {
-            live.add_blocks(stacks, device.device, &device.blocks, device.allocated);
+        for device in of.devices.iter().map(|device| &device.state) {
+            live.add_blocks(stacks, device.device.into(), &device.blocks, device.allocated);
         }
         live
     }
 
-    /// What it held when this many steps of the file's trace had ended; `None` where no device's
-    /// trace has that many.
-    pub(crate) fn of_look_after(of: &'a Look, steps: u64) -> Option<Self> {
-        let stacks = of_file(of);
+    /// What it held when this many steps of its trace had ended; `None` where no device's trace has
+    /// that many.
+    pub(crate) fn after(of: &'a History, steps: u64) -> Option<Self> {
+        let stacks = of_condensed(of);
         let mut live = Self::default();
         let mut is_known = false;
         for device in &of.devices {
-            let mark = usize::try_from(steps).ok().and_then(|steps| device.trace.marks.get(steps));
+            let mark = usize::try_from(steps).ok().and_then(|steps| device.past.marks.get(steps));
             let Some(mark) = mark else { continue };
             is_known = true;
-            live.add_uses(stacks, device.device, &mark.uses);
+            let number = device.state.device.into();
+            live.add_uses(stacks, number, &mark.uses);
             // Freed since, and older than the trace.
             let nameless = mark.nameless.iter();
             let bytes = nameless
                 .fold(0_u64, |sum, (size, count)| sum.saturating_add(size.saturating_mul(*count)));
-            live.add(stacks.of(device.device, 0), bytes);
+            live.add(stacks.of(number, 0), bytes);
         }
         is_known.then_some(live)
     }
@@ -220,8 +221,8 @@ fn of_rank(of: &RankSnapshot) -> Stacks<'_> {
     Stacks { frames: &of.frames, stacks: &of.stacks, has_devices: of.devices.len() > 1 }
 }
 
-fn of_file(of: &Look) -> Stacks<'_> {
-    Stacks { frames: &of.frames, stacks: &of.stacks, has_devices: of.devices.len() > 1 }
+fn of_condensed(of: &History) -> Stacks<'_> {
+    Stacks { has_devices: of.devices.len() > 1, ..of_rank(&of.rank) }
 }
 
 #[cfg(test)]

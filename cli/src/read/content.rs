@@ -14,13 +14,13 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
-use memtape_core::diagnosis::evidence::torch::rank_state::rank_state;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::pickle::torch::TorchSnapshot;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::{Clock, MAGIC};
 use memtape_core::tape::read::Loss;
 use memtape_core::tape::rewind::PointInTime;
+use memtape_core::torch::rank::{Converted, rank_state};
 use memtape_proto::snapshot::{self, Bounds};
 
 use crate::client::Client;
@@ -102,17 +102,18 @@ pub(crate) struct Wanted {
 }
 
 impl Opened {
-    /// The state of the rank, whatever was read.
-    pub(crate) fn into_rank(self, source: &Source) -> RankSnapshot {
+    /// The state of the rank, whatever was read, and how many entries of a file of PyTorch were not
+    /// usable.
+    pub(crate) fn into_rank(self, source: &Source) -> (RankSnapshot, u64) {
         match self.content {
-            Content::Rank(rank) => *rank,
+            Content::Rank(rank) => (*rank, 0),
             Content::Torch(torch) => {
-                let mut rank = rank_state(&torch);
-                // PyTorch's files do not say their rank.
-                if torch.origin.is_empty() {
+                let names_rank = !torch.origin.is_empty();
+                let Converted { mut rank, unusable } = rank_state(*torch);
+                if !names_rank {
                     rank.identity.rank = named_rank(&source.name()).unwrap_or(0);
                 }
-                rank
+                (rank, unusable)
             }
         }
     }
@@ -304,7 +305,7 @@ mod tests {
         ] {
             let opened = opened(&bytes).expect("readable");
             assert_eq!(opened.format, format);
-            let rank = opened.into_rank(&Source::File("rank4.x".into()));
+            let (rank, _) = opened.into_rank(&Source::File("rank4.x".into()));
             assert_eq!((rank.step, rank.devices[0].blocks.len()), (7, 1), "{format:?}");
         }
     }
@@ -334,7 +335,7 @@ mod tests {
         let source = BufReader::with_capacity(CHUNK_BYTES, Pipe(&bytes));
         let opened = read(source).expect("readable").expect("no tape");
         assert_eq!(opened.format, Format::Snapshot);
-        let rank = opened.into_rank(&Source::File("-".into()));
+        let (rank, _) = opened.into_rank(&Source::File("-".into()));
         assert_eq!(rank.devices[0].blocks.len(), count);
     }
 

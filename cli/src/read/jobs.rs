@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::evidence::torch::origin::Origin;
+use memtape_core::identity::Identity;
 
 use crate::read::names::{named_rank, names_rank_or_step};
 use crate::read::snapshots::Snapshot;
@@ -48,57 +48,53 @@ pub(crate) fn may_be_one(snapshots: &[Snapshot]) -> bool {
 
 /// The job of each file, where files name theirs; of others the folder. None where all are alike.
 fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
-    if snapshots.iter().all(|file| file.look.origin.job.is_none()) {
+    if snapshots.iter().all(|file| recorded(file).is_none()) {
         return None;
     }
     let attempts = attempts(snapshots);
     let newest = newest_tapes(snapshots);
     let name = |file: &Snapshot| {
-        let origin = &file.look.origin;
-        let Some(job) = &origin.job else { return shown(&file.path) };
+        let Some(identity) = recorded(file) else { return shown(&file.path) };
+        let Identity { job, attempt, rank, tape_id, .. } = identity;
         let mut name = job.clone();
-        if attempts.get(job).is_some_and(|attempts| attempts.len() > 1) {
-            name += &format!(", attempt {}", origin.attempt.unwrap_or(0));
+        if attempts.get(job.as_str()).is_some_and(|attempts| attempts.len() > 1) {
+            name += &format!(", attempt {attempt}");
         }
-        let tapes = newest.get(&process_key(origin));
-        if let (Some((_, newest)), Some(tape)) = (tapes, &origin.tape_id)
-            && newest != tape
-        {
-            name += &format!(", earlier process {tape} of rank {}", origin.rank.unwrap_or(0));
+        let newest = newest.get(&process_key(identity));
+        if newest.is_some_and(|(_, newest)| newest != tape_id) {
+            name += &format!(", earlier process {tape_id} of rank {rank}");
         }
         name
     };
     several(snapshots.iter().map(name).collect())
 }
 
+/// Whose file it is, where Memtape recorded it.
+fn recorded(file: &Snapshot) -> Option<&Identity> {
+    Some(&file.history.rank.identity).filter(|_| file.history.is_recorded())
+}
+
 /// The attempts at each job.
-fn attempts(snapshots: &[Snapshot]) -> BTreeMap<String, BTreeSet<u32>> {
-    let mut attempts: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for origin in snapshots.iter().map(|file| &file.look.origin) {
-        if let Some(job) = &origin.job {
-            attempts.entry(job.clone()).or_default().insert(origin.attempt.unwrap_or(0));
-        }
+fn attempts(snapshots: &[Snapshot]) -> BTreeMap<&str, BTreeSet<u32>> {
+    let mut attempts: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for identity in snapshots.iter().filter_map(recorded) {
+        attempts.entry(&identity.job).or_default().insert(identity.attempt);
     }
     attempts
 }
 
 /// Job, attempt and rank.
-type ProcessKey = (Option<String>, Option<u32>, Option<u32>);
-
-fn process_key(origin: &Origin) -> ProcessKey {
-    (origin.job.clone(), origin.attempt, origin.rank)
+fn process_key(identity: &Identity) -> (&str, u32, u32) {
+    (&identity.job, identity.attempt, identity.rank)
 }
 
 /// The tape of each rank of each attempt whose newest event is the latest, with that event's time.
-fn newest_tapes(snapshots: &[Snapshot]) -> BTreeMap<ProcessKey, (Option<i64>, String)> {
-    let mut newest: BTreeMap<ProcessKey, (Option<i64>, String)> = BTreeMap::new();
-    for look in snapshots.iter().map(|file| &file.look) {
-        let Some(tape) = look.origin.tape_id.clone() else { continue };
-        let found = (look.newest_us, tape);
-        let known = newest.entry(process_key(&look.origin)).or_insert_with(|| found.clone());
-        if *known < found {
-            *known = found;
-        }
+fn newest_tapes(snapshots: &[Snapshot]) -> BTreeMap<(&str, u32, u32), (Option<i64>, &str)> {
+    let mut newest: BTreeMap<(&str, u32, u32), (Option<i64>, &str)> = BTreeMap::new();
+    for (file, identity) in snapshots.iter().filter_map(|file| Some((file, recorded(file)?))) {
+        let found = (file.history.newest_us(), identity.tape_id.as_str());
+        let known = newest.entry(process_key(identity)).or_insert(found);
+        *known = (*known).max(found);
     }
     newest
 }
@@ -106,7 +102,8 @@ fn newest_tapes(snapshots: &[Snapshot]) -> BTreeMap<ProcessKey, (Option<i64>, St
 /// The folder of each file, where a rank is in several folders.
 fn by_folder(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
     let mut folders: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
-    let read = snapshots.iter().map(|file| (file.look.origin.rank, file.path.as_path()));
+    let rank = |file: &Snapshot| recorded(file).map(|identity| identity.rank);
+    let read = snapshots.iter().map(|file| (rank(file), file.path.as_path()));
     for (rank, path) in read.chain(unreadable.iter().map(|path| (None, *path))) {
         if let Some(rank) = rank.or_else(|| named_rank(path)) {
             folders.entry(rank).or_default().insert(folder(path));
@@ -141,29 +138,33 @@ fn shown(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::diagnosis::evidence::torch::look::Look;
+    use memtape_core::diagnosis::files::History;
     use memtape_core::pickle::torch::{Notes, Shape};
+    use memtape_core::snapshot::RankSnapshot;
     use memtape_core::tape::layout::Clock;
 
     use super::*;
     use crate::read::content::Format;
 
     /// A file of a rank of an attempt at the job `j`, whose newest event has this time.
-    fn recorded(attempt: u32, rank: u32, tape: &str, newest_us: i64) -> Snapshot {
-        let origin = Origin {
-            rank: Some(rank),
-            job: Some("j".to_string()),
-            attempt: Some(attempt),
-            tape_id: Some(tape.to_string()),
-            step: None,
+    fn tape_of(attempt: u32, rank: u32, tape: &str, newest_us: i64) -> Snapshot {
+        let identity = Identity {
+            rank,
+            job: "j".to_string(),
+            attempt,
+            tape_id: tape.to_string(),
+            ..Identity::default()
         };
+        let wall_ns = newest_us * 1000;
+        let rank = RankSnapshot { identity, wall_ns, ..RankSnapshot::default() };
         Snapshot {
             path: PathBuf::from(format!("{tape}.tape")),
             format: Format::Tape,
             clock: Clock::Steps,
-            look: Look { origin, newest_us: Some(newest_us), ..Look::default() },
+            history: History { rank, devices: Vec::new() },
             notes: Notes::default(),
             shape: Shape::Snapshot,
+            unusable: 0,
         }
     }
 
@@ -175,17 +176,17 @@ mod tests {
                 jobs.iter().map(|job| (job.name.as_str(), job.files.len())).collect();
             assert_eq!(found, expected);
         };
-        let two_times = || vec![recorded(0, 0, "a", 1), recorded(0, 0, "a", 9)];
+        let two_times = || vec![tape_of(0, 0, "a", 1), tape_of(0, 0, "a", 9)];
         check(two_times(), &[("", 2)]);
         assert!(may_be_one(&two_times()));
         let restarted = vec![
-            recorded(0, 0, "a", 5),
-            recorded(0, 1, "b", 2),
-            recorded(0, 1, "c", 5),
-            recorded(0, 2, "d", 5),
+            tape_of(0, 0, "a", 5),
+            tape_of(0, 1, "b", 2),
+            tape_of(0, 1, "c", 5),
+            tape_of(0, 2, "d", 5),
         ];
         check(restarted, &[("j", 3), ("j, earlier process b of rank 1", 1)]);
-        let attempts = || vec![recorded(0, 0, "a", 1), recorded(1, 0, "b", 9)];
+        let attempts = || vec![tape_of(0, 0, "a", 1), tape_of(1, 0, "b", 9)];
         check(attempts(), &[("j, attempt 0", 1), ("j, attempt 1", 1)]);
         assert!(!may_be_one(&attempts()));
     }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::bail;
-use memtape_core::diagnosis::evidence::torch::origin::origin;
 use memtape_core::limits::TRACE_EVENTS_MAX;
+use memtape_core::torch::origin;
 
 use crate::globals::Globals;
 use crate::output::error_line;
@@ -101,9 +101,9 @@ fn say_left_out(error: &anyhow::Error) {
 }
 
 /// The rank in the file, or in its name.
-fn rank_of(source: &Source, opened: &Opened) -> Option<u32> {
+pub(crate) fn rank_of(source: &Source, opened: &Opened) -> Option<u32> {
     match &opened.content {
         Content::Rank(rank) => Some(rank.identity.rank),
-        Content::Torch(torch) => origin(torch).rank.or_else(|| named_rank(&source.name())),
+        Content::Torch(torch) => origin::rank(torch).or_else(|| named_rank(&source.name())),
     }
 }

@@ -88,19 +88,19 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
             let named = step(at);
             let file = snapshots.get(*at);
             file.map(|file| {
-                let look = &file.look;
-                (look.origin.step, named.filter(|_| are_named), look.newest_us, named)
+                let time_us = file.history.newest_us();
+                (recorded_step(file), named.filter(|_| are_named), time_us, named)
             })
         });
-        let mut looks = Vec::new();
+        let mut states = Vec::new();
         for (nth, &at) in files.iter().enumerate() {
             if let (Some(position), Some(snapshot)) = (positions.get_mut(at), snapshots.get_mut(at))
             {
                 *position = (rank, nth);
-                looks.push(std::mem::take(&mut snapshot.look));
+                states.push(std::mem::take(&mut snapshot.history));
             }
         }
-        ranks.push(Rank { rank, looks });
+        ranks.push(Rank { rank, states });
     }
     Ordered { ranks, positions, source }
 }
@@ -116,13 +116,23 @@ pub(crate) fn known_ranks(snapshots: &[Snapshot]) -> Option<Vec<u32>> {
     matches!(source, RankSource::File | RankSource::Name | RankSource::Number).then_some(ranks)
 }
 
+/// The step of a file that Memtape recorded.
+pub(crate) fn recorded_step(file: &Snapshot) -> Option<u64> {
+    file.history.is_recorded().then_some(file.history.rank.step)
+}
+
+/// The rank in a file that Memtape recorded.
+fn recorded_rank(file: &Snapshot) -> Option<u32> {
+    file.history.is_recorded().then_some(file.history.rank.identity.rank)
+}
+
 /// The rank in a file or in its name.
 fn known(snapshot: &Snapshot) -> Option<u32> {
-    snapshot.look.origin.rank.or_else(|| named_rank(&snapshot.path))
+    recorded_rank(snapshot).or_else(|| named_rank(&snapshot.path))
 }
 
 fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
-    if let Some(ranks) = snapshots.iter().map(|s| s.look.origin.rank).collect::<Option<Vec<_>>>() {
+    if let Some(ranks) = snapshots.iter().map(recorded_rank).collect::<Option<Vec<_>>>() {
         return (ranks, RankSource::File);
     }
     if let Some(ranks) = snapshots.iter().map(known).collect::<Option<Vec<_>>>() {
@@ -145,9 +155,9 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
         }
     }
     let only_device = |snapshot: &Snapshot| {
-        let mut devices = snapshot.look.devices.iter().filter(|d| d.trace.events > 0);
+        let mut devices = snapshot.history.devices.iter().filter(|d| d.past.events > 0);
         let only = devices.next()?;
-        devices.next().is_none().then_some(only.device)
+        devices.next().is_none().then_some(u32::from(only.state.device))
     };
     let devices: Option<Vec<u32>> = snapshots.iter().map(only_device).collect();
     if let Some(devices) = devices.filter(|devices| devices.len() > 1 && different(devices)) {

@@ -7,8 +7,8 @@ use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use anyhow::{Context, bail};
-use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::{Fault, ReadError};
+use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch::TorchSnapshot;
 
 /// Bytes of a chunk.

@@ -1,21 +1,18 @@
 //! Sources as `memtape analyze` and `memtape diff` judge them: condensed, one after the other.
 //!
 //! Up to [`READERS_MAX`] sources are read at the same time, and of each only what the diagnosis
-//! needs is kept. Tapes and captures are judged as the file that `memtape export` makes of them,
-//! so the state of a rank gets the same verdict in every format.
+//! needs is kept. Whatever its format, a source becomes the state of a rank first, so a state gets
+//! the same verdict in each of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, bail};
-use memtape_core::diagnosis::evidence::torch::look::{Look, look};
+use anyhow::bail;
+use memtape_core::diagnosis::files::History;
 use memtape_core::limits::{FILES_ANALYZED_MAX, TAPE_EVENTS_ANALYZED_MAX};
-use memtape_core::pickle::assemble::TorchReader;
-use memtape_core::pickle::torch::{Notes, Shape, TorchSnapshot};
-use memtape_core::pickle::torch_snapshot;
-use memtape_core::snapshot::RankSnapshot;
+use memtape_core::pickle::torch::{Notes, Shape};
 use memtape_core::tape::layout::Clock;
 
 use crate::client::Client;
@@ -36,11 +33,13 @@ pub(crate) struct Snapshot {
     /// What its steps count.
     pub(crate) clock: Clock,
     /// Its contents, as far as the analysis needs them.
-    pub(crate) look: Look,
+    pub(crate) history: History,
     /// What it lacks, and what it has that is not known.
     pub(crate) notes: Notes,
     /// Whether it holds more than segments.
     pub(crate) shape: Shape,
+    /// Entries that lack an address or a size.
+    pub(crate) unusable: u64,
 }
 
 /// A source that cannot be read.
@@ -107,23 +106,11 @@ fn read(source: &Source, client: Option<&Client>) -> anyhow::Result<Snapshot> {
     let wanted = Wanted { step: None, oom: false, events_max: TAPE_EVENTS_ANALYZED_MAX };
     let opened = content::open(source, client, wanted)?;
     let (format, bytes, clock) = (opened.format, opened.bytes, opened.clock);
-    let torch = match opened.content {
-        Content::Torch(torch) => *torch,
-        Content::Rank(rank) => {
-            let named = || format!("cannot judge {}", source.name().display());
-            let mut torch = as_exported(&rank).with_context(named)?;
-            torch.notes = Notes { bytes, ..Notes::default() };
-            torch
-        }
+    let (notes, shape) = match &opened.content {
+        Content::Torch(torch) => (torch.notes.clone(), torch.shape),
+        Content::Rank(_) => (Notes { bytes, ..Notes::default() }, Shape::Snapshot),
     };
-    let (path, look) = (source.name(), look(&torch));
-    Ok(Snapshot { path, format, clock, look, notes: torch.notes, shape: torch.shape })
-}
-
-/// The state of a rank as the file that `memtape export` makes of it.
-/// Fails when that file has more than the reader of pickles takes.
-fn as_exported(rank: &RankSnapshot) -> anyhow::Result<TorchSnapshot> {
-    let mut reader = TorchReader::new();
-    reader.feed(&torch_snapshot(rank))?;
-    Ok(reader.finish()?)
+    let (rank, unusable) = opened.into_rank(source);
+    let history = History::of(rank);
+    Ok(Snapshot { path: source.name(), format, clock, history, notes, shape, unusable })
 }

@@ -25,7 +25,8 @@ pub(crate) async fn compare(comparison: Comparison, stored: &Snapshots) -> WorkD
     let result = match result {
         Err(why) if growth.layer == Layer::Process => {
             let suspect = &RankSnapshot::default();
-            let asked = Inquiry { growth: &growth, suspect, peers: &[], context: &context };
+            let asked =
+                Inquiry { growth: &growth, suspect, peers: &[], context: &context, past: None };
             let mut diagnosis = asked.diagnose();
             diagnosis.doubt(&why.to_string());
             Ok(Box::new(diagnosis))
@@ -65,7 +66,7 @@ async fn compare_snapshots(
     let compared = tasks::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
         let (growth, context) = (&growth, &context);
-        Inquiry { growth, suspect: &suspect, peers: &peers, context }.diagnose()
+        Inquiry { growth, suspect: &suspect, peers: &peers, context, past: None }.diagnose()
     });
     let mut diagnosis = compared
         .await

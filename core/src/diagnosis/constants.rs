@@ -46,12 +46,6 @@ pub(crate) const DOMINANT_IN_MODEL_PPM: i64 = 900_000;
 /// Ablation: half: line 96.0 %; twice: line 97.6 %.
 pub(crate) const SHARED_PPM: i64 = 800_000;
 
-/// Share of a trace at even distances from which on a stack may mark its steps, in ppm.
-pub(crate) const REGULAR_PPM_MIN: u64 = 700_000;
-
-/// The same of the optimizer's stacks, which are nothing but steps.
-pub(crate) const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
-
 /// A rise of the per-step minima below this share of what stays, in percent, is no leak in files.
 pub(crate) const MINIMA_PERCENT_MIN: i64 = 40;
 

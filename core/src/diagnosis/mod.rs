@@ -1,10 +1,10 @@
 //! Names the line of code that keeps the memory, and says what kind of trouble it is.
 //!
-//! [`evidence`] puts snapshots of all ranks at one step, or files of PyTorch, into figures, each
-//! once. Every class of trouble has a judge ([`judges`]): what it needs, what excludes it, what
+//! [`evidence`] puts the states of all ranks at one step into figures, each once, whether a capture,
+//! a tape or a file of PyTorch holds them. Every class of trouble has a judge ([`judges`]): what it needs, what excludes it, what
 //! only supports it. The first that holds is the answer; the others stay in the list with their
 //! sentences. [`answer`] says it: what to do, whether a restart helps, how sure it is and whether
-//! it pages. [`files`] finds what is wrong in files of PyTorch, where no detector has watched.
+//! it pages. [`files`] finds what is wrong in states that no detector has watched.
 //!
 //! It restarts nothing and reads no tape. What snapshots do not hold comes in as
 //! [`Context`], in which everything may be unknown.
@@ -33,7 +33,7 @@ pub use constants::{
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
 pub use evidence::context::{
-    Activity, Context, Fate, FileGrowth, KnownGrowth, Peaks, Readings, StepNeed,
+    Activity, Context, Fate, KnownGrowth, Peaks, Readings, StepNeed, TraceGrowth,
 };
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;

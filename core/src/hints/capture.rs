@@ -8,8 +8,8 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::diagnosis::evidence::held::Kind;
 use crate::diagnosis::evidence::segments;
+use crate::diagnosis::files::Kind;
 use crate::snapshot::ledger::{Amount, Ledger, Name, Sources};
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, SegmentSource};
 

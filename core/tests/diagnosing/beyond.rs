@@ -115,7 +115,7 @@ fn recurring() -> Vec<Scenario> {
     vec![
         scenario(
             "the loop empties the cache",
-            without_line(Class::CacheThrash, Cause::EmptyCache),
+            (Class::CacheThrash, Some("train.py:34".to_string()), Cause::EmptyCache),
             false,
             Asked::new(growth(Layer::Churn, 0), |rank| {
                 for step in 360..STEP {

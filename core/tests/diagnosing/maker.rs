@@ -309,6 +309,6 @@ impl Asked {
     pub(crate) fn diagnosed(&self) -> Diagnosis {
         let peers: Vec<&RankSnapshot> = self.peers.iter().collect();
         let Self { growth, suspect, context, .. } = self;
-        Inquiry { growth, suspect, peers: &peers, context }.diagnose()
+        Inquiry { growth, suspect, peers: &peers, context, past: None }.diagnose()
     }
 }

@@ -1,10 +1,10 @@
 //! What bytes mean for the fuzz target `pickle`: how to read, then a pickle.
 
-use memtape_core::diagnosis::evidence::torch::look::look;
-use memtape_core::diagnosis::files::{Rank, analyze, diff};
+use memtape_core::diagnosis::files::{History, Rank, analyze, diff};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::value::{Limits, Plain};
+use memtape_core::torch::rank::rank_state;
 
 /// Small, so that a fuzzer meets each of them.
 const LIMITS: Limits = Limits {
@@ -66,9 +66,9 @@ pub(crate) fn read_any(data: &[u8]) {
             let _ = snapshot.frame(frame);
         }
     }
-    let found = look(&snapshot);
+    let found = History::of(rank_state(snapshot).rank);
     let _ = diff(&found, &found);
-    let moments = Rank { rank: 1, looks: vec![found.clone(), found.clone()] };
-    let _ = analyze(&[Rank { rank: 0, looks: vec![found.clone()] }, moments]);
-    let _ = analyze(&[Rank { rank: 0, looks: vec![found] }]);
+    let moments = Rank { rank: 1, states: vec![found.clone(), found.clone()] };
+    let _ = analyze(&[Rank { rank: 0, states: vec![found.clone()] }, moments]);
+    let _ = analyze(&[Rank { rank: 0, states: vec![found] }]);
 }

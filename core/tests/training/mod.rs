@@ -4,14 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::diagnosis::evidence::torch::look::{Look, look};
-use memtape_core::diagnosis::files::Rank;
+use memtape_core::diagnosis::files::{History, Rank};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
+use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StreamPool, TraceEvent,
     TraceKind,
 };
+use memtape_core::torch::rank::rank_state;
 
 pub(crate) const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -206,6 +207,7 @@ impl Sim {
             segments,
             segment_source: SegmentSource::Allocator,
             trace: self.events[first..].to_vec(),
+            step_source: StepSource::None,
             complete: true,
             ..DeviceSnapshot::default()
         };
@@ -346,18 +348,18 @@ pub(crate) fn trained(job: Job, rank: u32) -> RankSnapshot {
 }
 
 /// A state as a file of PyTorch, read again and condensed.
-pub(crate) fn through_a_file(snapshot: &RankSnapshot) -> Look {
+pub(crate) fn through_a_file(snapshot: &RankSnapshot) -> History {
     let pickle = torch_snapshot(snapshot);
     let mut reader = TorchReader::new();
     for piece in pickle.chunks(70_000) {
         reader.feed(piece).expect("our own pickle");
     }
-    look(&reader.finish().expect("our own pickle"))
+    History::of(rank_state(reader.finish().expect("our own pickle")).rank)
 }
 
 /// A rank with one file.
 pub(crate) fn rank(job: Job, rank: u32) -> Rank {
-    Rank { rank, looks: vec![through_a_file(&trained(job, rank))] }
+    Rank { rank, states: vec![through_a_file(&trained(job, rank))] }
 }
 
 /// `count` ranks, of which these have another pattern.

@@ -22,6 +22,7 @@
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
+use memtape_tape::snapshot::step_source::StepSource;
 use memtape_tape::snapshot::{
     Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
@@ -186,7 +187,10 @@ impl<'a> Export<'a> {
             for (device, layout) in snapshot.devices.iter().zip(layouts) {
                 if device.device == index {
                     let ends = self.trace(device, &layout.trace);
-                    self.step_ends.push((device, ends.newest().to_vec()));
+                    // Steps that were guessed are none that were recorded.
+                    let is_recorded = device.step_source == StepSource::Recorded;
+                    let newest = if is_recorded { ends.newest() } else { &[] };
+                    self.step_ends.push((device, newest.to_vec()));
                 }
             }
             self.writer.list_end();
@@ -308,7 +312,7 @@ impl<'a> Export<'a> {
             self.writer.dict_start();
             self.number("reserved", device.reserved);
             self.writer.key("segments_made_up");
-            self.writer.truth(device.segments.is_empty());
+            self.writer.truth(device.segment_source != SegmentSource::Allocator);
             self.writer.key("step_ends");
             self.writer.dict_start();
             for end in ends {

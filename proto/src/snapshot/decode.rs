@@ -17,6 +17,7 @@ use memtape_core::redaction::Redaction;
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
@@ -210,6 +211,7 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
         marks: raw.marks.into_iter().map(mark).collect(),
         worker_samples: worker_samples.transpose()?,
         failed_request: failed_request.transpose()?,
+        settings: Vec::new(),
     })
 }
 
@@ -346,6 +348,7 @@ fn device(
         segment_source: SegmentSource::from_repr(state.segment_source).unwrap_or_default(),
         before: state.before.iter().map(used).collect::<Result<_, DecodeError>>()?,
         trace: trace.collect::<Result<_, _>>()?,
+        step_source: StepSource::Recorded,
         complete: state.complete,
         uuid: text(state.uuid, NAME_BYTES_MAX),
     })

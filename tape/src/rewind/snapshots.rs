@@ -18,6 +18,7 @@ use crate::rewind::outside_stacks::{self, KnownSegments};
 use crate::rewind::stack_index::StackIndex;
 use crate::rewind::undo::Live;
 use crate::snapshot::origin::Origin;
+use crate::snapshot::step_source::StepSource;
 use crate::snapshot::{
     Block, DeviceSnapshot, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
     TraceKind,
@@ -76,6 +77,7 @@ impl<S: Source> Tape<S> {
             marks,
             worker_samples: None,
             failed_request,
+            settings: Vec::new(),
         })
     }
 
@@ -136,6 +138,7 @@ impl<S: Source> Tape<S> {
             segment_source,
             before: uses(state.before.take().unwrap_or_default().sums, stacks),
             trace: trace(&state, host, traced, device, stacks),
+            step_source: StepSource::Recorded,
             complete: word(head::LOST_BLOCKS) == 0 && word(head::LOST_SEGMENTS) == 0,
         }
     }

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod lines;
 pub mod marks;
 pub mod origin;
+pub mod step_source;
 pub mod workers;
 
 use alloc::string::String;
@@ -18,6 +19,7 @@ use alloc::vec::Vec;
 use self::failed_request::FailedRequest;
 use self::marks::Mark;
 use self::origin::Origin;
+use self::step_source::StepSource;
 use self::workers::WorkerSamples;
 use crate::identity::Identity;
 
@@ -61,6 +63,9 @@ pub struct RankSnapshot {
     /// The last request for memory that failed for good: of that moment, not of the step. `None`
     /// where none did, or the rank has gone on since.
     pub failed_request: Option<FailedRequest>,
+    /// The allocator's settings that differ from their defaults, as PyTorch says them in its own
+    /// files; empty where it does not.
+    pub settings: Vec<(String, String)>,
 }
 
 /// How far a rank has come in its collectives, as PyTorch's NCCL flight recorder last said.
@@ -188,6 +193,8 @@ pub struct DeviceSnapshot {
     pub before: Vec<StackUse>,
     /// Last events up to the step, oldest first.
     pub trace: Vec<TraceEvent>,
+    /// Who says where the steps of the trace end.
+    pub step_source: StepSource,
     /// False when the live table overflowed, so that blocks may be missing.
     pub complete: bool,
 }

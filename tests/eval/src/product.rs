@@ -146,7 +146,7 @@ impl Product {
         let found = camera.show(shot, (growth.rank, since), |case| {
             let context = self.context(&growth, case);
             let (suspect, peers) = (case.suspect, case.peers);
-            Inquiry { growth: &growth, suspect, peers, context: &context }.diagnose()
+            Inquiry { growth: &growth, suspect, peers, context: &context, past: None }.diagnose()
         });
         let result = found.map(Box::new).ok_or(NotCompared::UnknownRank { rank: growth.rank });
         if let Ok(found) = &result {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memtape_core::identity::Identity;
+use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
     TraceEvent, TraceKind,
@@ -205,6 +206,7 @@ impl Scenario {
             segment_source: SegmentSource::Allocator,
             before,
             trace: self.trace(run, to),
+            step_source: StepSource::Recorded,
             complete: true,
         };
         Some(RankSnapshot {

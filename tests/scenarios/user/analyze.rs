@@ -162,7 +162,12 @@ fn snapshots_of_real_pytorch_are_judged() {
 
     train(&torch, folder, "800M", &FAILING);
     let pieces = found(folder, "pieces");
-    check(&pieces, "fragmentation", "# TOO LARGE");
-    assert_eq!(pieces["verdict"]["bytes"], 350 << 20);
-    check(&found(folder, "full"), "pressure", "# FULL");
+    check(&pieces, "out_of_memory", "# TOO LARGE");
+    assert_eq!(
+        (&pieces["verdict"]["cause"], &pieces["verdict"]["bytes"]),
+        (&"fragments".into(), &(350 << 20).into())
+    );
+    let full = found(folder, "full");
+    check(&full, "out_of_memory", "# FULL");
+    assert_eq!(full["verdict"]["cause"], "load", "{full}");
 }

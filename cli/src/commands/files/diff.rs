@@ -114,7 +114,7 @@ fn side(path: &Path, rank: Option<u32>, globals: &Globals) -> anyhow::Result<Sid
 }
 
 fn time(file: &Snapshot) -> (Option<u64>, Option<i64>) {
-    (file.look.origin.step, file.look.newest_us)
+    (order::recorded_step(file), file.history.newest_us())
 }
 
 /// What is compared with what: one state with one, whatever their ranks; else rank by rank.
@@ -150,11 +150,11 @@ fn pairs(
 fn last(ordered: &Ordered) -> Option<Rank> {
     let &(rank, nth) = ordered.positions.last()?;
     let of_rank = ordered.ranks.iter().find(|of| of.rank == rank)?;
-    Some(Rank { rank, looks: vec![of_rank.looks.get(nth)?.clone()] })
+    Some(Rank { rank, states: vec![of_rank.states.get(nth)?.clone()] })
 }
 
 fn compare(rank: Option<u32>, from: Snapshot, to: Snapshot) -> Compared {
-    let diff = diff(&from.look, &to.look);
+    let diff = diff(&from.history, &to.history);
     let mut files = vec![from, to];
     // The files are two ranks if contents or names say so; else two times of one rank.
     let of_ranks = order::sources(&files);

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memtape_core::diagnosis::evidence::torch::look::look;
-use memtape_core::diagnosis::evidence::torch::origin::origin;
+use memtape_core::diagnosis::files::History;
 use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX};
-use memtape_core::pickle::torch::TorchSnapshot;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
@@ -26,7 +24,6 @@ use crate::globals::Globals;
 use crate::output;
 use crate::read::captures::{StoredRank, is_id};
 use crate::read::content::{self, Content, Format as Kind, Wanted};
-use crate::read::names::named_rank;
 use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
@@ -125,23 +122,24 @@ fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
         (None, Some(named)) => one_rank::open_at(named, args.rank, wanted, globals)?,
         (None, None) => bail!("give a capture, an incident or a file"),
     };
-    let is_whole = matches!(args.format, Format::Pickle | Format::Json);
+    // The annotations of a file are drawn, and are not in the state.
     let drawn = match &opened.content {
-        Content::Torch(torch) if !is_whole => Some(from_pytorch(torch, &source.name(), args)?),
-        _ => None,
+        Content::Torch(torch) if args.format == Format::Perfetto => {
+            let rank = one_rank::rank_of(&source, &opened).unwrap_or(0);
+            Some(of_pytorch::timeline(torch, rank, &file_name(&source.name())))
+        }
+        Content::Torch(_) | Content::Rank(_) => None,
     };
     let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
-    let mut state = opened.into_rank(&source);
+    let (mut state, _) = opened.into_rank(&source);
     if let Some(line) = warning(&state, lost_blocks).filter(|_| kind != Kind::Pickle) {
         eprintln!("memtape: {line}");
     }
-    let content = match (drawn, &source) {
-        (Some(content), _) => content,
-        (None, Source::Stored(of)) => from_capture(of, &state, args, globals)?,
-        (None, Source::File(path)) if kind == Kind::Tape => {
-            from_tape(path, &mut moment, &mut state, args)?
-        }
-        (None, Source::File(_)) => encode(&Subject::alone(&state, moment, args), args)?,
+    let content = match &source {
+        Source::Stored(of) => from_capture(of, &state, args, globals)?,
+        Source::File(path) if kind == Kind::Tape => from_tape(path, &mut moment, &mut state, args)?,
+        Source::File(path) if kind == Kind::Pickle => from_pytorch(drawn, &state, path, args)?,
+        Source::File(_) => encode(&Subject::alone(&state, moment, args), args)?,
     };
     let rank = state.identity.rank;
     let blocks: usize = state.devices.iter().map(|device| device.blocks.len()).sum();
@@ -323,25 +321,30 @@ fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
 }
 
 /// PyTorch's own file, whose trace has no numbers of steps.
-fn from_pytorch(file: &TorchSnapshot, path: &Path, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
-    let name = path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy());
+fn from_pytorch(
+    drawn: Option<Timeline>,
+    state: &RankSnapshot,
+    path: &Path,
+    args: &ExportArgs,
+) -> anyhow::Result<Vec<u8>> {
+    let title = format!("{}{}", file_name(path), compared(args, 0));
     if args.against.is_some() {
         bail!("--against needs a capture; of a file, --since-step shows the growth");
     }
-    if args.format == Format::Perfetto {
-        let rank = origin(file).rank.or_else(|| named_rank(path)).unwrap_or(0);
-        return Ok(perfetto::document(&[of_pytorch::timeline(file, rank, &name)]));
+    match (args.format, drawn, args.since_step) {
+        (Format::Perfetto, Some(timeline), _) => Ok(perfetto::document(&[timeline])),
+        (Format::Flamegraph | Format::Speedscope, _, Some(step)) => {
+            let history = History::of(state.clone());
+            let base = LiveBytes::after(&history, step)
+                .with_context(|| format!("the trace of {} has no step {step}", path.display()))?;
+            by_stack(&LiveBytes::of_history(&history), Some(&base), &title, args.format)
+        }
+        _ => encode(&Subject { title, ..Subject::alone(state, None, args) }, args),
     }
-    let look = look(file);
-    let base = match args.since_step {
-        Some(step) => Some(
-            LiveBytes::of_look_after(&look, step)
-                .with_context(|| format!("the trace of {} has no step {step}", path.display()))?,
-        ),
-        None => None,
-    };
-    let title = format!("{name}{}", compared(args, 0));
-    by_stack(&LiveBytes::of_look(&look), base.as_ref(), &title, args.format)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// A warning if the snapshot is incomplete: other tools show it as if it were whole. A capture does

@@ -83,7 +83,7 @@ fn of_known(kind: &str, id: &str, globals: &Globals) -> anyhow::Result<()> {
 fn of_rank(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     let (source, opened) = one_rank::open(&PathBuf::from(&args.id), args.rank, globals)?;
     let (moment, clock, name) = (opened.moment, opened.clock, source.name());
-    let state = opened.into_rank(&source);
+    let (state, _) = opened.into_rank(&source);
     if !globals.json {
         return output::print(&clock.in_words(&rank_state::text(&name, moment, &state)));
     }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use memtape_core::diagnosis::evidence::torch::look::DeviceLook;
 use memtape_core::diagnosis::files::{
-    Change, Diff, Held, Level, StepLevel, different_levels, different_trends, primary_device,
+    Change, DeviceHistory, Diff, Held, History, Level, Shape, StepLevel, different_levels,
+    different_trends,
 };
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
@@ -63,9 +63,9 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     let changed: Vec<&Change> = diff.lines.iter().filter(|line| line.from != line.to).collect();
     let _ = writeln!(text, "{}{}", clean(&sentence(diff, &changed)), beside(report));
-    if let Some(verdict) = &report.analysis.verdict {
-        let class = verdict.class.as_str();
-        let _ = writeln!(text, "{class}: {}", clean(&verdict.sentence));
+    if let Some(found) = &report.analysis.found {
+        let class = found.diagnosis.class.as_str();
+        let _ = writeln!(text, "{class}: {}", clean(&found.diagnosis.sentence));
     }
     let row = |change: &&Change| {
         vec![
@@ -130,15 +130,20 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
     }
 }
 
-fn segments(device: &DeviceLook) -> Option<u64> {
-    (!device.lacks_segments).then_some(device.segments.len() as u64)
+fn segments(device: &DeviceHistory) -> Option<u64> {
+    device.shape.is_some().then_some(device.state.segments.len() as u64)
+}
+
+/// A part of what is reserved, where the segments are known.
+fn part(device: &DeviceHistory, of: fn(&Shape) -> u64) -> Option<u64> {
+    device.shape.as_ref().map(of)
 }
 
 /// What the steps need, and what is reserved and how, where that differs: it is beside what the
 /// lines hold.
 fn beside(report: &Report<'_>) -> String {
-    let devices: Vec<&DeviceLook> =
-        report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
+    let devices: Vec<&DeviceHistory> =
+        report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
     let [from, to] = devices[..] else { return String::new() };
     let said = different_levels(from, to).into_iter().map(|(level, of)| {
         let name = match level {
@@ -149,7 +154,7 @@ fn beside(report: &Report<'_>) -> String {
         };
         format!("; {name} {} in A, {} in B", bytes(of.from), bytes(of.to))
     });
-    let trends = different_trends(&from.trace, &to.trace).into_iter().map(|(level, of)| {
+    let trends = different_trends(&from.past, &to.past).into_iter().map(|(level, of)| {
         let name = match level {
             StepLevel::Minimum => "per-step minimum",
             StepLevel::Peak => "peak",
@@ -162,23 +167,23 @@ fn beside(report: &Report<'_>) -> String {
 
 /// What the steps need, and how what is reserved is divided.
 fn shape(text: &mut String, report: &Report<'_>) {
-    let devices: Vec<&DeviceLook> =
-        report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
+    let devices: Vec<&DeviceHistory> =
+        report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
     let [from, to] = devices[..] else { return };
-    let row = |title: &str, of: fn(&DeviceLook) -> Option<u64>| {
+    let row = |title: &str, of: fn(&DeviceHistory) -> Option<u64>| {
         let shown = |value: Option<u64>| value.map_or("–".to_string(), bytes);
         let change = of(from).zip(of(to)).and_then(|(from, to)| to.checked_signed_diff(from));
         let change = change.map_or("–".to_string(), signed_bytes);
         vec![title.to_string(), shown(of(from)), shown(of(to)), change]
     };
-    let count = |device: &DeviceLook| device.segments.len() as u64;
+    let count = |device: &DeviceHistory| device.state.segments.len() as u64;
     let segments = signed(count(to), count(from));
     let rows = vec![
-        row("a step needs (median)", |device| device.trace.step_need()),
-        row("reserved", |device| Some(device.space.reserved)),
-        row("whole free segments", |device| Some(device.space.whole_free)),
-        row("inactive split", |device| Some(device.space.split_free)),
-        row("largest free block", |device| Some(device.space.largest_piece)),
+        row("a step needs (median)", |device| device.past.step_need()),
+        row("reserved", |device| Some(device.state.reserved)),
+        row("whole free segments", |device| part(device, |of| of.cached)),
+        row("inactive split", DeviceHistory::inactive_split),
+        row("largest free block", |device| part(device, |of| of.largest_inactive)),
         vec!["segments".into(), count(from).to_string(), count(to).to_string(), segments],
     ];
     let rows = table(&["what", ">in A", ">in B", ">change"], rows);
@@ -187,18 +192,19 @@ fn shape(text: &mut String, report: &Report<'_>) {
 
 /// The whole of each file.
 fn totals(text: &mut String, report: &Report<'_>) {
-    let row = |(name, (file, _, _, look)): (&str, (&crate::read::snapshots::Snapshot, _, _, _))| {
-        let device = primary_device(look)?;
-        let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
+    type File<'a> = (&'a crate::read::snapshots::Snapshot, u32, usize, &'a History);
+    let row = |(name, (file, _, _, state)): (&str, File<'_>)| {
+        let device = state.primary_device()?;
+        let peak = device.past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
         Some(vec![
             name.to_string(),
-            bytes(device.allocated),
+            bytes(device.state.allocated),
             peak,
-            bytes(device.space.reserved),
+            bytes(device.state.reserved),
             split_free(device),
             segments(device).map_or("–".to_string(), |count| count.to_string()),
-            trend(StepLevel::Minimum.bytes_per_step(&device.trace)),
-            trend(StepLevel::Peak.bytes_per_step(&device.trace)),
+            trend(StepLevel::Minimum.bytes_per_step(&device.past)),
+            trend(StepLevel::Peak.bytes_per_step(&device.past)),
             file.path.display().to_string(),
         ])
     };
@@ -224,12 +230,12 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Strin
     let mut rest = json!({
         "mode": report.mode(),
         "allocated": [total(|line| line.from), total(|line| line.to)],
-        "peak": of_devices(report, |device| device.trace.peak.as_ref().map(|peak| peak.bytes)),
-        "step_need": of_devices(report, |device| device.trace.step_need()),
-        "reserved": of_devices(report, |device| Some(device.space.reserved)),
-        "whole_free": of_devices(report, |device| Some(device.space.whole_free)),
+        "peak": of_devices(report, |device| device.past.peak.as_ref().map(|peak| peak.bytes)),
+        "step_need": of_devices(report, |device| device.past.step_need()),
+        "reserved": of_devices(report, |device| Some(device.state.reserved)),
+        "whole_free": of_devices(report, |device| part(device, |of| of.cached)),
         "segments": of_devices(report, segments),
-        "inactive_split": of_devices(report, DeviceLook::inactive_split),
+        "inactive_split": of_devices(report, DeviceHistory::inactive_split),
         "step_min_bytes_per_step": per_step(report, StepLevel::Minimum),
         "peak_bytes_per_step": per_step(report, StepLevel::Peak),
         "lines": list(&diff.lines),
@@ -244,13 +250,13 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Strin
 
 /// How a level of both files moves, in bytes a step.
 fn per_step(report: &Report<'_>, level: StepLevel) -> Vec<Option<i64>> {
-    let trace = |(_, _, _, look)| primary_device(look).map(|device| &device.trace);
-    report.contents().map(|file| level.bytes_per_step(trace(file)?)).collect()
+    let moves = |state: &History| level.bytes_per_step(&state.primary_device()?.past);
+    report.contents().map(|(_, _, _, state)| moves(state)).collect()
 }
 
 /// A value of both files; null where a file does not tell.
-fn of_devices<T>(report: &Report<'_>, of: fn(&DeviceLook) -> Option<T>) -> Vec<Option<T>> {
-    report.contents().map(|(_, _, _, look)| primary_device(look).and_then(of)).collect()
+fn of_devices<T>(report: &Report<'_>, of: fn(&DeviceHistory) -> Option<T>) -> Vec<Option<T>> {
+    report.contents().map(|(_, _, _, state)| state.primary_device().and_then(of)).collect()
 }
 
 fn change(change: &Change) -> Value {

@@ -1,8 +1,9 @@
 //! Analyses as one JSON object: the verdict first, or null.
 
 use memtape_core::diagnosis::Diagnosis;
-use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look, Oom};
-use memtape_core::diagnosis::files::{HeldLine, Verdict, primary_device, why_refused};
+use memtape_core::diagnosis::files::{
+    DeviceHistory, Found, HeldLine, History, Refused, why_refused,
+};
 use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
@@ -13,6 +14,9 @@ use crate::read::snapshots::Unreadable;
 
 /// Lines in the lists; the rest is counted.
 const LINES_MAX: usize = 50;
+
+/// Other lines that grow, which are listed.
+const ALSO_MAX: usize = 4;
 
 /// Everything, on one line. Of one job the verdict comes first, as a person reads it. Of several,
 /// `jobs` has an object of the same kind for each, and `verdict` is the first that is not null.
@@ -41,8 +45,8 @@ fn rest(report: &Report<'_>) -> Value {
     let analysis = report.analysis;
     let ranks: Vec<Value> = report
         .contents()
-        .map(|(_, rank, moment, look)| {
-            let mut value = primary_device(look).map(device).unwrap_or_default();
+        .map(|(_, rank, moment, state)| {
+            let mut value = state.primary_device().map(|of| device(state, of)).unwrap_or_default();
             value["rank"] = json!(rank);
             value["moment"] = json!(moment);
             value
@@ -67,7 +71,7 @@ fn rest(report: &Report<'_>) -> Value {
 pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
     report
         .contents()
-        .map(|(file, rank, moment, look)| {
+        .map(|(file, rank, moment, state)| {
             json!({
                 "path": file.path.to_string_lossy(),
                 "format": file.format.as_str(),
@@ -76,7 +80,7 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
                 "moment": moment,
                 "bytes": file.notes.bytes,
                 "protocol": (file.format == Format::Pickle).then_some(file.notes.protocol),
-                "newest_us": look.newest_us,
+                "newest_us": state.newest_us(),
                 "missing": file.notes.missing.iter().map(|missing| json!({
                     "record": format!("{:?}", missing.record).to_lowercase(),
                     "key": missing.key,
@@ -90,18 +94,18 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
 
 /// The verdict of a report, or that the files allow none; null where nothing is wrong.
 pub(super) fn verdict_of(report: &Report<'_>) -> Value {
-    let diagnosis = report.analysis.diagnosis.as_ref();
     if let Some(why) = report.unjudged() {
         let class = Finding::CannotJudge.as_str();
         let (sentence, advice) = (why.sentence(), report.advice(why));
         return json!({ "class": class, "sentence": sentence, "advice": advice });
     }
-    report.analysis.verdict.as_ref().map(|found| verdict(found, diagnosis)).unwrap_or_default()
+    report.analysis.found.as_ref().map(verdict).unwrap_or_default()
 }
 
-fn verdict(verdict: &Verdict, diagnosis: Option<&Diagnosis>) -> Value {
-    let others = diagnosis.into_iter().flat_map(|diagnosis| &diagnosis.alternatives);
-    let others = others.filter(|other| other.class != verdict.class);
+fn verdict(found: &Found) -> Value {
+    let Found { diagnosis, growth, ranks, bytes, blocks } = found;
+    let Diagnosis { suspects, alternatives, .. } = diagnosis;
+    let others = alternatives.iter().filter(|other| other.class != diagnosis.class);
     let alternatives: Vec<Value> = others
         .map(|other| {
             json!({
@@ -112,28 +116,31 @@ fn verdict(verdict: &Verdict, diagnosis: Option<&Diagnosis>) -> Value {
             })
         })
         .collect();
+    let also = suspects.iter().map(|suspect| &suspect.frame);
+    let also = also.filter(|frame| Some(*frame) != diagnosis.culprit.as_ref());
     json!({
-        "class": verdict.class.as_str(),
-        "rank": verdict.rank,
-        "ranks": verdict.ranks,
-        "scope": verdict.scope.as_str(),
-        "device": verdict.device,
-        "culprit": verdict.culprit.as_ref().map(frame),
-        "bytes": verdict.bytes,
-        "blocks": verdict.blocks,
-        "bytes_per_step": verdict.bytes_per_step,
-        "generations": verdict.generations,
-        "explained": ratio(verdict.explained_ppm),
-        "confidence": ratio(verdict.confidence_ppm),
-        "sentence": verdict.sentence,
-        "evidence": verdict.evidence,
-        "against": verdict.against,
-        "advice": verdict.advice,
-        "saves_bytes": verdict.saves_bytes,
+        "class": diagnosis.class.as_str(),
+        "rank": growth.rank,
+        "ranks": ranks,
+        "scope": growth.scope.as_str(),
+        "device": growth.device,
+        "culprit": diagnosis.culprit.as_ref().map(frame),
+        "bytes": bytes,
+        "blocks": blocks,
+        "bytes_per_step": (growth.bytes_per_step > 0).then_some(growth.bytes_per_step),
+        "generations": diagnosis.generations,
+        "explained": ratio(diagnosis.explained_ppm),
+        "confidence": ratio(diagnosis.confidence_ppm),
+        "sentence": diagnosis.sentence,
+        "evidence": diagnosis.evidence,
+        "against": diagnosis.against,
+        "cause": diagnosis.remedy.cause.as_str(),
+        "advice": diagnosis.advice,
+        "saves_bytes": diagnosis.remedy.saves_bytes,
         "alternatives": alternatives,
-        "restart": verdict.restart,
-        "also": verdict.also.iter().map(frame).collect::<Vec<_>>(),
-        "stack": verdict.stack.iter().map(frame).collect::<Vec<_>>(),
+        "restart": diagnosis.restart.to_string(),
+        "also": also.take(ALSO_MAX).map(frame).collect::<Vec<_>>(),
+        "stack": diagnosis.stack.iter().map(frame).collect::<Vec<_>>(),
     })
 }
 
@@ -167,15 +174,13 @@ fn line(line: &HeldLine) -> Value {
 }
 
 fn peak(report: &Report<'_>) -> Value {
-    let Some(peak) = report.focus().and_then(primary_device).and_then(|of| of.trace.peak.as_ref())
-    else {
-        return Value::Null;
-    };
+    let peak = report.device().and_then(|of| of.past.peak.as_ref());
+    let (Some(state), Some(peak)) = (report.focus(), peak) else { return Value::Null };
     let lines = &report.analysis.peak;
     json!({
         "rank": report.analysis.rank,
         "bytes": peak.bytes,
-        "time_us": peak.time_us,
+        "time_us": state.time_us(peak.mono_ns),
         "step": peak.step,
         "older_bytes": report.analysis.peak_nameless.0,
         "lines": lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
@@ -183,63 +188,64 @@ fn peak(report: &Report<'_>) -> Value {
     })
 }
 
-fn device(device: &DeviceLook) -> Value {
-    let space = &device.space;
-    let trace = &device.trace;
+fn device(of: &History, device: &DeviceHistory) -> Value {
+    let DeviceHistory { state, shape, past } = device;
+    let live = || state.blocks.iter().filter(|block| !block.pending);
+    let asked = live().map(|block| if block.requested > 0 { block.requested } else { block.size });
+    let is_known = shape.is_some();
+    let shape = shape.clone().unwrap_or_default();
     json!({
-        "device": device.device,
-        "allocated": device.allocated,
-        "requested": device.requested,
-        "pending": device.pending,
-        "blocks": device.blocks.len(),
-        "reserved": space.reserved,
-        "peak": trace.peak.as_ref().map(|peak| peak.bytes),
-        "segments_known": !device.lacks_segments,
+        "device": state.device,
+        "allocated": state.allocated,
+        "requested": asked.fold(0, u64::saturating_add),
+        "pending": device.pending(),
+        "blocks": state.blocks.len(),
+        "reserved": state.reserved,
+        "peak": past.peak.as_ref().map(|peak| peak.bytes),
+        "segments_known": is_known,
         "fragmentation": {
-            "whole_free": space.whole_free,
-            "split_free": space.split_free,
-            "split_pieces": space.split_pieces,
-            "largest_piece": space.largest_piece,
+            "whole_free": shape.cached,
+            "split_free": shape.inactive,
+            "split_pieces": shape.inactive_pieces,
+            "largest_piece": shape.largest_inactive,
         },
-        "private_pools": {
-            "reserved": device.private_pools.0,
-            "allocated": device.private_pools.1,
-        },
+        "private_pools": { "reserved": shape.private, "allocated": shape.private_used },
         "trace": {
-            "events": trace.events,
-            "span_us": trace.span_us.map(|(first, last)| [first, last]),
-            "steps_from": trace.source.as_str(),
-            "steps_ended": trace.ends,
-            "last_step_number": trace.last_number,
-            "floors": trace.floors,
-            "peaks": trace.peaks,
-            "reserved": trace.reserved,
-            "is_whole": trace.is_whole,
-            "ooms": trace.oom_count,
+            "events": past.events,
+            "span_us": past.span_ns.map(|(first, last)| [of.time_us(first), of.time_us(last)]),
+            "steps_from": past.source.as_str(),
+            "steps_ended": past.ends,
+            "last_step_number": past.source.numbers_steps().then_some(past.last_step),
+            "floors": past.floors,
+            "peaks": past.peaks,
+            "reserved": past.reserved,
+            "is_whole": past.is_whole,
+            "ooms": past.refused_count,
         },
-        "failed_requests": trace.ooms.iter().map(oom).collect::<Vec<_>>(),
+        "failed_requests": past.refused.iter().map(|one| refused(of, one)).collect::<Vec<_>>(),
     })
 }
 
-fn oom(oom: &Oom) -> Value {
-    let refusal = &oom.refusal;
+fn refused(of: &History, refused: &Refused) -> Value {
+    let request = &refused.request;
+    let refusal = refused.refusal.unwrap_or_default();
     json!({
-        "bytes": oom.bytes,
-        "device_free": oom.device_free,
-        "reserved": oom.space.reserved,
-        "in_use": oom.space.in_use,
+        "bytes": request.bytes,
+        "device_free": request.device_free,
+        "reserved": request.reserved,
+        "in_use": request.allocated,
         "eligible_free": refusal.eligible,
         "eligible_pieces": refusal.eligible_pieces,
         "eligible_largest": refusal.eligible_largest,
         "other_streams": refusal.other_streams,
         "other_pools": refusal.other_pools,
         "other_size_class": refusal.small_segments,
-        "time_us": oom.alive.time_us,
-        "why": why_refused(oom),
+        "time_us": of.time_us(request.wall_ns.unsigned_abs()),
+        "why": why_refused(refused),
     })
 }
 
-fn settings(look: &Look) -> Value {
-    let pairs = look.settings.iter().map(|(name, value)| (name.clone(), json!(value)));
+fn settings(of: &History) -> Value {
+    let pairs = of.rank.settings.iter().map(|(name, value)| (name.clone(), json!(value)));
     Value::Object(pairs.collect())
 }

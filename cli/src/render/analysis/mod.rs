@@ -8,8 +8,8 @@ pub(crate) mod notes;
 pub(crate) mod text;
 
 use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
-use memtape_core::diagnosis::files::Analysis;
+use memtape_core::diagnosis::files::{Analysis, DeviceHistory, History, Past};
+use memtape_core::snapshot::step_source::StepSource;
 
 use crate::read::content::Format;
 use crate::read::order::Ordered;
@@ -69,6 +69,8 @@ pub(crate) enum Unjudged {
     NoHistory,
     /// There are events, and no ends of steps were found in them.
     NoSteps,
+    /// What was taken for steps only recurs in the trace; layers of a model do so, too.
+    GuessedSteps,
     /// Some ranks have ends of steps, and others have none.
     SomeRanks,
 }
@@ -83,6 +85,10 @@ impl Unjudged {
             Self::NoSteps => {
                 "no ends of steps were found in the history, so growth cannot be told from memory \
                  that a step needs"
+            }
+            Self::GuessedSteps => {
+                "its steps are guessed from what recurs in the trace, which may be layers of a \
+                 model: nothing that grows is seen, and that says little"
             }
             Self::SomeRanks => {
                 "some ranks have no history, or no ends of steps were found in it; nothing wrong \
@@ -103,7 +109,7 @@ impl Unjudged {
                  stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
                  call torch.cuda.memory._dump_snapshot on every rank"
             }
-            Self::NoSteps => {
+            Self::NoSteps | Self::GuessedSteps => {
                 "record several optimizer steps (max_entries of _record_memory_history bounds the \
                  history)"
             }
@@ -112,25 +118,27 @@ impl Unjudged {
 }
 
 impl<'a> Report<'a> {
-    /// Why there is no verdict, where the files do not allow one: some rank has no ends of steps.
+    /// Why there is no verdict, where the files do not allow one: the ends of the steps of some rank
+    /// are not known.
     pub(crate) fn unjudged(&self) -> Option<Unjudged> {
-        if self.analysis.verdict.is_some() {
+        if self.analysis.found.is_some() {
             return None;
         }
         let ranks = &self.ordered.ranks;
-        let has = |looks: &[Look], is: fn(&DeviceLook) -> bool| {
-            looks.iter().any(|look| look.devices.iter().any(is))
+        let has = |states: &[History], is: fn(&Past) -> bool| {
+            states.iter().any(|state| state.devices.iter().any(|device| is(&device.past)))
         };
-        let is_recorded = |looks: &[Look]| has(looks, |device| device.trace.events > 0);
-        let has_steps = |looks: &[Look]| has(looks, |device| device.trace.ends > 0);
-        if ranks.iter().all(|rank| has_steps(&rank.looks)) {
+        let any = |is: fn(&Past) -> bool| ranks.iter().any(|rank| has(&rank.states, is));
+        let has_steps = |past: &Past| past.source.is_known();
+        if ranks.iter().all(|rank| has(&rank.states, has_steps)) {
             return None;
         }
-        if ranks.iter().any(|rank| has_steps(&rank.looks)) {
-            return Some(Unjudged::SomeRanks);
-        }
-        let is_recorded = ranks.iter().any(|rank| is_recorded(&rank.looks));
-        Some(if is_recorded { Unjudged::NoSteps } else { Unjudged::NoHistory })
+        Some(match () {
+            () if any(has_steps) => Unjudged::SomeRanks,
+            () if any(|past| past.source == StepSource::Guessed) => Unjudged::GuessedSteps,
+            () if any(|past| past.events > 0) => Unjudged::NoSteps,
+            () => Unjudged::NoHistory,
+        })
     }
 
     /// What to do where the files allow no verdict.
@@ -140,23 +148,30 @@ impl<'a> Report<'a> {
 
     /// What is found; none where nothing is wrong.
     pub(crate) fn finding(&self) -> Option<Finding> {
-        let verdict = self.analysis.verdict.as_ref().map(|verdict| Finding::Wrong(verdict.class));
-        verdict.or(self.unjudged().map(|_| Finding::CannotJudge))
+        let found = self.analysis.found.as_ref();
+        found
+            .map(|found| Finding::Wrong(found.diagnosis.class))
+            .or(self.unjudged().map(|_| Finding::CannotJudge))
     }
 
     /// The contents of each file, with its rank and its position among the rank's files.
-    pub(crate) fn contents(&self) -> impl Iterator<Item = (&'a Snapshot, u32, usize, &'a Look)> {
+    pub(crate) fn contents(&self) -> impl Iterator<Item = (&'a Snapshot, u32, usize, &'a History)> {
         let ranks = &self.ordered.ranks;
         self.files.iter().zip(&self.ordered.positions).filter_map(|(file, &(rank, nth))| {
             let of_rank = ranks.iter().find(|found| found.rank == rank)?;
-            Some((file, rank, nth, of_rank.looks.get(nth)?))
+            Some((file, rank, nth, of_rank.states.get(nth)?))
         })
     }
 
+    /// The device whose lines are shown, in the newest file of its rank.
+    pub(crate) fn device(&self) -> Option<&'a DeviceHistory> {
+        self.focus()?.device(self.analysis.device)
+    }
+
     /// The newest file of the rank whose lines are shown.
-    pub(crate) fn focus(&self) -> Option<&'a Look> {
+    pub(crate) fn focus(&self) -> Option<&'a History> {
         let ranks = &self.ordered.ranks;
-        ranks.iter().find(|found| found.rank == self.analysis.rank)?.looks.last()
+        ranks.iter().find(|found| found.rank == self.analysis.rank)?.states.last()
     }
 
     /// What the files are of.

@@ -1,9 +1,9 @@
 //! Notes below an analysis: what the files lack, and how ranks and steps were found.
 
-use memtape_core::diagnosis::evidence::torch::steps::StepSource;
-use memtape_core::diagnosis::files::primary_device;
+use memtape_core::diagnosis::files::History;
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::torch::{Record, Shape};
+use memtape_core::snapshot::step_source::StepSource;
 
 use super::{Mode, Report};
 use crate::output::clean;
@@ -41,11 +41,12 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(shapes)
         ));
     }
-    let count = |is: &dyn Fn(&memtape_core::diagnosis::evidence::torch::look::Look) -> bool| {
-        report.contents().filter(|(_, _, _, look)| is(look)).count()
+    let count = |is: &dyn Fn(&History) -> bool| {
+        report.contents().filter(|(_, _, _, state)| is(state)).count()
     };
-    let untraced =
-        count(&|look| primary_device(look).is_some_and(|device| device.trace.events == 0));
+    let untraced = count(&|state: &History| {
+        state.primary_device().is_some_and(|device| device.past.events == 0)
+    });
     if untraced > shapes {
         notes.push(format!(
             "{} no events: call torch.cuda.memory._record_memory_history before the part to \
@@ -53,22 +54,19 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(untraced - shapes)
         ));
     }
-    let stackless = count(&|look| !look.has_stacks && !look.devices.is_empty());
+    let stackless = count(&|state| !state.has_stacks() && !state.devices.is_empty());
     if stackless > 0 {
         notes.push(format!(
             "{} no Python stacks: record with stacks=\"python\", or \"all\"",
             hold(stackless)
         ));
     }
-    let odd = |of: &dyn Fn(&memtape_core::diagnosis::evidence::torch::look::Look) -> u64| {
-        report.contents().map(|(_, _, _, look)| of(look)).sum::<u64>()
-    };
-    let unusable = odd(&|look| look.unusable);
+    let unusable: u64 = report.files.iter().map(|file| file.unusable).sum();
     if unusable > 0 {
         notes.push(format!("{unusable} entries lack an address or a size and were left out"));
     }
-    let contradictions =
-        odd(&|look| look.devices.iter().map(|device| device.trace.contradictions).sum::<u64>());
+    let devices = report.contents().flat_map(|(_, _, _, state)| &state.devices);
+    let contradictions: u64 = devices.map(|device| device.past.contradictions).sum();
     if contradictions > 0 {
         notes.push(format!(
             "{contradictions} allocations at an address in use: the trace lacks events"
@@ -85,12 +83,13 @@ fn hold(files: usize) -> String {
 /// Memory on devices other than the primary one.
 fn other_devices(report: &Report<'_>) -> Vec<String> {
     let mut notes = Vec::new();
-    for (_, rank, _, look) in report.contents() {
-        let primary = primary_device(look).map(|device| device.device);
-        let others = look.devices.iter().filter(|device| Some(device.device) != primary);
+    for (_, rank, _, state) in report.contents() {
+        let primary = state.primary_device().map(|device| device.state.device);
+        let others = state.devices.iter().map(|device| &device.state);
+        let others = others.filter(|device| Some(device.device) != primary);
         for device in others.filter(|device| device.allocated >= OTHER_DEVICE_BYTES_MIN) {
             notes.push(format!(
-                "rank {rank} also holds {} on device {}, which is not compared",
+                "rank {rank} also holds {} on device {}, which is not compared with other ranks",
                 bytes(device.allocated),
                 device.device
             ));
@@ -101,41 +100,40 @@ fn other_devices(report: &Report<'_>) -> Vec<String> {
 
 /// How the ends of steps were found, and how many there are.
 fn steps(report: &Report<'_>) -> Option<String> {
-    let device = primary_device(report.focus()?)?;
-    let trace = &device.trace;
-    if trace.events == 0 {
+    let past = &report.device()?.past;
+    if past.events == 0 {
         return None;
     }
-    let seconds = trace.span_us.map(|(first, last)| last.saturating_sub(first).max(0) as f64 / 1e6);
+    let seconds = past.span_ns.map(|(first, last)| last.saturating_sub(first) as f64 / 1e9);
     let span = seconds.map_or(String::new(), |seconds| format!(" in {seconds:.2} s"));
-    let found = match trace.source {
+    let found = match past.source {
         StepSource::None => {
             return Some(format!(
                 "no steps were found in the {} events{span} of the trace: one such file does not \
                  show growth",
-                trace.events
+                past.events
             ));
         }
         StepSource::Recorded => "as Memtape recorded them",
         StepSource::Profiler => "as the profiler counts them",
         StepSource::Optimizer => "by Optimizer.step",
         StepSource::OptimizerStacks => "by the optimizer's stacks",
-        StepSource::Period => "estimated from the period of allocations",
+        StepSource::Guessed => "estimated from the period of allocations",
     };
-    let more = if trace.is_cut { "more than " } else { "" };
-    let few = if trace.ends > 0 && !report.analysis.judges_peaks {
+    let more = if past.is_cut { "more than " } else { "" };
+    let few = if past.ends > 0 && !report.analysis.judges_peaks {
         "; too few steps to tell whether each needs more than the one before"
     } else {
         ""
     };
-    let before = if trace.is_whole {
+    let before = if past.is_whole {
         ", from the start of the program"
     } else {
         "; older blocks have no step"
     };
     Some(format!(
         "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}{few}",
-        report.analysis.rank, trace.events, trace.ends
+        report.analysis.rank, past.events, past.ends
     ))
 }
 
@@ -158,5 +156,6 @@ fn missing(report: &Report<'_>) -> Option<String> {
     if keys.is_empty() {
         return None;
     }
-    Some(clean(&format!("the files lack {}: an older PyTorch wrote them", keys.join(", "))))
+    let why = "an older PyTorch wrote them, or it was not asked to record them";
+    Some(clean(&format!("the files lack {}: {why}", keys.join(", "))))
 }

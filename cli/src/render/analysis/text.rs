@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
-use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, primary_device, why_refused};
+use memtape_core::detector::Layer;
+use memtape_core::diagnosis::files::{DeviceHistory, Found, HeldLine, History, Kind, why_refused};
 use memtape_core::diagnosis::percent;
 use memtape_core::snapshot::Frame;
 
@@ -50,8 +50,8 @@ pub(crate) fn analyses(
 fn analysis(report: &Report<'_>, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
-    match &report.analysis.verdict {
-        Some(verdict) => self::verdict(&mut text, verdict, all),
+    match &report.analysis.found {
+        Some(found) => self::found(&mut text, found, all),
         None => {
             let meaning = if report.unjudged().is_some() { Meaning::Warn } else { Meaning::Good };
             let _ = writeln!(text, "{}", meaning.paint(&healthy(report)));
@@ -95,8 +95,8 @@ pub(super) fn table_section(
 
 /// What is found, in one sentence.
 pub(crate) fn sentence(report: &Report<'_>) -> String {
-    match &report.analysis.verdict {
-        Some(verdict) => verdict.sentence.clone(),
+    match &report.analysis.found {
+        Some(found) => found.diagnosis.sentence.clone(),
         None => healthy(report).replace("\n\n", "; "),
     }
 }
@@ -122,42 +122,42 @@ fn healthy(report: &Report<'_>) -> String {
         }
         None => {
             let span = plural(steps, "step");
-            format!("nothing wrong is seen in {what}: no allocation of the trace outlived {span}")
+            format!("nothing wrong is seen in {what}: nothing grows over {span}")
         }
     }
 }
 
-fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
-    let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&verdict.sentence)));
-    for (name, value) in verdict_facts(verdict) {
+fn found(text: &mut String, found: &Found, all: bool) {
+    let diagnosis = &found.diagnosis;
+    let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&diagnosis.sentence)));
+    for (name, value) in found_facts(found) {
         let _ = writeln!(text, "  {:<11}{}", name, clean(&value));
     }
     if all {
-        section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
+        section(text, "Stack, innermost first", diagnosis.stack.iter().map(frame));
     }
-    section(text, "Evidence for it", verdict.evidence.iter().cloned());
-    section(text, "Evidence against it", verdict.against.iter().cloned());
+    section(text, "Evidence for it", diagnosis.evidence.iter().cloned());
+    section(text, "Evidence against it", diagnosis.against.iter().cloned());
 }
 
-/// What a verdict says beside its sentence, a name and a value each.
-fn verdict_facts(verdict: &Verdict) -> Vec<(&'static str, String)> {
-    let sure = percent(verdict.confidence_ppm);
-    let mut pairs = vec![("class", format!("{}, {sure} sure", verdict.class.as_str()))];
-    if let Some(culprit) = &verdict.culprit {
+/// What is said of a finding beside its sentence, a name and a value each.
+fn found_facts(found: &Found) -> Vec<(&'static str, String)> {
+    let Found { diagnosis, growth, .. } = found;
+    let sure = percent(diagnosis.confidence_ppm);
+    let mut pairs = vec![("class", format!("{}, {sure} sure", diagnosis.class.as_str()))];
+    if let Some(culprit) = &diagnosis.culprit {
         pairs.push(("line", frame(culprit)));
     }
-    if let Some(rate) = verdict.bytes_per_step {
-        let here = match verdict.explained_ppm {
+    if growth.bytes_per_step > 0 {
+        let here = match diagnosis.explained_ppm {
             // It would be 0 %.
             ..5_000 => String::new(),
             explained => format!(", {} of it here", percent(explained)),
         };
-        pairs.push(("growth", format!("{} a step{here}", bytes(rate))));
+        pairs.push(("growth", format!("{} a step{here}", bytes(growth.bytes_per_step))));
     }
-    pairs.push(("try first", verdict.advice.clone()));
-    if !verdict.restart.is_empty() {
-        pairs.push(("restart", verdict.restart.clone()));
-    }
+    pairs.push(("try first", diagnosis.advice.clone()));
+    pairs.push(("restart", diagnosis.restart.to_string()));
     pairs
 }
 
@@ -183,7 +183,7 @@ pub(super) fn what(kind: Kind, of: &Frame) -> String {
 }
 
 fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
-    let Some(device) = report.focus().and_then(primary_device) else { return };
+    let Some(DeviceHistory { state, .. }) = report.device() else { return };
     let analysis = report.analysis;
     let has_others = analysis.lines.iter().any(|line| line.others_bytes.is_some());
     // What grows comes first: it may be small beside the weights.
@@ -205,11 +205,11 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     }
     titles.extend([">blocks", ">grown", ">steps", "line"]);
     let rows = table(&titles, lines.iter().take(shown).map(row).collect());
-    let blocks = device.blocks.iter().filter(|block| !block.pending).count();
+    let blocks = state.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
         "Rank {}, alive at the end: {} in {}",
         analysis.rank,
-        bytes(device.allocated),
+        bytes(state.allocated),
         plural(blocks as u64, "block")
     );
     let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
@@ -228,8 +228,8 @@ fn births(line: &HeldLine) -> String {
 }
 
 fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
-    let trace = report.focus().and_then(primary_device).map(|device| &device.trace);
-    let Some((trace, peak)) = trace.and_then(|trace| Some((trace, trace.peak.as_ref()?))) else {
+    let past = report.device().map(|device| &device.past);
+    let Some((past, peak)) = past.and_then(|past| Some((past, past.peak.as_ref()?))) else {
         return;
     };
     let share = |part: u64| {
@@ -252,9 +252,9 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
     }
     let rest = lines.len().saturating_sub(shown);
     let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
-    let when = match trace.ends {
+    let when = match past.ends {
         0 => String::new(),
-        _ => format!(", in step {} of {} of the trace", peak.step, trace.ends + 1),
+        _ => format!(", in step {} of {} of the trace", peak.step, past.ends + 1),
     };
     let title =
         format!("Rank {}, alive at the peak: {}{when}", report.analysis.rank, bytes(peak.bytes));
@@ -265,19 +265,19 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == Mode::OverTime;
     let row =
-        |(file, rank, moment, look): (&crate::read::snapshots::Snapshot, u32, usize, &Look)| {
-            let device = primary_device(look)?;
+        |(file, rank, moment, of): (&crate::read::snapshots::Snapshot, u32, usize, &History)| {
+            let device = of.primary_device()?;
             let peak =
-                device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
+                device.past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
             let number = if over_time { moment + 1 } else { rank as usize };
             Some(vec![
                 number.to_string(),
-                bytes(device.allocated),
+                bytes(device.state.allocated),
                 peak,
-                bytes(device.space.reserved),
+                bytes(device.state.reserved),
                 split_free(device),
-                bytes(device.pending),
-                device.trace.ends.to_string(),
+                bytes(device.pending()),
+                device.past.ends.to_string(),
                 file.path.display().to_string(),
             ])
         };
@@ -294,21 +294,22 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
 }
 
 /// Free bytes between live blocks; they are not known without the allocator's segments.
-pub(super) fn split_free(device: &DeviceLook) -> String {
+pub(super) fn split_free(device: &DeviceHistory) -> String {
     device.inactive_split().map_or("–".to_string(), bytes)
 }
 
 /// Requests that failed.
 fn requests(text: &mut String, report: &Report<'_>) {
-    let is_verdict = |rank: u32| {
-        let verdict = report.analysis.verdict.as_ref();
-        verdict.is_some_and(|verdict| verdict.rank == rank && verdict.is_of_request)
+    let is_found = |rank: u32| {
+        let found = report.analysis.found.as_ref().map(|found| &found.growth);
+        found.is_some_and(|growth| growth.rank == rank && growth.layer == Layer::Process)
     };
-    for (_, rank, _, look) in report.contents() {
-        let Some(device) = primary_device(look).filter(|_| !is_verdict(rank)) else { continue };
-        if let Some(oom) = device.trace.ooms.last() {
-            let title = format!("Rank {rank}: a request of {} failed", bytes(oom.bytes));
-            section(text, &title, why_refused(oom));
+    for (_, rank, _, state) in report.contents() {
+        let Some(device) = state.primary_device().filter(|_| !is_found(rank)) else { continue };
+        if let Some(refused) = device.past.refused.last() {
+            let title =
+                format!("Rank {rank}: a request of {} failed", bytes(refused.request.bytes));
+            section(text, &title, why_refused(refused));
         }
     }
 }
@@ -316,17 +317,17 @@ fn requests(text: &mut String, report: &Report<'_>) {
 /// What is set, and what lies in private pools.
 pub(crate) fn settings(report: &Report<'_>) -> Vec<String> {
     let mut said = Vec::new();
-    let Some(look) = report.focus() else { return said };
-    let pools = |device: &DeviceLook| device.private_pools;
-    if let Some((held, used)) = primary_device(look).map(pools).filter(|&(held, _)| held > 0) {
+    let Some(state) = report.focus() else { return said };
+    let shape = report.device().and_then(|device| device.shape.as_ref());
+    if let Some(shape) = shape.filter(|shape| shape.private > 0) {
         said.push(format!(
             "private pools (CUDA graphs, MemPool) hold {}, {} of it in use",
-            bytes(held),
-            bytes(used)
+            bytes(shape.private),
+            bytes(shape.private_used)
         ));
     }
-    let set: Vec<String> =
-        look.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings = &state.rank.settings;
+    let set: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if !set.is_empty() {
         said.push(format!("allocator settings: {}", set.join(", ")));
     }

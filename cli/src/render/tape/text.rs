@@ -338,6 +338,7 @@ mod tests {
             taken: 45,
             taken_bytes: 90 << 20,
             retries: 0,
+            returned_by: 0,
         };
         let line = thrash_text(&churn);
         assert!(line.starts_with("cache thrash: in 15 of the 16 last steps "), "{line}");

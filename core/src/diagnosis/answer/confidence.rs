@@ -24,6 +24,11 @@ pub(crate) fn confidence_ppm(
     let mut doubts = alloc::vec![850_000; others];
     if case.layer.is_in_blocks() {
         doubts.extend(doubts_of_comparison(case));
+    } else if case.context.trace.is_some() && case.growth.bytes_per_step > 0 {
+        doubts.push(of_steps(case));
+    }
+    if case.guesses_steps() {
+        doubts.push(750_000);
     }
     let sure = doubts.into_iter().fold(base, |sure, doubt| sure * doubt / 1_000_000);
     u32::try_from(sure).unwrap_or(0)
@@ -37,17 +42,21 @@ fn doubts_of_comparison(case: &Case<'_>) -> [u64; 5] {
         (Scope::OneRank, 2..) => 1_000_000,
         _ => 950_000,
     };
-    let steps = match case.counted_steps() {
-        0..16 => 700_000,
-        16..64 => 900_000,
-        _ => 1_000_000,
-    };
     let is_nameless = case.account.nameless.by(case.measure) > case.net_grown() / 10;
     [
         peers,
-        steps,
+        of_steps(case),
         unless(!case.account.has_before, 950_000),
         unless(case.account.incomplete, 900_000),
         unless(is_nameless, 900_000),
     ]
+}
+
+/// What is left where the growth was seen over few steps.
+fn of_steps(case: &Case<'_>) -> u64 {
+    match case.counted_steps().saturating_add(case.older_steps()) {
+        0..16 => 700_000,
+        16..64 => 900_000,
+        _ => 1_000_000,
+    }
 }

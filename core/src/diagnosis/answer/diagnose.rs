@@ -16,7 +16,7 @@ use crate::snapshot::{DeviceSnapshot, RankSnapshot};
 ///
 /// Peers at another step than the suspect are left out, and that is said in `against`.
 pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Diagnosis {
-    Inquiry { growth, suspect, peers, context: &Context::default() }.diagnose()
+    Inquiry { growth, suspect, peers, context: &Context::default(), past: None }.diagnose()
 }
 
 impl Inquiry<'_> {

@@ -19,10 +19,11 @@ use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::births::Generations;
 use crate::diagnosis::evidence::context::KnownGrowth;
 use crate::diagnosis::evidence::inquiry::Inquiry;
+use crate::diagnosis::evidence::past::{Refusal, Refused};
 use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::facts::{RestartAnswer, Standing};
 use crate::diagnosis::judges::remedy::{Cause, Remedy};
-use crate::diagnosis::words::{bytes, location};
+use crate::diagnosis::words::{bytes, location, plural};
 use crate::identity::end::End;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
@@ -134,6 +135,11 @@ impl<'a> Failed<'a> {
 
     fn sentence(&self) -> String {
         let (rank, step) = (self.inquiry.growth.rank, self.inquiry.growth.last_step);
+        // Steps of a trace alone have no numbers.
+        let after = match self.inquiry.context.trace {
+            Some(_) => String::new(),
+            None => format!(" after step {step}"),
+        };
         let happened = match self.request {
             Some(request) => {
                 let line = telling_frame(&self.stack(request.stack)).map(location);
@@ -144,17 +150,15 @@ impl<'a> Failed<'a> {
                     _ => String::new(),
                 };
                 format!(
-                    "rank {rank} ran out of memory after step {step}: {asked} asked for{line} did \
-                     not fit{end}"
+                    "rank {rank} ran out of memory{after}: {asked} asked for{line} did not fit{end}"
                 )
             }
             None if self.is_out_of_memory() => format!(
-                "a request of rank {rank} for memory failed after step {step}, and the rank has \
-                 gone on"
+                "a request of rank {rank} for memory failed{after}, and the rank has gone on"
             ),
             None => {
                 let end = self.end().unwrap_or(End::Unknown);
-                format!("rank {rank} {} after step {step}{}", self.said(end), self.held())
+                format!("rank {rank} {}{after}{}", self.said(end), self.held())
             }
         };
         let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
@@ -200,11 +204,16 @@ impl<'a> Failed<'a> {
             ));
         }
         said.extend(self.lines());
+        let trace = self.inquiry.context.trace.as_ref();
+        said.extend(trace.into_iter().flat_map(|trace| trace.evidence.iter().cloned()));
         said
     }
 
     /// Why the request did not fit.
     fn why_not(&self, request: &FailedRequest) -> Vec<String> {
+        if let Some(refused) = self.inquiry.past.and_then(|past| past.refused.last()) {
+            return why_refused(refused);
+        }
         let free = request.free_reserved();
         let asked = bytes(request.bytes);
         let device = self.suspect.devices.iter().find(|each| each.device == request.device);
@@ -277,6 +286,8 @@ impl<'a> Failed<'a> {
         if self.suspect.devices.is_empty() {
             said.push("no snapshot of the rank could be had".to_string());
         }
+        let trace = self.inquiry.context.trace.as_ref();
+        said.extend(trace.into_iter().flat_map(|trace| trace.against.iter().cloned()));
         said
     }
 
@@ -337,6 +348,45 @@ impl<'a> Failed<'a> {
         };
         Restart { answer, gives_back_bytes, lasts_steps, ends_after_steps: None }
     }
+}
+
+/// What a request that failed left free, and why it was not good enough.
+pub fn why_refused(of: &Refused) -> Vec<String> {
+    let request = &of.request;
+    let device = request.device_free.map_or("an unknown amount".to_string(), bytes);
+    let used = bytes(request.allocated);
+    let Some(refusal) = &of.refusal else {
+        return vec![format!(
+            "the device had {device} free; {used} were in use; what the allocator held free is not \
+             known, because nothing recorded its segments"
+        )];
+    };
+    let reserved = bytes(request.reserved);
+    let held = format!(
+        "the device had {device} free; the allocator held {reserved}, of which {used} were in use"
+    );
+    core::iter::once(held).chain(where_free(refusal)).collect()
+}
+
+/// Where the free memory was.
+fn where_free(refusal: &Refusal) -> Vec<String> {
+    let mut said = Vec::new();
+    if refusal.eligible > 0 {
+        said.push(format!(
+            "{} were free for such a request, in {}, the largest {}",
+            bytes(refusal.eligible),
+            plural(refusal.eligible_pieces, "block"),
+            bytes(refusal.eligible_largest)
+        ));
+    }
+    let others = [
+        (refusal.other_streams, "belong to other streams"),
+        (refusal.other_pools, "belong to private pools, such as those of CUDA graphs"),
+        (refusal.small_segments, "lie in segments for blocks of another size class"),
+    ];
+    let others = others.into_iter().filter(|&(free, _)| free > 0);
+    said.extend(others.map(|(free, what)| format!("{} were free and {what}", bytes(free))));
+    said
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
 fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {
     let context = Context { fates: fates.to_vec(), known_growth: known, ..Context::default() };
     let growth = growth(2);
-    Inquiry { growth: &growth, suspect, peers: &[], context: &context }.diagnose()
+    Inquiry { growth: &growth, suspect, peers: &[], context: &context, past: None }.diagnose()
 }
 
 /// What is said of the others after rank 2 has failed.
@@ -194,8 +194,13 @@ fn a_request_that_the_rank_survived_is_a_notice() {
     // It went on before the capture: the tape does not show the request any more.
     let growth = growth(2);
     let context = Context { request_failed: true, ..Context::default() };
-    let inquiry =
-        Inquiry { growth: &growth, suspect: &suspect(None), peers: &[], context: &context };
+    let inquiry = Inquiry {
+        growth: &growth,
+        suspect: &suspect(None),
+        peers: &[],
+        context: &context,
+        past: None,
+    };
     let found = inquiry.diagnose();
     assert_eq!((found.class, found.pages()), (Class::OutOfMemory, false));
     assert!(found.sentence.ends_with("failed after step 149, and the rank has gone on"));

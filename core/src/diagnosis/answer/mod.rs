@@ -5,7 +5,7 @@ pub(crate) mod aftermath;
 mod confidence;
 pub(crate) mod diagnose;
 pub(crate) mod diagnosis;
-mod failure;
+pub(crate) mod failure;
 mod live;
 mod report;
 pub(crate) mod restart;

@@ -19,6 +19,7 @@ use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::facts::Share;
 use crate::diagnosis::judges::facts::Standing;
 use crate::diagnosis::words::{amount, bytes, count, location, percent};
+use crate::snapshot::frames::telling_frame;
 use crate::snapshot::origin::Origin;
 use crate::snapshot::{Frame, OutsideUse};
 
@@ -43,10 +44,19 @@ pub(crate) fn report(
     if let Some(first) = alternatives.first_mut() {
         first.evidence.splice(0..0, evidence(case, class, top));
         first.against.splice(0..0, against(case, class, top));
+        if let Some(trace) = &case.context.trace {
+            first.evidence.extend(trace.evidence.iter().cloned());
+            first.against.extend(trace.against.iter().cloned());
+        }
     }
     let workers = case.workers.as_ref();
     let of_workers = workers.and_then(|workers| workers.line());
     let stack_of_workers = workers.map_or(&[][..], |workers| workers.stack());
+    // Of a level of the steps the line that the trace shows, of an emptied cache who emptied it.
+    let of_trace = case.context.trace.as_ref().and_then(|trace| trace.line.as_ref());
+    let of_trace = of_trace.filter(|_| culprit.is_none() && !class.is_outside());
+    let emptied_by = case.emptied_by.as_slice();
+    let emptied_at = telling_frame(emptied_by).filter(|_| class == Class::CacheThrash);
     let first = alternatives.first();
     let (grown_bytes, explained_bytes) = explained(case, class, culprit);
     let remedy = (class.judge().remedy)(case, lines);
@@ -55,8 +65,17 @@ pub(crate) fn report(
         class,
         layer: case.growth.layer,
         scope: case.growth.scope,
-        culprit: culprit.map(|line| line.frame).or(of_workers).cloned(),
-        stack: owned(culprit.map_or(stack_of_workers, |line| line.stack)),
+        culprit: culprit
+            .map(|line| line.frame)
+            .or(of_workers)
+            .or(of_trace.map(|(frame, _)| frame))
+            .or(emptied_at)
+            .cloned(),
+        stack: owned(match culprit {
+            Some(line) => line.stack,
+            None if emptied_at.is_some() => emptied_by,
+            None => stack_of_workers,
+        }),
         grown_bytes,
         explained_bytes,
         unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
@@ -65,6 +84,7 @@ pub(crate) fn report(
             Some(line) => case.share_ppm(line.net_grown),
             // Samples of time explain no bytes.
             None if of_workers.is_some() => 0,
+            None if of_trace.is_some() => of_trace.map_or(0, |(_, ppm)| *ppm),
             None => share_of(signed(explained_bytes), signed(grown_bytes)),
         },
         confidence_ppm,
@@ -140,14 +160,20 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
     let mut evidence = Vec::new();
     if class == Class::Fragmentation && case.layer == Layer::Reserved {
         let rate = bytes(case.growth.bytes_per_step);
-        evidence.push(format!(
-            "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
-        ));
+        evidence.push(match case.growth.bytes_per_step {
+            0 => format!(
+                "{} are reserved beyond the highest peak of the tensors",
+                bytes(case.growth.grown_bytes)
+            ),
+            _ => format!(
+                "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
+            ),
+        });
     }
     let is_named = class == Class::Fragmentation || case.layer.is_in_blocks();
     if !is_named && case.layer.has_rate() {
         let grown = bytes(case.growth.grown_bytes);
-        evidence.push(match case.context.files {
+        evidence.push(match case.context.trace {
             Some(_) => format!("it grew by {grown} {}", case.span()),
             None => format!("it grew by {grown} since step {}", case.growth.onset_step),
         });
@@ -207,8 +233,8 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     let (first, last) = (line.births.first()?, line.births.last()?);
     let generations = line.births.count();
     let blocks = count(line.blocks);
-    // Steps of files have no numbers.
-    let is_numbered = case.context.files.is_none();
+    // Steps of a trace alone have no numbers.
+    let is_numbered = case.context.trace.is_none();
     if generations == 1 {
         let step = if is_numbered { format!("step {first}") } else { "one step".into() };
         return Some(match line.blocks {

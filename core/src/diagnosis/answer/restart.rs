@@ -83,7 +83,7 @@ pub(crate) fn restart(case: &Case<'_>, class: Class) -> Restart {
         return Restart { answer, ..Restart::default() };
     }
     let given = match facts.share {
-        Share::Tensors => unsigned(case.account.grown.bytes.max(case.net.bytes)),
+        Share::Tensors => case.kept_bytes(unsigned(case.account.grown.bytes.max(case.net.bytes))),
         Share::Deferred => unsigned(case.deferred).max(growth.grown_bytes),
         Share::Private => unsigned(case.private).max(growth.grown_bytes),
         Share::Free => match &case.shape {
@@ -101,6 +101,7 @@ pub(crate) fn restart(case: &Case<'_>, class: Class) -> Restart {
 fn gives_back(case: &Case<'_>, given: u64) -> Restart {
     let growth = case.growth;
     let took = growth.last_step.max(case.step).saturating_sub(growth.onset_step);
+    let took = took.saturating_add(case.older_steps());
     let lasts = (took > 0).then_some(took);
     Restart {
         answer: RestartAnswer::GivesBack,

@@ -12,7 +12,7 @@ use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::facts::{Phrase, Share};
 use crate::diagnosis::words::{about, about_plural, amount, bytes, count, location, ranks};
-use crate::snapshot::frames::is_backward;
+use crate::snapshot::frames::{is_backward, telling_frame};
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
@@ -27,7 +27,7 @@ pub fn first_sentence(growth: &Growth) -> String {
 pub struct Parts {
     /// Ranks that grow, where snapshots show them.
     growing: Vec<u32>,
-    /// False where the steps have no numbers: in files of PyTorch.
+    /// False where the steps have no numbers, as in a trace that no detector watched.
     is_numbered: bool,
     /// Where it was allocated, what it is, and what the peers do.
     middle: String,
@@ -50,10 +50,12 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     let mut growing = case.growing_peers.clone();
     growing.push(growth.rank);
     growing.sort_unstable();
+    let trace = case.context.trace.as_ref();
+    let said = trace.map_or("", |trace| trace.said.as_str());
     Parts {
         growing,
-        is_numbered: case.context.files.is_none(),
-        middle: format!("{where_to}{what}{workers}{peers}"),
+        is_numbered: trace.is_none(),
+        middle: format!("{where_to}{what}{workers}{peers}{said}"),
         goes_on: goes_on(case, lines, class),
     }
 }
@@ -72,7 +74,17 @@ impl Parts {
 fn who(growth: &Growth, onset: Option<u64>, growing: &[u32]) -> String {
     let (rank, layer) = (growth.rank, growth.layer);
     if !layer.has_rate() {
-        return out_of_line(growth);
+        return out_of_line(growth, onset);
+    }
+    if growth.bytes_per_step == 0 && onset.is_none() {
+        let level = bytes(growth.grown_bytes);
+        return match layer {
+            Layer::Deferred => format!(
+                "rank {rank} holds {level} in blocks that were freed and that other streams still \
+                 use"
+            ),
+            _ => format!("rank {rank} holds {level} more than its tensors needed at their highest"),
+        };
     }
     let since = match onset {
         Some(onset) => format!("each step since step {onset}"),
@@ -146,9 +158,20 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
     !(class.is_needed() && case.layer.is_in_blocks() && rests)
 }
 
-/// What does not grow and is out of line all the same.
-fn out_of_line(growth: &Growth) -> String {
-    let (rank, onset) = (growth.rank, growth.onset_step);
+/// What does not grow and is out of line all the same; since when, where steps have numbers.
+fn out_of_line(growth: &Growth, onset: Option<u64>) -> String {
+    let rank = growth.rank;
+    let Some(onset) = onset else {
+        return match growth.layer {
+            Layer::Spread => {
+                let more = bytes(growth.grown_bytes);
+                format!("rank {rank} needs {more} more in each step than the median rank")
+            }
+            _ => format!(
+                "rank {rank} gives memory back to the device and takes it again in most steps"
+            ),
+        };
+    };
     let who = match growth.scope {
         Scope::OneRank => format!("rank {rank}"),
         _ => format!("most ranks, rank {rank} among them,"),
@@ -217,6 +240,9 @@ fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
     }
     if class == Class::Pressure && case.layer.is_in_blocks() {
         return needed(case, lines.top());
+    }
+    if let Some(frame) = telling_frame(&case.emptied_by).filter(|_| class == Class::CacheThrash) {
+        return format!(", by {}", location(frame));
     }
     match class.judge().phrase {
         Phrase::Always(said) => said.into(),

@@ -36,7 +36,7 @@ impl Burst {
 
 /// The bursts of each line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bursts<'a>(BTreeMap<&'a Frame, (u64, Burst)>);
+pub(crate) struct Bursts(BTreeMap<Frame, (u64, Burst)>);
 
 #[derive(Default)]
 struct Run {
@@ -54,10 +54,7 @@ struct Freed {
 }
 
 /// What the trace shows; none where there is no trace.
-pub(crate) fn bursts<'a>(
-    snapshot: &'a RankSnapshot,
-    device: &DeviceSnapshot,
-) -> Option<Bursts<'a>> {
+pub(crate) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<Bursts> {
     let oldest = device.trace.first()?.step;
     let mut found = Bursts::default();
     let mut alive: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
@@ -90,14 +87,14 @@ pub(crate) fn bursts<'a>(
     Some(found)
 }
 
-impl<'a> Bursts<'a> {
+impl Bursts {
     /// How many bursts a line had, and the last of them.
     pub(crate) fn of(&self, frame: &Frame) -> Option<(u64, &Burst)> {
         self.0.get(frame).map(|(count, burst)| (*count, burst))
     }
 
-    fn take(&mut self, snapshot: &'a RankSnapshot, run: Run) {
-        let mut by_line: BTreeMap<&'a Frame, Freed> = BTreeMap::new();
+    fn take(&mut self, snapshot: &RankSnapshot, run: Run) {
+        let mut by_line: BTreeMap<&Frame, Freed> = BTreeMap::new();
         for (stack, freed) in run.by_stack {
             let frames: Vec<&Frame> = snapshot.frames_of(stack).collect();
             let Some(frame) = telling_frame(&frames) else { continue };
@@ -111,7 +108,7 @@ impl<'a> Bursts<'a> {
             if freed.births.len() < 6 {
                 continue;
             }
-            let (count, last) = self.0.entry(frame).or_default();
+            let (count, last) = self.0.entry(frame.clone()).or_default();
             *count += 1;
             let (blocks, bytes, step) = (freed.blocks, freed.bytes, run.step);
             let first_birth = freed.births.first().copied().filter(|_| !freed.has_older);

@@ -15,6 +15,7 @@ use super::context::Context;
 use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
 use super::outside::Outside;
+use super::past::Past;
 use super::segments::{Requests, Shape, requests, shape};
 use super::shared::shared;
 use super::workers::WorkerEvidence;
@@ -57,8 +58,10 @@ pub(crate) struct Case<'a> {
     /// Bytes of private pools of the median peer.
     pub(crate) peer_private: u64,
     pub(crate) requests: Option<Requests>,
-    pub(crate) bursts: Option<Bursts<'a>>,
+    pub(crate) bursts: Option<Bursts>,
     pub(crate) churn: Churn,
+    /// The stack that gave back most segments.
+    pub(crate) emptied_by: Vec<&'a Frame>,
     /// Memory that code other than PyTorch's allocator holds.
     pub(crate) outside: &'a [OutsideUse],
     /// Which lines took such memory; `None` where nothing was recorded that could be it.
@@ -66,6 +69,8 @@ pub(crate) struct Case<'a> {
     /// Where the workers were busy; `None` where it is not about them, or they were not sampled.
     pub(crate) workers: Option<WorkerEvidence<'a>>,
     pub(crate) comparison: Comparison,
+    /// What the suspect's whole trace shows, where the snapshot has no trace any more.
+    pub(crate) past: Option<&'a Past>,
     /// The allocator's own counter at the step of the snapshots.
     pub(crate) allocated: u64,
 }
@@ -131,7 +136,7 @@ impl<'a> Case<'a> {
         account: &'a Account<'a>,
         of_peers: &[Account<'_>],
     ) -> Self {
-        let Inquiry { growth, suspect, peers, context } = *inquiry;
+        let Inquiry { growth, suspect, peers, context, past } = *inquiry;
         let peer_grown = median_amount(of_peers.iter().map(|peer| peer.grown));
         let peer_private = median(of_peers.iter().map(|peer| peer.private).collect());
         let beyond_peers = growth.scope == Scope::OneRank;
@@ -149,6 +154,7 @@ impl<'a> Case<'a> {
         let mut growing_peers: Vec<u32> =
             of_peers.iter().filter(is_growing).map(|peer| peer.rank).collect();
         growing_peers.sort_unstable();
+        let churn = past.map_or_else(|| Churn::of(&device.trace, suspect.step), |past| past.churn);
         let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
         Self {
             layer,
@@ -169,9 +175,11 @@ impl<'a> Case<'a> {
             account,
             shape: shape(suspect, device),
             peer_private: median::<u64>(reserved),
-            requests: requests(device),
-            bursts: bursts(suspect, device),
-            churn: Churn::of(&device.trace, suspect.step),
+            requests: past.map_or_else(|| requests(device), |past| past.requests),
+            bursts: past.map_or_else(|| bursts(suspect, device), |past| past.bursts.clone()),
+            emptied_by: suspect.frames_of(churn.returned_by).collect(),
+            churn,
+            past,
             outside: &suspect.outside,
             outside_lines: None,
             workers: WorkerEvidence::of(suspect).filter(|_| layer == Layer::Workers),
@@ -235,21 +243,40 @@ impl<'a> Case<'a> {
         if !self.layer.has_rate() {
             return 0;
         }
-        self.growth.bytes_per_step.saturating_mul(self.counted_steps())
+        match &self.context.trace {
+            // A level that is too high has no rate.
+            Some(_) if self.growth.bytes_per_step == 0 => self.growth.grown_bytes,
+            _ => self.growth.bytes_per_step.saturating_mul(self.counted_steps()),
+        }
     }
 
     /// Steps over which growth is counted and was there.
     pub(crate) fn counted_steps(&self) -> u64 {
-        match &self.context.files {
-            // A file may end within a step, and blocks of that one count, too.
-            Some(files) => files.steps,
+        match &self.context.trace {
+            // A trace may end within a step, and blocks of that one count, too.
+            Some(trace) => trace.steps,
             None => self.step.saturating_sub(self.since_step.max(self.growth.onset_step)),
         }
     }
 
-    /// `from step 120 to step 376`; steps of a file have no numbers.
+    /// Steps that blocks older than the trace may be from; 0 where births are known.
+    pub(crate) fn older_steps(&self) -> u64 {
+        self.context.trace.as_ref().map_or(0, |trace| trace.older_steps)
+    }
+
+    /// Bytes that stay, with what is older than the trace.
+    pub(crate) fn kept_bytes(&self, grown: u64) -> u64 {
+        self.context.trace.as_ref().map_or(grown, |trace| trace.held_bytes.max(grown))
+    }
+
+    /// Are the steps guessed?
+    pub(crate) fn guesses_steps(&self) -> bool {
+        self.past.is_some_and(|past| past.ends > 0 && !past.source.is_known())
+    }
+
+    /// `from step 120 to step 376`; steps of a trace alone have no numbers.
     pub(crate) fn span(&self) -> String {
-        match self.context.files {
+        match self.context.trace {
             Some(_) => format!("over {}", plural(self.counted_steps(), "step")),
             None => format!("from step {} to step {}", self.since_step, self.step),
         }
@@ -270,7 +297,7 @@ impl<'a> Case<'a> {
 
     /// Is that long enough to say anything?
     pub(crate) fn is_counted(&self) -> bool {
-        self.context.files.is_some() || self.counted_steps() >= GENERATIONS_MIN
+        self.context.trace.is_some() || self.counted_steps() >= GENERATIONS_MIN
     }
 
     /// Did tensors grow by more than half of what the detector saw?
@@ -309,8 +336,8 @@ impl<'a> Case<'a> {
 
     /// Blocks of many steps are alive, also of late ones, and as much late as early.
     pub(crate) fn leaks(&self, line: &Line<'_>) -> bool {
-        let files = self.context.files.as_ref();
-        files.is_some_and(|files| files.survivors.contains(line.frame))
+        let trace = self.context.trace.as_ref();
+        trace.is_some_and(|trace| trace.survivors.contains(line.frame))
             || matches!(self.age_profile(line), AgeProfile::Steady | AgeProfile::Backlog)
     }
 

@@ -6,6 +6,8 @@
 //! step is ordinary (a retry after a failed `cudaMalloc` empties the cache too), most of the last
 //! ones are not.
 
+use alloc::collections::BTreeMap;
+
 use crate::snapshot::{TraceEvent, TraceKind};
 
 /// Segments taken and given back in a number of steps.
@@ -23,6 +25,8 @@ pub struct Churn {
     pub taken_bytes: u64,
     /// Failed `cudaMalloc`s, each of which empties the cache by itself.
     pub retries: u64,
+    /// The stack that gave back most segments; 0 where it is not known.
+    pub returned_by: u32,
 }
 
 impl Churn {
@@ -34,31 +38,33 @@ impl Churn {
         // Events carry the number of steps finished before them: those of step 7 carry 6.
         let first = oldest.step.saturating_add(1).max(step.saturating_sub(16));
         let (mut churn, mut before, mut at) = (Self::default(), Self::default(), first);
+        let mut by_stack: BTreeMap<u32, u64> = BTreeMap::new();
         for event in trace.iter().filter(|event| (first..step).contains(&event.step)) {
             if event.step != at {
                 churn.end_step(&before);
                 (before, at) = (churn, event.step);
             }
             match event.kind {
-                TraceKind::SegmentAlloc | TraceKind::SegmentMap => churn.take(event.size),
-                TraceKind::SegmentFree | TraceKind::SegmentUnmap => churn.returned += 1,
+                TraceKind::SegmentAlloc | TraceKind::SegmentMap => {
+                    churn.taken += 1;
+                    churn.taken_bytes = churn.taken_bytes.saturating_add(event.size);
+                }
+                TraceKind::SegmentFree | TraceKind::SegmentUnmap => {
+                    churn.returned += 1;
+                    *by_stack.entry(event.stack).or_default() += 1;
+                }
                 TraceKind::MallocFailed => churn.retries += 1,
                 _ => {}
             }
         }
         churn.end_step(&before);
-        Self { steps: step.saturating_sub(first), ..churn }
-    }
-
-    /// Adds a segment that was taken.
-    pub(crate) fn take(&mut self, bytes: u64) {
-        self.taken += 1;
-        self.taken_bytes = self.taken_bytes.saturating_add(bytes);
+        let most = by_stack.into_iter().max_by_key(|&(_, count)| count);
+        let returned_by = most.map_or(0, |(stack, _)| stack);
+        Self { steps: step.saturating_sub(first), returned_by, ..churn }
     }
 
     /// Counts the step that ends; `before` is what was counted before it.
-    pub(crate) fn end_step(&mut self, before: &Self) {
-        self.steps += 1;
+    fn end_step(&mut self, before: &Self) {
         let both = self.returned > before.returned && self.taken > before.taken;
         self.thrashing_steps += u64::from(both);
     }
@@ -108,6 +114,7 @@ mod tests {
             taken: 22,
             taken_bytes: 2200,
             retries: 0,
+            returned_by: 0,
         };
         assert_eq!(churn, expected);
         assert!(churn.is_thrash());

@@ -76,8 +76,8 @@ pub struct Context {
     pub steps_missing: Option<u64>,
     /// Whether `expandable_segments` is on. Where it is not known, the segments may show it.
     pub expandable_segments: Option<bool>,
-    /// What files of PyTorch show of the growth; none of a running job.
-    pub files: Option<FileGrowth>,
+    /// What a trace shows of the growth, where no detector watched; none of a running job.
+    pub trace: Option<TraceGrowth>,
     /// What became of each rank of the job; empty unless a rank failed.
     pub fates: Vec<Fate>,
     /// The failure was a request for memory, and the process lived then.
@@ -130,13 +130,26 @@ pub struct KnownGrowth {
     pub took_steps: u64,
 }
 
-/// A growth in files of PyTorch, whose steps have no numbers.
+/// A growth in a trace, whose steps need not have numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileGrowth {
+pub struct TraceGrowth {
     /// Steps that it was counted over: of blocks from the first birth to the last, both included.
     pub steps: u64,
     /// Lines whose blocks outlive all of theirs that went.
     pub survivors: Vec<Frame>,
+    /// As many steps the older blocks of these lines may be from.
+    pub older_steps: u64,
+    /// Bytes that these lines hold, of whatever age.
+    pub held_bytes: u64,
+    /// The line that grew most at the peaks, or is furthest beyond the peers, and its share of that
+    /// in parts per million.
+    pub line: Option<(Frame, u32)>,
+    /// What follows the sentence.
+    pub said: String,
+    /// What speaks for it besides.
+    pub evidence: Vec<String>,
+    /// What speaks against it.
+    pub against: Vec<String>,
 }
 
 impl Readings {

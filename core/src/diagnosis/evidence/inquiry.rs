@@ -1,6 +1,7 @@
 //! What a diagnosis is asked: a growth, the snapshots, and what is known beside them.
 
 use super::context::Context;
+use super::past::Past;
 use crate::detector::Growth;
 use crate::snapshot::RankSnapshot;
 
@@ -16,4 +17,6 @@ pub struct Inquiry<'a> {
     pub peers: &'a [&'a RankSnapshot],
     /// What is known beside.
     pub context: &'a Context,
+    /// What the suspect's whole trace shows, where the snapshot has no trace any more.
+    pub past: Option<&'a Past>,
 }

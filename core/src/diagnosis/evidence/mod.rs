@@ -1,5 +1,5 @@
-//! What is known, in figures, each worked out once: from captures, from tapes of ranks that died,
-//! and from files of PyTorch ([`torch`], [`view`]).
+//! What is known, in figures, each worked out once: from the states of ranks, whether a capture, a
+//! tape or a file of PyTorch holds them, and from what their traces show ([`past`]).
 
 pub(crate) mod account;
 pub(crate) mod births;
@@ -7,14 +7,11 @@ mod bursts;
 pub(crate) mod case;
 pub mod churn;
 pub(crate) mod context;
-pub(crate) mod held;
 pub(crate) mod inquiry;
 mod layer;
 pub(crate) mod lines;
 pub(crate) mod outside;
-pub(crate) mod segments;
+pub mod past;
+pub mod segments;
 pub(crate) mod shared;
-pub(crate) mod survivors;
-pub mod torch;
-pub(crate) mod view;
 pub(crate) mod workers;

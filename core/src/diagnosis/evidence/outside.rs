@@ -72,7 +72,7 @@ fn is_of(layer: Layer, is_pinned: bool, origin: Origin) -> bool {
 impl<'a> Records<'a> {
     /// `None` where there is no earlier step, or nothing of these origins was recorded.
     pub(crate) fn of(layer: Layer, inquiry: &Inquiry<'a>) -> Option<Self> {
-        let Inquiry { growth, suspect, peers, context } = *inquiry;
+        let Inquiry { growth, suspect, peers, context, .. } = *inquiry;
         let pinned = Readings::grown(context.before.pinned, context.now.pinned);
         let is_pinned = pinned.is_some_and(|pinned| pinned >= growth.grown_bytes / 2);
         let is_of = |origin: Origin| is_of(layer, is_pinned, origin);

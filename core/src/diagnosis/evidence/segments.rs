@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use super::account::is_private;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{
-    Block, DeviceSnapshot, Frame, RankSnapshot, SegmentSource, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
 
 /// A line whose blocks hold segments that are mostly free.
@@ -28,17 +28,23 @@ pub(crate) struct Holder {
 
 /// The allocator's memory on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Bytes of all segments.
-    pub(crate) reserved: u64,
-    /// Free bytes in segments that have blocks.
-    pub(crate) inactive: u64,
+    pub reserved: u64,
+    /// Free bytes in segments that have blocks: inactive splits.
+    pub inactive: u64,
+    /// Number of those splits.
+    pub inactive_pieces: u64,
+    /// The largest of them.
+    pub largest_inactive: u64,
     /// Bytes of segments without blocks.
-    pub(crate) cached: u64,
+    pub cached: u64,
     /// Largest free piece in any segment.
     pub(crate) largest_free: u64,
     /// Bytes of segments in private pools.
-    pub(crate) private: u64,
+    pub private: u64,
+    /// Bytes of live blocks in them.
+    pub private_used: u64,
     /// Number of those pools.
     pub(crate) private_pools: u64,
     /// Some segments grow and shrink: `expandable_segments` is on.
@@ -65,19 +71,18 @@ pub(crate) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<
     let mut pools: BTreeSet<(u64, u64)> = BTreeSet::new();
     let mut holders: BTreeMap<u32, Holder> = BTreeMap::new();
     for segment in &device.segments {
-        let end = segment.address.saturating_add(segment.size);
-        let from = device.blocks.partition_point(|block| block.address < segment.address);
-        let inside = device.blocks.get(from..).unwrap_or_default();
-        let to = inside.partition_point(|block| block.address < end);
-        let blocks = inside.get(..to).unwrap_or_default();
-        let (used, largest) = gaps(segment.address, end, blocks);
+        let blocks = blocks_in(segment, &device.blocks);
+        let (used, gaps) = gaps(segment, blocks);
         let free = segment.size.saturating_sub(used);
+        let largest = gaps.iter().copied().max().unwrap_or(0);
         shape.reserved = shape.reserved.saturating_add(segment.size);
         shape.expandable |= segment.expandable;
         shape.largest_free = shape.largest_free.max(largest);
         let place = snapshot.stream_pool(segment.stream_pool);
         if is_private(place) {
+            let live = blocks.iter().filter(|block| !block.pending).map(|block| block.size);
             shape.private = shape.private.saturating_add(segment.size);
+            shape.private_used = live.fold(shape.private_used, u64::saturating_add);
             pools.extend(place.pool);
         }
         if blocks.is_empty() {
@@ -85,6 +90,8 @@ pub(crate) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<
             continue;
         }
         shape.inactive = shape.inactive.saturating_add(free);
+        shape.inactive_pieces += gaps.len() as u64;
+        shape.largest_inactive = shape.largest_inactive.max(largest);
         // Half of it is free; small segments are no matter.
         let is_held = free >= segment.size / 2;
         if is_held && segment.size > 2 << 20 {
@@ -96,15 +103,28 @@ pub(crate) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<
     Some(shape)
 }
 
-/// Bytes used between two addresses, and the largest gap.
-fn gaps(start: u64, end: u64, blocks: &[Block]) -> (u64, u64) {
-    let (mut used, mut largest, mut at) = (0_u64, 0, start);
+/// The blocks in a segment, of blocks that are sorted by address.
+pub(crate) fn blocks_in<'b>(segment: &Segment, blocks: &'b [Block]) -> &'b [Block] {
+    let end = segment.address.saturating_add(segment.size);
+    let from = blocks.partition_point(|block| block.address < segment.address);
+    let inside = blocks.get(from..).unwrap_or_default();
+    let to = inside.partition_point(|block| block.address < end);
+    inside.get(..to).unwrap_or_default()
+}
+
+/// Bytes of a segment that its blocks use, and its free pieces.
+pub(crate) fn gaps(segment: &Segment, blocks: &[Block]) -> (u64, Vec<u64>) {
+    let end = segment.address.saturating_add(segment.size);
+    let (mut used, mut gaps, mut at) = (0_u64, Vec::new(), segment.address);
     for block in blocks {
-        used = used.saturating_add(block.size);
-        largest = largest.max(block.address.saturating_sub(at));
-        at = at.max(block.address.saturating_add(block.size));
+        let until = block.address.saturating_add(block.size).min(end);
+        gaps.push(block.address.saturating_sub(at));
+        used = used.saturating_add(until.saturating_sub(block.address.max(at)));
+        at = at.max(until);
     }
-    (used, largest.max(end.saturating_sub(at)))
+    gaps.push(end.saturating_sub(at));
+    gaps.retain(|&gap| gap > 0);
+    (used, gaps)
 }
 
 /// The oldest block of a segment is the one that keeps it longest.
@@ -145,7 +165,7 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
-    use crate::snapshot::{Segment, StreamPool};
+    use crate::snapshot::StreamPool;
 
     const MIB: u64 = 1 << 20;
 
@@ -184,9 +204,12 @@ mod tests {
         let expected = Shape {
             reserved: 122 * MIB,
             inactive: 100 * MIB,
+            inactive_pieces: 3,
+            largest_inactive: 59 * MIB,
             cached: 20 * MIB,
             largest_free: 59 * MIB,
             private: 2 * MIB,
+            private_used: MIB,
             private_pools: 1,
             expandable: false,
             holder: Some(Holder { frame, segments: 1, used: MIB, free: 99 * MIB }),

@@ -6,10 +6,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::held::Kind;
+use super::history::History;
 use crate::diagnosis::evidence::account::{Stack, signed};
-use crate::diagnosis::evidence::held::Kind;
-use crate::diagnosis::evidence::torch::look::Look;
-use crate::diagnosis::evidence::view::{primary_device, stack_of};
 use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
 
@@ -64,7 +63,7 @@ pub struct Diff {
 }
 
 /// Compares two files: the devices that hold most.
-pub fn diff(from: &Look, to: &Look) -> Diff {
+pub fn diff(from: &History, to: &History) -> Diff {
     let mut stacks: BTreeMap<Stack<'_>, (Held, Held)> = BTreeMap::new();
     for (stack, held) in held(from) {
         add(&mut stacks.entry(stack).or_default().0, held);
@@ -100,15 +99,16 @@ fn add(sum: &mut Held, held: Held) {
 }
 
 /// What each stack of a file holds.
-fn held(look: &Look) -> BTreeMap<Stack<'_>, Held> {
+fn held(of: &History) -> BTreeMap<Stack<'_>, Held> {
     let mut by_number: BTreeMap<u32, Held> = BTreeMap::new();
-    let blocks = primary_device(look).map(|device| device.blocks.as_slice()).unwrap_or_default();
+    let device = of.primary_device();
+    let blocks = device.map(|device| device.state.blocks.as_slice()).unwrap_or_default();
     for block in blocks.iter().filter(|block| !block.pending) {
         add(by_number.entry(block.stack).or_default(), Held { bytes: block.size, blocks: 1 });
     }
     let mut by_stack: BTreeMap<Stack<'_>, Held> = BTreeMap::new();
     for (stack, held) in by_number {
-        add(by_stack.entry(stack_of(look, stack)).or_default(), held);
+        add(by_stack.entry(of.stack(stack)).or_default(), held);
     }
     by_stack
 }

@@ -7,9 +7,9 @@
 
 use alloc::vec::Vec;
 
+use super::history::DeviceHistory;
 use crate::diagnosis::evidence::account::{median, signed};
-use crate::diagnosis::evidence::torch::look::{DeviceLook, TraceLook};
-use crate::diagnosis::evidence::torch::walk::whole;
+use crate::diagnosis::evidence::past::{Past, whole};
 
 /// Part of the smaller value by which two values differ enough to be named: a twentieth.
 const DIFFERENT_PART: u64 = 20;
@@ -37,11 +37,11 @@ impl Level {
     /// All of them, in the order in which they are named.
     const ALL: [Self; 4] = [Self::Peak, Self::StepNeed, Self::Reserved, Self::InactiveSplit];
 
-    fn of(self, device: &DeviceLook) -> Option<u64> {
+    fn of(self, device: &DeviceHistory) -> Option<u64> {
         match self {
-            Self::Peak => device.trace.peak.as_ref().map(|peak| peak.bytes),
-            Self::StepNeed => device.trace.step_need(),
-            Self::Reserved => Some(device.space.reserved),
+            Self::Peak => device.past.peak.as_ref().map(|peak| peak.bytes),
+            Self::StepNeed => device.past.step_need(),
+            Self::Reserved => Some(device.state.reserved),
             Self::InactiveSplit => device.inactive_split(),
         }
     }
@@ -60,10 +60,10 @@ impl StepLevel {
     /// Change from step to step, in bytes: from the median of the first third of the whole steps to
     /// that of the last. None where there are few steps, and where the steps of one third differ by
     /// more than that.
-    pub fn bytes_per_step(self, trace: &TraceLook) -> Option<i64> {
+    pub fn bytes_per_step(self, past: &Past) -> Option<i64> {
         bytes_per_step(match self {
-            Self::Minimum => &trace.floors,
-            Self::Peak => &trace.peaks,
+            Self::Minimum => &past.floors,
+            Self::Peak => &past.peaks,
         })
     }
 }
@@ -78,7 +78,7 @@ pub struct Sides<T> {
 }
 
 /// The levels that differ enough to be named, in bytes.
-pub fn different_levels(from: &DeviceLook, to: &DeviceLook) -> Vec<(Level, Sides<u64>)> {
+pub fn different_levels(from: &DeviceHistory, to: &DeviceHistory) -> Vec<(Level, Sides<u64>)> {
     let both = |level: Level| {
         let (from, to) = level.of(from).zip(level.of(to))?;
         let differ = from.abs_diff(to) > from.min(to) / DIFFERENT_PART;
@@ -88,7 +88,7 @@ pub fn different_levels(from: &DeviceLook, to: &DeviceLook) -> Vec<(Level, Sides
 }
 
 /// The levels that move differently enough to be named, in bytes a step.
-pub fn different_trends(from: &TraceLook, to: &TraceLook) -> Vec<(StepLevel, Sides<i64>)> {
+pub fn different_trends(from: &Past, to: &Past) -> Vec<(StepLevel, Sides<i64>)> {
     let both = |level: StepLevel| {
         let (from, to) = level.bytes_per_step(from).zip(level.bytes_per_step(to))?;
         (from.abs_diff(to) >= TREND_BYTES_MIN).then_some((level, Sides { from, to }))
@@ -114,7 +114,7 @@ fn bytes_per_step(levels: &[u64]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::evidence::torch::look::Alive;
+    use crate::diagnosis::evidence::past::Alive;
 
     #[test]
     fn trends_differ_from_noise() {
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn only_what_differs_is_named() {
         let device = |reserved: u64, peak: u64, rate: u64| {
-            let mut device = DeviceLook { lacks_segments: true, ..DeviceLook::default() };
-            device.space.reserved = reserved;
-            device.trace.peak = Some(Alive { bytes: peak, ..Alive::default() });
-            device.trace.floors = (0..20).map(|step| step * rate).collect();
+            let mut device = DeviceHistory::default();
+            device.state.reserved = reserved;
+            device.past.peak = Some(Alive { bytes: peak, ..Alive::default() });
+            device.past.floors = (0..20).map(|step| step * rate).collect();
             device
         };
         let (from, to) = (device(1000, 100, 0), device(1050, 106, TREND_BYTES_MIN));
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(different_levels(&from, &to), expected);
         let rate = i64::try_from(TREND_BYTES_MIN).expect("a small number");
         let expected = [(StepLevel::Minimum, Sides { from: 0, to: rate })];
-        assert_eq!(different_trends(&from.trace, &to.trace), expected);
-        assert_eq!(different_trends(&from.trace, &device(0, 0, TREND_BYTES_MIN - 1).trace), []);
+        assert_eq!(different_trends(&from.past, &to.past), expected);
+        assert_eq!(different_trends(&from.past, &device(0, 0, TREND_BYTES_MIN - 1).past), []);
     }
 }

@@ -1,42 +1,48 @@
-//! What is wrong with the memory of a job, by PyTorch's own snapshots of it.
+//! What is wrong with the memory of a job, by states of its ranks that nobody watched: PyTorch's own
+//! snapshots, tapes, captures.
 //!
-//! Files that `torch.cuda.memory._dump_snapshot()` wrote on some ranks, at some times, are read one
-//! by one ([`look`](super::evidence::torch::look)); [`analyze`] compares ranks with each other and
-//! each with its own past, and gives one [`Verdict`] or none. Steps of a trace are found, not
-//! recorded. What a file does not hold is not made up: a verdict says what speaks against it.
+//! Each state is condensed ([`History`]), and the states of all ranks are put at the same step.
+//! [`analyze`] then looks for growth as the detector does in a running job, but in the traces and in
+//! the differences between states; what is found is diagnosed by the judges of a running job.
+//! Where nobody counted the steps they are found in the trace, and that is said as a doubt.
 
+mod aligned;
+mod candidates;
 mod diff;
-mod growing;
-mod leaks;
+mod held;
+mod history;
 mod levels;
-mod refused;
+mod survivors;
 
 use alloc::vec::Vec;
 
+use self::aligned::{Aligned, aligned};
+use self::candidates::{Candidate, FINDERS};
+use self::survivors::survivors;
 use super::answer::diagnosis::Diagnosis;
-use super::evidence::held;
-use super::evidence::survivors::survivors;
-use super::evidence::view::{self, View};
-use super::judges;
-use crate::snapshot::Frame;
+use super::evidence::inquiry::Inquiry;
+use crate::detector::{Growth, is_enough};
+use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Frame, RankSnapshot};
 
-pub use super::evidence::held::{HeldLine, Kind};
-pub use super::evidence::view::{Rank, primary_device};
-pub use super::judges::verdict::Verdict;
+pub use super::answer::failure::why_refused;
+pub use super::evidence::past::{Alive, Past, Refusal, Refused};
+pub use super::evidence::segments::Shape;
 pub use diff::{Change, Diff, Held, diff};
+pub use held::{HeldLine, Kind};
+pub use history::{DeviceHistory, History, Rank};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
-pub use refused::why_refused;
 
-/// What the files say.
+/// What the states say.
 #[derive(Clone, Debug, Default)]
 pub struct Analysis {
     /// What is wrong; none where nothing is.
-    pub verdict: Option<Verdict>,
-    /// What the judges say of memory that stays, with the other classes.
-    pub diagnosis: Option<Diagnosis>,
-    /// The rank that the lines below are of: that of the verdict, or the one that holds most.
+    pub found: Option<Found>,
+    /// The rank that the lines below are of: the one with the fault, or the one that holds most.
     pub rank: u32,
+    /// Its device, by index.
+    pub device: u8,
     /// What each line holds now, largest first.
     pub lines: Vec<HeldLine>,
     /// What each line held at the peak of the trace, largest first.
@@ -47,49 +53,99 @@ pub struct Analysis {
     pub steps: u64,
     /// The trace holds enough steps to tell whether they need more and more.
     pub judges_peaks: bool,
-    /// A line that keeps something of each step, too little for a verdict, and how much a step.
+    /// A line that keeps something of each step, too little for a finding, and how much a step.
     pub small: Option<(Frame, u64)>,
 }
 
-/// Compares the ranks. The files of each come oldest first.
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What the judges say of it.
+    pub diagnosis: Diagnosis,
+    /// What was found, as the detector would report it.
+    pub growth: Growth,
+    /// All ranks that have it.
+    pub ranks: Vec<u32>,
+    /// Bytes that it is about: of memory that stays, what lives under the culprit line.
+    pub bytes: u64,
+    /// Live blocks under that line; 0 where it is not about live blocks.
+    pub blocks: u64,
+}
+
+/// Compares the ranks: the device of each that holds most with those of the others. Where nothing is
+/// wrong with these, the other devices are looked at one by one.
 pub fn analyze(ranks: &[Rank]) -> Analysis {
-    let views: Vec<View<'_>> = view::views(ranks);
-    let plain = |verdict: Verdict| (verdict, None);
-    let diagnosed = |(verdict, diagnosis)| (verdict, Some(diagnosis));
-    // Growth of tensors explains that of peaks, and that of peaks what the allocator does.
-    let found = leaks::leaking(&views)
-        .map(diagnosed)
-        .or_else(|| refused::out_of_memory(&views).map(plain))
-        .or_else(|| growing::peaks(&views).map(diagnosed))
-        .or_else(|| judges::of_requests(&views).map(plain))
-        .or_else(|| growing::reserved(&views).map(diagnosed))
-        .or_else(|| judges::of_levels(&views).map(plain));
-    let (verdict, diagnosis) = found.unzip();
-    let diagnosis = diagnosis.flatten();
+    let of_primary = ranks.iter().filter_map(|rank| {
+        let device = rank.states.last()?.primary_device()?;
+        Some((rank.rank, rank.states.as_slice(), device))
+    });
+    let primary = aligned(of_primary);
+    let analysis = analyzed(&primary);
+    if analysis.found.is_some() {
+        return analysis;
+    }
+    let others = ranks.iter().flat_map(|rank| {
+        let state = rank.states.last();
+        let first = state.and_then(History::primary_device).map(|device| device.state.device);
+        let devices = state.into_iter().flat_map(|state| &state.devices);
+        let others = devices.filter(move |device| Some(device.state.device) != first);
+        others.map(|device| (rank.rank, rank.states.as_slice(), device))
+    });
+    let mut others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
+    others.find(|other| other.found.is_some()).unwrap_or(analysis)
+}
+
+fn analyzed(all: &[Aligned<'_>]) -> Analysis {
+    let found = FINDERS.iter().find_map(|find| find(all)).and_then(|found| judged(all, found));
     // Of equal ones the first, as a reader expects.
-    let most = || views.iter().rev().max_by_key(|view| view.device.allocated);
-    let of_verdict = verdict.as_ref().map(|verdict| verdict.rank);
-    let focus = views.iter().find(|view| Some(view.rank) == of_verdict).or_else(most);
-    let Some(view) = focus else { return Analysis::default() };
-    let others = views.iter().filter(|other| other.rank != view.rank);
+    let most = || all.iter().rev().max_by_key(|one| one.device.state.allocated);
+    let rank = found.as_ref().map(|found| found.growth.rank);
+    let focus = all.iter().find(|one| Some(one.rank) == rank).or_else(most);
+    let Some(one) = focus else { return Analysis::default() };
+    let others = all.iter().filter(|other| other.rank != one.rank);
     let others: Vec<_> = others.map(|other| held::by_line(other, &other.kept)).collect();
-    let peak = view.device.trace.peak.as_ref();
+    let peak = one.past().peak.as_ref();
     Analysis {
-        verdict,
-        diagnosis,
-        rank: view.rank,
-        lines: held::lines(view, &view.kept, &others),
-        peak: peak.map(|peak| held::at_peak(view, &peak.uses)).unwrap_or_default(),
+        found,
+        rank: one.rank,
+        device: one.device.state.device,
+        lines: held::lines(one, &one.kept, &others),
+        peak: peak.map(|peak| held::at_peak(one, &peak.uses)).unwrap_or_default(),
         peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
-        steps: view.steps(),
-        judges_peaks: growing::is_judged(view),
-        small: small(view),
+        steps: one.steps(),
+        judges_peaks: is_enough(candidates::whole_peaks(one).len()),
+        small: small(one),
     }
 }
 
+/// The judges' answer to what was found.
+fn judged(all: &[Aligned<'_>], candidate: Candidate) -> Option<Found> {
+    let one = all.get(candidate.at)?;
+    let Candidate { growth, ranks, context, request, .. } = candidate;
+    let mut suspect = one.snapshot();
+    suspect.failed_request = request.or(suspect.failed_request);
+    let others = all.iter().filter(|other| other.rank != one.rank);
+    let at =
+        |other: &Aligned<'_>| RankSnapshot { before_step: one.before_step, ..other.snapshot() };
+    let peers: Vec<RankSnapshot> = others.map(at).collect();
+    let peers: Vec<&RankSnapshot> = peers.iter().collect();
+    let past = Some(one.past());
+    let inquiry =
+        Inquiry { growth: &growth, suspect: &suspect, peers: &peers, context: &context, past };
+    let diagnosis = inquiry.diagnose();
+    let request = suspect.failed_request.as_ref();
+    let (bytes, blocks) = candidates::concerned(one, &growth, &diagnosis, request);
+    Some(Found { diagnosis, growth, ranks, bytes, blocks })
+}
+
 /// What stays of each step and is too little to matter.
-fn small(view: &View<'_>) -> Option<(Frame, u64)> {
-    let found = survivors(view).filter(|found| !found.matters())?;
-    let stack = view.stack(*found.stacks.first()?);
+fn small(one: &Aligned<'_>) -> Option<(Frame, u64)> {
+    let found = survivors(one).filter(|found| !found.matters())?;
+    let stack = one.stack(*found.stacks.first()?);
     Some((telling_frame(&stack).cloned().unwrap_or_default(), found.rate()))
+}
+
+/// The failed request that a trace ends with, in the form that a capture has it.
+pub(crate) fn failed_request(past: &Past) -> Option<FailedRequest> {
+    past.refused.last().map(|refused| refused.request.clone())
 }

@@ -6,13 +6,9 @@ use alloc::string::String;
 use super::common::other_account;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
-use super::verdict::Verdict;
 use crate::detector::Layer;
-use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::view::View;
-use crate::diagnosis::words::{bytes, location, plural};
-use crate::snapshot::frames::telling_frame;
+use crate::diagnosis::words::bytes;
 
 pub(crate) const JUDGE: Judge = Judge {
     evaluate: |case, _, _| evaluate(case),
@@ -56,34 +52,4 @@ const ADVICE: &str = "remove torch.cuda.empty_cache() from the training loop, or
 
 fn remedy() -> Remedy {
     Remedy::new(Cause::EmptyCache, ADVICE, None)
-}
-
-/// The same in files of PyTorch.
-pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
-    let is_thrashing = |view: &&View<'_>| view.device.trace.churn.is_thrash();
-    let view = views.iter().find(is_thrashing)?;
-    let churn = &view.device.trace.churn;
-    let stack = view.stack(view.device.trace.returned_by);
-    let culprit = telling_frame(&stack).cloned();
-    let at = culprit.as_ref().map_or(String::new(), |frame| format!(", by {}", location(frame)));
-    let a_step = churn.taken_bytes / churn.steps.max(1);
-    Some(Verdict {
-        ranks: views.iter().filter(is_thrashing).map(|view| view.rank).collect(),
-        bytes: a_step,
-        confidence_ppm: 850_000,
-        sentence: format!(
-            "rank {} gives memory back to the device and takes it again in most steps{at}: {} a \
-             step",
-            view.rank,
-            bytes(a_step)
-        ),
-        evidence: alloc::vec![format!(
-            "in {} of {} segments were given back and others taken",
-            churn.thrashing_steps,
-            plural(churn.steps, "step")
-        )],
-        stack: stack.into_iter().cloned().collect(),
-        culprit,
-        ..Verdict::of(Class::CacheThrash, ADVICE, view)
-    })
 }

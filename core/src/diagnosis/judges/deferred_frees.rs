@@ -1,22 +1,16 @@
 //! Blocks were freed, but other streams still use them: no request can have them.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 
 use super::common::is_deferred;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
-use super::verdict::Verdict;
 use crate::detector::Layer;
-use crate::diagnosis::class::Class;
-use crate::diagnosis::constants::{CONFIRMED_PPM, PENDING_BYTES_MIN};
+use crate::diagnosis::constants::CONFIRMED_PPM;
 use crate::diagnosis::evidence::account::{signed, unsigned};
 use crate::diagnosis::evidence::case::{Case, share_of};
-use crate::diagnosis::evidence::view::View;
-use crate::diagnosis::words::{bytes, location};
-use crate::snapshot::Frame;
-use crate::snapshot::frames::telling_frame;
+use crate::diagnosis::words::bytes;
 
 pub(crate) const JUDGE: Judge = Judge {
     evaluate: |case, _, _| evaluate(case),
@@ -55,37 +49,4 @@ const ADVICE: &str = "other streams hold on to what was freed (record_stream, tr
 
 fn remedy(case: &Case<'_>) -> Remedy {
     Remedy::new(Cause::Streams, ADVICE, Some(unsigned(case.deferred)))
-}
-
-/// The same in files of PyTorch.
-pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
-    let view = views.iter().max_by_key(|view| view.device.pending)?;
-    let (pending, allocated) = (view.device.pending, view.device.allocated);
-    if pending < PENDING_BYTES_MIN || pending.saturating_mul(10) < allocated {
-        return None;
-    }
-    let mut by_line: BTreeMap<Frame, u64> = BTreeMap::new();
-    for block in view.device.blocks.iter().filter(|block| block.pending) {
-        let frame = telling_frame(&view.stack(block.stack)).cloned().unwrap_or_default();
-        let sum = by_line.entry(frame).or_default();
-        *sum = sum.saturating_add(block.size);
-    }
-    let (culprit, most) = by_line.into_iter().max_by_key(|&(_, sum)| sum)?;
-    let here = location(&culprit);
-    Some(Verdict {
-        bytes: pending,
-        confidence_ppm: 800_000,
-        sentence: format!(
-            "rank {}: {} were given back and wait for other streams, most of it from {here}",
-            view.rank,
-            bytes(pending),
-        ),
-        evidence: alloc::vec![format!(
-            "{} of it come from {here}; {} are in use",
-            bytes(most),
-            bytes(allocated)
-        )],
-        culprit: Some(culprit),
-        ..Verdict::of(Class::DeferredFrees, ADVICE, view)
-    })
 }

@@ -1,21 +1,17 @@
 //! The allocator holds memory that no tensor uses, split into blocks that are too small.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::common::{is_deferred, is_in_pools};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
-use super::verdict::Verdict;
 use crate::allocator_settings::{ROUNDING, SIZES_MIN, Setting};
 use crate::detector::Layer;
-use crate::diagnosis::class::Class;
-use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::segments::{Holder, Shape};
-use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location, plural, times};
 use crate::identity::ALLOCATOR_VARIABLES;
 
@@ -70,6 +66,13 @@ fn evaluate(case: &Case<'_>) -> Facts {
             format!("the allocator had to empty its cache and try again {}", times(retries))
         }))
         .doubts(case.is_cache().then_some(cached))
+        .doubts(is_unharmed(case).then_some("no request is seen to fail in the trace"))
+}
+
+/// Is it a level that is too high, and no request failed for it?
+fn is_unharmed(case: &Case<'_>) -> bool {
+    let is_level = case.context.trace.is_some() && case.growth.bytes_per_step == 0;
+    is_level && case.context.ooms == Some(0)
 }
 
 fn confidence_ppm(case: &Case<'_>) -> u64 {
@@ -158,50 +161,4 @@ fn remedy(case: &Case<'_>) -> Remedy {
     }
     let text = format!("{}; a restart gives the memory back", steps.join("; "));
     Remedy::new(Cause::Fragments, text, shape.map(|shape| shape.inactive))
-}
-
-/// What to do where files are all that is known.
-pub(crate) const ADVICE: &str = "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer \
-                                 different tensor sizes (pad to a few lengths, run the largest \
-                                 batch first)";
-
-/// The same in files of PyTorch: much of what is held is inactive split, even at the peak.
-pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
-    let stuck = |view: &View<'_>| {
-        // Without a trace the end is all there is, and says little of the peak.
-        let peak = view.device.trace.peak.as_ref().filter(|_| view.device.trace.ends > 0)?;
-        let beyond = view.device.space.reserved.saturating_sub(peak.bytes);
-        Some((beyond.min(view.device.space.split_free), peak.bytes))
-    };
-    let found = views.iter().filter_map(|view| Some((view, stuck(view)?)));
-    let (view, (split, peak)) = found.max_by_key(|(_, (split, _))| *split)?;
-    let space = &view.device.space;
-    if split < EXCESS_BYTES_MIN || split.saturating_mul(10) < space.reserved.saturating_mul(3) {
-        return None;
-    }
-    Some(Verdict {
-        bytes: split,
-        confidence_ppm: 650_000,
-        sentence: format!(
-            "rank {} holds {} more than its tensors needed at their highest, split into free \
-             blocks between live ones",
-            view.rank,
-            bytes(split)
-        ),
-        evidence: alloc::vec![
-            format!(
-                "{} are reserved; the tensors needed {} at most",
-                bytes(space.reserved),
-                bytes(peak)
-            ),
-            format!(
-                "{} lie in {} between live ones, the largest {}",
-                bytes(space.split_free),
-                plural(space.split_pieces, "free block"),
-                bytes(space.largest_piece)
-            ),
-        ],
-        against: alloc::vec!["no request is seen to fail in the trace".to_string()],
-        ..Verdict::of(Class::Fragmentation, ADVICE, view)
-    })
 }

@@ -80,7 +80,8 @@ fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     let shared = lines.shared.as_ref().filter(|line| case.leaks(line));
     let explained = leaking.max(shared.map_or(0, |line| line.net_grown));
     let explained = u64::from(case.share_ppm(explained)) * 1_000_000 / u64::from(CONFIRMED_PPM);
-    let births = match top.map_or(0, |line| line.births.count()) {
+    let births = top.map_or(0, |line| line.births.count()).saturating_add(case.older_steps());
+    let births = match births {
         0..4 => 550_000,
         4..8 => 800_000,
         8..16 => 950_000,
@@ -116,7 +117,7 @@ fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 
 fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown() };
-    let saved = Some(unsigned(line.net.bytes));
+    let saved = Some(case.kept_bytes(unsigned(line.net.bytes)));
     let here = location(line.frame);
     if case.swells(line) {
         let text = format!(

@@ -5,8 +5,7 @@
 //! otherwise. Of the classes that hold the first one in [`Class::ALL`] is the answer; the others
 //! stay in the list with their sentences, so that a person can disagree.
 //!
-//! A judge's file has its facts ([`facts`]), its confidence, its remedy, and, where files of
-//! PyTorch can show the class without any growth, what it looks like there.
+//! A judge's file has its facts ([`facts`]), its confidence and its remedy.
 
 mod cache_thrash;
 pub(crate) mod common;
@@ -15,7 +14,7 @@ mod deferred_frees;
 mod desynchronised;
 pub(crate) mod facts;
 mod failures;
-pub(crate) mod fragmentation;
+mod fragmentation;
 mod host;
 mod imbalance;
 mod leak;
@@ -25,16 +24,13 @@ mod reference_cycles;
 pub(crate) mod remedy;
 mod telemetry;
 mod unknown;
-pub(crate) mod verdict;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use self::facts::{Judge, Outlook, Share, Standing};
-use self::verdict::Verdict;
 use super::class::Class;
 use super::evidence::case::{Case, Lines};
-use super::evidence::view::View;
 
 impl Class {
     pub(crate) fn judge(self) -> &'static Judge {
@@ -107,15 +103,4 @@ pub(crate) fn alternatives(case: &Case<'_>, lines: &Lines<'_>) -> Vec<Alternativ
         Some(each.class) == answer || !each.evidence.is_empty() || !each.against.is_empty()
     });
     all
-}
-
-/// What the requests of files of PyTorch show to be wrong; none where nothing is. The more certain
-/// comes first; what a request failed for was looked at before.
-pub(crate) fn of_requests(views: &[View<'_>]) -> Option<Verdict> {
-    cache_thrash::in_files(views).or_else(|| deferred_frees::in_files(views))
-}
-
-/// The same of levels that do not grow.
-pub(crate) fn of_levels(views: &[View<'_>]) -> Option<Verdict> {
-    fragmentation::in_files(views).or_else(|| imbalance::in_files(views))
 }

@@ -14,99 +14,97 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::origin::step_ends;
-use crate::diagnosis::constants::{OPTIMIZER_REGULAR_PPM_MIN, REGULAR_PPM_MIN};
 use crate::pickle::torch::{Action, Event, Stage, TorchSnapshot};
+use crate::snapshot::step_source::StepSource;
 
 /// Bursts that a stack must come in to say anything about steps.
 const BURSTS_MIN: usize = 3;
 
-/// Steps that are looked at, the newest; older ones count as the time before the trace.
-pub const STEPS_MAX: usize = 128;
+/// Share of a trace at even distances from which on a stack may mark its steps, in ppm.
+const REGULAR_PPM_MIN: u64 = 700_000;
 
-/// Who says where steps end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum StepSource {
-    /// None were found.
-    #[default]
-    None,
-    /// Memtape's recorder, which counted them: the file is Memtape's own export.
-    Recorded,
-    /// The profiler's `ProfilerStep#`.
-    Profiler,
-    /// `Optimizer.step#`, which PyTorch writes beside the trace.
-    Optimizer,
-    /// Stacks of the optimizer in the trace.
-    OptimizerStacks,
-    /// The most regular stack of the trace: a guess.
-    #[strum(serialize = "guessed")]
-    Period,
-}
-
-impl StepSource {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// It is known, and not guessed.
-    pub fn is_known(self) -> bool {
-        !matches!(self, Self::None | Self::Period)
-    }
-}
+/// The same of the optimizer's stacks, which are nothing but steps.
+const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
 
 /// Where the steps of a trace end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
-    /// First event of each step but the first, in order.
-    pub(crate) starts: Vec<u32>,
-    /// The number that the profiler or the recorder gives the step that begins last.
-    pub(crate) last_number: Option<u64>,
-    /// There were more than [`STEPS_MAX`]: the first one is all that came before.
-    pub(crate) are_cut: bool,
+    /// For each step but the first its first event, and the steps that had finished by then.
+    starts: Vec<(u32, u64)>,
+    /// Steps that had finished when the trace begins.
+    before: u64,
 }
 
 /// Finds the steps of a device's trace.
 pub(crate) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Steps {
-    let mut found = recorded(snapshot, device, events)
-        .or_else(|| annotated(snapshot, device, events))
-        .or_else(|| recurring(snapshot, events))
-        .unwrap_or_default();
-    // A step ends when what it held is gone: it begins with the next allocation.
-    let mut from = 0;
-    for start in &mut found.starts {
-        from = from.max(*start as usize);
-        let rest = events.get(from..).unwrap_or_default();
-        from += rest.iter().take_while(|event| event.action != Action::Alloc).count();
-        *start = u32::try_from(from).unwrap_or(u32::MAX);
+    if let Some(starts) = recorded(snapshot, device, events) {
+        return Steps::of(StepSource::Recorded, starts, events);
     }
-    found.starts.dedup();
-    let too_many = found.starts.len().saturating_sub(STEPS_MAX);
-    found.are_cut = too_many > 0;
-    found.starts.drain(..too_many);
-    found
+    let found = annotated(snapshot, device, events).or_else(|| recurring(snapshot, events));
+    let (source, starts, last_number) = found.unwrap_or((StepSource::None, Vec::new(), None));
+    // A trace without numbers begins at step 0.
+    let before = last_number.unwrap_or(0).saturating_sub(starts.len() as u64);
+    let numbered = starts.into_iter().zip(before + 1..).collect();
+    Steps::of(source, numbered, events)
+}
+
+impl Steps {
+    /// A step ends when what it held is gone: the next one begins with the next allocation.
+    fn of(source: StepSource, mut starts: Vec<(u32, u64)>, events: &[Event]) -> Self {
+        let before = starts.first().map_or(0, |&(_, finished)| finished.saturating_sub(1));
+        let mut from = 0;
+        for (start, _) in &mut starts {
+            from = from.max(*start as usize);
+            let rest = events.get(from..).unwrap_or_default();
+            from += rest.iter().take_while(|event| event.action != Action::Alloc).count();
+            *start = u32::try_from(from).unwrap_or(u32::MAX);
+        }
+        // Of steps without an allocation the last one counts.
+        starts.reverse();
+        starts.dedup_by_key(|&mut (start, _)| start);
+        starts.reverse();
+        Self { source, starts, before }
+    }
+
+    /// Steps that had finished at the end of the trace.
+    pub(crate) fn finished(&self) -> u64 {
+        self.starts.last().map_or(self.before, |&(_, finished)| finished)
+    }
+
+    /// For an event how many steps had finished; the events are asked for from the last on.
+    pub(crate) fn backwards(&self) -> impl FnMut(usize) -> u64 {
+        let mut rest = self.starts.as_slice();
+        move |event| {
+            while let Some((_, before)) =
+                rest.split_last().filter(|((start, _), _)| *start as usize > event)
+            {
+                rest = before;
+            }
+            rest.last().map_or(self.before, |&(_, finished)| finished)
+        }
+    }
 }
 
 /// Steps that Memtape's recorder counted.
-fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Steps> {
+fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Vec<(u32, u64)>> {
     let mut ends = step_ends(snapshot, device);
     ends.retain(|&(_, event)| event > 0 && (event as usize) < events.len());
-    ends.dedup_by_key(|&mut (_, event)| event);
-    let last_number = ends.last().map(|&(finished, _)| finished)?;
-    let starts = ends.into_iter().map(|(_, event)| event).collect();
-    let source = StepSource::Recorded;
-    Some(Steps { source, starts, last_number: Some(last_number), ..Steps::default() })
+    (!ends.is_empty())
+        .then(|| ends.into_iter().map(|(finished, event)| (event, finished)).collect())
 }
 
+/// Who says where steps begin, their first events without the first step's, and the number of the
+/// last one where it has one.
+type Found = (StepSource, Vec<u32>, Option<u64>);
+
 /// Steps that PyTorch wrote down.
-fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Steps> {
+fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Found> {
     let profiler = named(snapshot, device, Stage::Start, |name| name.strip_prefix("ProfilerStep#"));
     let starts = starts_at(events, profiler.iter().map(|&(time_us, _)| time_us));
     if starts.len() + 1 >= BURSTS_MIN {
         let last_number = profiler.last().and_then(|(_, number)| number.parse().ok());
-        let source = StepSource::Profiler;
-        return Some(Steps { source, starts, last_number, ..Steps::default() });
+        return Some((StepSource::Profiler, starts, last_number));
     }
     // With several optimizers the first one that steps is what a step is counted by.
     let optimizer = |name| str::strip_prefix(name, "Optimizer.step#");
@@ -114,11 +112,7 @@ fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<
     let anchor = all.first().map(|&(_, name)| name)?;
     let ends = all.iter().filter(|&&(_, name)| name == anchor).map(|&(time_us, _)| time_us);
     let starts = starts_at(events, ends);
-    (starts.len() + 1 >= BURSTS_MIN).then_some(Steps {
-        source: StepSource::Optimizer,
-        starts,
-        ..Steps::default()
-    })
+    (starts.len() + 1 >= BURSTS_MIN).then_some((StepSource::Optimizer, starts, None))
 }
 
 /// Times and names of annotations, in the order of time.
@@ -156,7 +150,7 @@ fn starts_at(events: &[Event], times: impl Iterator<Item = i64>) -> Vec<u32> {
 }
 
 /// Steps by what comes again and again.
-fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Steps> {
+fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Found> {
     let by_stack = EventsByStack::of(snapshot.stack_count(), events);
     let stacks = 1..u32::try_from(snapshot.stack_count()).unwrap_or(u32::MAX);
     let mut of_optimizer: Vec<u32> = stacks
@@ -171,8 +165,7 @@ fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Steps> {
         && rhythm.regular_ppm >= OPTIMIZER_REGULAR_PPM_MIN
     {
         let starts = rhythm.ends.iter().map(|&end| end + 1).collect();
-        let source = StepSource::OptimizerStacks;
-        return Some(Steps { source, starts, ..Steps::default() });
+        return Some((StepSource::OptimizerStacks, starts, None));
     }
     // Most of what a loop allocates comes in its own rhythm.
     let mut by_bursts: BTreeMap<usize, (u64, Rhythm)> = BTreeMap::new();
@@ -191,7 +184,7 @@ fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Steps> {
     }
     let (_, best) = by_bursts.into_values().max_by_key(|&(weight, _)| weight)?;
     let starts = best.ends.iter().map(|&end| end + 1).collect();
-    Some(Steps { source: StepSource::Period, starts, ..Steps::default() })
+    Some((StepSource::Guessed, starts, None))
 }
 
 /// What comes in bursts.

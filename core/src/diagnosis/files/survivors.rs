@@ -7,11 +7,11 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::account::signed;
-use super::view::{Kept, View};
+use super::aligned::{Aligned, Kept};
 use crate::diagnosis::constants::{
     GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, RATE_BYTES_MIN,
 };
+use crate::diagnosis::evidence::account::signed;
 
 /// What one rank keeps that it should not.
 #[derive(Clone, Debug, Default)]
@@ -50,10 +50,10 @@ impl Survivors {
 }
 
 /// What this rank keeps that it should not; none when it keeps nothing.
-pub(crate) fn survivors(view: &View<'_>) -> Option<Survivors> {
-    let kept = &view.kept;
+pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
+    let kept = &of.kept;
     let mut found: Vec<(u32, &Kept)> =
-        kept.iter().filter(|(_, held)| stays(view, held)).map(|(&s, held)| (s, held)).collect();
+        kept.iter().filter(|(_, held)| stays(of, held)).map(|(&s, held)| (s, held)).collect();
     found.sort_by(|a, b| b.1.grown.cmp(&a.1.grown).then(a.0.cmp(&b.0)));
     let births: BTreeSet<u64> = found.iter().flat_map(|(_, k)| k.births.iter().copied()).collect();
     let onset_step = *births.first()?;
@@ -72,33 +72,33 @@ pub(crate) fn survivors(view: &View<'_>) -> Option<Survivors> {
         generations: births.len() as u64,
         minima_percent: None,
     };
-    kept_on.minima_percent = minima_percent(view, &kept_on);
+    kept_on.minima_percent = minima_percent(of, &kept_on);
     let is_balanced = kept_on.minima_percent.is_some_and(|percent| percent < MINIMA_PERCENT_MIN);
-    (!is_balanced && is_of_a_step(view, kept_on.rate())).then_some(kept_on)
+    (!is_balanced && is_of_a_step(of, kept_on.rate())).then_some(kept_on)
 }
 
 /// Blocks of all ages stay, and more of them than before.
-fn stays(view: &View<'_>, held: &Kept) -> bool {
-    let steps = view.steps();
+fn stays(of: &Aligned<'_>, held: &Kept) -> bool {
+    let steps = of.steps();
     let (Some(&first), Some(&last)) = (held.births.first(), held.births.last()) else {
         return false;
     };
     // It goes on: something was kept in the last quarter, too.
-    let goes_on = last.saturating_add(steps / 4 + 1) >= view.step;
+    let goes_on = last.saturating_add(steps / 4 + 1) >= of.step;
     let grew = held.grown > 0 && held.grown >= signed(held.fresh_bytes / 2);
     if !goes_on || !grew {
         return false;
     }
     // A buffer that is handed on, or emptied now and then: what is alive is no older than what
     // went before.
-    let age = view.step.saturating_sub(first);
+    let age = of.step.saturating_sub(first);
     if held.lived > 0 && age <= held.lived + (held.lived / 4).max(1) {
         return false;
     }
     let generations = held.births.len() as u64;
     if generations >= GENERATIONS_MIN {
         // What is in flight lives in neighbouring steps only, at the end.
-        return first.saturating_sub(view.before_step) <= steps / 2
+        return first.saturating_sub(of.before_step) <= steps / 2
             || generations >= 2 * GENERATIONS_MIN;
     }
     let a_step = held.fresh_blocks.div_ceil(generations.max(1));
@@ -107,14 +107,17 @@ fn stays(view: &View<'_>, held: &Kept) -> bool {
 }
 
 /// By how much the per-step minima rose for what the stacks grew, in percent.
-fn minima_percent(view: &View<'_>, kept_on: &Survivors) -> Option<i64> {
+fn minima_percent(of: &Aligned<'_>, kept_on: &Survivors) -> Option<i64> {
     let rise = |from: u64, to: u64| i128::from(to) - i128::from(from);
     let percent = |rise: i128, of: i128| i64::try_from(rise * 100 / of.max(1)).unwrap_or(i64::MAX);
-    if view.earlier > 0 {
-        let risen = rise(view.before_allocated, view.device.allocated);
+    if of.earlier > 0 {
+        let risen = rise(of.before_allocated, of.device.state.allocated);
         return Some(percent(risen, i128::from(kept_on.grown)));
     }
-    let (floors, _) = view.levels();
+    let (floors, _) = of.levels();
+    // What is freed behind the last step says nothing of what the steps keep.
+    let floors =
+        floors.split_last().map_or(floors, |(_, rest)| if rest.len() > 3 { rest } else { floors });
     // The lowest of several steps, so that what comes and goes over some of them does not count.
     let late = floors.len().saturating_sub((floors.len() / 3).max(2));
     let lowest = |part: &[u64], from: usize| {
@@ -123,7 +126,7 @@ fn minima_percent(view: &View<'_>, kept_on: &Survivors) -> Option<i64> {
     };
     let (first, last) = (floors.get(..floors.len() / 2)?, floors.get(late..)?);
     let ((from, from_at), (to, to_at)) = (lowest(first, 0)?, lowest(last, late)?);
-    let step_at = |at: usize| view.before_step.saturating_add(at as u64);
+    let step_at = |at: usize| of.before_step.saturating_add(at as u64);
     let since = kept_on.onset_step.max(step_at(from_at));
     let share = u128::from(kept_on.young) * u128::from(step_at(to_at).saturating_sub(since))
         / u128::from(kept_on.steps.max(1));
@@ -132,11 +135,11 @@ fn minima_percent(view: &View<'_>, kept_on: &Survivors) -> Option<i64> {
 }
 
 /// Memory comes and goes in each step; without that a guessed step is none.
-pub(crate) fn is_of_a_step(view: &View<'_>, rate: u64) -> bool {
-    if view.earlier > 0 || view.device.trace.source.is_known() {
+pub(crate) fn is_of_a_step(of: &Aligned<'_>, rate: u64) -> bool {
+    if of.earlier > 0 || of.past().source.is_known() {
         return true;
     }
-    let (floors, peaks) = view.levels();
+    let (floors, peaks) = of.levels();
     let mut swings: Vec<u64> =
         floors.iter().zip(peaks).map(|(floor, peak)| peak.saturating_sub(*floor)).collect();
     swings.sort_unstable();

@@ -1,22 +1,17 @@
 //! Goes through the events of one device once, and knows of each allocation when it ended.
 //!
 //! A trace is a ring: its beginning is lost, so blocks are freed in it that it did not see born.
-//! Of those it knows the size and not the stack. Levels count from the state at the end, which
-//! the file has in full, so they are right in spite of that; but the trace has the bytes that
-//! were asked for, and what the allocator made of them is known of the live blocks only. The
-//! rest is rounded as the allocator rounds by default.
+//! Of those it knows the size and not the stack. Levels count from the state at the end, which is
+//! known in full, so they are right in spite of that.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::addresses::Addresses;
-use crate::pickle::torch::{Action, Event};
+use crate::addresses::Addresses;
+use crate::snapshot::{TraceEvent, TraceKind};
 
 /// An allocation that is alive at the end of the trace; also of events that are none.
-pub(crate) const NEVER: u32 = u32::MAX;
-
-/// Sizes are rounded up to multiples of this (`kMinBlockSize`).
-const BLOCK_BYTES_MIN: u64 = 512;
+const NEVER: u32 = u32::MAX;
 
 /// A block that was freed in the trace and is older than the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +19,6 @@ pub(crate) struct OlderFree {
     /// The event that freed it.
     pub(crate) event: u32,
     pub(crate) address: u64,
-    /// Rounded.
     pub(crate) bytes: u64,
 }
 
@@ -39,8 +33,6 @@ pub(crate) struct Replay {
     /// Allocations at an address at which a block was alive, which cannot be: the event, and the
     /// allocation that it ended.
     replaced: Vec<(u32, u32)>,
-    /// Events of blocks without address or size, and addresses that found no place.
-    pub(crate) unusable: u64,
     live: Addresses,
 }
 
@@ -55,43 +47,32 @@ pub(crate) struct Levels {
     pub(crate) peaks_at: Vec<usize>,
     /// Number of events before the highest moment of all.
     pub(crate) highest_at: usize,
-    /// Allocated bytes at that moment.
-    pub(crate) highest_bytes: u64,
-}
-
-/// Bytes as the allocator rounds them.
-pub(crate) fn rounded(bytes: u64) -> u64 {
-    bytes.max(1).checked_next_multiple_of(BLOCK_BYTES_MIN).unwrap_or(u64::MAX)
 }
 
 impl Replay {
-    /// Goes through the events, oldest first.
-    pub(crate) fn of(events: &[Event]) -> Self {
-        let ends = ending_action(events);
+    /// Goes through the events, oldest first. A block counts until its free is requested.
+    pub(crate) fn of(events: &[TraceEvent]) -> Self {
         let mut replay = Self { other: vec![NEVER; events.len()], ..Self::default() };
-        for (index, event) in events.iter().enumerate() {
-            let Ok(number) = u32::try_from(index) else { break };
-            if event.action != Action::Alloc && event.action != ends {
-                continue;
-            }
-            let (Some(address), Some(bytes)) = (event.address(), event.bytes()) else {
-                replay.unusable += 1;
-                continue;
-            };
-            if event.action == Action::Alloc {
-                if let Some(born) = replay.live.insert(address, number) {
-                    replay.replaced.push((number, born));
-                    replay.set_other(born, number);
+        for (event, number) in events.iter().zip(0_u32..) {
+            match event.kind {
+                TraceKind::Alloc => {
+                    if let Some(born) = replay.live.insert(event.address, number) {
+                        replay.replaced.push((number, born));
+                        replay.set_other(born, number);
+                    }
                 }
-            } else if let Some(born) = replay.live.remove(address) {
-                replay.set_other(born, number);
-                replay.set_other(number, born);
-            } else {
-                let bytes = rounded(bytes);
-                replay.older.push(OlderFree { event: number, address, bytes });
+                TraceKind::Free | TraceKind::FreeDeferred => {
+                    if let Some(born) = replay.live.remove(event.address) {
+                        replay.set_other(born, number);
+                        replay.set_other(number, born);
+                    } else {
+                        let (address, bytes) = (event.address, event.size);
+                        replay.older.push(OlderFree { event: number, address, bytes });
+                    }
+                }
+                _ => {}
             }
         }
-        replay.unusable += replay.live.left_out;
         replay
     }
 
@@ -101,9 +82,10 @@ impl Replay {
         }
     }
 
-    /// Allocations at an address at which a block was alive, which cannot be.
+    /// Allocations at an address at which a block was alive, which cannot be, and addresses that
+    /// found no place.
     pub(crate) fn contradictions(&self) -> u64 {
-        self.replaced.len() as u64
+        self.replaced.len() as u64 + self.live.left_out
     }
 
     /// The event that allocated the block at this address which is alive at the end.
@@ -112,47 +94,46 @@ impl Replay {
     }
 
     /// The event that freed the block of this allocation, if it is not alive at the end.
-    pub(crate) fn freed_at(&self, allocation: usize) -> Option<u32> {
-        self.other.get(allocation).copied().filter(|&freed_at| freed_at != NEVER)
+    pub(crate) fn freed_at(&self, allocation: u32) -> Option<u32> {
+        self.other.get(allocation as usize).copied().filter(|&freed_at| freed_at != NEVER)
     }
 
     /// Whether the allocation of this event is alive when `moment` events have happened.
-    pub(crate) fn is_live(&self, allocation: usize, moment: usize) -> bool {
-        let freed_at = self.other.get(allocation).copied().unwrap_or(NEVER);
-        allocation < moment && freed_at as usize >= moment
+    pub(crate) fn is_live(&self, allocation: u32, moment: usize) -> bool {
+        let freed_at = self.other.get(allocation as usize).copied().unwrap_or(NEVER);
+        (allocation as usize) < moment && freed_at as usize >= moment
     }
 
-    /// Goes through what changes the level: (event, stack and bytes of what came or went). A
+    /// Goes through what changes the level: the number of the event, and what came or went. A
     /// block older than the trace goes without a stack.
-    pub(crate) fn changes(&self, events: &[Event], mut each: impl FnMut(usize, Change)) {
+    pub(crate) fn changes(&self, events: &[TraceEvent], mut each: impl FnMut(usize, Change)) {
         let mut older = self.older.iter().peekable();
         let mut replaced = self.replaced.iter().peekable();
-        let of = |index: u32| events.get(index as usize).map(sized);
+        let gone = |born: u32| {
+            events.get(born as usize).map(|event| Change::Gone(event.stack, event.size))
+        };
         for (index, event) in events.iter().enumerate() {
-            if event.action == Action::Alloc {
-                while let Some((_, born)) = replaced.next_if(|pair| pair.0 as usize <= index) {
-                    of(*born).into_iter().for_each(|(s, b)| each(index, Change::Gone(s, b)));
+            if event.kind == TraceKind::Alloc {
+                while let Some(&(_, born)) = replaced.next_if(|pair| pair.0 as usize <= index) {
+                    gone(born).into_iter().for_each(|change| each(index, change));
                 }
-                if event.address().is_some() && event.bytes().is_some() {
-                    let (stack, bytes) = sized(event);
-                    each(index, Change::Came(stack, bytes));
-                }
+                each(index, Change::Came(event.stack, event.size));
                 continue;
             }
             while let Some(free) = older.next_if(|free| free.event as usize <= index) {
                 each(index, Change::OlderGone(free.bytes));
             }
             let born = self.other.get(index).copied().unwrap_or(NEVER);
-            of(born).into_iter().for_each(|(s, b)| each(index, Change::Gone(s, b)));
+            gone(born).into_iter().for_each(|change| each(index, change));
         }
     }
 
     /// Lowest and highest levels, with the first event of each step but the first, and the
     /// bytes of blocks that are older than the trace.
-    pub(crate) fn levels(&self, events: &[Event], starts: &[u32], older_bytes: u64) -> Levels {
+    pub(crate) fn levels(&self, events: &[TraceEvent], starts: &[u32], older: u64) -> Levels {
         let (mut floors, mut peaks, mut peaks_at) = (Vec::new(), Vec::new(), Vec::new());
-        let mut highest = (older_bytes, 0);
-        let (mut level, mut floor, mut peak) = (older_bytes, older_bytes, (older_bytes, 0));
+        let mut highest = (older, 0);
+        let (mut level, mut floor, mut peak) = (older, older, (older, 0));
         let mut end_step = |floor: u64, (peak, at): (u64, usize)| {
             floors.push(floor);
             peaks.push(peak);
@@ -182,30 +163,17 @@ impl Replay {
             (floor, peak) = (level, (level, start as usize));
         }
         end_step(floor, peak);
-        let (highest_bytes, highest_at) = highest;
-        Levels { floors, peaks, peaks_at, highest_at, highest_bytes }
+        Levels { floors, peaks, peaks_at, highest_at: highest.1 }
     }
 }
 
 /// What changes the level of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A block of this stack, with its rounded bytes, was handed out.
+    /// A block of this stack with these bytes was handed out.
     Came(u32, u64),
     /// A block of the trace was given back.
     Gone(u32, u64),
     /// A block that is older than the trace was given back.
     OlderGone(u64),
-}
-
-/// Stack and rounded bytes; stack 0 is the unknown one.
-fn sized(event: &Event) -> (u32, u64) {
-    (event.stack().unwrap_or_default(), event.bytes().map_or(0, rounded))
-}
-
-/// A block counts until its free is requested. Traces without such events (PyTorch can leave
-/// kinds of events out) say at least when a free was complete.
-fn ending_action(events: &[Event]) -> Action {
-    let requested = events.iter().any(|event| event.action == Action::FreeRequested);
-    if requested { Action::FreeRequested } else { Action::FreeCompleted }
 }

@@ -5,8 +5,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::account::median;
-use super::view::{Kept, View};
+use super::aligned::{Aligned, Kept};
+use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::words::location;
 use crate::snapshot::frames::{is_optimizer_state, telling_frame};
 use crate::snapshot::{Frame, StackUse};
@@ -94,21 +94,21 @@ impl Kind {
 
 /// The lines of a rank, those that hold most first, beside the other ranks.
 pub(crate) fn lines(
-    view: &View<'_>,
+    of: &Aligned<'_>,
     kept: &BTreeMap<u32, Kept>,
     others: &[BTreeMap<(Frame, Kind), HeldLine>],
 ) -> Vec<HeldLine> {
-    let mut lines: Vec<HeldLine> = by_line(view, kept).into_values().collect();
+    let mut lines: Vec<HeldLine> = by_line(of, kept).into_values().collect();
     for line in &mut lines {
         if others.is_empty() {
             continue;
         }
         let key = (line.frame.clone(), line.kind);
-        let of = |number: fn(&HeldLine) -> u64| {
+        let median_of = |number: fn(&HeldLine) -> u64| {
             median(others.iter().map(|other| other.get(&key).map_or(0, number)).collect())
         };
-        line.others_bytes = Some(of(|line| line.bytes));
-        line.others_blocks = Some(of(|line| line.blocks));
+        line.others_bytes = Some(median_of(|line| line.bytes));
+        line.others_blocks = Some(median_of(|line| line.blocks));
     }
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.frame.cmp(&b.frame)));
     lines
@@ -116,12 +116,12 @@ pub(crate) fn lines(
 
 /// What each line holds.
 pub(crate) fn by_line(
-    view: &View<'_>,
+    of: &Aligned<'_>,
     kept: &BTreeMap<u32, Kept>,
 ) -> BTreeMap<(Frame, Kind), HeldLine> {
     let mut lines: BTreeMap<(Frame, Kind), HeldLine> = BTreeMap::new();
     for (&stack, held) in kept {
-        let frames = view.stack(stack);
+        let frames = of.stack(stack);
         let kind = Kind::of(&frames);
         let frame = telling_frame(&frames).cloned().unwrap_or_default();
         let line = lines.entry((frame.clone(), kind)).or_default();
@@ -137,8 +137,8 @@ pub(crate) fn by_line(
 }
 
 /// What was alive at a peak, by line.
-pub(crate) fn at_peak(view: &View<'_>, uses: &[StackUse]) -> Vec<HeldLine> {
-    lines(view, &kept(uses), &[])
+pub(crate) fn at_peak(of: &Aligned<'_>, uses: &[StackUse]) -> Vec<HeldLine> {
+    lines(of, &kept(uses), &[])
 }
 
 /// The same by stack.

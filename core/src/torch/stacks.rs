@@ -1,4 +1,4 @@
-//! Stacks of a snapshot of PyTorch as the diagnosis wants them: Python frames only.
+//! Stacks of a snapshot of PyTorch as a state of a rank has them: Python frames only.
 //!
 //! With `stacks="all"` PyTorch writes the C++ frames too, innermost first, and all allocations
 //! look alike there. Where a stack has no Python at all, because autograd's threads have none,

@@ -1,0 +1,433 @@
+//! What looks wrong in the states of the ranks, before a judge has seen it: which rank, which layer,
+//! how much and over how many steps. A finder stands for the detector, which did not watch.
+//!
+//! Levels that grow from step to step are found by the detector's own test
+//! ([`trend_of_peaks`], [`trend_of_idle`]), memory that stays by [`survivors`].
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::aligned::Aligned;
+use super::held::{self, HeldLine, Kind, by_line, kept};
+use super::survivors::{Survivors, is_of_a_step, survivors};
+use crate::allocator_settings::is_expandable;
+use crate::detector::{
+    Growth, GrowthKey, Layer, Scope, StepTrend, is_enough, trend_of_idle, trend_of_peaks,
+};
+use crate::diagnosis::answer::diagnosis::Diagnosis;
+use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
+use crate::diagnosis::evidence::account::median;
+use crate::diagnosis::evidence::case::share_of;
+use crate::diagnosis::evidence::context::{Context, Peaks, TraceGrowth};
+use crate::diagnosis::evidence::past::whole;
+use crate::diagnosis::words::{bytes, plural};
+use crate::roles::are_most;
+use crate::snapshot::Frame;
+use crate::snapshot::failed_request::FailedRequest;
+use crate::snapshot::frames::telling_frame;
+
+/// Share of the growth with which a line is named, in parts per million.
+const NAMED_PPM_MIN: u32 = 500_000;
+
+/// Whole steps that say something about what each of them needs.
+const STEPS_COMPARED_MIN: usize = 3;
+
+/// Something to ask the judges about.
+pub(super) struct Candidate {
+    /// Which of the ranks has it most.
+    pub(super) at: usize,
+    pub(super) growth: Growth,
+    /// The rank and those that have it alike.
+    pub(super) ranks: Vec<u32>,
+    pub(super) context: Context,
+    /// The request that failed.
+    pub(super) request: Option<FailedRequest>,
+}
+
+type Finder = fn(&[Aligned<'_>]) -> Option<Candidate>;
+
+/// What is looked for, in this order: growth of tensors explains that of peaks, and that of peaks
+/// what the allocator does.
+pub(super) const FINDERS: [Finder; 9] = [
+    staying,
+    refused,
+    |all| growing(all, Layer::Peak),
+    thrashing,
+    pending,
+    |all| growing(all, Layer::Reserved),
+    split,
+    |all| uneven(all, |one| Some(one.device.state.allocated)),
+    |all| uneven(all, lowest_peak),
+];
+
+/// Blocks of every age that stay.
+fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let found: Vec<Option<Survivors>> =
+        all.iter().map(|one| survivors(one).filter(Survivors::matters)).collect();
+    let rates: Vec<u64> =
+        found.iter().map(|found| found.as_ref().map_or(0, Survivors::rate)).collect();
+    let (at, ranks, scope) = steepest(all, &rates, all.len())?;
+    let (one, stays) = (all.get(at)?, found.get(at)?.as_ref()?);
+    let frame = |&stack: &u32| telling_frame(&one.stack(stack)).cloned();
+    let lines: Vec<Frame> = stays.stacks.iter().filter_map(frame).collect();
+    let trace = TraceGrowth {
+        steps: stays.steps,
+        older_steps: stays.older_steps,
+        held_bytes: stays.held,
+        evidence: about_staying(one, stays),
+        against: doubts(
+            one,
+            stays.generations < 12,
+            "a cache that still fills, or a list that is \
+             emptied later, looks the same",
+        ),
+        survivors: lines,
+        ..TraceGrowth::default()
+    };
+    let mut candidate = Candidate::new(all, at, (Layer::Allocated, scope), ranks, trace);
+    let growth = &mut candidate.growth;
+    growth.onset_step = stays.onset_step.max(one.before_step);
+    (growth.bytes_per_step, growth.grown_bytes) = (stays.rate(), stays.grown);
+    Some(candidate)
+}
+
+fn about_staying(one: &Aligned<'_>, stays: &Survivors) -> Vec<String> {
+    let mut said = Vec::new();
+    if one.earlier == 0 && stays.older_steps > 0 {
+        let held = bytes(stays.held);
+        said.push(format!("with blocks older than the trace, what stays holds {held}"));
+    }
+    if let Some(percent) = stays.minima_percent {
+        let level = if one.earlier == 0 { "the per-step minimum" } else { "allocated memory" };
+        said.push(format!("{level} rose by {} % of what stays", percent.clamp(0, 999)));
+    }
+    said
+}
+
+/// Steps that need more than the ones before, or reserved memory that grows beyond what they need.
+fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
+    let found: Vec<Option<StepTrend>> = all.iter().map(|one| trend(one, layer)).collect();
+    let rate = |found: &Option<StepTrend>| found.map_or(0, |found| found.bytes_per_step);
+    let rates: Vec<u64> = found.iter().map(rate).collect();
+    let judged: Vec<&Aligned<'_>> =
+        all.iter().filter(|one| is_enough(whole_peaks(one).len())).collect();
+    let (at, ranks, scope) = steepest(all, &rates, judged.len())?;
+    let (one, trend) = (all.get(at)?, (*found.get(at)?)?);
+    let is_peak = layer == Layer::Peak;
+    let line = if is_peak { growing_line(one) } else { None };
+    let named = line.as_ref().filter(|(line, ppm)| is_named(line) && *ppm >= NAMED_PPM_MIN);
+    let name =
+        named.map_or(String::new(), |(line, _)| format!("; most of that is {}", line.name()));
+    let beyond = beyond_peak(one).map_or(String::new(), |said| format!("; {said}"));
+    let grew = line.iter().map(|(line, _)| {
+        let more = bytes(line.grown.unsigned_abs());
+        let name = line.name();
+        format!(
+            "memory {name} grew by {more} from the peak of the first whole step to that of the last"
+        )
+    });
+    let what = "batches that are sorted by length, or a curriculum, look the same";
+    let trace = TraceGrowth {
+        steps: trend.steps,
+        line: named.map(|(line, ppm)| (line.frame.clone(), *ppm)),
+        said: format!("{name}{beyond}"),
+        evidence: grew.chain(in_segments(one, layer)).collect(),
+        against: doubts(one, is_peak, what),
+        ..TraceGrowth::default()
+    };
+    let mut candidate = Candidate::new(all, at, (layer, scope), ranks, trace);
+    let growth = &mut candidate.growth;
+    growth.onset_step = one.step.saturating_sub(trend.steps);
+    growth.peers = u32::try_from(judged.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    (growth.bytes_per_step, growth.grown_bytes) = (trend.bytes_per_step, trend.grown_bytes);
+    candidate.context.in_peaks = Some(is_peak);
+    candidate.context.peaks = (judged.len() > 1).then(|| {
+        let highest = |one: &Aligned<'_>| whole_peaks(one).iter().copied().max();
+        let others = judged.iter().filter(|other| other.rank != one.rank);
+        let peers = median(others.filter_map(|other| highest(other)).collect());
+        Peaks { own: highest(one).unwrap_or(0), peers }
+    });
+    Some(candidate)
+}
+
+/// The peaks of the whole steps of a trace.
+pub(super) fn whole_peaks<'a>(one: &Aligned<'a>) -> &'a [u64] {
+    whole(&one.past().peaks)
+}
+
+fn trend(one: &Aligned<'_>, layer: Layer) -> Option<StepTrend> {
+    let past = one.past();
+    let found = match layer {
+        Layer::Peak => trend_of_peaks(whole(&past.peaks), whole(&past.floors)),
+        _ => trend_of_idle(whole(&past.reserved), whole(&past.peaks)),
+    };
+    found.filter(|found| is_of_a_step(one, found.bytes_per_step))
+}
+
+/// The line that needs more at the last whole peak than at the first, and its share of what all
+/// lines need more, in parts per million.
+fn growing_line(one: &Aligned<'_>) -> Option<(HeldLine, u32)> {
+    let (first, last) = one.past().whole_peaks.as_ref()?;
+    let first = by_line(one, &kept(&first.uses));
+    let mut lines: Vec<HeldLine> = by_line(one, &kept(&last.uses)).into_values().collect();
+    for line in &mut lines {
+        let was = first.get(&(line.frame.clone(), line.kind)).map_or(0, |line| line.bytes);
+        line.grown = i64::try_from(line.bytes.saturating_sub(was)).unwrap_or(i64::MAX);
+    }
+    let all = lines.iter().fold(0_i64, |sum, line| sum.saturating_add(line.grown));
+    let most = lines
+        .into_iter()
+        .max_by(|a, b| a.grown.cmp(&b.grown).then_with(|| b.frame.cmp(&a.frame)))?;
+    let ppm = share_of(most.grown, all);
+    (most.grown > 0).then_some((most, ppm))
+}
+
+fn is_named(line: &HeldLine) -> bool {
+    line.kind != Kind::Nameless
+}
+
+/// How much more is reserved than the steps need, where that is much.
+fn beyond_peak(one: &Aligned<'_>) -> Option<String> {
+    let peak = one.past().peak.as_ref()?.bytes;
+    let reserved = one.device.state.reserved;
+    let beyond = reserved.saturating_sub(peak);
+    (beyond >= EXCESS_BYTES_MIN && beyond >= reserved / 4)
+        .then(|| format!("{} are reserved over a peak of {}", bytes(reserved), bytes(peak)))
+}
+
+/// Where that memory is, and whether it grows with the peaks.
+fn in_segments(one: &Aligned<'_>, layer: Layer) -> Vec<String> {
+    let shape = one.device.shape.as_ref().filter(|_| beyond_peak(one).is_some());
+    let grows = trend(one, Layer::Reserved).filter(|_| layer == Layer::Peak);
+    let divided = shape.filter(|_| layer == Layer::Peak).map(|shape| {
+        format!(
+            "of {} reserved, {} are inactive split and {} are whole free segments",
+            bytes(shape.reserved),
+            bytes(shape.inactive),
+            bytes(shape.cached),
+        )
+    });
+    let rate = grows.map(|found| {
+        let rate = bytes(found.bytes_per_step);
+        format!("reserved memory beyond the peaks grows by {rate} each step")
+    });
+    divided.into_iter().chain(rate).collect()
+}
+
+/// A request that failed.
+fn refused(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let at = all.iter().position(|one| !one.past().refused.is_empty())?;
+    let one = all.get(at)?;
+    let request = super::failed_request(one.past())?;
+    let mut against = Vec::new();
+    if one.past().refused_count > 1 {
+        let count = plural(one.past().refused_count, "request");
+        against.push(format!("{count} failed; this is the last"));
+    }
+    if request.device_free.is_none() {
+        against.push("it is not known how much the device had free".to_string());
+    }
+    let rate = trend(one, Layer::Peak).map(|trend| {
+        let (rate, steps) = (bytes(trend.bytes_per_step), plural(trend.steps, "step"));
+        format!("each of the last {steps} needed about {rate} more than the one before")
+    });
+    let trace =
+        TraceGrowth { against, evidence: rate.into_iter().collect(), ..TraceGrowth::default() };
+    let ranks = alloc::vec![one.rank];
+    let mut candidate = Candidate::new(all, at, (Layer::Process, Scope::OneRank), ranks, trace);
+    candidate.growth.last_step = request.step;
+    candidate.context.request_failed = true;
+    candidate.request = Some(request);
+    Some(candidate)
+}
+
+/// Segments that are given back and taken again in most steps.
+fn thrashing(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let is_thrashing = |one: &Aligned<'_>| one.past().churn.is_thrash();
+    let at = all.iter().position(is_thrashing)?;
+    let ranks = all.iter().filter(|one| is_thrashing(one)).map(|one| one.rank).collect();
+    let churn = &all.get(at)?.past().churn;
+    let trace = TraceGrowth { steps: churn.steps, ..TraceGrowth::default() };
+    let mut candidate = Candidate::new(all, at, (Layer::Churn, Scope::OneRank), ranks, trace);
+    candidate.growth.grown_bytes = churn.thrashing_steps;
+    Some(candidate)
+}
+
+/// Blocks that were given back and that other streams still use.
+fn pending(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let pending: Vec<u64> = all.iter().map(|one| one.device.pending()).collect();
+    let most = pending.iter().copied().max()?;
+    let at = pending.iter().position(|&bytes| bytes == most)?;
+    let one = all.get(at)?;
+    if most < PENDING_BYTES_MIN || most.saturating_mul(10) < one.device.state.allocated {
+        return None;
+    }
+    Some(Candidate::standing(all, at, Layer::Deferred, most, alloc::vec![one.rank]))
+}
+
+/// Much of what is held is inactive split, even at the peak.
+fn split(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let stuck = |one: &Aligned<'_>| {
+        // Without a trace the end is all there is, and says little of the peak.
+        let peak = one.past().peak.as_ref().filter(|_| one.past().ends > 0)?;
+        let beyond = one.device.state.reserved.saturating_sub(peak.bytes);
+        Some(beyond.min(one.device.shape.as_ref()?.inactive))
+    };
+    let found = all.iter().enumerate().filter_map(|(at, one)| Some((at, stuck(one)?)));
+    let (at, split) = found.max_by_key(|&(_, split)| split)?;
+    let one = all.get(at)?;
+    let is_much = split.saturating_mul(10) >= one.device.state.reserved.saturating_mul(3);
+    (split >= EXCESS_BYTES_MIN && is_much)
+        .then(|| Candidate::standing(all, at, Layer::Reserved, split, alloc::vec![one.rank]))
+}
+
+/// What the smallest of the whole steps needs: batches differ, and the largest of some may come to
+/// any rank.
+fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
+    let peaks = whole_peaks(one);
+    peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
+}
+
+/// One rank, or few, whose level is much higher than that of the others. With fewer than three ranks
+/// it is not known which of them is the odd one.
+fn uneven(all: &[Aligned<'_>], level: fn(&Aligned<'_>) -> Option<u64>) -> Option<Candidate> {
+    let levels: Vec<u64> = all.iter().map(level).collect::<Option<_>>()?;
+    let typical = median(levels.clone());
+    // Stages of a pipeline differ by half and half; that is how they were cut.
+    let beyond = |level: &u64| {
+        let beyond = level.saturating_sub(typical);
+        (beyond >= EXCESS_BYTES_MIN && beyond >= typical / 4).then_some(beyond)
+    };
+    let excess: Vec<Option<u64>> = levels.iter().map(beyond).collect();
+    let ranks: Vec<u32> =
+        all.iter().zip(&excess).filter(|(_, of)| of.is_some()).map(|(one, _)| one.rank).collect();
+    if all.len() < 3 || ranks.len() * 4 > all.len().max(4) {
+        return None;
+    }
+    let most = excess.iter().flatten().max().copied()?;
+    let at = excess.iter().position(|&of| of == Some(most))?;
+    let one = all.get(at)?;
+    let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
+    candidate.context.peaks = Some(Peaks { own: *levels.get(at)?, peers: typical });
+    let trace = candidate.context.trace.get_or_insert_default();
+    if let Some(line) = line_beyond(all, one) {
+        let others = bytes(line.others_bytes.unwrap_or(0));
+        let (held, name) = (bytes(line.bytes), line.name());
+        trace.evidence.push(format!("{held} {name}; {others} on the median of the others"));
+        trace.said = format!("; most of that is {name}");
+        trace.line = is_named(&line).then(|| (line.frame.clone(), 0));
+    }
+    let doubt = "ranks with other roles (stages of a pipeline, experts) may differ by design";
+    trace.against.push(doubt.to_string());
+    Some(candidate)
+}
+
+/// The line that is furthest beyond the other ranks: at the peaks, or now where these are not known.
+fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> Option<HeldLine> {
+    let uses = |one: &Aligned<'_>| match &one.past().peak {
+        Some(peak) => kept(&peak.uses),
+        None => one.kept.clone(),
+    };
+    let others = all.iter().filter(|other| other.rank != one.rank);
+    let others: Vec<_> = others.map(|other| by_line(other, &uses(other))).collect();
+    let beyond = |line: &HeldLine| line.bytes.saturating_sub(line.others_bytes.unwrap_or(0));
+    // Of equal ones the first, which holds most.
+    held::lines(one, &uses(one), &others).into_iter().rev().max_by_key(beyond)
+}
+
+impl Candidate {
+    /// Growth of a layer of one rank, without its rate.
+    fn new(
+        all: &[Aligned<'_>],
+        at: usize,
+        (layer, scope): (Layer, Scope),
+        ranks: Vec<u32>,
+        trace: TraceGrowth,
+    ) -> Self {
+        let one = &all[at.min(all.len() - 1)];
+        let key = GrowthKey { rank: one.rank, device: one.device.state.device, layer, scope };
+        let peers = u32::try_from(all.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let mut growth = Growth::still(&key, (one.before_step, one.step), 0, peers);
+        growth.ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        Self { at, growth, ranks, context: context(one, trace), request: None }
+    }
+
+    /// A level that is too high and does not grow.
+    fn standing(
+        all: &[Aligned<'_>],
+        at: usize,
+        layer: Layer,
+        amount: u64,
+        ranks: Vec<u32>,
+    ) -> Self {
+        let key = (layer, Scope::OneRank);
+        let mut candidate = Self::new(all, at, key, ranks, TraceGrowth::default());
+        candidate.growth.grown_bytes = amount;
+        candidate
+    }
+}
+
+/// What a state says besides: settings, the length of a step, requests that failed.
+fn context(one: &Aligned<'_>, trace: TraceGrowth) -> Context {
+    let (past, settings) = (one.past(), &one.history.rank.settings);
+    let pairs = settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let span = past.span_ns.filter(|_| past.ends > 0 && one.earlier == 0);
+    Context {
+        ooms: (past.events > 0).then_some(past.refused_count),
+        step_time_ns: span.map(|(first, last)| last.saturating_sub(first) / past.ends),
+        expandable_segments: (!settings.is_empty()).then(|| is_expandable(pairs)),
+        trace: Some(trace),
+        ..Context::default()
+    }
+}
+
+/// The one that grows most, by the rate of each: its index, its rank with those that grow at half
+/// its rate at least, and whether those are most of the ranks. None where nothing grows. `judged` is
+/// the number of ranks that could have shown it.
+fn steepest(all: &[Aligned<'_>], rates: &[u64], judged: usize) -> Option<(usize, Vec<u32>, Scope)> {
+    let most = rates.iter().copied().max().filter(|&rate| rate > 0)?;
+    let at = rates.iter().position(|&rate| rate == most)?;
+    let concerned = all.iter().zip(rates).filter(|(_, rate)| **rate >= most.div_ceil(2));
+    let ranks: Vec<u32> = concerned.map(|(one, _)| one.rank).collect();
+    let is_common = judged > 1 && are_most(ranks.len(), judged);
+    Some((at, ranks, if is_common { Scope::AllRanks } else { Scope::OneRank }))
+}
+
+/// Doubts about the steps of a trace; `are_few` where longer ones would say more.
+fn doubts(one: &Aligned<'_>, are_few: bool, what: &str) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if one.earlier == 0 && are_few {
+        doubts.push(format!("the trace holds {} only: {what}", plural(one.past().ends, "step")));
+    }
+    if one.earlier == 0 && !one.past().source.is_known() {
+        doubts.push("its steps are guessed from what recurs in the trace".to_string());
+    }
+    doubts
+}
+
+/// Bytes and blocks that a finding is about.
+pub(super) fn concerned(
+    one: &Aligned<'_>,
+    growth: &Growth,
+    diagnosis: &Diagnosis,
+    request: Option<&FailedRequest>,
+) -> (u64, u64) {
+    match growth.layer {
+        Layer::Allocated => {
+            let culprit = diagnosis.culprit.as_ref();
+            let through = one.kept.iter().filter(|(stack, _)| {
+                culprit.is_none_or(|frame| one.stack(**stack).contains(&frame))
+            });
+            through.fold((0, 0), |(bytes, blocks): (u64, u64), (_, held)| {
+                (bytes.saturating_add(held.bytes), blocks + held.blocks)
+            })
+        }
+        Layer::Process => (request.map_or(0, |request| request.bytes), 0),
+        Layer::Churn => {
+            let churn = &one.past().churn;
+            (churn.taken_bytes / churn.steps.max(1), 0)
+        }
+        _ => (growth.grown_bytes, 0),
+    }
+}

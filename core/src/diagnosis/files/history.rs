@@ -1,0 +1,101 @@
+//! The state of a rank with what its traces show, without the traces themselves.
+
+use alloc::vec::Vec;
+
+use crate::diagnosis::evidence::past::Past;
+use crate::diagnosis::evidence::segments::{Shape, shape};
+use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
+
+/// The state of a rank, condensed.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The state without its devices.
+    pub rank: RankSnapshot,
+    /// Its devices.
+    pub devices: Vec<DeviceHistory>,
+}
+
+/// One device of a rank.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceHistory {
+    /// The state without the trace.
+    pub state: DeviceSnapshot,
+    /// How what is reserved is divided; none where the segments are not known.
+    pub shape: Option<Shape>,
+    /// What happened.
+    pub past: Past,
+}
+
+/// The states of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Rank {
+    /// Global rank.
+    pub rank: u32,
+    /// Its states, oldest first.
+    pub states: Vec<History>,
+}
+
+impl History {
+    /// Condenses a state.
+    pub fn of(mut rank: RankSnapshot) -> Self {
+        let devices = core::mem::take(&mut rank.devices);
+        let mut condensed = Vec::with_capacity(devices.len());
+        for mut state in devices {
+            let (shape, past) = (shape(&rank, &state), Past::of(&rank, &state));
+            state.trace = Vec::new();
+            condensed.push(DeviceHistory { state, shape, past });
+        }
+        Self { rank, devices: condensed }
+    }
+
+    /// The device that holds most bytes.
+    pub fn primary_device(&self) -> Option<&DeviceHistory> {
+        self.devices.iter().max_by_key(|device| device.state.allocated)
+    }
+
+    /// The device with this index.
+    pub fn device(&self, device: u8) -> Option<&DeviceHistory> {
+        self.devices.iter().find(|found| found.state.device == device)
+    }
+
+    /// True where Memtape recorded it: then rank, job and step are known.
+    pub fn is_recorded(&self) -> bool {
+        !self.rank.identity.tape_id.is_empty()
+    }
+
+    /// Unix time of the state, in microseconds; none where it is not known.
+    pub fn newest_us(&self) -> Option<i64> {
+        (self.rank.wall_ns > 0).then_some(self.rank.wall_ns / 1000)
+    }
+
+    /// Unix time of a moment of the past, in microseconds.
+    pub fn time_us(&self, mono_ns: u64) -> Option<i64> {
+        let spans = self.devices.iter().filter_map(|device| device.past.span_ns);
+        let newest_ns = i64::try_from(spans.map(|(_, last)| last).max()?).ok()?;
+        let offset_ns = self.rank.wall_ns.checked_sub(newest_ns)?;
+        Some(i64::try_from(mono_ns).ok()?.checked_add(offset_ns)? / 1000)
+    }
+
+    /// True where at least some blocks have a stack.
+    pub fn has_stacks(&self) -> bool {
+        self.rank.stacks.len() > 1
+    }
+
+    /// The frames of a stack.
+    pub(crate) fn stack(&self, stack: u32) -> Vec<&Frame> {
+        self.rank.frames_of(stack).collect()
+    }
+}
+
+impl DeviceHistory {
+    /// Free bytes between live blocks; none where the segments are not known.
+    pub fn inactive_split(&self) -> Option<u64> {
+        self.shape.as_ref().map(|shape| shape.inactive)
+    }
+
+    /// Bytes in blocks that were given back and that a stream still uses.
+    pub fn pending(&self) -> u64 {
+        let pending = self.state.blocks.iter().filter(|block| block.pending);
+        pending.fold(0, |sum, block| sum.saturating_add(block.size))
+    }
+}

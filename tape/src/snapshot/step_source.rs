@@ -1,0 +1,37 @@
+//! Who counted the steps of a state.
+
+/// Who says where the steps of a trace end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum StepSource {
+    /// Memtape's recorder, which counted them; also in the files that it exports.
+    #[default]
+    Recorded,
+    /// The profiler's `ProfilerStep#`.
+    Profiler,
+    /// `Optimizer.step#`, which PyTorch writes beside the trace.
+    Optimizer,
+    /// Stacks of the optimizer in the trace.
+    OptimizerStacks,
+    /// The most regular stack of the trace: a guess.
+    Guessed,
+    /// No ends of steps were found.
+    None,
+}
+
+impl StepSource {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// True where the ends of steps are known and not guessed.
+    pub fn is_known(self) -> bool {
+        !matches!(self, Self::None | Self::Guessed)
+    }
+
+    /// True where each step has the number that the program gives it.
+    pub fn numbers_steps(self) -> bool {
+        matches!(self, Self::Recorded | Self::Profiler)
+    }
+}
