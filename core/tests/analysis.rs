@@ -4,7 +4,7 @@ use crate::training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, t
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::files::{Analysis, Found, History, Rank, analyze, diff};
 use memtape_core::diagnosis::{Cause, Class};
-use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::torch::rank::rank_state;
@@ -280,7 +280,7 @@ proptest! {
         }
         // Often the whole file, or nearly nothing would be read.
         let cut = if cut < 1000 { usize::from(cut) % length } else { length };
-        let mut reader = TorchReader::new();
+        let mut reader = Reader::new();
         if reader.feed(&bytes[..cut]).is_ok() && let Ok(snapshot) = reader.finish() {
             let found = History::of(rank_state(snapshot).rank);
             let sound = through_a_file(&trained(Job { steps: 5, ..Job::default() }, 1));

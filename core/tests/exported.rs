@@ -4,7 +4,7 @@ use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::files::{History, Rank, analyze, why_refused};
 use memtape_core::diagnosis::{Class, diagnose};
 use memtape_core::identity::Identity;
-use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::torch::{Stage, TorchSnapshot};
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::marks::Mark;
@@ -90,7 +90,7 @@ fn leaking(steps: u64) -> RankSnapshot {
 }
 
 fn read(snapshot: &RankSnapshot) -> TorchSnapshot {
-    let mut reader = TorchReader::new();
+    let mut reader = Reader::new();
     reader.feed(&torch_snapshot(snapshot)).expect("our own pickle");
     reader.finish().expect("our own pickle")
 }

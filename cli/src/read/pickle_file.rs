@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use anyhow::{Context, bail};
 use memtape_core::pickle::fault::{Fault, ReadError};
-use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::torch::TorchSnapshot;
 
 /// Bytes of a chunk.
@@ -32,7 +32,7 @@ pub(crate) fn unpickle(mut source: impl BufRead + Send) -> anyhow::Result<TorchS
         ),
         _ => {}
     }
-    let mut reader = TorchReader::new();
+    let mut reader = Reader::new();
     std::thread::scope(|scope| {
         let (full_in, full) = sync_channel(CHUNKS_AHEAD);
         let (empty_in, empty) = channel();

@@ -1,9 +1,8 @@
 //! What bytes mean for the fuzz target `pickle`: how to read, then a pickle.
 
 use memtape_core::diagnosis::files::{History, Rank, analyze, diff};
-use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::reader::Reader;
-use memtape_core::pickle::value::{Limits, Plain};
+use memtape_core::pickle::value::Limits;
 use memtape_core::torch::rank::rank_state;
 
 /// Small, so that a fuzzer meets each of them.
@@ -26,14 +25,14 @@ pub(crate) fn read_any(data: &[u8]) {
     let &[piece, limits, ref pickle @ ..] = data else { return };
     let limits = if limits & 1 == 0 { LIMITS } else { Limits::default() };
     let pieces = pickle.chunks(usize::from(piece).max(1));
-    let mut reader = Reader::new(Plain, limits);
+    let mut reader = Reader::with_limits(limits);
     let cut = pieces.clone().try_for_each(|piece| reader.feed(piece));
-    let cut = cut.and_then(|()| reader.finish()).map(|whole| whole.bytes);
-    let mut reader = Reader::new(Plain, limits);
-    let whole = reader.feed(pickle).and_then(|()| reader.finish()).map(|whole| whole.bytes);
+    let cut = cut.and_then(|()| reader.finish_values()).map(|whole| whole.bytes);
+    let mut reader = Reader::with_limits(limits);
+    let whole = reader.feed(pickle).and_then(|()| reader.finish_values()).map(|whole| whole.bytes);
     assert_eq!(cut, whole, "how the bytes are cut must not matter");
 
-    let mut reader = TorchReader::with_limits(limits);
+    let mut reader = Reader::with_limits(limits);
     let read = pieces.clone().try_for_each(|piece| reader.feed(piece));
     let snapshot = match read.and_then(|()| reader.finish()) {
         Ok(snapshot) => snapshot,

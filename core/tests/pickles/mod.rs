@@ -7,11 +7,10 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::ReadError;
 use memtape_core::pickle::reader::{Reader, Whole};
 use memtape_core::pickle::torch::{Action, BlockState, SettingValue, Stage, TorchSnapshot};
-use memtape_core::pickle::value::{Heap, Limits, Plain, Slot, Value, View};
+use memtape_core::pickle::value::{Heap, Limits, Slot, Value, View};
 
 /// How deep [`show`] goes before it takes a value for one that holds itself.
 const DEPTH_MAX: usize = 200;
@@ -21,12 +20,12 @@ pub(crate) fn read_plain(
     bytes: &[u8],
     pieces: &[usize],
     limits: Limits,
-) -> Result<Whole<Plain>, ReadError> {
-    let mut reader = Reader::new(Plain, limits);
+) -> Result<Whole, ReadError> {
+    let mut reader = Reader::with_limits(limits);
     for piece in cut(bytes, pieces) {
         reader.feed(piece)?;
     }
-    reader.finish()
+    reader.finish_values()
 }
 
 /// Reads a snapshot from pieces of these lengths, again and again.
@@ -35,7 +34,7 @@ pub(crate) fn read_snapshot(
     pieces: &[usize],
     limits: Limits,
 ) -> Result<TorchSnapshot, ReadError> {
-    let mut reader = TorchReader::with_limits(limits);
+    let mut reader = Reader::with_limits(limits);
     for piece in cut(bytes, pieces) {
         reader.feed(piece)?;
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use memtape_core::diagnosis::files::{History, Rank};
-use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::{
@@ -350,7 +350,7 @@ pub(crate) fn trained(job: Job, rank: u32) -> RankSnapshot {
 /// A state as a file of PyTorch, read again and condensed.
 pub(crate) fn through_a_file(snapshot: &RankSnapshot) -> History {
     let pickle = torch_snapshot(snapshot);
-    let mut reader = TorchReader::new();
+    let mut reader = Reader::new();
     for piece in pickle.chunks(70_000) {
         reader.feed(piece).expect("our own pickle");
     }

@@ -1,4 +1,4 @@
-//! Reads a memory snapshot: feeds the reader, and puts the records in order at the end.
+//! Puts the records of a memory snapshot in order, when all of it has been read.
 //!
 //! While the file came in, each dictionary became a record and each list of frames a stack
 //! ([`super::fold`]). Now the top of the pickle says which belong to the snapshot and in which
@@ -13,13 +13,13 @@ use alloc::vec::Vec;
 use alloc::{format, vec};
 use core::ops::Range;
 
-use crate::read::fault::{Fault, ReadError};
+use crate::read::fault::Fault;
 use crate::read::fold::{self, TorchFolder, Word, word};
 use crate::read::intern::Interner;
 use crate::read::notes;
-use crate::read::reader::{Reader, Whole};
+use crate::read::reader::Whole;
 use crate::read::torch::{NOTHING, Notes, Setting, SettingValue, Shape, TorchSnapshot};
-use crate::read::value::{Heap, Limits, Slot, Value, View, over};
+use crate::read::value::{Heap, Slot, Value, View, over};
 
 /// Settings that are kept, those in inner dictionaries among them; PyTorch writes some 30.
 const SETTINGS_MAX: usize = 4096;
@@ -34,41 +34,8 @@ const SETTINGS_DEPTH_MAX: u32 = 8;
 /// Characters of a setting's own name.
 const SETTING_NAME_CHARACTERS_MAX: usize = 256;
 
-/// Reads one memory snapshot: feeds on the pieces of a file, and gives the snapshot at its end.
-#[derive(Debug)]
-pub struct TorchReader(Reader<TorchFolder>);
-
-impl Default for TorchReader {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl TorchReader {
-    /// A reader at the start of a file.
-    pub fn new() -> Self {
-        Self::with_limits(Limits::default())
-    }
-
-    /// A reader with limits of one's own.
-    pub fn with_limits(limits: Limits) -> Self {
-        Self(Reader::new(TorchFolder::new(), limits))
-    }
-
-    /// Takes the next bytes of the file. After an error nothing more may be fed.
-    pub fn feed(&mut self, piece: &[u8]) -> Result<(), ReadError> {
-        self.0.feed(piece)
-    }
-
-    /// The file is at its end.
-    pub fn finish(self) -> Result<TorchSnapshot, ReadError> {
-        let whole = self.0.finish()?;
-        let offset = whole.bytes;
-        assemble(whole).map_err(|fault| ReadError { offset, fault })
-    }
-}
-
-fn assemble(mut whole: Whole<TorchFolder>) -> Result<TorchSnapshot, Fault> {
+/// The snapshot that the records make.
+pub(crate) fn assemble(mut whole: Whole) -> Result<TorchSnapshot, Fault> {
     let parts = Parts::of(&whole.heap, whole.root)?;
     let mut order = Order::default();
     let records = arranged(&mut whole, &parts, &mut order)?;
@@ -104,11 +71,7 @@ fn assemble(mut whole: Whole<TorchFolder>) -> Result<TorchSnapshot, Fault> {
 }
 
 /// All records in the order of the file, with their stacks.
-fn arranged(
-    whole: &mut Whole<TorchFolder>,
-    parts: &Parts,
-    order: &mut Order,
-) -> Result<TorchSnapshot, Fault> {
+fn arranged(whole: &mut Whole, parts: &Parts, order: &mut Order) -> Result<TorchSnapshot, Fault> {
     let heap = &whole.heap;
     let own = order.flat(heap, parts.segments, fold::SEGMENT, "segment")?;
     order.flat(heap, parts.host_segments, fold::SEGMENT, "segment")?;

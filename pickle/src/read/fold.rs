@@ -16,7 +16,7 @@ use crate::read::intern::Interner;
 use crate::read::torch::{
     Action, Annotation, Block, BlockState, Event, NO_TIME, NOTHING, Record, Segment, Stage, known,
 };
-use crate::read::value::{Folder, Heap, Slot, Value, View, over};
+use crate::read::value::{Heap, Slot, Value, View, over};
 
 /// Kinds of [`Slot::Folded`].
 pub(crate) const EVENT: u8 = 0;
@@ -37,7 +37,8 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Word { $($name),* }
 
-        const TEXTS: &[&str] = &[$($text),*];
+        /// Their texts, which get the first numbers, so that they are recognised by number.
+        pub(crate) const TEXTS: &[&str] = &[$($text),*];
         const WORDS: &[Word] = &[$(Word::$name),*];
     };
 }
@@ -122,12 +123,14 @@ impl TorchFolder {
         folder.stream_pools.intern(&[0; 5], STREAM_POOLS_MAX * 5);
         folder
     }
-}
 
-impl Folder for TorchFolder {
-    const TEXTS: &'static [&'static str] = TEXTS;
-
-    fn dict(&mut self, heap: &mut Heap, slot: Slot, pairs: &[Value]) -> Result<Slot, Fault> {
+    /// A dictionary gets pairs: what it is from now on.
+    pub(crate) fn dict(
+        &mut self,
+        heap: &mut Heap,
+        slot: Slot,
+        pairs: &[Value],
+    ) -> Result<Slot, Fault> {
         if let Slot::Folded(kind, index) = slot {
             return self.fold(heap, kind, index, pairs);
         }
@@ -143,7 +146,13 @@ impl Folder for TorchFolder {
         }
     }
 
-    fn list(&mut self, heap: &mut Heap, slot: Slot, items: &[Value]) -> Result<Slot, Fault> {
+    /// A list gets items: what it is from now on.
+    pub(crate) fn list(
+        &mut self,
+        heap: &mut Heap,
+        slot: Slot,
+        items: &[Value],
+    ) -> Result<Slot, Fault> {
         let before = match slot {
             Slot::EmptyList => &[],
             Slot::Stack(number) => self.stacks.get(number),

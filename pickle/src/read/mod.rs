@@ -2,9 +2,9 @@
 //!
 //! [`opcodes`] says what is data and what could run code, [`reader`] carries out the former as
 //! bytes come in, [`value`] holds what it builds, `fold` makes records of it on the way,
-//! [`assemble::TorchReader`] puts them in order, and [`torch`] is what comes out.
+//! `assemble` puts them in order at the end, and [`torch`] is what comes out.
 
-pub mod assemble;
+mod assemble;
 pub mod fault;
 mod fold;
 pub mod intern;

@@ -4,16 +4,19 @@
 //! can look up and call things: it knows the opcodes that build data, of protocols 2 to 5, and
 //! ends with the byte and the name of any other ([`super::opcodes`]). It is fed pieces of any
 //! size; an opcode that is cut in two waits in a small buffer for its rest. What has been read is
-//! in a [`Heap`], or has been folded into something smaller by a [`Folder`].
+//! in a [`Heap`], or has become a record of a memory snapshot (`fold`).
 //!
 //! It does not do I/O or unpack gzip, and it allocates only for bytes that have arrived, never
 //! because a length says so.
 
 use alloc::vec::Vec;
 
+use crate::read::assemble::assemble;
 use crate::read::fault::{Fault, ReadError};
+use crate::read::fold::{TEXTS, TorchFolder};
 use crate::read::opcodes::{self as opcode, Kind};
-use crate::read::value::{Folder, Heap, Limits, Slot, Value, View, over};
+use crate::read::torch::TorchSnapshot;
+use crate::read::value::{Heap, Limits, Slot, Value, View, over};
 
 /// Newest protocol that is known.
 const PROTOCOL_MAX: u8 = 5;
@@ -24,11 +27,23 @@ const PROTOCOL_MIN: u8 = 2;
 /// Bytes of a decimal memo number with its line feed.
 const LINE_BYTES_MAX: usize = 22;
 
-/// Reads one pickle.
+/// Reads one memory snapshot.
+///
+/// ```
+/// use memtape_pickle::reader::Reader;
+///
+/// let file = [b"\x80\x02}q\x00X\x08\x00\x00\x00segments".as_slice(), b"q\x01]q\x02s."];
+/// let mut reader = Reader::new();
+/// for piece in file {
+///     reader.feed(piece)?;
+/// }
+/// assert!(reader.finish()?.segments.is_empty());
+/// # Ok::<(), memtape_pickle::fault::ReadError>(())
+/// ```
 #[derive(Debug)]
-pub struct Reader<F> {
+pub struct Reader {
     heap: Heap,
-    folder: F,
+    folder: TorchFolder,
     stack: Vec<Value>,
     /// For each open mark the height of the stack.
     marks: Vec<u32>,
@@ -50,11 +65,11 @@ pub struct Reader<F> {
 
 /// What is there when a pickle has been read.
 #[derive(Debug)]
-pub struct Whole<F> {
-    /// Everything that was not folded.
+pub struct Whole {
+    /// Everything that is no record.
     pub heap: Heap,
-    /// Everything that was.
-    pub folder: F,
+    /// The records.
+    pub(crate) folder: TorchFolder,
     /// The value that the pickle stands for.
     pub root: Value,
     /// Its protocol.
@@ -73,12 +88,23 @@ struct Extent {
     bytes: usize,
 }
 
-impl<F: Folder> Reader<F> {
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reader {
     /// A reader at the start of a file.
-    pub fn new(folder: F, limits: Limits) -> Self {
+    pub fn new() -> Self {
+        Self::with_limits(Limits::default())
+    }
+
+    /// A reader with limits of one's own.
+    pub fn with_limits(limits: Limits) -> Self {
         Self {
-            heap: Heap::new(limits, F::TEXTS),
-            folder,
+            heap: Heap::new(limits, TEXTS),
+            folder: TorchFolder::new(),
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
@@ -93,18 +119,20 @@ impl<F: Folder> Reader<F> {
         }
     }
 
-    /// Bytes that were read, or the place of the opcode that was refused.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
     /// Takes the next bytes of the file. After an error nothing more may be fed.
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), ReadError> {
         self.feed_all(piece).map_err(|fault| ReadError { offset: self.offset, fault })
     }
 
-    /// The file is at its end.
-    pub fn finish(mut self) -> Result<Whole<F>, ReadError> {
+    /// The file is at its end: the snapshot that it holds.
+    pub fn finish(self) -> Result<TorchSnapshot, ReadError> {
+        let whole = self.finish_values()?;
+        let offset = whole.bytes;
+        assemble(whole).map_err(|fault| ReadError { offset, fault })
+    }
+
+    /// The file is at its end: the values of whatever pickle it is.
+    pub fn finish_values(mut self) -> Result<Whole, ReadError> {
         let offset = self.offset;
         let fail = |fault| ReadError { offset, fault };
         if !self.is_over {

@@ -5,8 +5,8 @@
 //! by number, an object that the pickle shares is shared here, one that is filled after it was
 //! stored is filled everywhere, and nothing is ever followed by recursion.
 //!
-//! A heap does not know what a memory snapshot is. What a [`Folder`] takes out of a list or a
-//! dictionary to keep it smaller leaves a [`Slot::Folded`] behind.
+//! A heap does not know what a memory snapshot is. Where `fold` makes a record of a dictionary to
+//! keep it smaller, a [`Slot::Folded`] stays behind.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -174,39 +174,8 @@ pub enum Slot {
     Tuple(u32),
     /// A list that is a stack of frames.
     Stack(u32),
-    /// A dictionary that a [`Folder`] has made a record of: which kind, which number.
+    /// A dictionary that became a record: which kind, which number.
     Folded(u8, u32),
-}
-
-/// Takes records out of dictionaries and lists while they are read.
-///
-/// Both calls get what the container is so far and what it gets now, and answer with what it is
-/// from now on. They are called again when more comes.
-pub trait Folder {
-    /// Texts that get the first numbers, so that they are recognised by number.
-    const TEXTS: &'static [&'static str];
-
-    /// A dictionary gets pairs.
-    fn dict(&mut self, heap: &mut Heap, slot: Slot, pairs: &[Value]) -> Result<Slot, Fault>;
-
-    /// A list gets items.
-    fn list(&mut self, heap: &mut Heap, slot: Slot, items: &[Value]) -> Result<Slot, Fault>;
-}
-
-/// Folds nothing: everything stays as it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Plain;
-
-impl Folder for Plain {
-    const TEXTS: &'static [&'static str] = &[];
-
-    fn dict(&mut self, heap: &mut Heap, slot: Slot, pairs: &[Value]) -> Result<Slot, Fault> {
-        heap.extend(slot, pairs)
-    }
-
-    fn list(&mut self, heap: &mut Heap, slot: Slot, items: &[Value]) -> Result<Slot, Fault> {
-        heap.extend(slot, items)
-    }
 }
 
 /// Where all values of a pickle are kept.
@@ -215,6 +184,8 @@ pub struct Heap {
     pub(crate) limits: Limits,
     /// Texts, bytes and wide integers.
     pub(crate) texts: Interner<u8>,
+    /// Bytes of the texts that are there from the beginning.
+    first_bytes: usize,
     floats: Vec<f64>,
     pub(crate) slots: Vec<Slot>,
     /// Items of lists and sets, pairs of dictionaries.
@@ -234,6 +205,7 @@ impl Heap {
         for text in first_texts {
             heap.texts.intern(text.as_bytes(), usize::MAX);
         }
+        heap.first_bytes = heap.texts.items();
         heap
     }
 
@@ -422,6 +394,7 @@ impl Heap {
 
     fn intern(&mut self, bytes: &[u8]) -> Result<u32, Fault> {
         let max = self.limits.texts_bytes_max;
-        self.texts.intern(bytes, max).ok_or(over("bytes of texts", max, "texts_bytes_max"))
+        let with_first = max.saturating_add(self.first_bytes);
+        self.texts.intern(bytes, with_first).ok_or(over("bytes of texts", max, "texts_bytes_max"))
     }
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::reader::Reader;
 use memtape_eval::export::{self, SAMPLE};
 
 /// The sums of the sample, by path.
@@ -54,7 +54,7 @@ fn snapshots_of_the_sample_are_pytorchs() {
     let pickles = sums(&folder).into_keys().filter(|path| path.ends_with(".pickle"));
     let mut read = 0;
     for path in pickles {
-        let mut reader = TorchReader::new();
+        let mut reader = Reader::new();
         reader.feed(&unpacked(&folder.join(format!("{path}.gz")))).expect("a pickle");
         let snapshot = reader.finish().expect("a whole pickle");
         let blocks = snapshot.blocks.len();
