@@ -12,7 +12,6 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
-use core::str::FromStr;
 
 /// Smallest value of `max_split_size_mb` that PyTorch takes is above this.
 const SPLIT_MIB_MIN: u64 = 20;
@@ -43,11 +42,6 @@ pub enum Setting {
     /// sizes that divide the way to the next one equally.
     RoundupPower2Divisions(u64),
 }
-
-/// A text that is none of the settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a setting of the allocator that Memtape sets")]
-pub struct NoSuchSetting;
 
 impl Setting {
     /// Its name in the text.
@@ -99,15 +93,6 @@ impl Setting {
 impl Display for Setting {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}", self.key(), self.value())
-    }
-}
-
-impl FromStr for Setting {
-    type Err = NoSuchSetting;
-
-    fn from_str(text: &str) -> Result<Self, NoSuchSetting> {
-        let (key, value) = text.trim().split_once(':').ok_or(NoSuchSetting)?;
-        Self::of(key.trim(), value.trim()).ok_or(NoSuchSetting)
     }
 }
 
@@ -224,7 +209,7 @@ mod tests {
     #[test]
     fn a_setting_is_one_of_three() {
         for good in ["expandable_segments:True", "max_split_size_mb:21", "max_split_size_mb:512"] {
-            assert_eq!(good.parse::<Setting>().map(|read| read.to_string()).as_deref(), Ok(good));
+            assert_eq!(Setting::join(&Setting::listed(good)), good);
         }
         for bad in [
             "",
@@ -236,7 +221,7 @@ mod tests {
             "backend:cudaMallocAsync",
             "garbage_collection_threshold:0.8",
         ] {
-            assert_eq!(bad.parse::<Setting>(), Err(NoSuchSetting), "{bad}");
+            assert_eq!(Setting::listed(bad), [], "{bad}");
         }
         let listed = Setting::listed("x:1,expandable_segments:True,roundup_power2_divisions:8");
         assert_eq!(listed, [EXPAND, Setting::RoundupPower2Divisions(8)]);

@@ -18,7 +18,7 @@ use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem};
 use crate::http::route_list::Routes;
 use crate::state::actions::of_row;
-use crate::state::hints::{Against, Gathered, Trial, gather, step_facts};
+use crate::state::hints::{Against, Gathered, Trial, gather};
 use crate::work::decoding::Snapshots;
 use crate::work::tasks;
 use memtape_store::records::{SeriesKey, StepRecord};
@@ -77,7 +77,7 @@ fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
         let mut newest = None;
         let window = window(store, key, u64::MAX, &mut newest)?;
         facts.reserved_bytes = facts.reserved_bytes.max(window.memory.reserved_bytes);
-        facts.step = facts.step.or(newest.filter(|_| has_steps).map(|row| step_facts(&row)));
+        facts.step = facts.step.or(newest.filter(|_| has_steps).map(|row| of_row(&row)));
     }
     let mut is_newest = true;
     for trial in trials {

@@ -8,15 +8,15 @@ use std::cmp::Reverse;
 
 use memtape_core::action::PROOF_STEPS;
 use memtape_core::hints::proof::Outcome;
-use memtape_core::hints::{Config, Facts, Setting, StepFacts};
+use memtape_core::hints::{Config, Facts, Setting};
 use memtape_core::limits::HINT_TRIALS_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;
 
-use crate::state::actions::ended;
+use crate::state::actions::{ended, of_row};
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::visible::Visible;
-use memtape_store::records::{SeriesKey, StepRecord, Totals};
+use memtape_store::records::{SeriesKey, Totals};
 
 /// What is known of a job without its steps and snapshots.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,7 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
         None => usize::try_from(attempt.world()).unwrap_or(usize::MAX),
     };
     let facts = Facts {
-        step: newest.filter(|_| has_steps).map(step_facts),
+        step: newest.filter(|_| has_steps).map(of_row),
         peak_bytes: totals.peak_allocated,
         reserved_bytes: reserved(rank, totals),
         retries: totals.malloc_failures,
@@ -120,15 +120,6 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
     };
     let series = Some(key(attempt, rank, totals.device));
     Gathered { facts, answer, series, has_steps, ..Gathered::default() }
-}
-
-/// The step of a record.
-pub(crate) fn step_facts(row: &StepRecord) -> StepFacts {
-    StepFacts {
-        step: row.last_step,
-        min_bytes: row.floor_allocated,
-        peak_bytes: row.peak_allocated,
-    }
 }
 
 fn fullest(attempt: &Attempt) -> Option<(&Rank, &Totals)> {

@@ -76,6 +76,11 @@ impl Measure {
 }
 
 impl Memory {
+    /// Bytes that come and go within the step.
+    pub(crate) fn transient(&self) -> u64 {
+        self.peak_bytes.saturating_sub(self.min_bytes)
+    }
+
     /// The figure, in bytes.
     pub(super) fn figure(&self, measure: Measure) -> Option<u64> {
         match measure {

@@ -1,12 +1,12 @@
 //! A hint: what to change, how many bytes it would save, how that was computed, and what it rests
-//! on. All of it is typed; [`Display`] makes the sentences.
+//! on.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
 use crate::allocator_settings::Setting;
-use crate::diagnosis::{bytes, plural};
+use crate::diagnosis::plural;
 
 /// One thing that could be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct Hint {
     pub saves_bytes: u64,
     /// How sure that number is.
     pub bound: Bound,
-    /// How it was computed.
-    pub computed: Computed,
+    /// How it was computed, in a sentence.
+    pub computed: String,
     /// What was observed.
     pub evidence: Vec<Evidence>,
 }
@@ -75,65 +75,6 @@ pub enum Bound {
     AtMost,
     /// An estimate.
     About,
-}
-
-/// How the bytes were computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Computed {
-    /// What is inactive split, and no more than what is reserved beyond the peak of tensors.
-    Split {
-        /// Inactive split in the capture.
-        split: u64,
-        /// Most bytes that the allocator held.
-        reserved: u64,
-        /// Most bytes in tensors.
-        peak: u64,
-    },
-    /// The same, of segments above a size.
-    SplitAbove {
-        /// Inactive split in these segments.
-        split: u64,
-        /// The size, in MiB.
-        mib: u64,
-        /// Most bytes that the allocator held.
-        reserved: u64,
-        /// Most bytes in tensors.
-        peak: u64,
-    },
-    /// What is reserved beyond the peak of tensors.
-    Idle {
-        /// Most bytes that the allocator held.
-        reserved: u64,
-        /// Most bytes in tensors.
-        peak: u64,
-    },
-    /// What comes and goes within a step, or half of it.
-    Transient {
-        /// Peak of the step.
-        peak: u64,
-        /// Per-step minimum.
-        min: u64,
-        /// Only half of it.
-        is_half: bool,
-    },
-    /// What would lie on the other ranks.
-    Shared {
-        /// Bytes that the rank holds.
-        held: u64,
-        /// Ranks that would share them.
-        ranks: u32,
-    },
-    /// What is free on the device, beside what comes and goes within a step.
-    Headroom {
-        /// Size of the device.
-        device: u64,
-        /// Most bytes that the allocator held.
-        reserved: u64,
-        /// Bytes of the process outside the allocator.
-        beside: u64,
-        /// What comes and goes within a step.
-        transient: u64,
-    },
 }
 
 /// Something that was observed.
@@ -229,16 +170,6 @@ impl Change {
     }
 }
 
-impl Bound {
-    /// The words before the number.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::AtMost => "at most",
-            Self::About => "about",
-        }
-    }
-}
-
 impl Display for Change {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -262,57 +193,14 @@ impl Display for Change {
     }
 }
 
-impl Display for Computed {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let beyond = |formatter: &mut Formatter<'_>, reserved: u64, peak: u64| {
-            write!(formatter, "{} reserved less {} in tensors", bytes(reserved), bytes(peak))
-        };
-        match *self {
-            Self::Split { split, reserved, peak } => {
-                write!(formatter, "{} inactive split; no more than ", bytes(split))?;
-                beyond(formatter, reserved, peak)
-            }
-            Self::SplitAbove { split, mib, reserved, peak } => {
-                write!(
-                    formatter,
-                    "{} inactive split in segments above {mib} MiB; no more than ",
-                    bytes(split)
-                )?;
-                beyond(formatter, reserved, peak)
-            }
-            Self::Idle { reserved, peak } => beyond(formatter, reserved, peak),
-            Self::Transient { peak, min, is_half } => write!(
-                formatter,
-                "{}the peak of the step, {}, less its minimum, {}",
-                if is_half { "half of " } else { "" },
-                bytes(peak),
-                bytes(min)
-            ),
-            Self::Shared { held, ranks } => write!(
-                formatter,
-                "{} held, of which 1/{ranks} stays on each of {ranks} ranks",
-                bytes(held)
-            ),
-            Self::Headroom { device, reserved, beside, transient } => write!(
-                formatter,
-                "{} on the device less {} reserved and {} outside the allocator; a step needs {} \
-                 beyond its minimum",
-                bytes(device),
-                bytes(reserved),
-                bytes(beside),
-                bytes(transient)
-            ),
-        }
-    }
-}
-
 impl Display for Evidence {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Capture { capture, step } => write!(formatter, "{capture} at step {step}"),
             Self::Step { step } => write!(formatter, "the record of step {step}"),
             Self::Retries { count } => {
-                write!(formatter, "cudaMalloc failed, and was tried again: {}", times(*count))
+                let times = plural(*count, "time");
+                write!(formatter, "cudaMalloc failed, and was tried again: {times}")
             }
             Self::OutOfMemory { count } => {
                 write!(formatter, "{} for memory failed for good", plural(*count, "request"))
@@ -325,8 +213,4 @@ impl Display for Evidence {
             }
         }
     }
-}
-
-fn times(count: u64) -> String {
-    plural(count, "time")
 }

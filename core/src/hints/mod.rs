@@ -22,13 +22,18 @@ pub mod proof;
 #[cfg(test)]
 mod tests;
 
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-pub use crate::allocator_settings::{Config, Merged, NoSuchSetting, Setting, merge};
+use crate::action::Memory;
+pub use crate::allocator_settings::{Config, Merged, Setting, merge};
 use crate::allocator_settings::{ROUNDING, SIZES_MIN};
+use crate::diagnosis::bytes;
 pub use capture::{Captured, Composition};
-pub use hint::{Bound, Change, Computed, Evidence, Hint, Subject};
+pub use hint::{Bound, Change, Evidence, Hint, Subject};
 
 /// Fewer bytes are not worth a hint.
 const SAVING_BYTES_MIN: u64 = 64 << 20;
@@ -49,7 +54,7 @@ const SPLIT_SIZES_MIB: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Its newest step.
-    pub step: Option<StepFacts>,
+    pub step: Option<Memory>,
     /// Most bytes in tensors since the process began.
     pub peak_bytes: u64,
     /// Most bytes that the allocator held.
@@ -75,22 +80,8 @@ pub struct Facts {
     pub tried: Vec<Setting>,
 }
 
-/// One step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepFacts {
-    /// Its number.
-    pub step: u64,
-    /// Lowest bytes in tensors.
-    pub min_bytes: u64,
-    /// Highest bytes in tensors.
-    pub peak_bytes: u64,
-}
-
 /// Evidence that is missing, and for what.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// No training step has ended.
     Steps,
@@ -233,20 +224,19 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
         missing.push(Missing::Allocator);
         return None;
     }
-    let (reserved, peak) = (facts.reserved_bytes, facts.peak_bytes);
     let capture = facts.capture.as_ref();
     // What the segments are says more than what was set.
     let is_expandable = capture
         .and_then(|of| of.is_expandable)
         .or_else(|| facts.config.as_ref().map(Config::is_expandable));
-    if is_expandable.is_none() {
+    let Some(is_expandable) = is_expandable else {
         missing.push(Missing::Settings);
         return None;
-    }
+    };
     if !facts.is_split(facts.idle()) {
         return None;
     }
-    if is_expandable == Some(true) {
+    if is_expandable {
         return rounding(facts);
     }
     let mut evidence = Vec::new();
@@ -254,13 +244,13 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
     if capture.is_some() && split.is_none() {
         missing.push(Missing::Segments);
     }
-    let computed = match (split, facts.retries) {
+    let saving = match (split, facts.retries) {
         (Some(split), _) if facts.is_split(split) => {
             evidence.extend(capture.map(of_capture));
-            Computed::Split { split, reserved, peak }
+            facts.of_split(split, "")
         }
         // After a failed cudaMalloc the allocator gives its whole free segments back.
-        (None, 1..) => Computed::Idle { reserved, peak },
+        (None, 1..) => facts.of_idle(),
         _ => return None,
     };
     if facts.retries > 0 {
@@ -268,7 +258,7 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
     }
     let expand = Setting::ExpandableSegments;
     if facts.is_open(expand) {
-        return Some(saving(Change::Allocator(expand), facts.idle(), computed, evidence));
+        return Some(saving.by(Change::Allocator(expand), evidence));
     }
     rounding(facts).or_else(|| splitting(facts, evidence))
 }
@@ -277,13 +267,9 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
 fn rounding(facts: &Facts) -> Option<Hint> {
     let capture = facts.capture.as_ref()?;
     let count = capture.large_sizes.filter(|sizes| *sizes >= SIZES_MIN)?;
-    let setting = ROUNDING;
-    let (reserved, peak) = (facts.reserved_bytes, facts.peak_bytes);
     let evidence = [of_capture(capture), Evidence::Sizes { count }];
-    let computed = Computed::Idle { reserved, peak };
-    facts
-        .is_open(setting)
-        .then(|| saving(Change::Allocator(setting), facts.idle(), computed, evidence.into()))
+    let hint = || facts.of_idle().by(Change::Allocator(ROUNDING), evidence.into());
+    facts.is_open(ROUNDING).then(hint)
 }
 
 /// Large blocks are not split any more: those above the largest size above which at least half of
@@ -299,11 +285,8 @@ fn splitting(facts: &Facts, evidence: Vec<Evidence>) -> Option<Hint> {
     let mut fitting = sizes.filter(|(_, split)| split.saturating_mul(2) >= all);
     let (mib, split) = fitting.next()?;
     let setting = Setting::MaxSplitSizeMb(mib);
-    let (reserved, peak) = (facts.reserved_bytes, facts.peak_bytes);
-    let computed = Computed::SplitAbove { split, mib, reserved, peak };
-    facts
-        .is_open(setting)
-        .then(|| saving(Change::Allocator(setting), facts.idle(), computed, evidence))
+    let saving = facts.of_split(split, &format!(" in segments above {mib} MiB"));
+    facts.is_open(setting).then(|| saving.by(Change::Allocator(setting), evidence))
 }
 
 /// The micro-batch, and checkpointing of activations.
@@ -312,28 +295,23 @@ fn load(facts: &Facts, missing: &mut Vec<Missing>) -> Vec<Hint> {
         missing.push(Missing::Steps);
         return Vec::new();
     };
-    let transient = step.peak_bytes.saturating_sub(step.min_bytes);
     let mut evidence = facts.pressure();
     if evidence.is_empty() {
-        if facts.device_bytes.is_none() {
-            missing.push(Missing::DeviceSize);
+        match (facts.device_bytes, facts.beside_bytes) {
+            (None, _) => missing.push(Missing::DeviceSize),
+            (Some(_), None) => missing.push(Missing::OutsideAllocator),
+            (Some(_), Some(_)) => {}
         }
-        if facts.device_bytes.is_some() && facts.beside_bytes.is_none() {
-            missing.push(Missing::OutsideAllocator);
-        }
-        return larger(facts, step, transient).into_iter().collect();
+        return larger(facts, step).into_iter().collect();
     }
     evidence.push(Evidence::Step { step: step.step });
-    let (peak, min) = (step.peak_bytes, step.min_bytes);
-    let of = |is_half| Computed::Transient { peak, min, is_half };
-    let mut hints: Vec<Hint> = Vec::new();
-    hints.push(saving(Change::SmallerMicroBatch, transient, of(true), evidence.clone()));
+    let mut hints = vec![of_step(step, true).by(Change::SmallerMicroBatch, evidence.clone())];
     if let Some(capture) = &facts.capture {
         match capture.is_checkpointed {
             Some(true) => {}
             Some(false) => {
                 evidence.push(of_capture(capture));
-                hints.push(saving(Change::Checkpointing, transient, of(false), evidence));
+                hints.push(of_step(step, false).by(Change::Checkpointing, evidence));
             }
             None => missing.push(Missing::Events),
         }
@@ -342,16 +320,27 @@ fn load(facts: &Facts, missing: &mut Vec<Missing>) -> Vec<Hint> {
 }
 
 /// A larger micro-batch has room.
-fn larger(facts: &Facts, step: StepFacts, transient: u64) -> Option<Hint> {
+fn larger(facts: &Facts, step: Memory) -> Option<Hint> {
     let (device, reserved) = (facts.device_bytes?, facts.reserved_bytes);
-    let beside = facts.beside_bytes?;
+    let (beside, transient) = (facts.beside_bytes?, step.transient());
     let room = device.saturating_sub(reserved).saturating_sub(beside);
     let has_room = room.saturating_mul(100) >= device.saturating_mul(ROOM_PERCENT);
     let times = transient.saturating_add(room).checked_div(transient)?;
-    let computed = Computed::Headroom { device, reserved, beside, transient };
-    let evidence = [Evidence::Step { step: step.step }];
+    let saving = Saving {
+        bytes: 0,
+        bound: Bound::About,
+        computed: format!(
+            "{} on the device less {} reserved and {} outside the allocator; a step needs {} \
+             beyond its minimum",
+            bytes(device),
+            bytes(reserved),
+            bytes(beside),
+            bytes(transient)
+        ),
+    };
+    let evidence = vec![Evidence::Step { step: step.step }];
     (has_room && times >= 2 && transient >= SAVING_BYTES_MIN)
-        .then(|| saving(Change::LargerMicroBatch { times }, 0, computed, evidence.into()))
+        .then(|| saving.by(Change::LargerMicroBatch { times }, evidence))
 }
 
 /// Optimizer state, or all that is kept, is divided over the ranks that hold the same.
@@ -367,10 +356,18 @@ fn sharding(facts: &Facts) -> Vec<Hint> {
     }
     evidence.push(of_capture(capture));
     let ranks = facts.peers;
-    let shared =
-        |change, held| saving(change, held, Computed::Shared { held, ranks }, evidence.clone());
-    let mut hints = Vec::new();
-    hints.push(shared(Change::ShardOptimizer { ranks }, optimizer_state));
+    let shared = |change, held: u64| {
+        let saving = Saving {
+            bytes: held.saturating_sub(held.div_ceil(u64::from(ranks))),
+            bound: Bound::About,
+            computed: format!(
+                "{} held, of which 1/{ranks} stays on each of {ranks} ranks",
+                bytes(held)
+            ),
+        };
+        saving.by(change, evidence.clone())
+    };
+    let mut hints = vec![shared(Change::ShardOptimizer { ranks }, optimizer_state)];
     if parameters > 0 {
         let held = parameters.saturating_add(gradients).saturating_add(optimizer_state);
         hints.push(shared(Change::ShardParameters { ranks }, held));
@@ -382,41 +379,47 @@ fn of_capture(capture: &Captured) -> Evidence {
     Evidence::Capture { capture: capture.capture.clone(), step: capture.step }
 }
 
-/// A hint that saves what was computed, and never more than `held`.
-fn saving(change: Change, held: u64, computed: Computed, evidence: Vec<Evidence>) -> Hint {
-    let saves_bytes = computed.saves().min(held);
-    Hint { change, saves_bytes, bound: computed.bound(), computed, evidence }
+/// What a change would save, how sure that is, and how it was computed.
+struct Saving {
+    bytes: u64,
+    bound: Bound,
+    computed: String,
 }
 
-impl Computed {
-    /// How sure the bytes are. What is inactive split was counted at one step; whole free segments
-    /// may go, too.
-    fn bound(&self) -> Bound {
-        match self {
-            Self::Split { .. }
-            | Self::SplitAbove { .. }
-            | Self::Shared { .. }
-            | Self::Headroom { .. } => Bound::About,
-            Self::Idle { .. } | Self::Transient { .. } => Bound::AtMost,
-        }
+impl Saving {
+    fn by(self, change: Change, evidence: Vec<Evidence>) -> Hint {
+        let Self { bytes: saves_bytes, bound, computed } = self;
+        Hint { change, saves_bytes, bound, computed, evidence }
+    }
+}
+
+impl Facts {
+    /// What is reserved beyond the peak of tensors.
+    fn of_idle(&self) -> Saving {
+        let (reserved, peak) = (bytes(self.reserved_bytes), bytes(self.peak_bytes));
+        let computed = format!("{reserved} reserved less {peak} in tensors");
+        Saving { bytes: self.idle(), bound: Bound::AtMost, computed }
     }
 
-    /// The bytes that it computes.
-    fn saves(&self) -> u64 {
-        match *self {
-            Self::Split { split, reserved, peak }
-            | Self::SplitAbove { split, reserved, peak, .. } => {
-                split.min(reserved.saturating_sub(peak))
-            }
-            Self::Idle { reserved, peak } => reserved.saturating_sub(peak),
-            Self::Transient { peak, min, is_half } => {
-                let transient = peak.saturating_sub(min);
-                if is_half { transient / 2 } else { transient }
-            }
-            Self::Shared { held, ranks } => {
-                held.saturating_sub(held.div_ceil(u64::from(ranks.max(1))))
-            }
-            Self::Headroom { .. } => 0,
-        }
+    /// What is inactive split, and no more than what is idle. It was counted at one step; whole
+    /// free segments may go, too.
+    fn of_split(&self, split: u64, which: &str) -> Saving {
+        let idle = self.of_idle();
+        let computed =
+            format!("{} inactive split{which}; no more than {}", bytes(split), idle.computed);
+        Saving { bytes: split.min(idle.bytes), bound: Bound::About, computed }
     }
+}
+
+/// What comes and goes within a step, or half of it.
+fn of_step(step: Memory, is_half: bool) -> Saving {
+    let transient = step.transient();
+    let computed = format!(
+        "{}the peak of the step, {}, less its minimum, {}",
+        if is_half { "half of " } else { "" },
+        bytes(step.peak_bytes),
+        bytes(step.min_bytes)
+    );
+    let saved = if is_half { transient / 2 } else { transient };
+    Saving { bytes: saved, bound: Bound::AtMost, computed }
 }

@@ -15,10 +15,14 @@ use crate::snapshot::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+fn step(step: u64, min_bytes: u64, peak_bytes: u64) -> Memory {
+    Memory { step, min_bytes, peak_bytes, ..Memory::default() }
+}
+
 /// A rank of a 7 B model in data parallelism on a device of 80 GiB, which is nearly full.
 fn full() -> Facts {
     Facts {
-        step: Some(StepFacts { step: 400, min_bytes: 50 * GIB, peak_bytes: 69 * GIB }),
+        step: Some(step(400, 50 * GIB, 69 * GIB)),
         peak_bytes: 69 * GIB,
         reserved_bytes: 79 * GIB,
         device_bytes: Some(80 * GIB),
@@ -71,7 +75,7 @@ fn a_full_device_gets_hints_in_the_order_of_their_bytes() {
     assert_eq!(of(&full()), expected);
     assert_eq!(suggest(&full()).missing, []);
     let texts: Vec<String> =
-        suggest(&full()).hints.iter().map(|hint| hint.computed.to_string()).collect();
+        suggest(&full()).hints.iter().map(|hint| hint.computed.clone()).collect();
     assert_eq!(
         texts[4],
         "8 GiB inactive split; no more than 79 GiB reserved less 69 GiB in tensors"
@@ -141,7 +145,7 @@ fn without_a_capture_only_retries_show_fragmentation() {
 
 #[test]
 fn a_job_with_room_may_have_a_larger_batch() {
-    let step = StepFacts { step: 400, min_bytes: 10 * GIB, peak_bytes: 20 * GIB };
+    let step = step(400, 10 * GIB, 20 * GIB);
     let mut facts =
         Facts { step: Some(step), peak_bytes: 20 * GIB, reserved_bytes: 21 * GIB, ..full() };
     assert_eq!(of(&facts), [(Change::LargerMicroBatch { times: 6 }, 0)]);
@@ -284,7 +288,7 @@ fn arbitrary() -> impl Strategy<Value = Facts> {
         is_checkpointed: known.1,
         ..captured()
     });
-    let step = proptest::option::of((bytes(), bytes()));
+    let steps = proptest::option::of((bytes(), bytes()));
     let counts = (0_u64..4, 0_u64..3, 0_u32..2000);
     let known = (proptest::option::of(bytes()), proptest::option::of(bytes()));
     let config = proptest::option::of(prop_oneof![
@@ -293,9 +297,9 @@ fn arbitrary() -> impl Strategy<Value = Facts> {
         Just("expandable_segments:False"),
         Just("backend:cudaMallocAsync"),
     ]);
-    (proptest::option::of(capture), step, bytes(), bytes(), counts, known, config).prop_map(
-        |(capture, step, peak_bytes, reserved_bytes, counts, known, config)| Facts {
-            step: step.map(|(min_bytes, peak_bytes)| StepFacts { step: 9, min_bytes, peak_bytes }),
+    (proptest::option::of(capture), steps, bytes(), bytes(), counts, known, config).prop_map(
+        |(capture, known_step, peak_bytes, reserved_bytes, counts, known, config)| Facts {
+            step: known_step.map(|(min_bytes, peak_bytes)| step(9, min_bytes, peak_bytes)),
             peak_bytes,
             reserved_bytes,
             retries: counts.0,
@@ -367,7 +371,7 @@ proptest! {
         let saved = |idle: u64, transient: u64, peers: u32| {
             let mut facts = full();
             facts.reserved_bytes = facts.peak_bytes + (20 + idle) * GIB;
-            facts.step = facts.step.map(|step| StepFacts {
+            facts.step = facts.step.map(|step| Memory {
                 peak_bytes: step.min_bytes + (1 + transient) * GIB,
                 ..step
             });

@@ -124,7 +124,7 @@ impl From<&hints::Hint> for Hint {
             setting: hint.change.setting().map(|of| of.to_string()).unwrap_or_default(),
             saves_bytes: hint.saves_bytes,
             bound: hint.bound.into(),
-            computed: hint.computed.to_string(),
+            computed: hint.computed.clone(),
             evidence: hint.evidence.iter().map(ToString::to_string).collect(),
             side_effect: hint.change.side_effect().to_string(),
         }
