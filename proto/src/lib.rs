@@ -11,6 +11,7 @@ pub mod api;
 mod census;
 pub mod decoding;
 pub mod readings;
+pub mod remedies;
 pub mod snapshot;
 mod steps;
 mod version;

@@ -193,7 +193,7 @@ pub(crate) fn rank_up(
             pod: of.workload.pod.clone(),
             pod_uid: of.workload.pod_uid.clone(),
         }),
-        offered: asks::offered(status.offered),
+        offered: memtape_proto::remedies::offered(status.offered),
         allocator_settings: identity.allocator.as_deref().map(settings),
         applied_hints: settings(&identity.hints),
     })

@@ -144,7 +144,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     }
     let uuids = up.device_uuids.iter().take(DEVICES_MAX);
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
-    let offered = remedies::offers(up.offered());
+    let offered = memtape_proto::remedies::offers(up.offered());
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
         job: job_in_paths(&named(&up.job, "a job's name", NAME_BYTES_MAX)?),

@@ -1,52 +1,22 @@
-//! Remedies: what ranks offer, what they are asked for, and what their agents answer.
+//! Remedies: what ranks are asked for, and what their agents answer.
 
-use memtape_core::action::remedy::{Answer, Ask, Outcome, Signal};
+use memtape_core::action::remedy::Answer;
 use memtape_core::identity::ids::Kind;
-use memtape_core::tape::mailbox::{Offer, Offers, Remedy};
-use memtape_proto::v1;
+use memtape_proto::{remedies, v1};
 
 use super::{BadMessage, NUMBER_MAX, Outgoing, id, message, millis, number, short};
 use crate::state::effects::RemedyRequest;
 use crate::state::messages::RemedyAnswer;
 
-/// Asks an agent for a remedy. Only ranks that offer something may be asked: their agents know the
-/// message.
+/// Asks an agent for a remedy.
 pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
     let RemedyRequest { call, tape_ids, ask, valid } = request;
-    let (remedy, step, signal) = match ask {
-        Ask::Remedy { remedy: Remedy::Gc, step } => (v1::Remedy::Gc, step, None),
-        Ask::Remedy { remedy: Remedy::EmptyCache, step } => (v1::Remedy::EmptyCache, step, None),
-        Ask::Remedy { remedy: Remedy::Checkpoint, step } => (v1::Remedy::Checkpoint, step, None),
-        Ask::Signal(signal) => (v1::Remedy::Signal, 0, Some(signal)),
-        Ask::Withdraw => (v1::Remedy::Withdraw, 0, None),
-    };
-    let signal = match signal {
-        None => v1::RemedySignal::Unspecified,
-        Some(Signal::SigUsr1) => v1::RemedySignal::Usr1,
-        Some(Signal::SigUsr2) => v1::RemedySignal::Usr2,
-        Some(Signal::SigTerm) => v1::RemedySignal::Term,
-        Some(Signal::SigInt) => v1::RemedySignal::Int,
-    };
     message(v1::coordinator_message::Body::RemedyRequest(v1::RemedyRequest {
         call_id: call,
         tape_ids,
-        remedy: remedy.into(),
-        step,
-        signal: signal.into(),
         valid_ms: millis(valid).max(1),
+        ..remedies::request(ask)
     }))
-}
-
-/// What a rank offers. Offers of a later version are left out.
-pub(super) fn offers(said: impl Iterator<Item = v1::Remedy>) -> Offers {
-    let offer = |said| match said {
-        v1::Remedy::Gc => Some(Offer::Gc),
-        v1::Remedy::EmptyCache => Some(Offer::EmptyCache),
-        v1::Remedy::Checkpoint => Some(Offer::Checkpoint),
-        v1::Remedy::Signal => Some(Offer::Signal),
-        v1::Remedy::Withdraw | v1::Remedy::Unspecified => None,
-    };
-    said.filter_map(offer).collect()
 }
 
 /// What became of a call for one rank.
@@ -58,20 +28,11 @@ pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage>
     if Kind::of(&call) != Some(Kind::Action) {
         return Err(BadMessage::ActionName(call));
     }
-    let outcome = match raw.outcome() {
-        v1::RemedyOutcome::Armed => Outcome::Armed,
-        v1::RemedyOutcome::Withdrawn => Outcome::Withdrawn,
-        v1::RemedyOutcome::Done => Outcome::Done,
-        v1::RemedyOutcome::Late => Outcome::Late,
-        v1::RemedyOutcome::Failed => Outcome::Failed,
-        v1::RemedyOutcome::Refused | v1::RemedyOutcome::Unspecified => Outcome::Refused,
-        v1::RemedyOutcome::Signalled => Outcome::Signalled,
-    };
     Ok(RemedyAnswer {
         call,
         tape_id: id(&raw.tape_id)?,
         answer: Answer {
-            outcome,
+            outcome: remedies::outcome(raw),
             step: number(raw.step)?,
             // It comes from the clock of the rank's process.
             took_ns: raw.took_ns.min(NUMBER_MAX),
@@ -83,6 +44,9 @@ pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage>
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use memtape_core::action::remedy::{Ask, Outcome, Signal};
+    use memtape_core::tape::mailbox::{Offers, Remedy};
 
     use super::*;
 
@@ -122,7 +86,7 @@ mod tests {
     fn offers_of_a_later_version_are_left_out() {
         let said = vec![v1::Remedy::Gc as i32, 99, v1::Remedy::Withdraw as i32];
         let up = v1::RankUp { offered: said, ..v1::RankUp::default() };
-        assert_eq!(offers(up.offered()), Offers::from_names("gc"));
+        assert_eq!(remedies::offers(up.offered()), Offers::from_names("gc"));
     }
 
     #[test]
