@@ -258,7 +258,7 @@ mod tests {
         };
         check(|_| {}, &[]);
         check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
-        check(|config| config.restart.policy.terms.mode = Mode::Act, &["no target"]);
+        check(|config| config.restart.policy.rest.mode = Mode::Act, &["no target"]);
         check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(
             |config| {

@@ -27,7 +27,6 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::reports::AgentRefused;
 use crate::state::jobs::shares::Newcomer;
-use crate::state::keep_out::KeepOut;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
@@ -47,7 +46,6 @@ pub(crate) struct Coordinator {
     captures: Captures,
     incidents: Incidents,
     actions: Actions,
-    keep_out: KeepOut,
     streams: Streams,
     context: Context,
     config: Arc<Config>,
@@ -91,13 +89,12 @@ impl Coordinator {
         shared: Shared,
         works: Works,
     ) -> Self {
-        let Restored { jobs, captures, incidents, actions, keep_out, findings } = restored;
+        let Restored { jobs, captures, incidents, actions, findings } = restored;
         let mut coordinator = Self {
             jobs,
             captures,
             incidents,
             actions,
-            keep_out,
             streams: Streams::default(),
             context: Context::new(now),
             config,
@@ -115,8 +112,7 @@ impl Coordinator {
         for (serial, failure) in coordinator.jobs.first_deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
-        let left = coordinator.actions.take_left();
-        for work in left.into_iter().chain(coordinator.keep_out.take_left()) {
+        for work in coordinator.actions.take_left() {
             coordinator.context.push(Effect::Start(work));
         }
         // So may a newer attempt, and the end of that incident not.
@@ -131,7 +127,7 @@ impl Coordinator {
     /// One event, and all that follows from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
-        let Self { jobs, captures, incidents, actions, keep_out, context, .. } = self;
+        let Self { jobs, captures, incidents, actions, context, .. } = self;
         match event {
             Event::Attached { hello, outgoing, reply } => {
                 // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
@@ -153,24 +149,16 @@ impl Coordinator {
             Event::Worked(WorkDone::Compared { incident, capture, result }) => {
                 incidents.diagnosed(context, &incident, &capture, result, captures, jobs);
             }
-            Event::Worked(WorkDone::Restarted { action, outcome }) => {
-                actions.restarted(context, &action, outcome);
+            Event::Worked(WorkDone::Acted { action, outcome }) => {
+                actions.acted(context, &action, outcome);
             }
             Event::Worked(WorkDone::Resumed { action, outcome }) => {
                 actions.resumed(context, &action, outcome);
             }
-            Event::Worked(WorkDone::KeptOut { action, outcome }) => {
-                if let Some(outcome) = outcome {
-                    keep_out.answered(context, &action, outcome);
-                }
-            }
             Event::IncidentStored { incident, updated_wall_ns } => {
                 incidents.stored(&incident, updated_wall_ns);
             }
-            Event::ActionStored { action } => {
-                actions.stored(context, &action, jobs);
-                keep_out.stored(context, &action);
-            }
+            Event::ActionStored { action } => actions.stored(context, &action, incidents, jobs),
             Event::Approved { incident } => actions.approve(context.now, &incident),
             Event::Tick => self.tick(),
         }
@@ -186,7 +174,6 @@ impl Coordinator {
             captures: &self.captures,
             incidents: &self.incidents,
             actions: &self.actions,
-            keep_out: &self.keep_out,
             agents: self.streams.count(),
             counters: &self.shared.counters,
         }
@@ -259,7 +246,7 @@ impl Coordinator {
         {
             self.forget_attempt(serial);
         }
-        let Self { jobs, captures, actions, keep_out, context, .. } = self;
+        let Self { jobs, captures, actions, context, .. } = self;
         match message {
             Incoming::RankUp(up) => {
                 let tape_id = up.tape_id.clone();
@@ -267,7 +254,7 @@ impl Coordinator {
                 actions.announced(context, &tape_id, jobs);
             }
             Incoming::Report(report) => {
-                keep_out.report(context, &node, &report.gpus);
+                actions.gpus_reported(context, &node, &report.gpus);
                 jobs.report(context, &node, report, share);
             }
             Incoming::RankDown { tape_id, end } => {
@@ -320,8 +307,7 @@ impl Coordinator {
         let in_use = self.incidents.captures_in_use();
         self.captures.make_room(&mut self.context, &in_use, &self.jobs);
         self.actions.make_room(&mut self.context);
-        let now = self.context.now;
-        self.keep_out.forget(now, |node| self.jobs.node(node).is_some());
+        self.actions.forget_nodes(|node| self.jobs.node(node).is_some());
     }
 
     /// The attempt to forget first, where there is no room for all.
@@ -385,7 +371,7 @@ impl Coordinator {
                 }
                 // The worker is gone when the coordinator stops.
                 Effect::Start(work) => drop(self.works.send(work)),
-                Effect::Prove { kind, verdict } => counters.prove(kind, verdict),
+                Effect::Prove { target, verdict } => counters.prove(target, verdict),
                 Effect::Count(count, more) => counters.add(count, more),
                 Effect::Lose(loss, more) => counters.lose(loss, more),
                 Effect::RequestCapture { serial, reason, step, asker } => {
@@ -439,16 +425,13 @@ impl Coordinator {
 
     /// Asks for a capture and gives the answer to the asker.
     fn request_capture(&mut self, serial: u32, reason: Reason, step: Option<u64>, asker: Asker) {
-        let Self { jobs, captures, incidents, actions, context, .. } = self;
+        let Self { jobs, captures, incidents, context, .. } = self;
         let result = captures.request(context, serial, reason.clone(), step, jobs);
         let is_asked = matches!(asker, Asker::User(_));
         let taken = result.clone().ok().filter(|_| !is_asked);
         match asker {
             Asker::Trigger => jobs.trigger_answered(context.now, serial, reason, &result),
             Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
-            Asker::Restart(proposal) => {
-                actions.capture_answered(context, &proposal, result, jobs);
-            }
             Asker::User(reply) => {
                 let answer = Box::new(move |written: memtape_store::Result<()>| {
                     let written = written.map_err(|why| CaptureRefused::Store(why.to_string()));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use memtape_core::policy::Mode;
-use memtape_core::policy::rules::Rule;
+use memtape_core::policy::rule::Rule;
 use memtape_tls::server::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -148,10 +148,10 @@ fn with_memory(config: Config) -> Config {
 /// Logs what the coordinator may do about incidents.
 fn log_policy(restart: &RestartConfig) {
     let (policy, targets) = (&restart.policy, restart.target_names());
-    let acts = |rule: &&Rule| rule.terms.mode == Mode::Act;
+    let acts = |rule: &&Rule| rule.mode == Mode::Act;
     tracing::info!(
-        default_mode = policy.terms.mode.as_str(),
-        rules = policy.rules.iter().count(),
+        default_mode = policy.rest.mode.as_str(),
+        rules = policy.rules.len(),
         rules_that_act = policy.rules.iter().filter(acts).count(),
         keep_out = policy.keep_out.as_str(),
         targets = targets.into_iter().collect::<Vec<_>>().join(","),

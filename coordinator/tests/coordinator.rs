@@ -451,8 +451,8 @@ async fn a_restart_is_asked_for_once() {
     let url = format!("http://{}/restart", hook.local_addr().unwrap());
     let note = dir.path().join("note");
     let mut config = config(&dir.path().join("data"));
-    config.restart.policy.terms.mode = Mode::Act;
-    config.restart.policy.terms.always = true;
+    config.restart.policy.rest.mode = Mode::Act;
+    config.restart.policy.rest.always = true;
     let script = format!("echo $MEMTAPE_JOB $MEMTAPE_RANK $MEMTAPE_CLASS >>'{}'", note.display());
     config.restart.command = Some(script);
     config.restart.webhook = Some(Webhook { url, secret: Some("hush".to_string()) });

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::clock::ClockRecord;
 use crate::records::{
-    ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, KeepOutRecord,
-    PartRecord, RankRecord, Record, TokenRecord,
+    ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, PartRecord,
+    RankRecord, Record, TokenRecord,
 };
 use memtape_disk::tree::Change;
 
@@ -30,8 +30,6 @@ pub struct Loaded {
     pub incidents: Vec<IncidentRecord>,
     /// Decisions about restarts and remedies.
     pub actions: Vec<ActionRecord>,
-    /// Decisions to keep nodes out.
-    pub kept_out: Vec<KeepOutRecord>,
     /// Tokens of the API.
     pub tokens: Vec<TokenRecord>,
     /// In the order of their numbers.
@@ -119,7 +117,6 @@ pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
             Some(PartRecord::KIND) => take(&mut loaded.parts, value),
             Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),
             Some(ActionRecord::KIND) => take(&mut loaded.actions, value),
-            Some(KeepOutRecord::KIND) => take(&mut loaded.kept_out, value),
             Some(TokenRecord::KIND) => take(&mut loaded.tokens, value),
             Some(AuditRecord::KIND) => take(&mut loaded.audit, value),
             Some(ClockRecord::KIND) => take(&mut clocks, value),

@@ -1,18 +1,17 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
-//! Every record knows its key. Incidents are core's own type, with its `serde` feature.
+//! Every record knows its key. Incidents and actions are core's own types, with its `serde` feature.
 
 use memtape_core::access::{Role, Scope};
-use memtape_core::action::Lifecycle;
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
-use memtape_core::policy::budgets::Progress;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
-use memtape_proto::api::{ActionKind, Named, RankHost};
+use memtape_proto::api::RankHost;
 use serde::{Deserialize, Serialize};
 
+pub use memtape_core::action::Action as ActionRecord;
 pub use memtape_core::identity::end::End;
 pub use memtape_core::incident::Incident as IncidentRecord;
 pub use memtape_core::tape::StepRecord;
@@ -236,66 +235,6 @@ pub struct PartRecord {
     pub detail: String,
 }
 
-/// A decision about a restart, and what came of it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct ActionRecord {
-    /// Its id.
-    pub id: String,
-    /// Id of the incident.
-    pub incident_id: String,
-    /// Name of the job.
-    pub job: String,
-    /// Whose the job was; none where that is not known.
-    pub owner: Option<Owner>,
-    /// The node of the incident's rank; empty where it is not known.
-    pub node: String,
-    /// Number of the attempt, as the launcher counts.
-    pub attempt: u32,
-    /// What is done.
-    pub kind: Named<ActionKind>,
-    /// `restart`, `would restart` or `nothing`.
-    pub decision: String,
-    /// True when nothing is carried out.
-    pub dry_run: bool,
-    /// Why it was decided so.
-    pub why: String,
-    /// Unix time, in nanoseconds.
-    pub wall_ns: i64,
-    /// What has become of it.
-    #[serde(flatten)]
-    pub lifecycle: Lifecycle,
-}
-
-impl ActionRecord {
-    /// True when the budgets of restarts count it.
-    pub fn is_counted(&self) -> bool {
-        self.lifecycle.outcome.progress() != Progress::Dropped
-    }
-}
-
-/// A decision to keep a node out, and what came of it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct KeepOutRecord {
-    /// Its id.
-    pub id: String,
-    /// Name of the node.
-    pub node: String,
-    /// What is done.
-    pub kind: Named<ActionKind>,
-    /// `keep node out` or `would keep node out`.
-    pub decision: String,
-    /// True when nothing is carried out.
-    pub dry_run: bool,
-    /// Why it was decided so.
-    pub why: String,
-    /// Unix time, in nanoseconds.
-    pub wall_ns: i64,
-    /// What came of it.
-    pub outcome: memtape_core::policy::Outcome,
-}
-
 /// A token of a program or a user; the token itself is not kept.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -377,7 +316,6 @@ keys! {
     PartRecord = b'p', |it| [it.capture.as_bytes(), &[0], &it.rank.to_be_bytes()].concat();
     IncidentRecord = b'i', |it| it.id.clone().into_bytes();
     ActionRecord = b'x', |it| it.id.clone().into_bytes();
-    KeepOutRecord = b'o', |it| it.id.clone().into_bytes();
     TokenRecord = b'k', |it| it.id.clone().into_bytes();
     AuditRecord = b'u', |it| it.number.to_be_bytes().to_vec();
 }

@@ -28,24 +28,26 @@ PYTHON = TORCH.parent.parent / "python"
 RANKS = 2
 
 POLICY = """
-[defaults]
-mode = "act"
-remedies = ["gc", "empty-cache"]
-[budgets.inside]
-cool-down = "5s"
+[budgets]
+cool-down-inside = "5s"
 [[rule]]
 jobs = ["dies"]
 mode = "dry-run"
 remedies = ["restart"]
 [[rule]]
 jobs = ["healed"]
+mode = "act"
 remedies = ["restart"]
 [[rule]]
 jobs = ["leak"]
+mode = "act"
 remedies = ["gc"]
 [[rule]]
 jobs = ["hinted"]
 mode = "off"
+[[rule]]
+mode = "act"
+remedies = ["gc", "empty-cache"]
 """
 
 # An attempt that begins at step 0 fills its device after as many steps, and does not finish.

@@ -21,7 +21,7 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
     let (list, view) = match Kind::of(id) {
         Some(Kind::Incident) => ("incidents", "incident"),
         Some(Kind::Capture) => ("captures", "capture"),
-        Some(Kind::Action | Kind::KeepOut) | None => bail!(
+        Some(Kind::Action) | None => bail!(
             "{id:?} is neither a file nor an id: incidents begin with inc-, captures with cap-"
         ),
     };

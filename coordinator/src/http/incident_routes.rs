@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use axum::extract::{Path, Query};
 use axum::response::Json;
+use memtape_core::action::ActionKind;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
 use memtape_core::incident::{self, Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
@@ -17,7 +18,7 @@ use crate::http::asking::Asking;
 use crate::http::request::{Answer, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::state::visible::Visible;
-use memtape_store::records;
+use memtape_store::records::ActionRecord;
 
 /// Memory of a list of incidents, as values and as JSON.
 const LIST_BYTES: u64 = 16 << 20;
@@ -26,7 +27,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .get("/incidents", "The newest incidents.", list)
         .get("/incidents/{id}", "One incident.", one)
-        .get("/actions", "The newest decisions about restarts.", actions)
+        .get("/actions", "The newest decisions about jobs and nodes.", actions)
 }
 
 async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
@@ -50,14 +51,8 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
 }
 
 async fn actions(asking: Asking) -> Answer<Actions> {
-    let actions = asking.ask(|view| {
-        let about_jobs = view.actions().rev().take(ROWS_LISTED_MAX).map(action);
-        let about_nodes = view.kept_out().rev().take(ROWS_LISTED_MAX).map(kept_out);
-        let mut actions: Vec<Action> = about_jobs.chain(about_nodes).collect();
-        actions.sort_by_key(|action| std::cmp::Reverse(action.wall_ns));
-        actions.truncate(ROWS_LISTED_MAX);
-        actions
-    });
+    let actions = asking
+        .ask(|view| view.actions().rev().take(ROWS_LISTED_MAX).map(action).collect::<Vec<_>>());
     Ok(Json(Actions { actions: actions.await? }))
 }
 
@@ -208,40 +203,25 @@ fn age_bucket(bucket: &diagnosis::Bucket) -> AgeBucket {
     }
 }
 
-fn action(record: &records::ActionRecord) -> Action {
-    let gain = record.lifecycle.gain().unwrap_or_default();
-    let record = record.clone();
+fn action(record: &ActionRecord) -> Action {
+    let gain = record.gain().unwrap_or_default();
+    let is_of_node = record.kind == ActionKind::KeepOut;
     Action {
-        id: record.id,
-        incident_id: record.incident_id,
-        job: record.job,
-        node: String::new(),
+        id: record.id.clone(),
+        incident_id: record.incident_id.clone(),
+        job: record.job.clone(),
+        node: if is_of_node { record.node.clone() } else { String::new() },
         attempt: record.attempt,
-        kind: record.kind,
-        decision: record.decision,
+        kind: record.target.into(),
+        decision: record.decision(),
         dry_run: record.dry_run,
-        why: record.why,
-        wall_ns: record.wall_ns,
-        outcome: record.lifecycle.outcome.to_string(),
-        checkpoint: record.lifecycle.checkpoint.clone(),
-        verdict: record.lifecycle.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
-        proof: record.lifecycle.proof().unwrap_or_default(),
-        steps_lost: gain.steps_lost,
-        saved_seconds: gain.saved_ns.map(|saved_ns| saved_ns / 1_000_000_000),
-    }
-}
-
-fn kept_out(record: &records::KeepOutRecord) -> Action {
-    let record = record.clone();
-    Action {
-        id: record.id,
-        node: record.node,
-        kind: record.kind,
-        decision: record.decision,
-        dry_run: record.dry_run,
-        why: record.why,
+        why: record.why.clone(),
         wall_ns: record.wall_ns,
         outcome: record.outcome.to_string(),
-        ..Action::default()
+        checkpoint: record.checkpoint.clone(),
+        verdict: record.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
+        proof: record.proof().unwrap_or_default(),
+        steps_lost: gain.steps_lost,
+        saved_seconds: gain.saved_ns.map(|saved_ns| saved_ns / 1_000_000_000),
     }
 }

@@ -7,8 +7,8 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use memtape_core::action::TargetKind;
 use memtape_core::redaction::Redaction;
-use memtape_proto::api::ActionKind;
 
 use crate::restart::child::{ChildError, bare, run as run_child};
 use crate::restart::target::{Order, Running, Target, outcome};
@@ -47,8 +47,8 @@ impl Command {
 }
 
 impl Target for Command {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Command
+    fn kind(&self) -> TargetKind {
+        TargetKind::Command
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
@@ -102,7 +102,7 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::policy::Outcome;
+    use memtape_core::action::Outcome;
 
     use super::*;
 

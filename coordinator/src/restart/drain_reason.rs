@@ -17,7 +17,7 @@ pub(crate) fn of_decision(action: &str) -> String {
 /// The id of the decision in a reason; none in one that another gave.
 pub(crate) fn decision(reason: &str) -> Option<&str> {
     let (id, _) = reason.strip_prefix(BEGIN)?.strip_prefix(' ')?.split_once(':')?;
-    (Kind::of_given(id) == Some(Kind::KeepOut)).then_some(id)
+    (Kind::of_given(id) == Some(Kind::Action)).then_some(id)
 }
 
 #[cfg(test)]
@@ -26,16 +26,16 @@ mod tests {
 
     #[test]
     fn only_a_reason_of_a_decision_has_one() {
-        assert_eq!(decision(&of_decision("out-0000c1s")), Some("out-0000c1s"));
+        assert_eq!(decision(&of_decision("act-0000c1s")), Some("act-0000c1s"));
         for of_others in [
             "memtape-admin: replace the fan",
-            "memtapeout-0000c1s: GPU memory was not given back",
+            "memtapeact-0000c1s: GPU memory was not given back",
             "memtape: GPU memory was not given back",
-            "memtape act-0000c1s: GPU memory was not given back",
+            "memtape cap-0000c1s: GPU memory was not given back",
             "memtape by hand: replace the fan",
-            "memtape out-of-memory: replace the fan",
-            "memtape out-0000c1: replace the fan",
-            "memtape out-0000c1s",
+            "memtape act-of-memory: replace the fan",
+            "memtape act-0000c1: replace the fan",
+            "memtape act-0000c1s",
             "replace the fan",
             "",
         ] {

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use memtape_core::action::TargetKind;
 use memtape_core::action::remedy::Signal;
 use memtape_core::policy;
-use memtape_core::policy::terms::Terms;
-use memtape_proto::api::ActionKind;
 use strum::VariantArray as _;
 
 use crate::restart::command::Command;
@@ -35,8 +34,8 @@ pub(crate) mod webhook;
 /// When to ask for a restart, and whom.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct RestartConfig {
-    /// When to act.
-    #[arg(skip = policy_default())]
+    /// When to act. Default: nothing is done, and what would be done is shown.
+    #[arg(skip = policy::Settings::default())]
     pub policy: policy::Settings,
     /// Signal that restarts a job: every rank gets it at once, where the job was started with
     /// `memtape run --actions signal` [default: none]. Another restart target beside it is refused.
@@ -90,16 +89,6 @@ pub struct RestartConfig {
     /// try of the webhook.
     #[arg(skip = Duration::from_secs(30))]
     pub timeout: Duration,
-}
-
-/// The policy's own settings, but with `dry-run` in the place of `off`: nothing is done, and what
-/// would be done is shown.
-fn policy_default() -> policy::Settings {
-    policy::Settings {
-        terms: Terms { mode: policy::Mode::DryRun, ..Terms::default() },
-        keep_out: policy::Mode::DryRun,
-        ..policy::Settings::default()
-    }
 }
 
 /// Reads the signals by their names, each with its sentence in the help.
@@ -170,7 +159,7 @@ impl RestartConfig {
     /// The names of all targets, of jobs and of nodes.
     pub(crate) fn target_names(&self) -> BTreeSet<&'static str> {
         let targets = self.targets().into_iter().chain(self.node_targets());
-        let signal = self.signal.map(|_| ActionKind::Signal);
+        let signal = self.signal.map(|_| TargetKind::Signal);
         targets.map(|target| target.kind()).chain(signal).map(Into::into).collect()
     }
 }

@@ -3,15 +3,14 @@
 use std::fmt::{Debug, Display};
 use std::pin::Pin;
 
-use memtape_core::identity::owner::Owner;
-use memtape_core::policy::Outcome;
-use memtape_proto::api::ActionKind;
+use memtape_core::action::Outcome;
+use memtape_core::action::TargetKind;
 use serde::Serialize;
 
 /// Something that can restart a job.
 pub(crate) trait Target: Debug + Send + Sync {
     /// Its name in records and in the API.
-    fn kind(&self) -> ActionKind;
+    fn kind(&self) -> TargetKind;
 
     /// What is wrong with its settings, in one line.
     fn mistake(&self) -> Option<&'static str> {
@@ -61,9 +60,6 @@ pub(crate) struct Order {
     pub(crate) node: String,
     /// User id of the job's owner; none where it is not known.
     pub(crate) owner_uid: Option<u32>,
-    /// The job's owner as budgets count it. No target gets it.
-    #[serde(skip)]
-    pub(crate) owner: Option<Owner>,
     /// Kubernetes namespace; empty where there is none.
     pub(crate) namespace: String,
     /// Id of the rank's Slurm job, from the kernel; empty where there is none.

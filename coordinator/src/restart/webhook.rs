@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use memtape_proto::api::ActionKind;
+use memtape_core::action::TargetKind;
 use ring::hmac;
 use tokio::time::sleep;
 
@@ -62,8 +62,8 @@ pub(crate) struct Caller {
 }
 
 impl Target for Caller {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Webhook
+    fn kind(&self) -> TargetKind {
+        TargetKind::Webhook
     }
 
     fn mistake(&self) -> Option<&'static str> {
@@ -159,7 +159,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use memtape_core::policy::Outcome;
+    use memtape_core::action::Outcome;
 
     use super::*;
 

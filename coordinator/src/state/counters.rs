@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use memtape_core::action::TargetKind;
 use memtape_core::action::VerdictKind;
-use memtape_proto::api::ActionKind;
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 /// Something that was done.
@@ -104,7 +104,7 @@ pub(crate) struct Counters {
     counts: [AtomicU64; Count::COUNT],
     losses: [AtomicU64; Loss::COUNT],
     /// Verdicts about actions, by how they were carried out.
-    verdicts: [[AtomicU64; VerdictKind::VARIANTS.len()]; ActionKind::VARIANTS.len()],
+    verdicts: [[AtomicU64; VerdictKind::VARIANTS.len()]; TargetKind::VARIANTS.len()],
 }
 
 impl Counters {
@@ -117,7 +117,7 @@ impl Counters {
     }
 
     /// One verdict about an action of this kind.
-    pub(crate) fn prove(&self, kind: ActionKind, verdict: VerdictKind) {
+    pub(crate) fn prove(&self, kind: TargetKind, verdict: VerdictKind) {
         let of_kind = self.verdicts.get(kind as usize);
         if let Some(counter) = of_kind.and_then(|of_kind| of_kind.get(verdict as usize)) {
             saturate(counter, 1);
@@ -125,8 +125,8 @@ impl Counters {
     }
 
     /// Every verdict about every kind of action, with its count.
-    pub(crate) fn verdicts(&self) -> impl Iterator<Item = (ActionKind, VerdictKind, u64)> {
-        ActionKind::VARIANTS.iter().zip(&self.verdicts).flat_map(|(kind, of_kind)| {
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = (TargetKind, VerdictKind, u64)> {
+        TargetKind::VARIANTS.iter().zip(&self.verdicts).flat_map(|(kind, of_kind)| {
             let verdicts = VerdictKind::VARIANTS.iter().zip(of_kind);
             verdicts.map(|(verdict, count)| (*kind, *verdict, count.load(Relaxed)))
         })

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::action::remedy::Ask;
-use memtape_core::action::{Observation, VerdictKind};
+use memtape_core::action::{ActionKind, Outcome, TargetKind, VerdictKind};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
-use memtape_core::policy::{Decision, Outcome};
-use memtape_proto::api::ActionKind;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::restart::target::{Order, Target};
@@ -56,7 +54,7 @@ pub(crate) enum Effect {
     /// Hand out work that takes its time.
     Start(Work),
     /// Count a verdict about an action.
-    Prove { kind: ActionKind, verdict: VerdictKind },
+    Prove { target: TargetKind, verdict: VerdictKind },
     /// Count something that was done.
     Count(Count, u64),
     /// Count something that was refused, dropped or lost.
@@ -128,20 +126,7 @@ pub(crate) struct RemedyRequest {
 pub(crate) enum Asker {
     Trigger,
     Incident(String),
-    /// A restart waits for evidence.
-    Restart(Box<Proposal>),
     User(CaptureReply),
-}
-
-/// A decision of the policy about an incident, before there is a record of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Proposal {
-    pub(crate) serial: u32,
-    pub(crate) decision: Decision,
-    pub(crate) is_dry_run: bool,
-    pub(crate) order: Order,
-    /// What is known of the job before the action.
-    pub(crate) observation: Observation,
 }
 
 /// Why a user's request for a capture fails.
@@ -160,21 +145,18 @@ pub(crate) enum CaptureRefused {
 pub(crate) enum Work {
     /// Compare the snapshots of a capture.
     Compare(Box<Comparison>),
-    /// Ask the orchestrator for a restart.
-    Restart { target: Arc<dyn Target>, order: Box<Order> },
-    /// Finish what a killed coordinator left half done.
-    Resume { target: Arc<dyn Target>, order: Box<Order> },
-    /// Ask the orchestrator to keep a node out; what an earlier process left is only looked at.
-    KeepOut { target: Arc<dyn Target>, order: Box<Order>, is_left: bool },
+    /// Ask the orchestrator for a restart, or to keep a node out.
+    Act { kind: ActionKind, target: Arc<dyn Target>, order: Box<Order> },
+    /// Finish what a killed coordinator left half done, or look at what it has done.
+    Resume { kind: ActionKind, target: Arc<dyn Target>, order: Box<Order> },
 }
 
 /// The result of a piece of work.
 #[derive(Debug)]
 pub(crate) enum WorkDone {
     Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, NotCompared> },
-    Restarted { action: String, outcome: Outcome },
+    Acted { action: String, outcome: Outcome },
     Resumed { action: String, outcome: Option<Outcome> },
-    KeptOut { action: String, outcome: Option<Outcome> },
 }
 
 /// What every input of a part comes with: the time, and where the part asks for effects.

@@ -10,7 +10,6 @@ pub(crate) mod effects;
 pub(crate) mod hints;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
-pub(crate) mod keep_out;
 pub(crate) mod messages;
 pub(crate) mod restored;
 pub(crate) mod view;

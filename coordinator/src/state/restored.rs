@@ -12,7 +12,6 @@ use crate::state::captures::room::Retention;
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Limits;
-use crate::state::keep_out::KeepOut;
 use memtape_disk::clock::Now;
 use memtape_store::{Loaded, Store};
 
@@ -23,7 +22,6 @@ pub(crate) struct Restored {
     pub(crate) captures: Captures,
     pub(crate) incidents: Incidents,
     pub(crate) actions: Actions,
-    pub(crate) keep_out: KeepOut,
     /// The last finding of each detector on each growth, after looking back.
     pub(crate) findings: Vec<(u32, Finding)>,
 }
@@ -41,24 +39,14 @@ impl Restored {
             bytes_max: config.snapshots_bytes_max,
             age_ns_max: i64::try_from(config.captures_age_max.as_nanos()).unwrap_or(i64::MAX),
         };
-        let Loaded {
-            attempts,
-            ranks,
-            captures,
-            parts,
-            incidents,
-            actions,
-            kept_out,
-            changes_lost,
-            ..
-        } = loaded;
+        let Loaded { attempts, ranks, captures, parts, incidents, actions, changes_lost, .. } =
+            loaded;
         let (mut jobs, findings) = Jobs::restore(now, limits, attempts, ranks, store);
         jobs.skip_serials(changes_lost);
         let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
         let incidents = Incidents::restore(now, config.page_within, incidents, &jobs, &captures);
         let interval_ns = config.interval_ns();
         let actions = Actions::restore(now, &config.restart, interval_ns, actions, store);
-        let keep_out = KeepOut::restore(now, &config.restart, kept_out, store);
-        Self { jobs, captures, incidents, actions, keep_out, findings }
+        Self { jobs, captures, incidents, actions, findings }
     }
 }

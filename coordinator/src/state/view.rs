@@ -10,7 +10,6 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::jobs::silence::Watch;
-use crate::state::keep_out::KeepOut;
 use memtape_disk::clock::Now;
 
 /// All parts of the state at one moment.
@@ -22,7 +21,6 @@ pub(crate) struct View<'a> {
     pub(crate) captures: &'a Captures,
     pub(crate) incidents: &'a Incidents,
     pub(crate) actions: &'a Actions,
-    pub(crate) keep_out: &'a KeepOut,
     /// Agents with a stream.
     pub(crate) agents: usize,
     pub(crate) counters: &'a Arc<Counters>,

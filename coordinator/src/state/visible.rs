@@ -13,7 +13,7 @@ use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node};
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
-use memtape_store::records::{ActionRecord, KeepOutRecord};
+use memtape_store::records::ActionRecord;
 
 /// What one caller sees.
 pub(crate) struct Visible<'a> {
@@ -88,16 +88,11 @@ impl<'a> Visible<'a> {
         self.view.actions.explain(self.view.now, incident, self.view.jobs)
     }
 
-    /// All decisions about restarts, oldest first.
+    /// All actions, oldest first; those on nodes to a caller who sees every job.
     pub(crate) fn actions(&self) -> impl DoubleEndedIterator<Item = &'a ActionRecord> {
         self.view.actions.iter().filter(|action| {
             self.caller.may_see_all() || self.incident(&action.incident_id).is_some()
         })
-    }
-
-    /// All decisions to keep a node out, oldest first; none to a caller who does not see every job.
-    pub(crate) fn kept_out(&self) -> impl DoubleEndedIterator<Item = &'a KeepOutRecord> {
-        self.view.keep_out.iter().filter(|_| self.caller.may_see_all())
     }
 
     /// All nodes; to a caller who does not see every job, those on which a job of theirs ran.

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use memtape_core::action::{ActionKind, Outcome};
 use memtape_core::limits::COMPARISONS_MAX;
-use memtape_core::policy::Outcome;
 use memtape_proto::api::Name as _;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
@@ -52,11 +52,10 @@ pub(crate) async fn carry_out(
                     let _turn = turns.acquire().await;
                     diagnosing::compare(*task, &snapshots).await
                 }
-                Work::Restart { target, order } => restart(target, *order, &door).await,
-                Work::Resume { target, order } => resume(target, *order, &door).await,
-                Work::KeepOut { target, order, is_left } => {
-                    keep_out(target, *order, is_left, (&door, &nodes)).await
+                Work::Act { kind, target, order } => {
+                    act(kind, target, *order, (&door, &nodes)).await
                 }
+                Work::Resume { kind, target, order } => resume(kind, target, *order, &door).await,
             };
             // The loop is gone: the coordinator stops.
             let _ = events.send(Event::Worked(done)).await;
@@ -64,44 +63,39 @@ pub(crate) async fn carry_out(
     }
 }
 
-/// Asks a target for a restart, when that is written into the audit; then also what came of it.
-async fn restart(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
-    let subject = format!("{} {} {}", order.job, order.action, target.kind().as_str());
-    let words = ["restart", "restart done", "restart refused", "restart failed"];
-    let outcome = ask(target, &order, subject, words, door).await;
-    WorkDone::Restarted { action: order.action, outcome }
+/// What the audit says of an action: that it is asked for, done, refused, failed, resumed.
+fn words(kind: ActionKind) -> [&'static str; 5] {
+    match kind {
+        ActionKind::KeepOut => {
+            ["keep out", "keep out done", "keep out refused", "keep out failed", "keep out resumed"]
+        }
+        ActionKind::Gc | ActionKind::EmptyCache | ActionKind::Restart => {
+            ["restart", "restart done", "restart refused", "restart failed", "restart resumed"]
+        }
+    }
 }
 
-/// Asks a target to keep a node out, and audits that; what an earlier process left is looked at.
-/// One after the other: the target counts the nodes that are out before it keeps out one more.
-async fn keep_out(
+/// What an action is about: a job or a node, and its name.
+fn subject(kind: ActionKind, order: &Order) -> String {
+    let of = if kind == ActionKind::KeepOut { &order.node } else { &order.job };
+    format!("{of} {}", order.action)
+}
+
+/// Asks a target, when that is written into the audit; then also what came of it. Nodes are kept
+/// out one after the other: the target counts those that are out before it keeps out one more.
+async fn act(
+    kind: ActionKind,
     target: Arc<dyn Target>,
     order: Order,
-    is_left: bool,
     (door, nodes): (&Door, &Semaphore),
 ) -> WorkDone {
+    let is_of_node = kind == ActionKind::KeepOut;
     // Never closed, so that this cannot fail.
-    let _turn = nodes.acquire().await;
-    if is_left {
-        let outcome = target.resume(&order).await;
-        return WorkDone::KeptOut { action: order.action, outcome };
-    }
-    let subject = format!("{} {} {}", order.node, order.action, target.kind().as_str());
-    let words = ["keep out", "keep out done", "keep out refused", "keep out failed"];
-    let outcome = Some(ask(target, &order, subject, words, door).await);
-    WorkDone::KeptOut { action: order.action, outcome }
-}
-
-/// Asks a target, when that is written into the audit; then also what came of it.
-async fn ask(
-    target: Arc<dyn Target>,
-    order: &Order,
-    subject: String,
-    [asked, done, refused, failed]: [&'static str; 4],
-    door: &Door,
-) -> Outcome {
+    let _turn = if is_of_node { nodes.acquire().await.ok() } else { None };
+    let [asked, done, refused, failed, _] = words(kind);
+    let subject = format!("{} {}", subject(kind, &order), target.kind().as_str());
     let outcome = match door.audit_own(asked, subject.clone()).await {
-        Ok(()) => target.run(order).await,
+        Ok(()) => target.run(&order).await,
         Err(why) => Outcome::Refused { why: why.to_string() },
     };
     let ended = match &outcome {
@@ -111,16 +105,16 @@ async fn ask(
     };
     // It is done: whether this can be written changes nothing. A loss is counted and logged.
     let _ = door.audit_own(ended, subject).await;
-    outcome
+    WorkDone::Acted { action: order.action, outcome }
 }
 
 /// Has a target finish what a killed coordinator left half done, and audits that it did.
-async fn resume(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
+async fn resume(kind: ActionKind, target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
     let outcome = target.resume(&order).await;
     if let Some(outcome) = &outcome {
-        let subject = format!("{} {}: {outcome}", order.job, order.action);
+        let subject = format!("{}: {outcome}", subject(kind, &order));
         // It is done: whether this can be written changes nothing.
-        let _ = door.audit_own("restart resumed", subject).await;
+        let _ = door.audit_own(words(kind)[4], subject).await;
     }
     WorkDone::Resumed { action: order.action, outcome }
 }
@@ -129,7 +123,7 @@ async fn resume(target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone 
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use memtape_proto::api::ActionKind;
+    use memtape_core::action::TargetKind;
     use tokio::task::yield_now;
 
     use super::*;
@@ -144,8 +138,8 @@ mod tests {
     struct Asked(AtomicBool);
 
     impl Target for Asked {
-        fn kind(&self) -> ActionKind {
-            ActionKind::Command
+        fn kind(&self) -> TargetKind {
+            TargetKind::Command
         }
 
         fn run<'a>(&'a self, _: &'a Order) -> Running<'a> {
@@ -176,12 +170,13 @@ mod tests {
                 yield_now().await;
             }
         };
+        let nodes = Semaphore::new(1);
         let done = tokio::select! {
-            done = restart(target.clone(), order, &door) => done,
+            done = act(ActionKind::Restart, target.clone(), order, (&door, &nodes)) => done,
             () = writing => unreachable!("it never ends"),
         };
         assert_eq!(target.0.load(Ordering::Relaxed), is_asked, "{roles}");
-        let WorkDone::Restarted { outcome, .. } = done else { panic!("{done:?}") };
+        let WorkDone::Acted { outcome, .. } = done else { panic!("{done:?}") };
         assert_eq!(matches!(outcome, Outcome::Finished { .. }), is_asked, "{outcome:?}");
         assert_eq!(matches!(outcome, Outcome::Refused { .. }), !is_asked, "{outcome:?}");
         let (entries, _) = audit.read(0, 10);
@@ -202,8 +197,8 @@ mod tests {
     struct OneNode(AtomicUsize);
 
     impl Target for OneNode {
-        fn kind(&self) -> ActionKind {
-            ActionKind::Slurm
+        fn kind(&self) -> TargetKind {
+            TargetKind::Slurm
         }
 
         fn run<'a>(&'a self, _: &'a Order) -> Running<'a> {
@@ -229,7 +224,7 @@ mod tests {
         let tokens = Tokens::new(store.clone(), Vec::new());
         let door = Door::new(None, None, tokens, audit).unwrap();
         let (target, nodes) = (Arc::new(OneNode::default()), Semaphore::new(1));
-        let ask = || keep_out(target.clone(), Order::default(), false, (&door, &nodes));
+        let ask = || act(ActionKind::KeepOut, target.clone(), Order::default(), (&door, &nodes));
         let writing = async {
             loop {
                 store.turn();
@@ -241,7 +236,7 @@ mod tests {
             () = writing => unreachable!("it never ends"),
         };
         let is_out = |done: &&WorkDone| {
-            matches!(done, WorkDone::KeptOut { outcome: Some(Outcome::Finished { .. }), .. })
+            matches!(done, WorkDone::Acted { outcome: Outcome::Finished { .. }, .. })
         };
         let done = [first, second, third];
         assert_eq!(done.iter().filter(is_out).count(), 1, "{done:?}");

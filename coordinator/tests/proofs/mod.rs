@@ -19,9 +19,9 @@ use crate::{JOB, train_until_captured};
 /// A coordinator that restarts at once, by a script that notes each call.
 fn acting(folder: &Path, data: &str, script: &str) -> Config {
     let mut config = config(&folder.join(data));
-    config.restart.policy.terms.mode = Mode::Act;
-    config.restart.policy.terms.always = true;
-    config.restart.policy.budgets.cooldown_ns = 0;
+    config.restart.policy.rest.mode = Mode::Act;
+    config.restart.policy.rest.always = true;
+    config.restart.policy.budgets.cool_down_ns = 0;
     config.restart.policy.budgets.job.restarts_max = 9;
     let note = folder.join("note");
     config.restart.command = Some(format!("echo asked >>'{}'; {script}", note.display()));
@@ -139,7 +139,7 @@ async fn a_killed_coordinator_observes_and_does_not_repeat() {
     let again = start(acting(dir.path(), "killed", "true")).await;
     let action = restart(&again, |_| true).await;
     assert!(
-        action["outcome"].as_str().unwrap().contains("the job shows what came of it"),
+        action["outcome"].as_str().unwrap().contains("the job or the node shows what came of it"),
         "{action}"
     );
     let mut agent = Agent::attach(&again, "node-a").await;
@@ -212,7 +212,7 @@ async fn two_restarts_without_effect_are_the_last() {
 async fn a_restart_waits_for_its_approval() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = acting(dir.path(), "data", "true");
-    config.restart.policy.terms.needs_approval = true;
+    config.restart.policy.rest.approval = true;
     let running = start(config).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;

@@ -23,8 +23,8 @@ const HEALED: Job = Job { leaking: None, ..JOB };
 
 fn acting(folder: &Path) -> Config {
     let mut config = config(&folder.join("data"));
-    config.restart.policy.terms.mode = Mode::Act;
-    config.restart.policy.inside.cooldown_ns = 0;
+    config.restart.policy.rest.mode = Mode::Act;
+    config.restart.policy.budgets.cool_down_inside_ns = 0;
     config.restart.signal = Some(Signal::SigTerm);
     config
 }
@@ -231,7 +231,7 @@ async fn a_remedy_whose_ranks_ended_without_a_coordinator_has_a_verdict() {
 async fn a_new_coordinator_decides_when_the_agents_are_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = acting(dir.path());
-    config.restart.policy.terms.mode = Mode::Off;
+    config.restart.policy.rest.mode = Mode::Off;
     let running = start(config).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     announce(&agent, &[v1::Remedy::Signal]).await;
@@ -245,7 +245,7 @@ async fn a_new_coordinator_decides_when_the_agents_are_back() {
         copy_store(&dir.path().join("data"), &dir.path().join("next"));
         running.stop().await;
         let mut config = acting(dir.path());
-        config.restart.policy.terms.always = true;
+        config.restart.policy.rest.always = true;
         config.data_dir = dir.path().join("next");
         let again = start(config).await;
         let (_, explained) = again.get("/api/v1/jobs/train/policy").await;
@@ -268,7 +268,7 @@ async fn a_new_coordinator_decides_when_the_agents_are_back() {
 async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = acting(dir.path());
-    config.restart.policy.terms.always = true;
+    config.restart.policy.rest.always = true;
     let running = start(config).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
@@ -304,8 +304,8 @@ async fn go_on(running: Running, dir: &Path, name: &str, mode: Mode) -> (Running
     copy_store(&dir.join("data"), &dir.join(name));
     running.stop().await;
     let mut config = acting(dir);
-    config.restart.policy.terms.always = true;
-    config.restart.policy.terms.mode = mode;
+    config.restart.policy.rest.always = true;
+    config.restart.policy.rest.mode = mode;
     config.data_dir = dir.join(name);
     let again = start(config).await;
     let agent = Agent::attach(&again, "node-a").await;
@@ -316,7 +316,7 @@ async fn go_on(running: Running, dir: &Path, name: &str, mode: Mode) -> (Running
 /// A restart that has come as far as a call for its checkpoint; the last step, and the call.
 async fn until_checkpoint(dir: &Path) -> (Running, Agent, u64, v1::RemedyRequest) {
     let mut config = acting(dir);
-    config.restart.policy.terms.always = true;
+    config.restart.policy.rest.always = true;
     let running = start(config).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;

@@ -1,9 +1,7 @@
 //! What a simulation sees of a coordinator's state.
 
-use memtape_core::action::Verdict;
+use memtape_core::action::{ActionKind, Outcome, Verdict};
 use memtape_core::capture::{self, Reason};
-use memtape_core::policy::Outcome;
-use memtape_core::policy::remedy::Remedy;
 
 use memtape_store::records::{ActionRecord, CaptureRecord, IncidentRecord, PartRecord};
 
@@ -82,7 +80,7 @@ pub struct Action {
     /// The attempt that is acted on, as the coordinator numbers them; none where nothing was asked.
     pub serial: Option<u32>,
     /// What is done.
-    pub remedy: Remedy,
+    pub kind: ActionKind,
     /// What has come of it; [`Outcome::Nothing`] where it is to do nothing.
     pub outcome: Outcome,
     /// It was asked for, and whether it helped is not known yet.
@@ -154,14 +152,13 @@ pub(crate) fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
 }
 
 pub(crate) fn action(record: &ActionRecord) -> Action {
-    let lifecycle = &record.lifecycle;
     Action {
         id: record.id.clone(),
-        serial: lifecycle.observation.as_ref().map(|observation| observation.serial),
-        remedy: lifecycle.remedy,
-        outcome: lifecycle.outcome.clone(),
-        is_observed: lifecycle.is_observed(),
-        verdict: lifecycle.verdict,
+        serial: record.observation.as_ref().map(|observation| observation.serial),
+        kind: record.kind,
+        outcome: record.outcome.clone(),
+        is_observed: record.is_observed(),
+        verdict: record.verdict,
         why: record.why.clone(),
     }
 }

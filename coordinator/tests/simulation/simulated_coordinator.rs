@@ -240,16 +240,12 @@ impl SimulatedCoordinator {
         let done = match work {
             Work::Compare(task) => at_once(diagnosing::compare(*task, &self.snapshots())),
             Work::Resume { order, .. } => WorkDone::Resumed { action: order.action, outcome: None },
-            // No simulated node has an orchestrator.
-            Work::KeepOut { order, .. } => {
-                WorkDone::KeptOut { action: order.action, outcome: None }
-            }
-            Work::Restart { order, .. } => {
+            Work::Act { order, .. } => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());
-                WorkDone::Restarted {
+                WorkDone::Acted {
                     action,
-                    outcome: memtape_core::policy::Outcome::Finished { said: outcome },
+                    outcome: memtape_core::action::Outcome::Finished { said: outcome },
                 }
             }
         };

@@ -7,10 +7,10 @@
 
 use core::fmt::{self, Display, Formatter};
 
+use super::kind::ActionKind;
 use super::observation::{LineSeen, Observation};
-use super::verdict::{Memory, Verdict, Why};
+use super::verdict::{Duration, Memory, Verdict, Why};
 use crate::diagnosis::{bytes, plural};
-use crate::policy::Duration;
 
 /// What an action was worth; [`Display`] puts it into words, each after a semicolon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,10 +27,10 @@ pub struct Gain {
 }
 
 impl Gain {
-    /// The worth of an action with this verdict.
-    pub fn of(observation: &Observation, verdict: &Verdict) -> Self {
+    /// The worth of an action of this kind with this verdict.
+    pub fn of(kind: ActionKind, observation: &Observation, verdict: &Verdict) -> Self {
         let Observation { step, step_ns, oom_in_ns, last_step, line, .. } = observation;
-        let is_inside = observation.remedy.is_inside();
+        let is_inside = kind.is_inside();
         let later_ns = figures(verdict).and_then(|figures| later_ns(observation, figures));
         // For a restart: the steps up to its checkpoint.
         let trained_ns = step.zip(*step_ns).map(|(step, step_ns)| step.saturating_mul(step_ns));
@@ -101,7 +101,6 @@ mod tests {
 
     use super::*;
     use crate::action::Measure;
-    use crate::policy::remedy::Remedy;
     use crate::snapshot::Frame;
 
     const SECOND_NS: u64 = 1_000_000_000;
@@ -111,9 +110,8 @@ mod tests {
         Memory { step, min_bytes: mib * MIB, ..Memory::default() }
     }
 
-    fn observation(remedy: Remedy) -> Observation {
+    fn observation() -> Observation {
         Observation {
-            remedy,
             measure: Measure::Minimum,
             bytes_per_step: 2 * MIB,
             step_ns: Some(SECOND_NS / 10),
@@ -135,23 +133,24 @@ mod tests {
 
     #[test]
     fn a_restart_saves_what_its_checkpoint_holds() {
-        let gain = Gain::of(&observation(Remedy::Restart), &Verdict::Helped(measured(800, 40)));
+        let gain =
+            Gain::of(ActionKind::Restart, &observation(), &Verdict::Helped(measured(800, 40)));
         assert_eq!((gain.steps_lost, gain.saved_ns), (Some(12), Some(40 * SECOND_NS)));
         let said = "; train.py:66 holds 40 MiB, and held 800 MiB before; full within 30 s before, \
                     68 s after at the same rate; 12 steps made again";
         assert_eq!(gain.to_string(), said);
         // Without a checkpoint it is not known what was saved.
-        let without = Observation { step: None, ..observation(Remedy::Restart) };
-        let gain = Gain::of(&without, &Verdict::Helped(measured(800, 40)));
+        let without = Observation { step: None, ..observation() };
+        let gain = Gain::of(ActionKind::Restart, &without, &Verdict::Helped(measured(800, 40)));
         assert_eq!((gain.steps_lost, gain.saved_ns), (None, None));
     }
 
     #[test]
     fn a_remedy_inside_saves_the_time_until_the_memory_is_full_again() {
         let inside = Why::Inside { before: memory(399, 800), after: memory(420, 600) };
-        let gain = Gain::of(&observation(Remedy::Gc), &Verdict::Helped(inside));
+        let gain = Gain::of(ActionKind::Gc, &observation(), &Verdict::Helped(inside));
         assert_eq!((gain.steps_lost, gain.saved_ns), (None, Some(10 * SECOND_NS)));
-        let gain = Gain::of(&observation(Remedy::Gc), &Verdict::NoEffect(inside));
+        let gain = Gain::of(ActionKind::Gc, &observation(), &Verdict::NoEffect(inside));
         assert_eq!(gain.saved_ns, None, "what did not help saved nothing");
     }
 
@@ -166,14 +165,14 @@ mod tests {
             is_inside: bool,
             has_helped: bool,
         ) {
-            let remedy = if is_inside { Remedy::Gc } else { Remedy::Restart };
-            let known = Observation { bytes_per_step, step, ..observation(remedy) };
+            let kind = if is_inside { ActionKind::Gc } else { ActionKind::Restart };
+            let known = Observation { bytes_per_step, step, ..observation() };
             let why = match is_inside {
                 true => Why::Inside { before: memory(399, before), after: memory(420, after) },
                 false => measured(before, after),
             };
             let verdict = if has_helped { Verdict::Helped(why) } else { Verdict::NoEffect(why) };
-            let gain = Gain::of(&known, &verdict);
+            let gain = Gain::of(kind, &known, &verdict);
             prop_assert!(has_helped || gain.saved_ns.is_none());
             let freed = before.saturating_sub(after) * MIB;
             let freed_ns = freed.checked_div(bytes_per_step).unwrap_or(0) * SECOND_NS / 10;

@@ -1,10 +1,11 @@
-//! What an action does to a job, and whether it helped.
+//! An action on a job or a node: what is done, what came of it, and whether it helped.
 //!
-//! The memory of the rank before an action is stored with the action, and the job's next attempt is
-//! observed until enough steps show the memory after it ([`Observation`]). The verdict
-//! ([`Verdict`]) has the figures of both, and [`Gain`] says what the action was worth. A
-//! coordinator that was killed meanwhile goes on observing: what it needs is stored with the
-//! action.
+//! An [`Action`] is a decision of the policy and its record: it is stored, and every change of it
+//! is made by [`Action::handle`]. The memory of the rank before an action is stored with it, and
+//! the job's next attempt is observed until enough steps show the memory after it
+//! ([`Observation`]). The verdict ([`Verdict`]) has the figures of both, and [`Gain`] says what the
+//! action was worth. A coordinator that was killed meanwhile goes on observing: what it needs is
+//! stored with the action.
 //!
 //! [`remedy`] has what can be asked of a running rank, and its answers.
 //!
@@ -12,12 +13,17 @@
 
 pub mod call;
 mod gain;
-mod lifecycle;
+mod kind;
+mod machine;
 mod observation;
+mod outcome;
 pub mod remedy;
 mod verdict;
 
 pub use gain::Gain;
-pub use lifecycle::{Event, Lifecycle, Next, Plan};
+pub use kind::{ActionKind, TargetKind};
+pub use machine::{Action, Event, Next};
 pub use observation::{Ended, FirstStep, Job, LineSeen, Observation, PROOF_STEPS, Seen, Subject};
+pub use outcome::{Outcome, Progress};
+pub(crate) use verdict::Duration;
 pub use verdict::{Measure, Memory, Verdict, VerdictKind, Why};

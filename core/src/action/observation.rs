@@ -7,9 +7,9 @@
 //! [`PROOF_STEPS`] steps is measured: the memory of its newest step against that of the last step
 //! before. The time is passed in; nothing here knows jobs, stores or targets.
 
+use super::kind::ActionKind;
 use super::verdict::{Measure, Memory, Verdict, Why};
 use crate::limits::{ACTION_RETURN_SECONDS_MAX, ACTION_STEPS_SECONDS_MAX};
-use crate::policy::remedy::Remedy;
 use crate::snapshot::Frame;
 
 /// Steps of the next attempt that show its memory: more than the warm-up of an allocator takes.
@@ -22,8 +22,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Observation {
-    /// What is done.
-    pub remedy: Remedy,
     /// Serial number of the attempt that is acted on, never used twice.
     pub serial: u32,
     /// The rank that grew.
@@ -132,11 +130,12 @@ pub enum Ended {
 }
 
 impl Observation {
-    /// Looks at the job; none until there is a verdict, and before the target or the ranks were
-    /// asked. All times are of one clock, which may stand while no coordinator runs.
-    pub fn look(&mut self, now_ns: u64, job: &impl Job) -> Option<Verdict> {
+    /// Looks at the job after an action of a kind; none until there is a verdict, and before the
+    /// target or the ranks were asked. All times are of one clock, which may stand while no
+    /// coordinator runs.
+    pub fn look(&mut self, now_ns: u64, kind: ActionKind, job: &impl Job) -> Option<Verdict> {
         let asked_ns = self.asked_ns?;
-        match self.remedy.is_inside() {
+        match kind.is_inside() {
             true => self.look_inside(now_ns, asked_ns, job),
             false => self.look_at_next(now_ns, asked_ns, job),
         }
@@ -291,15 +290,20 @@ mod tests {
 
     /// What is said of a restart at the last of these times, and nothing at those before.
     fn check(looks: &[(u64, OneRank)], expected: Option<&str>) {
-        check_of(observation(), looks, expected);
+        check_of(ActionKind::Restart, observation(), looks, expected);
     }
 
-    fn check_of(mut observation: Observation, looks: &[(u64, OneRank)], expected: Option<&str>) {
+    fn check_of(
+        kind: ActionKind,
+        mut observation: Observation,
+        looks: &[(u64, OneRank)],
+        expected: Option<&str>,
+    ) {
         let (last, before) = looks.split_last().expect("a look");
         for (seconds, job) in before {
-            assert_eq!(observation.look(seconds * SECOND_NS, job), None, "{job:?}");
+            assert_eq!(observation.look(seconds * SECOND_NS, kind, job), None, "{job:?}");
         }
-        let found = observation.look(last.0 * SECOND_NS, &last.1).map(|it| it.to_string());
+        let found = observation.look(last.0 * SECOND_NS, kind, &last.1).map(|it| it.to_string());
         assert_eq!(found.as_deref(), expected, "{looks:?}");
     }
 
@@ -311,7 +315,11 @@ mod tests {
         let gone = Some("worse: no attempt began within 15 min");
         check(&[(899, over.clone()), (901, over.clone())], gone);
         let mut waits = Observation { asked_ns: None, ..observation() };
-        assert_eq!(waits.look(9_000 * SECOND_NS, &over), None, "it waits for its capture");
+        assert_eq!(
+            waits.look(9_000 * SECOND_NS, ActionKind::Restart, &over),
+            None,
+            "it waits for its capture"
+        );
     }
 
     #[test]
@@ -346,12 +354,14 @@ mod tests {
         let out = Some("worse: the next attempt ran out of memory after 1 step");
         check(&[first, (51, of(failed))], out);
         let mut of_blocks = Observation { grown_bytes: None, ..observation() };
-        assert_eq!(of_blocks.look(50 * SECOND_NS, &step(1, 400)), None);
-        let seen = of_blocks.look(60 * SECOND_NS, &step(20, 400));
+        assert_eq!(of_blocks.look(50 * SECOND_NS, ActionKind::Restart, &step(1, 400)), None);
+        let seen = of_blocks.look(60 * SECOND_NS, ActionKind::Restart, &step(20, 400));
         assert!(matches!(seen, Some(Verdict::Unknown(_))), "{seen:?}");
         let mut of_host = Observation { measure: Measure::None, ..observation() };
-        assert_eq!(of_host.look(50 * SECOND_NS, &step(1, 400)), None);
-        let unknown = of_host.look(60 * SECOND_NS, &step(20, 400)).map(|it| it.to_string());
+        assert_eq!(of_host.look(50 * SECOND_NS, ActionKind::Restart, &step(1, 400)), None);
+        let unknown = of_host
+            .look(60 * SECOND_NS, ActionKind::Restart, &step(20, 400))
+            .map(|it| it.to_string());
         let why = "unknown: the next attempt made 20 steps; this kind of memory is not compared";
         assert_eq!(unknown.as_deref(), Some(why));
         let stuck = Some("worse: the next attempt made 0 steps within 30 min");
@@ -365,8 +375,8 @@ mod tests {
             OneRank { own: Some(Seen { step, memory, ..Seen::default() }), ..OneRank::default() }
         };
         let check = |looks: &[(u64, OneRank)], expected: Option<&str>| {
-            let inside = Observation { remedy: Remedy::Gc, step: Some(410), ..observation() };
-            check_of(inside, looks, expected);
+            let inside = Observation { step: Some(410), ..observation() };
+            check_of(ActionKind::Gc, inside, looks, expected);
         };
         let before = (1, own(409, 1100));
         let helped = "helped: per-step minimum 1.07 GiB at step 409, 400 MiB at step 430; peak \
@@ -394,13 +404,16 @@ mod tests {
     fn a_census_before_the_remedy_proves_nothing() {
         let frame = Frame { file: "train.py".into(), line: 66, function: "main".into() };
         let line = Some(LineSeen { frame, before_bytes: Some(1000 * MIB), after_bytes: None });
-        let inside = Observation { remedy: Remedy::Gc, step: Some(410), line, ..observation() };
+        let inside = Observation { step: Some(410), line, ..observation() };
         for (census_step, after) in [(410, None), (411, Some(20 * MIB))] {
             let (memory, line) = (Some(memory(430, 400)), Some((census_step, 20 * MIB)));
             let seen = Seen { step: 430, memory, line, ..Seen::default() };
             let mut observation = inside.clone();
-            let verdict =
-                observation.look(SECOND_NS, &OneRank { own: Some(seen), ..OneRank::default() });
+            let verdict = observation.look(
+                SECOND_NS,
+                ActionKind::Gc,
+                &OneRank { own: Some(seen), ..OneRank::default() },
+            );
             assert!(matches!(verdict, Some(Verdict::Helped(_))), "{verdict:?}");
             assert_eq!(observation.line.unwrap().after_bytes, after, "{census_step}");
         }
@@ -426,8 +439,11 @@ mod tests {
                 OneRank { is_over, own: Some(seen), next }
             };
             let mut observation = observation();
-            prop_assert_eq!(observation.look(10 * SECOND_NS, &job(first)), None);
-            let verdict = observation.look(4_000 * SECOND_NS, &job(last));
+            let mut look = |seconds: u64, seen| {
+                observation.look(seconds * SECOND_NS, ActionKind::Restart, &job(seen))
+            };
+            prop_assert_eq!(look(10, first), None);
+            let verdict = look(4_000, last);
             prop_assert!(verdict.is_some());
             let has_helped = matches!(verdict, Some(Verdict::Helped(Why::Measured { .. })));
             prop_assert!(!has_helped || mib.is_some_and(|mib| mib <= 700));

@@ -4,7 +4,6 @@ use core::fmt::{self, Display, Formatter};
 
 use crate::detector::Layer;
 use crate::diagnosis::{bytes, plural};
-use crate::policy::Duration;
 
 /// Memory of one device of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,6 +241,20 @@ impl Display for Why {
                 "the next attempt ran out of memory after {}",
                 plural(*steps, "step")
             ),
+        }
+    }
+}
+
+/// A duration in nanoseconds, as people say it.
+pub(crate) struct Duration(pub(crate) u64);
+
+impl Display for Duration {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let seconds = self.0 / 1_000_000_000;
+        match seconds {
+            0..=119 => write!(formatter, "{seconds} s"),
+            120..=7_199 => write!(formatter, "{} min", seconds / 60),
+            _ => write!(formatter, "{} h", seconds / 3_600),
         }
     }
 }

@@ -174,9 +174,8 @@ limits! {
          newest of the node that has most is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
     RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
-        "Restarts, also those that were refused, within the longest window of a budget; as many \
-         dry runs beside them",
-        "nothing is restarted until the oldest leaves the window",
+        "Actions of a kind, also those that were refused, within the longest window of a budget",
+        "nothing more of the kind is done until the oldest leaves the window",
         "the reason in the list of actions";
     ACTION_RETURN_SECONDS_MAX: u64 = 900, Seconds, "coordinator",
         "Time from an action until the job's next attempt begins",
@@ -235,20 +234,12 @@ limits! {
         "Nodes that are kept out at once because a GPU's memory was not given back",
         "a further node is not kept out",
         "the list of actions";
-    KEEP_OUT_AGAIN_SECONDS_MAX: u64 = 3600, Seconds, "coordinator",
-        "Time from a decision to keep a node out to the next one about that node",
-        "memory that is not given back meanwhile is not reported",
-        "none";
-    KEEP_OUT_ACTIONS_MAX: usize = 1000, Count, "coordinator",
-        "Decisions to keep a node out that are remembered",
-        "the oldest one is forgotten",
-        "the list of actions";
     KUBERNETES_ANSWER_BYTES_MAX: usize = 4 << 20, Bytes, "coordinator",
         "An answer of the API server of Kubernetes",
         "it is not read, and nothing is restarted",
         "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
-        "Restart decisions that are remembered",
+        "Decisions about jobs and nodes that are remembered",
         "the oldest is forgotten",
         "the list of actions";
     COMPARISONS_MAX: usize = 1, Count, "coordinator",

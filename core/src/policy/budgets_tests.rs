@@ -1,13 +1,14 @@
 //! Properties of the budgets: whatever happens in whatever order, no window holds more restarts, or
-//! more refused tries, than its budget; a restart of the process changes nothing.
+//! more refused tries, than its budget.
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::remedy::Remedy;
-use super::super::terms::{Levels, Terms};
-use super::super::{Decision, Facts, Mode, Policy, Reach, Settings};
+use super::super::terms::Levels;
+use super::super::tests::{Policy, outcome};
+use super::super::{Decision, Facts, Mode, Reach, Rule, Settings};
 use super::*;
 use crate::diagnosis::{Class, RestartAnswer};
 use crate::tape::mailbox::Offers;
@@ -15,18 +16,9 @@ use crate::tape::mailbox::Offers;
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Pass {
-        ns: u64,
-    },
-    Alarm {
-        job: usize,
-    },
-    Settle {
-        job: usize,
-        progress: Progress,
-    },
-    /// The process is killed and started again.
-    Kill,
+    Pass { ns: u64 },
+    Alarm { job: usize },
+    Settle { job: usize, progress: Progress },
 }
 
 /// A restart that was decided on.
@@ -60,7 +52,6 @@ fn step() -> impl Strategy<Value = Step> {
         (0..JOBS.len()).prop_map(|job| Step::Alarm { job }),
         (0..JOBS.len()).prop_map(|job| Step::Alarm { job }),
         (0..JOBS.len(), progress()).prop_map(|(job, progress)| Step::Settle { job, progress }),
-        Just(Step::Kill),
     ]
 }
 
@@ -72,13 +63,14 @@ fn budget() -> impl Strategy<Value = Budget> {
     (0..5_u32, 1..150_u64).prop_map(|(restarts_max, window_ns)| Budget { restarts_max, window_ns })
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+fn budgets() -> impl Strategy<Value = Budgets> {
     (budget(), budget(), budget(), 0..60_u64, 0..20_u64).prop_map(
-        |(job, owner, cluster, cooldown_ns, retry_ns)| Limits {
+        |(job, owner, cluster, cool_down_ns, retry_ns)| Budgets {
             job,
             owner,
             cluster,
-            cooldown_ns,
+            cool_down_ns,
+            cool_down_inside_ns: 0,
             retry_ns,
         },
     )
@@ -108,21 +100,9 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
     }
 }
 
-fn policy(mode: Mode, budgets: &Limits) -> Policy {
-    let terms = Terms { mode, ..Terms::default() };
-    Policy::new(Settings { terms, budgets: budgets.clone(), ..Settings::default() })
-}
-
-/// A policy that takes up what an earlier one decided.
-fn restored(now_ns: u64, limits: &Limits, made: &[Made]) -> Policy {
-    let mut policy = policy(Mode::Act, limits);
-    for Made { at_ns, job, progress } in made {
-        let owner = owner(*job);
-        let (job, owner) = (JOBS[*job], owner.as_ref());
-        let restart = Restart { job, owner, node: "", attempt: 0, is_dry_run: false };
-        policy.restore((now_ns, *at_ns), Remedy::Restart, &restart, *progress);
-    }
-    policy
+fn policy(mode: Mode, budgets: Budgets) -> Policy {
+    let rest = Rule { mode, ..Rule::default() };
+    Policy::new(Settings { rest, budgets, ..Settings::default() })
 }
 
 /// Every window that ends with a restart holds no more than the budget.
@@ -136,7 +116,7 @@ fn is_kept(budget: Budget, made: &[Made], is_meant: impl Fn(&Made) -> bool) -> b
     })
 }
 
-fn check_budgets(limits: &Limits, made: &[Made]) -> Result<(), TestCaseError> {
+fn check_budgets(budgets: &Budgets, made: &[Made]) -> Result<(), TestCaseError> {
     let kinds: [fn(Progress) -> bool; 2] = [
         |progress| matches!(progress, Progress::Made | Progress::UnderWay),
         |progress| progress == Progress::Refused,
@@ -144,12 +124,12 @@ fn check_budgets(limits: &Limits, made: &[Made]) -> Result<(), TestCaseError> {
     for is_kind in kinds {
         for (job, name) in JOBS.iter().enumerate() {
             let of_job = |made: &Made| is_kind(made.progress) && made.job == job;
-            prop_assert!(is_kept(limits.job, made, of_job), "job {}: {:?}", name, made);
+            prop_assert!(is_kept(budgets.job, made, of_job), "job {}: {:?}", name, made);
             let of_owner = |made: &Made| is_kind(made.progress) && is_shared(made.job, job);
-            prop_assert!(is_kept(limits.owner, made, of_owner), "owner of {}: {:?}", name, made);
+            prop_assert!(is_kept(budgets.owner, made, of_owner), "owner of {}: {:?}", name, made);
         }
         let of_cluster = |made: &Made| is_kind(made.progress);
-        prop_assert!(is_kept(limits.cluster, made, of_cluster), "cluster: {:?}", made);
+        prop_assert!(is_kept(budgets.cluster, made, of_cluster), "cluster: {:?}", made);
     }
     Ok(())
 }
@@ -157,11 +137,11 @@ fn check_budgets(limits: &Limits, made: &[Made]) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn no_window_holds_more_than_its_budget(
-        limits in limits(),
+        budgets in budgets(),
         steps in prop::collection::vec(step(), 0..120),
     ) {
         let (mut now_ns, mut made) = (1_000_u64, Vec::<Made>::new());
-        let mut policy = policy(Mode::Act, &limits);
+        let mut policy = policy(Mode::Act, budgets);
         for step in steps {
             match step {
                 Step::Pass { ns } => now_ns += ns,
@@ -173,66 +153,30 @@ proptest! {
                     }
                 }
                 Step::Settle { job, progress } => {
-                    policy.settle(JOBS[job], Remedy::Restart, progress);
+                    policy.settle(JOBS[job], progress);
                     let is_meant =
                         |made: &&mut Made| made.job == job && made.progress == Progress::UnderWay;
                     made.iter_mut().filter(is_meant).for_each(|made| made.progress = progress);
                 }
-                Step::Kill => {
-                    // What had been under way may have been made.
-                    let under_way = made.iter_mut()
-                        .filter(|made| made.progress == Progress::UnderWay);
-                    under_way.for_each(|made| made.progress = Progress::Made);
-                    policy = restored(now_ns, &limits, &made);
-                }
             }
-            check_budgets(&limits, &made)?;
-        }
-    }
-
-    /// One that is restored decides as one that was never killed.
-    #[test]
-    fn a_killed_process_forgets_nothing(
-        limits in limits(),
-        before in prop::collection::vec((0..30_u64, 0..JOBS.len(), progress()), 0..40),
-        after in prop::collection::vec((0..30_u64, 0..JOBS.len(), progress()), 1..40),
-    ) {
-        let (mut now_ns, mut made) = (1_000_u64, Vec::new());
-        let mut living = policy(Mode::Act, &limits);
-        for (ns, job, progress) in before {
-            now_ns += ns;
-            let owner = owner(job);
-            let decision = living.decide(now_ns, &facts(job, owner.as_ref()));
-            living.settle(JOBS[job], Remedy::Restart, progress);
-            if matches!(decision, Decision::Act(..)) {
-                made.push(Made { at_ns: now_ns, job, progress });
-            }
-        }
-        let mut restored = restored(now_ns, &limits, &made);
-        for (ns, job, progress) in after {
-            now_ns += ns;
-            let owner = owner(job);
-            let facts = facts(job, owner.as_ref());
-            prop_assert_eq!(living.decide(now_ns, &facts), restored.decide(now_ns, &facts));
-            living.settle(JOBS[job], Remedy::Restart, progress);
-            restored.settle(JOBS[job], Remedy::Restart, progress);
+            check_budgets(&budgets, &made)?;
         }
     }
 
     /// A dry run would restart what a policy that acts restarts, where every restart is made.
     #[test]
     fn a_dry_run_shows_what_act_does(
-        limits in limits(),
+        budgets in budgets(),
         alarms in prop::collection::vec((0..30_u64, 0..JOBS.len()), 1..80),
     ) {
         let mut now_ns = 1_000_u64;
-        let (mut acts, mut shows) = (policy(Mode::Act, &limits), policy(Mode::DryRun, &limits));
+        let (mut acts, mut shows) = (policy(Mode::Act, budgets), policy(Mode::DryRun, budgets));
         for (ns, job) in alarms {
             now_ns += ns;
             let owner = owner(job);
             let facts = facts(job, owner.as_ref());
             let (done, shown) = (acts.decide(now_ns, &facts), shows.decide(now_ns, &facts));
-            acts.settle(JOBS[job], Remedy::Restart, Progress::Made);
+            acts.settle(JOBS[job], Progress::Made);
             let (done, shown) = (
                 matches!(done, Decision::Act(..)),
                 matches!(shown, Decision::WouldAct(..)),
@@ -242,87 +186,102 @@ proptest! {
     }
 }
 
+const NONE: Budgets = {
+    let budget = Budget { restarts_max: u32::MAX, window_ns: 100 };
+    Budgets {
+        job: budget,
+        owner: budget,
+        cluster: budget,
+        cool_down_ns: 0,
+        cool_down_inside_ns: 0,
+        retry_ns: 0,
+    }
+};
+
+fn planned(subject: &str, is_dry_run: bool) -> Planned<'_> {
+    Planned { kind: ActionKind::Restart, subject, owner: None, node: "", is_dry_run }
+}
+
+/// A restart that was made.
+fn made(at_ns: u64, job: &str, dry_run: bool) -> Action {
+    let (job, outcome) = (job.to_string(), outcome(Progress::Made));
+    Action { job, at_ns, wall_ns: at_ns as i64, dry_run, outcome, ..Action::default() }
+}
+
 /// A dry run blocks no restart. A restart counts for the dry runs after it.
 #[test]
 fn dry_runs_count_for_dry_runs_alone() {
-    let budget = |restarts_max| Budget { restarts_max, window_ns: 100 };
-    let limits = Limits {
-        job: budget(2),
-        owner: budget(2),
-        cluster: budget(2),
-        cooldown_ns: 10,
-        retry_ns: 0,
+    let budget = Budget { restarts_max: 2, window_ns: 100 };
+    let budgets = Budgets { job: budget, owner: budget, cluster: budget, cool_down_ns: 10, ..NONE };
+    let mut past = [1_000, 1_020].map(|at_ns| made(at_ns, "job", true)).to_vec();
+    let check = |now_ns, is_dry_run, past: &[Action]| {
+        budgets.objection(now_ns, &planned("job", is_dry_run), past)
     };
-    let of = |is_dry_run| Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run };
-    let mut budgets = Budgets::new(limits);
-    for at_ns in [1_000, 1_020] {
-        budgets.add(at_ns, at_ns, &of(true), Progress::Made);
-    }
-    assert!(matches!(budgets.objection(1_021, &of(true)), Some(Objection::CoolDown { .. })));
-    assert!(matches!(budgets.objection(1_040, &of(true)), Some(Objection::BudgetSpent { .. })));
-    assert_eq!(budgets.objection(1_021, &of(false)), None);
-    budgets.add(1_021, 1_021, &of(false), Progress::Made);
-    assert!(matches!(budgets.objection(1_022, &of(false)), Some(Objection::CoolDown { .. })));
-    assert!(matches!(budgets.objection(1_030, &of(true)), Some(Objection::CoolDown { .. })));
-    // As many as are remembered push out no restart.
-    for _ in 0..=RESTARTS_REMEMBERED_MAX {
-        budgets.add(1_022, 1_022, &of(true), Progress::Made);
-    }
-    assert!(matches!(budgets.objection(1_022, &of(false)), Some(Objection::CoolDown { .. })));
-    assert_eq!(budgets.objection(1_040, &of(false)), None);
+    assert!(matches!(check(1_021, true, &past), Some(Objection::CoolDown { .. })));
+    assert!(matches!(check(1_040, true, &past), Some(Objection::BudgetSpent { .. })));
+    assert_eq!(check(1_021, false, &past), None);
+    past.push(made(1_021, "job", false));
+    assert!(matches!(check(1_022, false, &past), Some(Objection::CoolDown { .. })));
+    assert!(matches!(check(1_030, true, &past), Some(Objection::CoolDown { .. })));
+    assert_eq!(check(1_040, false, &past), None);
 }
 
-/// Budgets without end are bounded by what is remembered.
+/// Budgets without end are bounded.
 #[test]
 fn restarts_without_a_budget_are_bounded() {
-    let budget = Budget { restarts_max: u32::MAX, window_ns: 100 };
-    let limits =
-        Limits { job: budget, owner: budget, cluster: budget, cooldown_ns: 0, retry_ns: 0 };
-    let mut budgets = Budgets::new(limits);
-    let restart = Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run: false };
-    for _ in 0..RESTARTS_REMEMBERED_MAX {
-        assert_eq!(budgets.objection(1_000, &restart), None);
-        budgets.add(1_000, 1_000, &restart, Progress::Made);
+    let mut past = Vec::new();
+    for number in 0..RESTARTS_REMEMBERED_MAX {
+        past.push(Action { wall_ns: number as i64, ..made(1_000, "job", false) });
     }
+    let check = |now_ns, past: &[Action]| NONE.objection(now_ns, &planned("job", false), past);
+    assert_eq!(check(1_000, &past[1..]), None);
     assert!(matches!(
-        budgets.objection(1_000, &restart),
-        Some(Objection::BudgetSpent { restarts: RESTARTS_REMEMBERED_MAX, .. })
+        check(1_000, &past),
+        Some(Objection::BudgetSpent { count: RESTARTS_REMEMBERED_MAX, .. })
     ));
-    assert_eq!(budgets.objection(1_100, &restart), None);
-    budgets.add(1_100, 1_100, &restart, Progress::Made);
-    assert_eq!(budgets.known.len(), 1);
+    assert_eq!(check(1_100, &past), None);
 }
 
 /// Pods choose their user ids: a namespace has one budget, whatever they choose.
 #[test]
 fn users_of_a_namespace_share_a_budget() {
-    let budget = |restarts_max| Budget { restarts_max, window_ns: 100 };
-    let limits = Limits {
-        job: budget(9),
-        owner: budget(1),
-        cluster: budget(9),
-        cooldown_ns: 0,
-        retry_ns: 0,
-    };
-    let mut budgets = Budgets::new(limits);
+    let budgets = Budgets { owner: Budget { restarts_max: 1, window_ns: 100 }, ..NONE };
     let owners = [(0, "a"), (1, "a"), (0, "b"), (0, "")];
     let owners = owners.map(|(uid, namespace)| {
         let namespace = namespace.to_string();
         Owner { uid, namespace, ..Owner::default() }
     });
-    let restart = |job, index: usize| Restart {
-        job,
-        owner: Some(&owners[index]),
-        node: "",
-        attempt: 0,
-        is_dry_run: false,
+    let past = [Action { owner: Some(owners[0].clone()), ..made(1_000, "first", false) }];
+    let check = |job, index: usize| {
+        let planned = Planned { owner: Some(&owners[index]), ..planned(job, false) };
+        budgets.objection(1_000, &planned, &past)
     };
-    budgets.add(1_000, 1_000, &restart("first", 0), Progress::Made);
     assert!(matches!(
-        budgets.objection(1_000, &restart("second", 1)),
-        Some(Objection::BudgetSpent { scope: Scope::Owner, restarts: 1, .. })
+        check("second", 1),
+        Some(Objection::BudgetSpent { scope: Scope::Owner, count: 1, .. })
     ));
     for other in [2, 3] {
-        assert_eq!(budgets.objection(1_000, &restart("other", other)), None);
+        assert_eq!(check("other", other), None);
     }
+}
+
+/// Remedies inside the ranks have more of the same budgets, and none of them counts for a restart.
+#[test]
+fn each_kind_has_its_budget() {
+    let budget = Budget { restarts_max: 1, window_ns: 100 };
+    let budgets = Budgets { job: budget, ..NONE };
+    let gc = |at_ns| Action { kind: ActionKind::Gc, ..made(at_ns, "job", false) };
+    let past: Vec<Action> = (1_000..1_010).map(gc).collect();
+    let check = |kind, past: &[Action]| {
+        budgets.objection(1_020, &Planned { kind, ..planned("job", false) }, past)
+    };
+    assert_eq!(check(ActionKind::Gc, &past[1..]), None);
+    let spent = Some(Objection::BudgetSpent {
+        kind: ActionKind::Gc,
+        scope: Scope::Job,
+        count: 10,
+        window_ns: 100,
+    });
+    assert_eq!(check(ActionKind::Gc, &past), spent);
+    assert_eq!(check(ActionKind::Restart, &past), None);
 }

@@ -5,17 +5,17 @@ use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
 use super::budgets::Scope;
-use super::remedy::Remedy;
 use super::terms::{Level, QuietHours};
-use crate::diagnosis::{Class, RestartAnswer};
+use crate::action::{ActionKind, Duration};
+use crate::diagnosis::{Class, RestartAnswer, plural};
 
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Carry out the remedy now.
-    Act(Remedy, Grounds),
-    /// A dry run: it would be carried out, were the mode `act`.
-    WouldAct(Remedy, Grounds),
+    /// Act now.
+    Act(ActionKind, Grounds),
+    /// A dry run: it would be done, were the mode `act`.
+    WouldAct(ActionKind, Grounds),
     /// Do nothing.
     Nothing(Objection),
 }
@@ -48,44 +48,29 @@ pub enum Objection {
     /// The remedy does not help against the class.
     NotSuited {
         /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
         /// Class of the incident.
         class: Class,
     },
     /// Not all living ranks offer the remedy.
     NotOffered {
         /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
     },
     /// An agent is not connected, but was a moment ago.
     Away {
         /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
     },
     /// No step is known at which all ranks can act.
     NoStep {
         /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
     },
     /// Memory fails already, or before the steps are made that prove the remedy.
     NoTime {
         /// The remedy.
-        remedy: Remedy,
-    },
-    /// The ranks refused the remedy twice in a row, or too often.
-    Refused {
-        /// The remedy.
-        remedy: Remedy,
-    },
-    /// The remedy was carried out too often lately.
-    OftenDone {
-        /// The remedy.
-        remedy: Remedy,
-    },
-    /// The remedy was carried out, or tried, a moment ago.
-    JustDone {
-        /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
     },
     /// A person must approve the restart.
     NotApproved,
@@ -105,40 +90,49 @@ pub enum Objection {
         /// What it says.
         answer: RestartAnswer,
     },
-    /// The job was restarted a short time ago.
+    /// The same was done a short time ago.
     CoolDown {
+        /// What was done.
+        kind: ActionKind,
         /// How long the cool-down lasts, in nanoseconds.
         left_ns: u64,
-        /// The number of the attempt, when it is the one that was restarted last.
-        same_attempt: Option<u32>,
-        /// That restart was a dry run.
+        /// It was a dry run.
         is_dry_run: bool,
     },
-    /// A restart of the job is under way.
-    UnderWay,
+    /// The same is under way.
+    UnderWay {
+        /// What is under way.
+        kind: ActionKind,
+    },
     /// Something was done, and whether it helped is not known yet.
     Observed,
-    /// The restart target refused the last restart of the job; it is tried again.
+    /// The target, or the ranks, refused the last one; it is tried again.
     Retried {
+        /// What was refused.
+        kind: ActionKind,
         /// Tries that were refused.
         tries: u32,
         /// Time until the next try, in nanoseconds.
         left_ns: u64,
     },
-    /// There were too many restarts.
+    /// There were too many.
     BudgetSpent {
-        /// Of what.
+        /// Of what there were too many.
+        kind: ActionKind,
+        /// Whose budget.
         scope: Scope,
-        /// Restarts within the window.
-        restarts: usize,
+        /// How many there were within the window.
+        count: usize,
         /// Length of the window, in nanoseconds.
         window_ns: u64,
     },
-    /// The restart target refused too many restarts.
+    /// The target, or the ranks, refused too many.
     TriesSpent {
-        /// Of what.
+        /// What was refused.
+        kind: ActionKind,
+        /// Whose budget.
         scope: Scope,
-        /// Tries within the window that no restart came of.
+        /// Tries within the window that nothing came of.
         tries: usize,
         /// Length of the window, in nanoseconds.
         window_ns: u64,
@@ -155,28 +149,17 @@ pub enum Objection {
     /// The remedy did not help the last times.
     DidNotHelp {
         /// The remedy.
-        remedy: Remedy,
+        kind: ActionKind,
         /// How many in a row.
         failures: usize,
     },
 }
 
 impl Decision {
-    /// The name a user meets.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Act(remedy, _) => remedy.verb(),
-            Self::WouldAct(Remedy::Gc, _) => "would collect garbage",
-            Self::WouldAct(Remedy::EmptyCache, _) => "would empty the cache",
-            Self::WouldAct(Remedy::Restart, _) => "would restart",
-            Self::Nothing(_) => "nothing",
-        }
-    }
-
     /// What is done, or would be.
-    pub fn remedy(&self) -> Option<Remedy> {
+    pub fn kind(&self) -> Option<ActionKind> {
         match self {
-            Self::Act(remedy, _) | Self::WouldAct(remedy, _) => Some(*remedy),
+            Self::Act(kind, _) | Self::WouldAct(kind, _) => Some(*kind),
             Self::Nothing(_) => None,
         }
     }
@@ -203,20 +186,13 @@ impl Decision {
 impl Objection {
     /// True when the next remedy is not tried either: this one is at work, or soon can be.
     pub(super) fn is_wait(&self) -> bool {
-        matches!(self, Self::Observed | Self::JustDone { .. } | Self::Away { .. })
-    }
-
-    /// What is said of a remedy inside the ranks where this speaks against a restart.
-    pub(super) fn of_inside(self, remedy: Remedy) -> Self {
         match self {
+            Self::Observed | Self::CoolDown { .. } | Self::UnderWay { .. } | Self::Away { .. } => {
+                true
+            }
             // A request that was refused once may have come too late for its step.
-            Self::CoolDown { .. } | Self::UnderWay | Self::Retried { tries: 0..=1, .. } => {
-                Self::JustDone { remedy }
-            }
-            Self::Retried { .. } | Self::TriesSpent { scope: Scope::Job, .. } => {
-                Self::Refused { remedy }
-            }
-            _ => Self::OftenDone { remedy },
+            Self::Retried { tries, .. } => *tries <= 1,
+            _ => false,
         }
     }
 }
@@ -224,8 +200,9 @@ impl Objection {
 impl Display for Decision {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Act(_, grounds) | Self::WouldAct(_, grounds) => {
-                write!(formatter, "{}: {grounds}", self.as_str())
+            Self::Act(kind, grounds) => write!(formatter, "{}: {grounds}", kind.verb()),
+            Self::WouldAct(kind, grounds) => {
+                write!(formatter, "would {}: {grounds}", kind.verb())
             }
             Self::Nothing(objection) => write!(formatter, "did nothing: {objection}"),
         }
@@ -257,48 +234,49 @@ impl Display for Objection {
         match *self {
             Self::Off => formatter.write_str("the policy is off"),
             Self::Quiet { hours } => write!(formatter, "quiet hours ({hours})"),
-            Self::NotSuited { remedy, class } => {
-                write!(formatter, "to {} does not help against {}", remedy.verb(), class.as_str())
+            Self::NotSuited { kind, class } => {
+                write!(formatter, "to {} does not help against {}", kind.verb(), class.as_str())
             }
-            Self::NotOffered { remedy } => write!(
+            Self::NotOffered { kind } => write!(
                 formatter,
                 "not all ranks were started with `memtape run --actions {}`",
-                remedy.as_str()
+                kind.as_str()
             ),
-            Self::Away { remedy } => write!(formatter, "{AWAY} {}", remedy.verb()),
-            Self::NoStep { remedy } => write!(formatter, "{NO_STEP} {}", remedy.verb()),
-            Self::NoTime { remedy } => write!(formatter, "{NO_TIME} {}", remedy.verb()),
-            Self::Refused { remedy } => {
-                write!(formatter, "the ranks refused to {}", remedy.verb())
-            }
-            Self::OftenDone { remedy } => {
-                write!(formatter, "too many {} lately", remedy.plural())
-            }
-            Self::JustDone { remedy } => {
-                write!(formatter, "it is too early to {} again", remedy.verb())
-            }
+            Self::Away { kind } => write!(formatter, "{AWAY} {}", kind.verb()),
+            Self::NoStep { kind } => write!(formatter, "{NO_STEP} {}", kind.verb()),
+            Self::NoTime { kind } => write!(formatter, "{NO_TIME} {}", kind.verb()),
             Self::NotApproved => formatter.write_str(NOT_APPROVED),
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
-            Self::CoolDown { left_ns, same_attempt, is_dry_run } => {
-                write_cool_down(formatter, left_ns, same_attempt, is_dry_run)
-            }
-            Self::UnderWay => formatter.write_str("a restart of the job is under way"),
-            Self::Retried { tries, left_ns } => write!(
+            Self::CoolDown { kind, left_ns, is_dry_run } => write!(
                 formatter,
-                "the restart target refused ({tries} tries): the next try is in {}",
+                "it is too early to {} again{}: {} of cool-down left",
+                kind.verb(),
+                if is_dry_run { " (dry run)" } else { "" },
                 Duration(left_ns)
             ),
-            Self::BudgetSpent { scope, restarts, window_ns } => write!(
+            Self::UnderWay { kind } => {
+                write!(formatter, "the last decision to {} is under way", kind.verb())
+            }
+            Self::Retried { kind, tries, left_ns } => write!(
                 formatter,
-                "the budget of the {} is spent: {restarts} restarts within {}; inspect the jobs \
-                 before you raise the budget",
+                "{} refused {}: the next try is in {}",
+                refuser(kind),
+                plural(tries.into(), "time"),
+                Duration(left_ns)
+            ),
+            Self::BudgetSpent { kind, scope, count, window_ns } => write!(
+                formatter,
+                "the budget of the {} is spent: {count} {} within {}; inspect the jobs before you \
+                 raise the budget",
                 scope.as_str(),
+                kind.plural(),
                 Duration(window_ns)
             ),
-            Self::TriesSpent { scope, tries, window_ns } => write!(
+            Self::TriesSpent { kind, scope, tries, window_ns } => write!(
                 formatter,
-                "the restart target refuses: {tries} tries of the {} within {}, a person must look",
+                "{} refused {tries} times for the {} within {}: a person must look",
+                refuser(kind),
                 scope.as_str(),
                 Duration(window_ns)
             ),
@@ -314,32 +292,18 @@ impl Display for Objection {
             }
             Self::NotBack => formatter.write_str(NOT_BACK),
             Self::Disputed => formatter.write_str(DISPUTED),
-            Self::DidNotHelp { remedy, failures } => write!(
+            Self::DidNotHelp { kind, failures } => write!(
                 formatter,
                 "the last {failures} {} did not help: a person must look",
-                remedy.plural()
+                kind.plural()
             ),
         }
     }
 }
 
-fn write_cool_down(
-    formatter: &mut Formatter<'_>,
-    left_ns: u64,
-    same_attempt: Option<u32>,
-    is_dry_run: bool,
-) -> fmt::Result {
-    match (same_attempt, is_dry_run) {
-        (None, _) => formatter.write_str("the last restart is too recent")?,
-        (Some(attempt), false) => {
-            write!(formatter, "attempt {attempt} was already asked to restart")?;
-        }
-        (Some(attempt), true) => write!(
-            formatter,
-            "attempt {attempt} would already have been asked to restart (dry run)"
-        )?,
-    }
-    write!(formatter, ": {} of cool-down left", Duration(left_ns))
+/// Who may refuse an action of this kind.
+fn refuser(kind: ActionKind) -> &'static str {
+    if kind.is_inside() { "the ranks" } else { "the restart target" }
 }
 
 fn write_no_help(
@@ -363,20 +327,6 @@ fn write_no_help(
                 | RestartAnswer::EndsWaiting
                 | RestartAnswer::Unknown => Ok(()),
             }
-        }
-    }
-}
-
-/// A duration in nanoseconds, as people say it.
-pub(crate) struct Duration(pub(crate) u64);
-
-impl Display for Duration {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let seconds = self.0 / 1_000_000_000;
-        match seconds {
-            0..=119 => write!(formatter, "{seconds} s"),
-            120..=7_199 => write!(formatter, "{} min", seconds / 60),
-            _ => write!(formatter, "{} h", seconds / 3_600),
         }
     }
 }

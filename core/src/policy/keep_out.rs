@@ -15,8 +15,7 @@ use core::fmt::{self, Display, Formatter};
 
 use crate::diagnosis::bytes;
 use crate::limits::{
-    GPUS_PER_NODE_MAX, KEEP_OUT_AGAIN_SECONDS_MAX, LEFT_MEMORY_BYTES_MAX, LEFT_MEMORY_SECONDS_MAX,
-    NODES_KEPT_OUT_MAX,
+    GPUS_PER_NODE_MAX, LEFT_MEMORY_BYTES_MAX, LEFT_MEMORY_SECONDS_MAX, NODES_KEPT_OUT_MAX,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -103,7 +102,6 @@ pub enum Unknown {
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     devices: BTreeMap<String, Device>,
-    decided_ns: Option<u64>,
 }
 
 /// What is known of one GPU.
@@ -121,37 +119,12 @@ struct Device {
 }
 
 impl Node {
-    /// A node about which was decided at this time.
-    pub fn decided(at_ns: u64) -> Self {
-        Self { decided_ns: Some(at_ns), ..Self::default() }
-    }
-
-    /// May be decided about the node now? Not soon after the last decision.
-    pub fn is_due(&self, now_ns: u64) -> bool {
-        let again_ns = KEEP_OUT_AGAIN_SECONDS_MAX * SECOND_NS;
-        self.decided_ns.is_none_or(|at| now_ns.saturating_sub(at) >= again_ns)
-    }
-
-    /// Takes a reading of all GPUs of the node. Gives memory that was not given back, once for each
-    /// use of a GPU, and only so often for a node.
-    pub fn see<'a>(
-        &mut self,
-        now_ns: u64,
-        gpus: impl Iterator<Item = (&'a str, Seen)>,
-    ) -> Option<Left> {
-        let is_due = self.is_due(now_ns);
+    /// Takes a reading of all GPUs of the node.
+    pub fn see<'a>(&mut self, now_ns: u64, gpus: impl Iterator<Item = (&'a str, Seen)>) {
         let mut known = core::mem::take(&mut self.devices);
-        let mut found = None;
         for (uuid, seen) in gpus.take(GPUS_PER_NODE_MAX as usize) {
             let mut device = known.remove(uuid).unwrap_or_default();
-            if let Some((held_bytes, seconds)) = device.see(now_ns, seen)
-                && is_due
-                && found.is_none()
-            {
-                device.is_reported = true;
-                self.decided_ns = Some(now_ns);
-                found = Some(Left { uuid: uuid.to_string(), held_bytes, seconds });
-            }
+            device.present = Some(device.judge(now_ns, seen));
             self.devices.insert(uuid.to_string(), device);
         }
         // One that cannot be read for a while keeps what is known of it.
@@ -160,7 +133,18 @@ impl Node {
             let present = Some(Present::Unknown(Unknown::NotRead));
             self.devices.insert(uuid, Device { present, ..device });
         }
-        found
+    }
+
+    /// Memory that was not given back for long, once for each use of a GPU. It is reported now, if
+    /// `may_report` says so, or else asked for again.
+    pub fn left(&mut self, may_report: impl FnOnce() -> bool) -> Option<Left> {
+        let mut left = self.devices.iter_mut().filter_map(|(uuid, device)| {
+            let (held_bytes, seconds) = device.left_for_long()?;
+            Some((device, Left { uuid: uuid.clone(), held_bytes, seconds }))
+        });
+        let (device, left) = left.next()?;
+        device.is_reported = may_report();
+        device.is_reported.then_some(left)
     }
 
     /// What is known of each GPU that was ever read, by UUID.
@@ -171,14 +155,11 @@ impl Node {
 
 impl Device {
     /// Bytes that were not given back, and for how many seconds, where that is to be reported.
-    fn see(&mut self, now_ns: u64, seen: Seen) -> Option<(u64, u64)> {
-        let present = self.judge(now_ns, seen);
-        self.present = Some(present);
-        match present {
-            Present::Held { held_bytes, seconds } => {
-                let is_long = seconds >= LEFT_MEMORY_SECONDS_MAX;
-                (is_long && !self.is_reported).then_some((held_bytes, seconds))
-            }
+    fn left_for_long(&self) -> Option<(u64, u64)> {
+        match self.present? {
+            Present::Held { held_bytes, seconds } => (seconds >= LEFT_MEMORY_SECONDS_MAX
+                && !self.is_reported)
+                .then_some((held_bytes, seconds)),
             Present::Idle { .. } | Present::InUse { .. } | Present::Unknown(_) => None,
         }
     }
@@ -249,8 +230,8 @@ mod tests {
         let mut found = alloc::vec::Vec::new();
         for (index, reading) in readings.into_iter().enumerate() {
             let second = index as u64 * 10;
-            let left = node.see(second * SECOND_NS, [("GPU-a", seen(reading))].into_iter());
-            found.extend(left.map(|_| second));
+            node.see(second * SECOND_NS, [("GPU-a", seen(reading))].into_iter());
+            found.extend(node.left(|| true).map(|_| second));
         }
         found
     }
@@ -270,7 +251,8 @@ mod tests {
         let mut node = Node::default();
         let mut see = |second: u64, used: u64, count: u32| {
             let reading = seen((used, Some(count), count));
-            node.see(second * SECOND_NS, [("GPU-a", reading)].into_iter())
+            node.see(second * SECOND_NS, [("GPU-a", reading)].into_iter());
+            node.left(|| true)
         };
         assert_eq!(see(0, 1, 0), None);
         assert_eq!(see(1, 70, 8), None);
@@ -369,16 +351,20 @@ mod tests {
         let mut node = Node::default();
         for (second, reading) in [(0, IDLE), (1, BUSY), (2, LEFT), (200, LEFT), (201, LEFT)] {
             let gpus = [("GPU-a", seen(reading))];
-            assert_eq!(node.see(second * SECOND_NS, gpus.into_iter()), None, "{second}");
+            node.see(second * SECOND_NS, gpus.into_iter());
+            assert_eq!(node.left(|| true), None, "{second}");
         }
     }
 
     #[test]
-    fn a_node_is_decided_on_only_so_often() {
-        let one = || [IDLE, BUSY].into_iter().chain(repeated(LEFT, 10));
-        let times = found((0..100).flat_map(|_| one()));
-        let again = KEEP_OUT_AGAIN_SECONDS_MAX;
-        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= again), "{times:?}");
+    fn memory_that_may_not_be_reported_yet_is_found_again() {
+        let mut node = Node::default();
+        for (second, reading) in [(0, IDLE), (1, BUSY), (2, LEFT), (32, LEFT), (62, LEFT)] {
+            node.see(second * SECOND_NS, [("GPU-a", seen(reading))].into_iter());
+        }
+        assert_eq!(node.left(|| false), None);
+        assert!(node.left(|| true).is_some());
+        assert_eq!(node.left(|| true), None);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! Decides whether to act on a job whose memory grows, with which remedy, and always says why.
 //!
-//! Detecting is not acting: the policy is off by default here, and the coordinator starts with a
-//! dry run. Every decision, also the one to do nothing, is a value with its reason ([`decision`]).
-//! On which terms it acts is said by [`rules`]. The remedies are tried in the order of the terms,
+//! Detecting is not acting: without a rule that says so, a dry run shows what would be done. Every
+//! decision, also the one to do nothing, is a value with its reason ([`decision`]). What may be
+//! done about which job is said by [`rule`]. The remedies are tried in the order of the rule,
 //! mildest first. The next one is chosen where the one before does not suit, is not offered,
 //! cannot be done at one step in time, was refused twice in a row, or did not help twice.
 //! Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not here.
-//! How many there may be is decided by [`budgets`]. The policy runs no command and calls no one;
-//! what came of a decision is an [`Outcome`].
+//! How many there may be is decided by [`budgets`]. A decision rests on its facts and on the
+//! actions so far ([`Action`]); nothing else is remembered, and nothing is carried out here.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
+use crate::action::{Action, ActionKind};
 use crate::diagnosis::{Class, RestartAnswer};
 use crate::identity::owner::Owner;
 use crate::limits::TAKE_UP_SECONDS_MAX;
@@ -21,72 +22,31 @@ pub mod budgets;
 mod decision;
 pub mod keep_out;
 pub mod node_check;
-mod outcome;
-mod proofs;
-pub mod remedy;
-pub mod rules;
+pub mod rule;
 pub mod terms;
+#[cfg(feature = "serde")]
+mod time;
 
-use budgets::{Budget, Budgets, Limits, Progress, Restart};
-pub(crate) use decision::Duration;
+use budgets::{Budgets, Planned, decisions};
 pub use decision::{Decision, Grounds, Objection};
-pub use outcome::Outcome;
-pub use proofs::Proof;
-use proofs::Proofs;
-use remedy::Remedy;
-use rules::Rules;
+use rule::Rule;
 pub use terms::Mode;
-use terms::{Level, Levels, Terms};
+use terms::{Level, Levels};
 
-/// When to act, on which jobs, and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Times in a row that a remedy did not help, after which it is not tried in the same attempt.
+const FAILURES_MAX: usize = 2;
+
+/// When to act, on which jobs, and how often: what a policy file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The terms of jobs that no rule has.
-    pub terms: Terms,
-    /// The rules.
-    pub rules: Rules,
-    /// How many restarts there may be.
-    pub budgets: Limits,
-    /// How many of each remedy inside the ranks there may be.
-    pub inside: Limits,
+    /// The rules, which [`rule::check`] has checked.
+    pub rules: Vec<Rule>,
+    /// What holds where no rule decides.
+    pub rest: Rule,
+    /// How many actions there may be.
+    pub budgets: Budgets,
     /// How far it may go with nodes whose GPU memory was not given back.
     pub keep_out: Mode,
-}
-
-const HOUR_NS: u64 = 3_600 * 1_000_000_000;
-
-impl Default for Settings {
-    fn default() -> Self {
-        let budget = |restarts_max, hours: u64| Budget { restarts_max, window_ns: hours * HOUR_NS };
-        Self {
-            terms: Terms::default(),
-            rules: Rules::default(),
-            budgets: Limits {
-                job: budget(3, 24),
-                owner: budget(5, 1),
-                cluster: budget(10, 1),
-                cooldown_ns: HOUR_NS / 2,
-                retry_ns: HOUR_NS / 12,
-            },
-            // They cost a pause of the job, not its steps.
-            inside: Limits {
-                job: budget(24, 24),
-                owner: budget(50, 1),
-                cluster: budget(100, 1),
-                cooldown_ns: HOUR_NS / 60,
-                retry_ns: HOUR_NS / 60,
-            },
-            keep_out: Mode::Off,
-        }
-    }
-}
-
-impl Settings {
-    /// True when some job may be restarted.
-    pub fn restarts(&self) -> bool {
-        let mut all = self.rules.iter().map(|rule| &rule.terms).chain([&self.terms]);
-        all.any(|terms| terms.mode == Mode::Act && terms.remedies.contains(&Remedy::Restart))
-    }
 }
 
 /// What a decision rests on.
@@ -120,7 +80,7 @@ pub struct Facts<'a> {
     /// The attempt is over: there is nothing to act on.
     pub ended: bool,
     /// What was done last, where it is not known yet whether it helped.
-    pub observed: Option<Remedy>,
+    pub observed: Option<ActionKind>,
     /// Which remedies inside the ranks all ranks offer.
     pub offers: Offers,
     /// Whether all ranks can act at one step.
@@ -164,17 +124,6 @@ impl Reach {
     }
 }
 
-/// The policy, and what is spent of its budgets. For dry runs a dry run counts like the real thing,
-/// so that a trial shows what the real thing would do.
-#[derive(Debug)]
-pub struct Policy {
-    settings: Settings,
-    restarts: Budgets,
-    /// Of the remedies inside the ranks.
-    inside: [(Remedy, Budgets); 2],
-    proofs: Proofs,
-}
-
 /// What would be decided now, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
@@ -187,95 +136,27 @@ pub struct Explanation {
     /// The decision.
     pub decision: Decision,
     /// The remedies in the order in which they are tried, and what speaks against each.
-    pub remedies: Vec<(Remedy, Option<Objection>)>,
+    pub remedies: Vec<(ActionKind, Option<Objection>)>,
 }
 
-impl Policy {
-    /// A policy that remembers nothing.
-    pub fn new(settings: Settings) -> Self {
-        let restarts = Budgets::new(settings.budgets.clone());
-        let inside = [Remedy::Gc, Remedy::EmptyCache]
-            .map(|remedy| (remedy, Budgets::new(settings.inside.clone())));
-        Self { settings, restarts, inside, proofs: Proofs::default() }
+impl Settings {
+    /// True when some job may be restarted.
+    pub fn restarts(&self) -> bool {
+        let mut all = self.rules.iter().chain([&self.rest]);
+        all.any(|rule| rule.acts_with(ActionKind::Restart))
     }
 
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// The rule that decides for a job and a class.
+    pub fn rule(&self, job: &str, class: Class) -> &Rule {
+        self.rules.iter().find(|rule| rule.has(job, class)).unwrap_or(&self.rest)
     }
 
-    /// Time for which actions are remembered, in nanoseconds.
-    pub fn remembered_ns(&self) -> u64 {
-        let inside = self.inside.iter().map(|(_, budgets)| budgets.remembered_ns());
-        inside.fold(self.restarts.remembered_ns(), u64::max)
-    }
-
-    /// Remembers an action of an earlier process, oldest first. `at_ns` is on the clock of
-    /// `now_ns`. One that is under way is settled as any other.
-    pub fn restore(
-        &mut self,
-        (now_ns, at_ns): (u64, u64),
-        remedy: Remedy,
-        of: &Restart<'_>,
-        progress: Progress,
-    ) {
-        self.budgets_mut(remedy).add(now_ns, at_ns, of, progress);
-    }
-
-    /// Says what has become of the action on a job that is under way.
-    pub fn settle(&mut self, job: &str, remedy: Remedy, progress: Progress) {
-        self.budgets_mut(remedy).settle(job, progress);
-    }
-
-    /// Remembers whether an action helped, oldest first.
-    pub fn prove(&mut self, proof: &Proof<'_>) {
-        self.proofs.add(proof);
-    }
-
-    /// Decides. A decision to act, also in a dry run, counts against the budgets at once.
-    pub fn decide(&mut self, now_ns: u64, facts: &Facts<'_>) -> Decision {
-        let decision = self.decision(now_ns, facts);
-        let (remedy, progress) = match &decision {
-            Decision::Act(remedy, _) => (*remedy, Progress::UnderWay),
-            Decision::WouldAct(remedy, _) => (*remedy, Progress::Made),
-            Decision::Nothing(_) => return decision,
-        };
-        let Facts { job, owner, node, attempt, .. } = *facts;
-        let is_dry_run = matches!(decision, Decision::WouldAct(..));
-        let of = Restart { job, owner, node, attempt, is_dry_run };
-        self.budgets_mut(remedy).add(now_ns, now_ns, &of, progress);
-        decision
-    }
-
-    /// What would be decided now; nothing is counted.
-    pub fn explain(&self, now_ns: u64, facts: &Facts<'_>) -> Explanation {
-        let terms = self.terms(facts);
-        let of = |remedy: &Remedy| (*remedy, self.objection(now_ns, terms, facts, *remedy));
-        Explanation {
-            line: self.settings.rules.of(facts.job, facts.class).map(|rule| rule.line),
-            mode: terms.mode,
-            needs_approval: terms.needs_approval,
-            decision: self.decision(now_ns, facts),
-            remedies: terms.remedies.iter().map(of).collect(),
-        }
-    }
-
-    /// The terms that hold for a job and its class.
-    fn terms(&self, facts: &Facts<'_>) -> &Terms {
-        let rule = self.settings.rules.of(facts.job, facts.class);
-        rule.map_or(&self.settings.terms, |rule| &rule.terms)
-    }
-
-    /// How far it may go with a job and a class.
-    pub fn mode(&self, job: &str, class: Class) -> Mode {
-        let rule = self.settings.rules.of(job, class);
-        rule.map_or(&self.settings.terms, |rule| &rule.terms).mode
-    }
-
-    fn decision(&self, now_ns: u64, facts: &Facts<'_>) -> Decision {
-        let terms = self.terms(facts);
-        let remedy = match self.chosen(now_ns, terms, facts) {
-            Ok(remedy) => remedy,
+    /// Decides. `past` are all actions so far, oldest first: one that follows from the decision is
+    /// put there, and counts against the budgets at once.
+    pub fn decide(&self, now_ns: u64, facts: &Facts<'_>, past: &[Action]) -> Decision {
+        let rule = self.rule(facts.job, facts.class);
+        let kind = match self.chosen(now_ns, rule, facts, past) {
+            Ok(kind) => kind,
             Err(objection) => return Decision::Nothing(objection),
         };
         let grounds = Grounds {
@@ -283,25 +164,56 @@ impl Policy {
             incident: facts.incident.to_string(),
             oom_in_ns: facts.oom_in_ns,
             urgent: facts.urgent,
-            level: level(terms, facts),
+            level: level(rule, facts),
         };
-        match terms.mode {
-            Mode::Act => Decision::Act(remedy, grounds),
-            Mode::DryRun | Mode::Off => Decision::WouldAct(remedy, grounds),
+        match rule.mode {
+            Mode::Act => Decision::Act(kind, grounds),
+            Mode::DryRun | Mode::Off => Decision::WouldAct(kind, grounds),
         }
+    }
+
+    /// What would be decided now, and what speaks against each remedy.
+    pub fn explain(&self, now_ns: u64, facts: &Facts<'_>, past: &[Action]) -> Explanation {
+        let rule = self.rule(facts.job, facts.class);
+        let of = |kind: &ActionKind| (*kind, self.objection(now_ns, rule, facts, *kind, past));
+        Explanation {
+            line: Some(rule.line).filter(|line| *line > 0),
+            mode: rule.mode,
+            needs_approval: rule.approval,
+            decision: self.decide(now_ns, facts, past),
+            remedies: rule.remedies.iter().map(of).collect(),
+        }
+    }
+
+    /// May a node be kept out now?
+    pub fn may_keep_out(&self, now_ns: u64, node: &str, past: &[Action]) -> bool {
+        let planned = Planned {
+            kind: ActionKind::KeepOut,
+            subject: node,
+            owner: None,
+            node,
+            is_dry_run: self.keep_out != Mode::Act,
+        };
+        self.keep_out != Mode::Off && self.budgets.objection(now_ns, &planned, past).is_none()
     }
 
     /// The first remedy that nothing speaks against; where something does against all, what does
     /// against the last, or what asks to wait.
-    fn chosen(&self, now_ns: u64, terms: &Terms, facts: &Facts<'_>) -> Result<Remedy, Objection> {
-        if let Some(objection) = against_all(terms, facts) {
+    fn chosen(
+        &self,
+        now_ns: u64,
+        rule: &Rule,
+        facts: &Facts<'_>,
+        past: &[Action],
+    ) -> Result<ActionKind, Objection> {
+        if let Some(objection) = against_all(rule, facts) {
             return Err(objection);
         }
         let mut last = Objection::Off;
-        for remedy in &terms.remedies {
-            match self.objection(now_ns, terms, facts, *remedy) {
-                None => return Ok(*remedy),
-                Some(objection) if objection.is_wait() && remedy.is_inside() => {
+        for kind in &rule.remedies {
+            match self.objection(now_ns, rule, facts, *kind, past) {
+                None => return Ok(*kind),
+                Some(objection) if objection.is_wait() && kind.is_inside() => {
                     return Err(objection);
                 }
                 Some(objection) => last = objection,
@@ -315,53 +227,57 @@ impl Policy {
     fn objection(
         &self,
         now_ns: u64,
-        terms: &Terms,
+        rule: &Rule,
         facts: &Facts<'_>,
-        remedy: Remedy,
+        kind: ActionKind,
+        past: &[Action],
     ) -> Option<Objection> {
-        if let Some(objection) = against_all(terms, facts) {
+        if let Some(objection) = against_all(rule, facts) {
             return Some(objection);
         }
-        let Facts { job, owner, node, attempt, .. } = *facts;
-        let is_dry_run = terms.mode != Mode::Act;
-        let of = Restart { job, owner, node, attempt, is_dry_run };
-        let spent = || self.budgets(remedy).objection(now_ns, &of);
-        let proven = || self.proofs.objection(facts.job, facts.serial, remedy);
-        if remedy.is_inside() {
-            return against_inside(facts, remedy)
+        let Facts { job, owner, node, .. } = *facts;
+        let is_dry_run = rule.mode != Mode::Act;
+        let planned = Planned { kind, subject: job, owner, node, is_dry_run };
+        let spent = || self.budgets.objection(now_ns, &planned, past);
+        let proven = || did_not_help(facts, kind, past);
+        if kind.is_inside() {
+            return against_inside(facts, kind)
                 .or_else(proven)
                 .or_else(|| facts.observed.map(|_| Objection::Observed))
-                .or_else(|| spent().map(|spent| spent.of_inside(remedy)));
+                .or_else(spent);
         }
         // What is done inside the ranks is not waited for where memory fails already.
         let observed = facts.observed.filter(|of| !(of.is_inside() && facts.urgent));
         if facts.restart.helps() != Some(true) {
             return Some(Objection::NoHelp { class: facts.class, answer: facts.restart });
         }
-        too_early(terms, facts)
+        too_early(rule, facts)
             .or_else(proven)
             .or_else(spent)
             .or_else(|| observed.map(|_| Objection::Observed))
-            .or_else(|| {
-                (terms.needs_approval && !facts.is_approved).then_some(Objection::NotApproved)
-            })
-    }
-
-    fn budgets(&self, remedy: Remedy) -> &Budgets {
-        let inside = self.inside.iter().find(|(of, _)| *of == remedy);
-        inside.map_or(&self.restarts, |(_, budgets)| budgets)
-    }
-
-    fn budgets_mut(&mut self, remedy: Remedy) -> &mut Budgets {
-        let Self { restarts, inside, .. } = self;
-        let inside = inside.iter_mut().find(|(of, _)| *of == remedy);
-        inside.map_or(restarts, |(_, budgets)| budgets)
+            .or_else(|| (rule.approval && !facts.is_approved).then_some(Objection::NotApproved))
     }
 }
 
+/// The objection to a remedy in this attempt that it did not help before: two in a row are enough.
+/// Attempts are told apart by serial numbers that are never used twice, because some orchestrators
+/// give every attempt the same number.
+fn did_not_help(facts: &Facts<'_>, kind: ActionKind, past: &[Action]) -> Option<Objection> {
+    let is_meant = |action: &Action| action.job == facts.job && action.kind == kind;
+    let mut proven = decisions(past)
+        .rev()
+        .filter(|past| is_meant(past.action))
+        .filter_map(|past| Some((past.action, past.has_helped?)))
+        .peekable();
+    let observation = proven.peek().and_then(|(last, _)| last.observation.as_ref())?;
+    let is_same = [Some(observation.serial), observation.next].contains(&Some(facts.serial));
+    let failures = proven.take_while(|(_, has_helped)| !has_helped).count();
+    (failures >= FAILURES_MAX && is_same).then_some(Objection::DidNotHelp { kind, failures })
+}
+
 /// What speaks against every remedy.
-fn against_all(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {
-    if terms.mode == Mode::Off || terms.remedies.is_empty() {
+fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
+    if rule.mode == Mode::Off || rule.remedies.is_empty() {
         return Some(Objection::Off);
     }
     if facts.ended {
@@ -373,33 +289,33 @@ fn against_all(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {
     if !facts.is_current {
         return Some(Objection::NotBack);
     }
-    let quiet = terms.quiet.iter().find(|hours| hours.has(facts.wall_ns));
+    let quiet = rule.quiet_hours.iter().find(|hours| hours.has(facts.wall_ns));
     quiet.map(|hours| Objection::Quiet { hours: *hours })
 }
 
 /// What speaks against a remedy inside the ranks, whatever was done before.
-fn against_inside(facts: &Facts<'_>, remedy: Remedy) -> Option<Objection> {
-    if !remedy.suits(facts.class) {
-        return Some(Objection::NotSuited { remedy, class: facts.class });
+fn against_inside(facts: &Facts<'_>, kind: ActionKind) -> Option<Objection> {
+    if !kind.suits(facts.class) {
+        return Some(Objection::NotSuited { kind, class: facts.class });
     }
-    if !facts.offers.has(remedy.asked_of_ranks().offer()) {
-        return Some(Objection::NotOffered { remedy });
+    if !kind.asked_of_ranks().is_some_and(|asked| facts.offers.has(asked.offer())) {
+        return Some(Objection::NotOffered { kind });
     }
     let needed_ns = match facts.reach {
         Reach::Known { proof_in_ns } | Reach::Away { proof_in_ns } => proof_in_ns,
-        Reach::Unknown => return Some(Objection::NoStep { remedy }),
+        Reach::Unknown => return Some(Objection::NoStep { kind }),
     };
     if facts.urgent || facts.oom_in_ns.is_some_and(|oom_in_ns| oom_in_ns <= needed_ns) {
-        return Some(Objection::NoTime { remedy });
+        return Some(Objection::NoTime { kind });
     }
-    matches!(facts.reach, Reach::Away { .. }).then_some(Objection::Away { remedy })
+    matches!(facts.reach, Reach::Away { .. }).then_some(Objection::Away { kind })
 }
 
-fn too_early(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {
-    if terms.always || facts.urgent || level(terms, facts).is_some() {
+fn too_early(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
+    if rule.always || facts.urgent || level(rule, facts).is_some() {
         return None;
     }
-    let horizon_ns = terms.horizon_ns;
+    let horizon_ns = rule.horizon_ns;
     match facts.oom_in_ns {
         Some(oom_in_ns) if oom_in_ns <= horizon_ns => None,
         Some(oom_in_ns) => Some(Objection::BeyondHorizon { oom_in_ns, horizon_ns }),
@@ -407,8 +323,8 @@ fn too_early(terms: &Terms, facts: &Facts<'_>) -> Option<Objection> {
     }
 }
 
-fn level(terms: &Terms, facts: &Facts<'_>) -> Option<Level> {
-    terms.levels.reached(&facts.levels)
+fn level(rule: &Rule, facts: &Facts<'_>) -> Option<Level> {
+    rule.levels.reached(&facts.levels)
 }
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
-//! The terms on which the policy acts: how far it may go, with what, and when.
+//! The values of a rule: how far the policy may go, at which levels, and when not.
 
-use alloc::vec::Vec;
+use alloc::format;
+use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
-
-use super::remedy::Remedy;
 
 const MINUTES_PER_DAY: u32 = 1_440;
 
 /// How far the policy may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Mode {
     /// Never act.
-    #[default]
     Off,
     /// Decide and record, but do not act.
+    #[default]
     DryRun,
     /// Act.
     Act,
@@ -27,43 +27,14 @@ impl Mode {
     }
 }
 
-/// On which terms to act.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// How far it may go.
-    pub mode: Mode,
-    /// What may be done, in the order in which it is tried.
-    pub remedies: Vec<Remedy>,
-    /// Restart only when the device is full within this time, in nanoseconds. A restart costs the
-    /// steps since the last checkpoint, so it should come late, but before the job dies.
-    pub horizon_ns: u64,
-    /// Restart without regard to the horizon.
-    pub always: bool,
-    /// Restart also when one of these levels is reached.
-    pub levels: Levels,
-    /// A person must approve each restart.
-    pub needs_approval: bool,
-    /// When nothing is done.
-    pub quiet: Vec<QuietHours>,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Off,
-            remedies: Remedy::ALL.to_vec(),
-            horizon_ns: 1_800_000_000_000,
-            always: false,
-            levels: Levels::default(),
-            needs_approval: false,
-            quiet: Vec::new(),
-        }
-    }
-}
-
-/// Levels of the memory of a device: as terms those that are enough to act, as facts those that
+/// Levels of the memory of a device: of a rule those that are enough to act, as facts those that
 /// there are. None is no such level, or not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(default, deny_unknown_fields, rename_all = "kebab-case")
+)]
 pub struct Levels {
     /// Bytes the allocator holds, in percent of the device.
     pub reserved_percent: Option<u32>,
@@ -85,6 +56,20 @@ pub enum Level {
 }
 
 impl Levels {
+    /// What is wrong with them in a rule.
+    pub(super) fn mistake(&self) -> Option<&'static str> {
+        let is = |level: Option<u32>, is_wrong: fn(u32) -> bool| level.is_some_and(is_wrong);
+        if is(self.reserved_percent, |percent| !(1..=100).contains(&percent)) {
+            return Some("reserved-percent must be between 1 and 100");
+        }
+        // No less than what is allocated is reserved.
+        if is(self.fragmentation_percent, |percent| percent <= 100) {
+            return Some("fragmentation-percent must be more than 100");
+        }
+        is(self.retries_per_minute, |count| count == 0)
+            .then_some("retries-per-minute must be more than 0")
+    }
+
     /// The first of these levels that is reached.
     pub(super) fn reached(&self, found: &Self) -> Option<Level> {
         let is = |least: Option<u32>, found: Option<u32>| found.filter(|it| Some(*it) >= least);
@@ -113,9 +98,19 @@ impl Display for Level {
 
 /// Hours of each day, UTC. They may go over midnight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(try_from = "String"))]
 pub struct QuietHours {
     from: u32,
     to: u32,
+}
+
+impl TryFrom<String> for QuietHours {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let why = || format!("{text:?} must be hours of a day in UTC such as 22:00-06:00");
+        Self::parse(&text).ok_or_else(why)
+    }
 }
 
 impl QuietHours {

@@ -5,8 +5,78 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::action::{Observation, Outcome, Progress, Verdict, Why};
+use crate::tape::mailbox::Offers;
 
 const MINUTE: u64 = 60 * 1_000_000_000;
+
+/// A policy, and what was decided by it.
+pub(super) struct Policy {
+    settings: Settings,
+    pub(super) past: Vec<Action>,
+}
+
+/// How an action that came so far looks.
+pub(super) fn outcome(progress: Progress) -> Outcome {
+    match progress {
+        Progress::Dropped => Outcome::Lost,
+        Progress::Refused => Outcome::Refused { why: String::new() },
+        Progress::Made => Outcome::Finished { said: String::new() },
+        Progress::UnderWay => Outcome::Running,
+    }
+}
+
+impl Policy {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, past: Vec::new() }
+    }
+
+    /// Decides, and puts down an action that follows.
+    pub(super) fn decide(&mut self, now_ns: u64, facts: &Facts<'_>) -> Decision {
+        let decision = self.settings.decide(now_ns, facts, &self.past);
+        let outcome = match &decision {
+            Decision::Act(..) => Outcome::Running,
+            Decision::WouldAct(..) => Outcome::DryRun,
+            Decision::Nothing(_) => return decision,
+        };
+        let serial = facts.serial;
+        self.past.push(Action {
+            kind: decision.kind().unwrap_or_default(),
+            incident_id: facts.incident.to_string(),
+            job: facts.job.to_string(),
+            owner: facts.owner.cloned(),
+            node: facts.node.to_string(),
+            attempt: facts.attempt,
+            dry_run: outcome == Outcome::DryRun,
+            // Each is a decision of its own, also at the same time.
+            wall_ns: self.past.len() as i64,
+            at_ns: now_ns,
+            outcome,
+            observation: Some(Observation { serial, ..Observation::default() }),
+            ..Action::default()
+        });
+        decision
+    }
+
+    /// What has become of the action on a job that is under way.
+    pub(super) fn settle(&mut self, job: &str, progress: Progress) {
+        let is_meant = |it: &&mut Action| it.job == job && it.progress() == Progress::UnderWay;
+        if let Some(action) = self.past.iter_mut().find(is_meant) {
+            action.outcome = outcome(progress);
+        }
+    }
+
+    /// Whether the last action helped, and the attempt that showed it.
+    fn prove(&mut self, next: Option<u32>, has_helped: bool) {
+        let (last, why) = (self.past.last_mut().expect("an action"), Why::Finished);
+        last.verdict = Some(if has_helped { Verdict::Helped(why) } else { Verdict::NoEffect(why) });
+        last.observation.as_mut().expect("an observation").next = next;
+    }
+
+    fn explain(&self, now_ns: u64, facts: &Facts<'_>) -> Explanation {
+        self.settings.explain(now_ns, facts, &self.past)
+    }
+}
 
 fn leak() -> Facts<'static> {
     Facts {
@@ -33,13 +103,13 @@ fn leak() -> Facts<'static> {
 }
 
 fn settings(mode: Mode) -> Settings {
-    Settings { terms: Terms { mode, ..Terms::default() }, ..Settings::default() }
+    Settings { rest: Rule { mode, ..Rule::default() }, ..Settings::default() }
 }
 
 /// Restarts without regard to the horizon.
 fn always() -> Settings {
-    let terms = Terms { mode: Mode::Act, always: true, ..Terms::default() };
-    Settings { terms, ..Settings::default() }
+    let rest = Rule { mode: Mode::Act, always: true, ..Rule::default() };
+    Settings { rest, ..Settings::default() }
 }
 
 #[test]
@@ -71,7 +141,7 @@ fn one_decision() {
     check(on.clone(), blind, false, false, why);
     let ended = Facts { ended: true, ..leak() };
     check(on.clone(), ended, false, false, "did nothing: attempt 0 is over");
-    let observed = Facts { observed: Some(Remedy::Restart), ..leak() };
+    let observed = Facts { observed: Some(ActionKind::Restart), ..leak() };
     let why = "did nothing: whether the last action helped is not known yet";
     check(on, observed, false, false, why);
 }
@@ -95,8 +165,7 @@ fn a_dry_run_does_not_claim_that_a_restart_was_made() {
     let mut policy = Policy::new(settings(Mode::DryRun));
     let mut why = || policy.decide(MINUTE, &leak()).to_string();
     assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
-    let again = "did nothing: attempt 0 would already have been asked to restart (dry run): \
-                 30 min of cool-down left";
+    let again = "did nothing: it is too early to restart again (dry run): 30 min of cool-down left";
     assert_eq!(why(), again);
 }
 
@@ -107,12 +176,12 @@ fn a_job_is_not_restarted_over_and_over() {
         let decision = policy.decide(minute * MINUTE, &Facts { attempt, ..leak() });
         assert_eq!(decision.to_string(), expected, "minute {minute}");
         assert_eq!(matches!(decision, Decision::Act(..)), expected.starts_with("restart"));
-        policy.settle("job", Remedy::Restart, Progress::Made);
+        policy.settle("job", Progress::Made);
     };
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     check(0, 0, restart);
-    check(1, 0, "did nothing: attempt 0 was already asked to restart: 29 min of cool-down left");
-    check(10, 1, "did nothing: the last restart is too recent: 20 min of cool-down left");
+    check(1, 0, "did nothing: it is too early to restart again: 29 min of cool-down left");
+    check(10, 1, "did nothing: it is too early to restart again: 20 min of cool-down left");
     check(31, 1, restart);
     check(90, 2, restart);
     let spent = "did nothing: the budget of the job is spent: 3 restarts within 24 h; inspect \
@@ -123,22 +192,12 @@ fn a_job_is_not_restarted_over_and_over() {
     check(24 * 60 + 30, 4, spent);
 }
 
-#[test]
-fn the_past_is_restored() {
-    let mut policy = Policy::new(settings(Mode::Act));
-    let past = Restart { job: "job", owner: None, node: "", attempt: 0, is_dry_run: false };
-    policy.restore((20 * MINUTE, 5 * MINUTE), Remedy::Restart, &past, Progress::Made);
-    let decision = policy.decide(20 * MINUTE, &Facts { attempt: 1, ..leak() });
-    let why = "did nothing: the last restart is too recent: 15 min of cool-down left";
-    assert_eq!(decision.to_string(), why);
-}
-
 /// Settles what was decided, and gives the reasons.
 fn decided(policy: &mut Policy, minute: u64, job: &str, owner: u32, came: Progress) -> String {
     let owner = Owner { uid: owner, ..Owner::default() };
     let facts = Facts { job, owner: Some(&owner), ..leak() };
     let decision = policy.decide(minute * MINUTE, &facts);
-    policy.settle(job, Remedy::Restart, came);
+    policy.settle(job, came);
     decision.to_string()
 }
 
@@ -152,14 +211,14 @@ fn a_restart_that_was_refused_is_tried_again_and_costs_no_cool_down() {
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     let (refused, made) = (Progress::Refused, Progress::Made);
     check(0, refused, restart);
-    check(1, refused, "the restart target refused (1 tries): the next try is in 4 min");
+    check(1, refused, "the restart target refused 1 time: the next try is in 4 min");
     check(5, refused, restart);
-    check(9, refused, "the restart target refused (2 tries): the next try is in 6 min");
+    check(9, refused, "the restart target refused 2 times: the next try is in 6 min");
     // One that may have restarted the job counts as one that has.
     check(15, made, restart);
-    check(40, made, "attempt 0 was already asked to restart: 5 min of cool-down left");
+    check(40, made, "it is too early to restart again: 5 min of cool-down left");
     check(46, refused, restart);
-    let spent = "the restart target refuses: 3 tries of the job within 24 h, a person must look";
+    let spent = "the restart target refused 3 times for the job within 24 h: a person must look";
     check(24 * 60 - 1, made, spent);
     check(24 * 60, made, restart);
 }
@@ -172,13 +231,10 @@ fn two_restarts_that_did_not_help_are_the_last_of_an_attempt() {
         let why = policy.decide(minute * MINUTE, &facts).to_string();
         assert!(why.starts_with(expected), "{minute}: {why}");
         if why.starts_with("restart") {
-            policy.settle("job", Remedy::Restart, Progress::Made);
-            let (next, decided_ns) = (Some(serial + 5), minute as i64);
+            policy.settle("job", Progress::Made);
+            policy.prove(Some(serial + 5), has_helped);
             // By two targets.
-            for _ in 0..2 {
-                let remedy = Remedy::Restart;
-                policy.prove(&Proof { job: "job", remedy, serial, next, decided_ns, has_helped });
-            }
+            policy.past.extend(policy.past.last().cloned());
         }
     };
     check(0, 1, false, "restart");
@@ -228,7 +284,7 @@ fn one_node_causes_half_of_all_restarts_at_most() {
         let (name, owner) = (job.to_string(), Owner { uid: job, ..Owner::default() });
         let facts = Facts { job: &name, owner: Some(&owner), node, ..leak() };
         let why = policy.decide(0, &facts).to_string();
-        policy.settle(&name, Remedy::Restart, Progress::Made);
+        policy.settle(&name, Progress::Made);
         why
     };
     let whys: Vec<String> = (0..20).map(|job| decide(job, "thief")).collect();
@@ -243,7 +299,7 @@ fn one_node_causes_half_of_all_restarts_at_most() {
         let (name, owner) = (job.to_string(), Owner { uid, ..Owner::default() });
         let facts = Facts { job: &name, owner: Some(&owner), node: "shared", ..leak() };
         let decision = policy.decide(0, &facts);
-        policy.settle(&name, Remedy::Restart, Progress::Made);
+        policy.settle(&name, Progress::Made);
         matches!(decision, Decision::Act(..))
     };
     assert_eq!((0..9).filter(|job| decide(*job, 1)).count(), 4);
@@ -266,8 +322,8 @@ fn a_target_that_refuses_everything_is_not_asked_for_every_job() {
         .map(|job| decided(&mut policy, 0, &job.to_string(), job, Progress::Refused))
         .collect();
     assert_eq!(whys.iter().filter(|why| why.starts_with("restart: ")).count(), 10);
-    let why = "did nothing: the restart target refuses: 10 tries of the cluster within 60 min, \
-               a person must look";
+    let why = "did nothing: the restart target refused 10 times for the cluster within 60 min: a \
+               person must look";
     assert_eq!(whys[999], why);
 }
 
@@ -284,26 +340,17 @@ fn remedies_are_tried_mildest_first_and_never_again_after_two_failures() {
     let mut decide = |policy: &mut Policy, facts: &Facts<'_>| {
         now += 2 * MINUTE;
         let why = policy.decide(now, facts).to_string();
-        policy.settle("job", Remedy::Gc, Progress::Made);
-        policy.settle("job", Remedy::Restart, Progress::Made);
+        policy.settle("job", Progress::Made);
         why
     };
     let far = Facts { oom_in_ns: Some(300 * MINUTE), ..offering() };
     let collected = "collect garbage: leak (inc-1), out of memory in 5 h";
-    for decided_ns in 0..2 {
+    for _ in 0..2 {
         assert_eq!(decide(&mut policy, &far), collected);
-        let waits = Facts { observed: Some(Remedy::Gc), ..far.clone() };
+        let waits = Facts { observed: Some(ActionKind::Gc), ..far.clone() };
         let why = "did nothing: whether the last action helped is not known yet";
         assert_eq!(decide(&mut policy, &waits), why);
-        let of = Proof {
-            job: "job",
-            remedy: Remedy::Gc,
-            serial: 0,
-            next: None,
-            decided_ns,
-            has_helped: false,
-        };
-        policy.prove(&of);
+        policy.prove(None, false);
     }
     let why = "did nothing: out of memory only in 5 h, beyond the horizon of 30 min";
     assert_eq!(decide(&mut policy, &far), why);
@@ -324,12 +371,16 @@ fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
         let mut policy = Policy::new(settings(mode));
         let mut decide = |second: u64| {
             let decision = policy.decide(second * 1_000_000_000, &offering());
-            policy.settle("job", Remedy::Gc, Progress::Made);
+            policy.settle("job", Progress::Made);
             decision
         };
-        assert_eq!(decide(0).remedy(), Some(Remedy::Gc));
-        assert_eq!(decide(30).to_string(), "did nothing: it is too early to collect garbage again");
-        assert_eq!(decide(61).remedy(), Some(Remedy::Gc));
+        assert_eq!(decide(0).kind(), Some(ActionKind::Gc));
+        let again = decide(30).to_string();
+        assert!(
+            again.starts_with("did nothing: it is too early to collect garbage again"),
+            "{again}"
+        );
+        assert_eq!(decide(61).kind(), Some(ActionKind::Gc));
     }
 }
 
@@ -339,12 +390,12 @@ fn a_remedy_that_is_refused_twice_does_not_block_the_restart() {
     let mut policy = Policy::new(settings(Mode::Act));
     let mut decide = |minute: u64, facts: &Facts<'_>, progress| {
         let why = policy.decide(minute * MINUTE, facts).to_string();
-        policy.settle("job", Remedy::Gc, progress);
+        policy.settle("job", progress);
         why
     };
     let (far, near) = (Facts { oom_in_ns: Some(300 * MINUTE), ..offering() }, offering());
     let collected = "collect garbage: leak (inc-1), out of memory in 5 h";
-    let waits = "did nothing: it is too early to collect garbage again";
+    let waits = "did nothing: the ranks refused 1 time: the next try is in 60 s";
     assert_eq!(decide(0, &far, Progress::Refused), collected);
     // The request may have come too late for its step: it is made once more.
     assert_eq!(decide(0, &near, Progress::Refused), waits);
@@ -356,10 +407,10 @@ fn a_remedy_that_is_refused_twice_does_not_block_the_restart() {
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     let explained = policy.explain(7 * MINUTE, &near);
     let why = explained.remedies[0].1.map(|why| why.to_string());
-    assert_eq!(why.as_deref(), Some("the ranks refused to collect garbage"));
+    assert_eq!(why.as_deref(), Some("the ranks refused 2 times: the next try is in 60 s"));
     assert_eq!(explained.decision.to_string(), restart);
     // It is tried again after waits that double.
-    assert_eq!(policy.explain(8 * MINUTE, &near).decision.remedy(), Some(Remedy::Gc));
+    assert_eq!(policy.explain(8 * MINUTE, &near).decision.kind(), Some(ActionKind::Gc));
 }
 
 #[test]
@@ -367,24 +418,24 @@ fn a_remedy_inside_the_ranks_needs_a_step_and_the_time_for_its_proof() {
     let decide = |facts: Facts<'_>| {
         let explained = Policy::new(settings(Mode::Act)).explain(0, &facts);
         let gc = explained.remedies[0].1.map(|why| why.to_string()).unwrap_or_default();
-        (gc, explained.decision.remedy())
+        (gc, explained.decision.kind())
     };
     let slow = Reach::Known { proof_in_ns: 10 * MINUTE };
     let soon = |minutes, reach| Facts { oom_in_ns: Some(minutes * MINUTE), reach, ..offering() };
-    assert_eq!(decide(soon(11, slow)), (String::new(), Some(Remedy::Gc)));
-    assert_eq!(decide(Facts { oom_in_ns: None, ..soon(0, slow) }).1, Some(Remedy::Gc));
+    assert_eq!(decide(soon(11, slow)), (String::new(), Some(ActionKind::Gc)));
+    assert_eq!(decide(Facts { oom_in_ns: None, ..soon(0, slow) }).1, Some(ActionKind::Gc));
     let no_time = "memory fails already, or before its effect is known: too late to collect \
                    garbage";
-    assert_eq!(decide(soon(10, slow)), (no_time.into(), Some(Remedy::Restart)));
+    assert_eq!(decide(soon(10, slow)), (no_time.into(), Some(ActionKind::Restart)));
     let no_step = "no step is known at which to collect garbage";
-    assert_eq!(decide(soon(11, Reach::Unknown)), (no_step.into(), Some(Remedy::Restart)));
+    assert_eq!(decide(soon(11, Reach::Unknown)), (no_step.into(), Some(ActionKind::Restart)));
     // An agent that is started again is waited for, as long as there is time.
     let (second, just_gone) = (MINUTE / 60, Reach::new(Some(10 * MINUTE), Some(0)));
     let away = "an agent of the job is not connected: it is too early to collect garbage";
     assert_eq!(decide(soon(11, just_gone)), (away.into(), None));
     assert_eq!(just_gone, Reach::Away { proof_in_ns: 10 * MINUTE + 30 * second });
     // Its proof would come too late, whenever it is back.
-    assert_eq!(decide(soon(10, just_gone)), (no_time.into(), Some(Remedy::Restart)));
+    assert_eq!(decide(soon(10, just_gone)), (no_time.into(), Some(ActionKind::Restart)));
     let soon_over = Reach::new(Some(10 * MINUTE), Some(29 * second));
     assert_eq!(soon_over, Reach::Away { proof_in_ns: 10 * MINUTE + second });
     assert_eq!(Reach::new(Some(10 * MINUTE), Some(30 * second)), Reach::Unknown);
@@ -404,7 +455,7 @@ fn what_does_not_suit_is_passed_over() {
     let decide = |facts: Facts<'_>| Policy::new(settings(Mode::Act)).decide(0, &facts).to_string();
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     assert_eq!(decide(leak()), restart, "not offered");
-    let fails = Facts { urgent: true, observed: Some(Remedy::Gc), ..offering() };
+    let fails = Facts { urgent: true, observed: Some(ActionKind::Gc), ..offering() };
     assert_eq!(decide(fails), "restart: leak (inc-1), memory already fails");
     let explained = Policy::new(settings(Mode::Act)).explain(0, &leak());
     let reasons: Vec<Option<String>> =
@@ -417,21 +468,21 @@ fn what_does_not_suit_is_passed_over() {
 
 #[test]
 fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
-    let rule = |line, job: &str, terms: Terms| rules::Rule {
+    let rule = |line, job: &str| Rule {
         line,
-        jobs: [rules::Pattern::new(job)].into(),
-        classes: Class::ALL.to_vec(),
-        terms,
+        jobs: [rule::Pattern::new(job)].into(),
+        mode: Mode::Act,
+        ..Rule::default()
     };
-    let act = Terms { mode: Mode::Act, ..Terms::default() };
-    let approved = Terms { needs_approval: true, ..act.clone() };
     let quiet = terms::QuietHours::parse("00:00-06:00").expect("hours");
-    let quiet = Terms { quiet: [quiet].into(), ..act.clone() };
     let levels = Levels { reserved_percent: Some(90), ..Levels::default() };
-    let levels = Terms { levels, ..act };
-    let rules = [rule(1, "approved", approved), rule(2, "quiet", quiet), rule(3, "full", levels)];
-    let rules = Rules::new(rules.into()).expect("sound");
-    let settings = Settings { rules, ..settings(Mode::DryRun) };
+    let rules = [
+        Rule { approval: true, ..rule(1, "approved") },
+        Rule { quiet_hours: [quiet].into(), ..rule(2, "quiet") },
+        Rule { levels, ..rule(3, "full") },
+    ];
+    rule::check(&rules).expect("sound");
+    let settings = Settings { rules: rules.into(), ..settings(Mode::DryRun) };
     let decide = |facts: Facts<'_>| Policy::new(settings.clone()).decide(0, &facts).to_string();
     let job = |job| Facts { job, ..leak() };
     let restart = "restart: leak (inc-1), out of memory in 10 min";

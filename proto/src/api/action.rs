@@ -1,8 +1,8 @@
 //! Decisions about jobs and nodes.
 
+pub use memtape_core::action::TargetKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
 
@@ -30,7 +30,7 @@ pub struct Action {
     /// Number of the attempt.
     pub attempt: u32,
     /// How it is carried out.
-    pub kind: Named<ActionKind>,
+    pub kind: Named<TargetKind>,
     /// What was decided, such as `restart`, `would restart`, `collect garbage` or `keep node out`.
     pub decision: String,
     /// Whether it only shows what it would do.
@@ -54,24 +54,4 @@ pub struct Action {
     /// checkpoint, of a remedy inside the ranks the time by which the device is full later. None
     /// where that is not known.
     pub saved_seconds: Option<u64>,
-}
-
-/// How an action is carried out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum ActionKind {
-    /// By running a command.
-    Command,
-    /// By a request to a URL.
-    Webhook,
-    /// By Slurm, which requeues the job, or drains the node.
-    Slurm,
-    /// By Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
-    Kubernetes,
-    /// By a signal to every rank.
-    Signal,
-    /// Inside the ranks: no restart.
-    Ranks,
-    /// Not at all: none is configured.
-    None,
 }

@@ -12,8 +12,7 @@ use crate::clock::ClockRecord;
 use crate::error::Result;
 use crate::journal::contents::Contents;
 use crate::records::{
-    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, KeepOutRecord, PartRecord,
-    RankRecord, Record,
+    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 
 /// Records named in the log, one line each; the rest is counted.
@@ -130,7 +129,6 @@ fn name(key: &[u8]) -> String {
         }
         IncidentRecord::KIND => format!("incident {}", text(id)),
         ActionRecord::KIND => format!("action {}", text(id)),
-        KeepOutRecord::KIND => format!("action {}", text(id)),
         ClockRecord::KIND => "the store's clock".to_string(),
         _ => format!("record {}", text(key)),
     }

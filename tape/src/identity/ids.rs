@@ -29,17 +29,14 @@ pub enum Kind {
     Capture,
     /// `act-…`
     Action,
-    /// `out-…`: of a node that is kept out.
-    KeepOut,
 }
 
 impl Kind {
     /// The kind of what has this name; none of what is no name.
     pub fn of(name: &str) -> Option<Self> {
         let (prefix, _) = name.split_once('-')?;
-        [Self::Incident, Self::Capture, Self::Action, Self::KeepOut]
-            .into_iter()
-            .find(|of| of.prefix() == prefix)
+        let all = [Self::Incident, Self::Capture, Self::Action];
+        all.into_iter().find(|of| of.prefix() == prefix)
     }
 
     /// The kind of what [`Ids`] gave this name; none of any other name, though it begins like one.
@@ -55,7 +52,6 @@ impl Kind {
             Self::Incident => "inc",
             Self::Capture => "cap",
             Self::Action => "act",
-            Self::KeepOut => "out",
         }
     }
 }
@@ -138,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_name_that_only_begins_like_one_was_not_given() {
-        let given = Ids::default().next(EPOCH_WALL_NS, Kind::KeepOut);
-        assert_eq!(Kind::of_given(&given), Some(Kind::KeepOut));
+        let given = Ids::default().next(EPOCH_WALL_NS, Kind::Action);
+        assert_eq!(Kind::of_given(&given), Some(Kind::Action));
         for name in
-            ["out-of-memory", "out-0000c1", "out-0000c1ss", "out-0000c1u", "out", "in-0000c1s"]
+            ["act-of-memory", "act-0000c1", "act-0000c1ss", "act-0000c1u", "act", "in-0000c1s"]
         {
             assert_eq!(Kind::of_given(name), None, "{name}");
         }

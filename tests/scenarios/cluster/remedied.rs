@@ -23,9 +23,9 @@ const RANKS: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A job that two actions are to be seen of within a minute.
-const POLICY: &str = "[defaults]\nmode = \"act\"\nremedies = [\"gc\", \"empty-cache\"]\n\
-                      [[rule]]\nclasses = [\"leak\"]\nremedies = [\"gc\"]\n\
-                      [budgets.inside]\ncool-down = \"5s\"\n";
+const POLICY: &str = "[budgets]\ncool-down-inside = \"5s\"\n\
+                      [[rule]]\nclasses = [\"leak\"]\nmode = \"act\"\nremedies = [\"gc\"]\n\
+                      [[rule]]\nmode = \"act\"\nremedies = [\"gc\", \"empty-cache\"]\n";
 
 /// A cluster with one job.
 struct Rig {

@@ -9,9 +9,6 @@ use memtape_tests::processes::Process;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const POLICY: &str = r#"
-[defaults]
-mode = "dry-run"
-
 [nodes]
 keep-out = "off"
 

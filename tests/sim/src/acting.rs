@@ -10,9 +10,9 @@ use memtape_agent::testing::MemoryRank;
 use memtape_coordinator::Config;
 use memtape_coordinator::testing::{Action, SimulatedCoordinator};
 use memtape_core::action::remedy::Signal;
+use memtape_core::action::{ActionKind, Outcome};
 use memtape_core::identity::Identity;
-use memtape_core::policy::remedy::Remedy as PolicyRemedy;
-use memtape_core::policy::{Mode, Outcome};
+use memtape_core::policy::Mode;
 use memtape_core::tape::mailbox::{Offer, Offers, Remedy};
 use memtape_proto::v1;
 
@@ -40,21 +40,21 @@ impl World {
             ..Config::default()
         };
         config.triggers.interval_ns_min = 5 * SECOND_NS;
-        config.restart.policy.terms.mode = Mode::Act;
+        config.restart.policy.rest.mode = Mode::Act;
         config.restart.command = Some("restart".to_string());
         config.triggers.baseline_interval_ns = 20 * SECOND_NS;
         config.triggers.baseline_steps_min = 50;
         let Some(acts) = self.plan.acts else { return config };
         let policy = &mut config.restart.policy;
-        policy.terms.always = true;
-        policy.terms.remedies = match acts.has_gc {
-            true => vec![PolicyRemedy::Gc, PolicyRemedy::Restart],
-            false => vec![PolicyRemedy::Restart],
+        policy.rest.always = true;
+        policy.rest.remedies = match acts.has_gc {
+            true => vec![ActionKind::Gc, ActionKind::Restart],
+            false => vec![ActionKind::Restart],
         };
-        policy.budgets.cooldown_ns = COOLDOWN_NS;
+        policy.budgets.cool_down_ns = COOLDOWN_NS;
         // A restart waits for a capture where that of the incident is a minute old.
         let is_slow = acts.stage == Stage::Plan;
-        policy.inside.cooldown_ns = if is_slow { 65 * SECOND_NS } else { 5 * SECOND_NS };
+        policy.budgets.cool_down_inside_ns = if is_slow { 65 * SECOND_NS } else { 5 * SECOND_NS };
         if acts.by_signal {
             config.restart.command = None;
             config.restart.signal = Some(Signal::SigTerm);
@@ -195,7 +195,7 @@ impl World {
 /// The restarts that a coordinator has decided on.
 pub(crate) fn restarts(coordinator: &SimulatedCoordinator) -> impl Iterator<Item = Action> {
     let acts = |action: &Action| action.outcome != Outcome::Nothing;
-    coordinator.actions().filter(move |it| it.remedy == PolicyRemedy::Restart && acts(it))
+    coordinator.actions().filter(move |it| it.kind == ActionKind::Restart && acts(it))
 }
 
 /// The stage of a restart; none of one that was given up.

@@ -27,7 +27,7 @@ pub(crate) fn named(
             Ok((Some(incident), capture))
         }
         Some(Kind::Capture) => Ok((None, Some(parse(&asked("captures")?)?))),
-        Some(Kind::Action | Kind::KeepOut) | None => bail!(
+        Some(Kind::Action) | None => bail!(
             "{id:?} is neither a file nor an id: incidents begin with inc-, captures with cap-"
         ),
     }

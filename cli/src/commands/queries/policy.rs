@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use memtape_core::diagnosis::plural;
-use memtape_core::policy::Settings;
 use memtape_proto::api::{Approved, ExplainedIncident, ExplainedPolicy};
 use serde_json::json;
 
@@ -81,8 +80,8 @@ pub(crate) fn run(command: &PolicyCommand, globals: &Globals) -> anyhow::Result<
             output::print(&said)
         }
         PolicyCommand::Check(args) => {
-            let settings = policy_file::read(&args.file, &Settings::default())?;
-            let rules = settings.rules.iter().count();
+            let settings = policy_file::read(&args.file)?;
+            let rules = settings.rules.len();
             if globals.json {
                 return output::print_json(&json!({ "rules": rules }));
             }
@@ -107,7 +106,7 @@ fn incident(incident: &ExplainedIncident) -> String {
     let ExplainedIncident { incident_id, class, rule_line, mode, decision, remedies } = incident;
     let rule = match rule_line {
         Some(line) => format!("the rule in line {line}"),
-        None => "the defaults".to_string(),
+        None => "no rule".to_string(),
     };
     let mut lines = vec![
         format!("{incident_id} ({class}): mode {mode}, by {rule}"),

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
         (Some(Kind::Capture), Some(_)) => return of_rank(args, globals),
         (Some(Kind::Incident), None) => "incidents",
         (Some(Kind::Capture), None) => "captures",
-        (Some(Kind::Action | Kind::KeepOut) | None, _) => bail!(
+        (Some(Kind::Action) | None, _) => bail!(
             "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
              (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
         ),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memtape_coordinator::{Config, Webhook};
-use memtape_core::policy::budgets::{Budget, Limits};
-use memtape_core::policy::terms::Terms;
+use memtape_core::policy::budgets::{Budget, Budgets};
+use memtape_core::policy::rule::Rule;
 use memtape_core::policy::{Mode, Settings};
 use memtape_core::settings::{duration, duration_text};
 
@@ -55,7 +55,7 @@ pub(crate) struct CoordinatorArgs {
         long,
         value_name = "TIME",
         value_parser = duration,
-        default_value = time(Settings::default().budgets.cooldown_ns)
+        default_value = time(Settings::default().budgets.cool_down_ns)
     )]
     restart_cooldown: Duration,
     /// Most restarts of one job a day.
@@ -84,7 +84,7 @@ pub(crate) struct CoordinatorArgs {
         long,
         value_name = "TIME",
         value_parser = duration,
-        default_value = time(Terms::default().horizon_ns)
+        default_value = time(Rule::default().horizon_ns)
     )]
     restart_horizon: Duration,
 }
@@ -152,25 +152,22 @@ pub(in crate::commands) fn config(mut args: CoordinatorArgs) -> anyhow::Result<C
 }
 
 fn policy(args: &CoordinatorArgs) -> anyhow::Result<Settings> {
-    let default = &args.config.restart.policy;
-    let terms = Terms {
-        mode: args.restart,
-        horizon_ns: nanoseconds(args.restart_horizon),
-        ..default.terms.clone()
+    if let Some(file) = &args.policy {
+        return policy_file::read(file);
+    }
+    let Settings { rules, rest, budgets, keep_out } = args.config.restart.policy.clone();
+    let budget = |restarts_max, default: Budget| Budget { restarts_max, ..default };
+    let budgets = Budgets {
+        job: budget(args.restart_budget, budgets.job),
+        owner: budget(args.restart_budget_owner, budgets.owner),
+        cluster: budget(args.restart_budget_cluster, budgets.cluster),
+        cool_down_ns: nanoseconds(args.restart_cooldown),
+        ..budgets
     };
-    let budget = |restarts_max, default: &Budget| Budget { restarts_max, ..*default };
-    let budgets = Limits {
-        job: budget(args.restart_budget, &default.budgets.job),
-        owner: budget(args.restart_budget_owner, &default.budgets.owner),
-        cluster: budget(args.restart_budget_cluster, &default.budgets.cluster),
-        cooldown_ns: nanoseconds(args.restart_cooldown),
-        retry_ns: default.budgets.retry_ns,
-    };
+    let (mode, horizon_ns) = (args.restart, nanoseconds(args.restart_horizon));
     // Acting on nodes is asked for by the policy file alone.
-    let keep_out = if terms.mode == Mode::Off { Mode::Off } else { default.keep_out };
-    let policy = Settings { terms, budgets, keep_out, ..default.clone() };
-    let file = args.policy.as_deref().map(|file| policy_file::read(file, &policy)).transpose()?;
-    Ok(file.unwrap_or(policy))
+    let keep_out = if mode == Mode::Off { Mode::Off } else { keep_out };
+    Ok(Settings { rules, rest: Rule { mode, horizon_ns, ..rest }, budgets, keep_out })
 }
 
 /// What is said at the start about secrets that other users can read: in files, and in a URL on the
@@ -253,10 +250,10 @@ mod tests {
         );
         assert_eq!(config.capture_deadline, Duration::from_secs(5));
         assert_eq!(config.capture_before, 64);
-        assert_eq!(config.restart.policy.terms.mode, Mode::Act);
+        assert_eq!(config.restart.policy.rest.mode, Mode::Act);
         assert_eq!(config.restart.policy.keep_out, Mode::DryRun);
         let budgets = &config.restart.policy.budgets;
-        assert_eq!(budgets.cooldown_ns, 60_000_000_000);
+        assert_eq!(budgets.cool_down_ns, 60_000_000_000);
         assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));
         assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command.as_deref(), Some("scontrol"));

@@ -13,9 +13,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use kube::Config;
+use memtape_core::action::TargetKind;
 use memtape_core::identity::cut;
 use memtape_core::limits::{KUBERNETES_RESUME_SECONDS_MAX, KUBERNETES_SUSPEND_SECONDS_MAX};
-use memtape_proto::api::ActionKind;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -124,8 +124,8 @@ impl Debug for Kubernetes {
 }
 
 impl Target for Kubernetes {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Kubernetes
+    fn kind(&self) -> TargetKind {
+        TargetKind::Kubernetes
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {

@@ -5,10 +5,10 @@
 //! people, when they have seen to the node. The taint's value is the id of the decision, by which a
 //! coordinator that was killed meanwhile finds out whether it came to be.
 
+use memtape_core::action::Outcome;
+use memtape_core::action::TargetKind;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
-use memtape_core::policy::Outcome;
 use memtape_core::policy::keep_out::may_keep_out;
-use memtape_proto::api::ActionKind;
 use serde_json::{Value, json};
 
 use super::Kubernetes;
@@ -73,8 +73,8 @@ impl NodeError {
 pub(crate) struct Taint(pub(crate) Kubernetes);
 
 impl Target for Taint {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Kubernetes
+    fn kind(&self) -> TargetKind {
+        TargetKind::Kubernetes
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use memtape_proto::api::ActionKind;
+use memtape_core::action::TargetKind;
 use tokio::time::sleep;
 
 use crate::restart::child::{ChildError, Ended, bare, run as run_child};
@@ -181,8 +181,8 @@ impl Job {
 }
 
 impl Target for Slurm {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Slurm
+    fn kind(&self) -> TargetKind {
+        TargetKind::Slurm
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {

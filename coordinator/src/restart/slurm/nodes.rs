@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
+use memtape_core::action::TargetKind;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
 use memtape_core::policy::keep_out::may_keep_out;
-use memtape_proto::api::ActionKind;
 use tokio::time::sleep;
 
 use super::{CHECKS_MAX, Slurm, Unseen, is_plain_node};
@@ -96,8 +96,8 @@ impl Node {
 }
 
 impl Target for Drain {
-    fn kind(&self) -> ActionKind {
-        ActionKind::Slurm
+    fn kind(&self) -> TargetKind {
+        TargetKind::Slurm
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use memtape_core::policy::Outcome;
+use memtape_core::action::Outcome;
 
 use super::*;
 

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::action::Action;
 use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX};
 use memtape_core::policy::Decision;
 
-use crate::restart::target::Order;
 use crate::state::actions::Actions;
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
@@ -40,19 +40,19 @@ impl Audited {
 
 impl Actions {
     /// Has a decision audited.
-    pub(super) fn audit(&mut self, context: &mut Context, decision: &Decision, order: &Order) {
+    pub(super) fn audit(&mut self, context: &mut Context, of: &Action, decision: &Decision) {
         let action = match decision {
             Decision::Act(..) => "decision",
             Decision::WouldAct(..) => "decision (dry run)",
             Decision::Nothing(_) => {
-                if !self.audited.take(context.now.mono_ns, order.owner.as_ref()) {
+                if !self.audited.take(context.now.mono_ns, of.owner.as_ref()) {
                     context.lose(Loss::DecisionNotAudited);
                     return;
                 }
                 "decision: nothing"
             }
         };
-        let subject = format!("{} {}: {}", order.job, order.incident, decision);
+        let subject = format!("{} {}: {decision}", of.job, of.incident_id);
         context.push(Effect::Audit { action, subject, cause: Cause::User });
     }
 }

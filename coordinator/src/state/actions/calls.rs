@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use memtape_core::action::call::{self, Call, Look, Tally};
 use memtape_core::action::remedy::Ask;
-use memtape_core::action::{Event, Next, PROOF_STEPS};
+use memtape_core::action::{ActionKind, Event, Next, Outcome, PROOF_STEPS};
 use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
-use memtape_core::policy::remedy::Remedy;
-use memtape_core::policy::{Outcome, Reach};
+use memtape_core::policy::Reach;
 use memtape_core::tape::mailbox;
 
-use crate::state::actions::{Actions, Way};
+use crate::state::actions::{Actions, is_due};
 use crate::state::effects::{Context, Effect, RemedyRequest};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
@@ -43,8 +42,8 @@ pub(super) struct RankCall {
 impl Actions {
     /// The step at which all living ranks of an attempt can act; none where they do not all offer
     /// it, and where no such step is known.
-    pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, remedy: Remedy) -> Option<u64> {
-        let (attempt, offer) = (jobs.get(serial)?, remedy.asked_of_ranks().offer());
+    pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, kind: ActionKind) -> Option<u64> {
+        let (attempt, offer) = (jobs.get(serial)?, kind.asked_of_ranks()?.offer());
         let offers = living_ranks(attempt).all(|(_, rank)| rank.offered.has(offer));
         self.next_step(attempt).map(|(step, _)| step).filter(|_| offers)
     }
@@ -68,24 +67,26 @@ impl Actions {
     }
 
     /// Calls the ranks for an action that is stored.
-    pub(super) fn call_ranks(&mut self, context: &mut Context, action: &str, jobs: &Jobs) {
-        let Some(pending) = self.pending.get_mut(action) else { return };
-        let (serial, next) = (pending.serial, std::mem::replace(&mut pending.next, Next::Nothing));
-        let ask = match (next, &pending.way) {
-            (Next::CallRanks { step }, _) => {
-                Ask::Remedy { remedy: pending.remedy.asked_of_ranks(), step }
+    pub(super) fn call_ranks(&mut self, context: &mut Context, id: &str, next: Next, jobs: &Jobs) {
+        let Some(action) = self.get(id) else { return };
+        let name = action.call_name();
+        let serial = action.observation.as_ref().map(|observation| observation.serial);
+        let ask = match next {
+            Next::CallRanks { step } => {
+                action.kind.asked_of_ranks().map(|remedy| Ask::Remedy { remedy, step })
             }
-            (Next::AskTarget, Way::Signal(signal)) => Ask::Signal(*signal),
-            (Next::AskTarget | Next::Nothing, _) => return,
+            Next::AskTarget => self.signal.map(Ask::Signal),
+            Next::Nothing => None,
         };
+        let (Some(serial), Some(ask)) = (serial, ask) else { return };
         let same = |known: &&mut RankCall| known.serial == serial && known.ask == ask;
         if let Some(known) = self.calls.iter_mut().find(same) {
-            known.actions.push(action.to_string());
+            known.actions.push(id.to_string());
             return;
         }
         let Some(attempt) = jobs.get(serial) else {
             // It was forgotten: there is no one to call.
-            return self.advance(context, action, Event::Abandoned);
+            return self.advance(context, id, Event::Abandoned);
         };
         let tapes: BTreeMap<u32, (String, String)> = living_ranks(attempt)
             .map(|(rank, known)| (rank, (known.record.node.clone(), known.record.tape_id.clone())))
@@ -95,9 +96,7 @@ impl Actions {
             Ask::Signal(_) | Ask::Withdraw => None,
         };
         let call = Call::new(context.now.mono_ns, step, tapes.keys().copied());
-        let known = self.actions.iter().rev().find(|record| record.id == action);
-        let name = known.map(|record| record.lifecycle.call_name(action)).unwrap_or_default();
-        let actions = vec![action.to_string()];
+        let actions = vec![id.to_string()];
         let call = RankCall { name, actions, serial, ask, tapes, call };
         call.send(context, ask, call.tapes.values());
         self.calls.push(call);
@@ -179,22 +178,22 @@ impl Actions {
             subject: format!("{}: {outcome}", call.actions.join(" ")),
             cause: Cause::User,
         });
-        for action in &call.actions {
+        for id in &call.actions {
+            let is_overtaken =
+                self.get(id).is_none_or(|action| is_due(action, incidents, jobs).is_none());
             let event = match call.ask {
                 Ask::Signal(_) => Event::Answered(outcome.clone()),
                 // The growth may have ended meanwhile, or the attempt. What was done inside the
                 // ranks was done all the same.
-                Ask::Remedy { remedy: mailbox::Remedy::Checkpoint, .. }
-                    if !self.is_due(action, incidents, jobs) =>
-                {
+                Ask::Remedy { remedy: mailbox::Remedy::Checkpoint, .. } if is_overtaken => {
                     Event::Overtaken
                 }
                 Ask::Remedy { .. } | Ask::Withdraw => Event::Called {
                     outcome: outcome.clone(),
-                    step: self.step_for(jobs, call.serial, Remedy::Restart),
+                    step: self.step_for(jobs, call.serial, ActionKind::Restart),
                 },
             };
-            self.advance(context, action, event);
+            self.advance(context, id, event);
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::action::{Action, ActionKind, Progress};
 use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::incident::Incident;
 use memtape_core::limits::APPROVALS_MAX;
-use memtape_core::policy::budgets::Progress;
-use memtape_core::policy::remedy::Remedy;
 use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Explanation, Facts, Reach};
 use memtape_core::tape::mailbox::Offers;
@@ -16,7 +15,6 @@ use crate::state::actions::calls::living_ranks;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use memtape_disk::clock::Now;
-use memtape_store::records::ActionRecord;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;
@@ -61,7 +59,7 @@ impl Actions {
 
     /// What would be done about an incident now, and why.
     pub(crate) fn explain(&self, now: Now, incident: &Incident, jobs: &Jobs) -> Explanation {
-        self.policy.explain(now.mono_ns, &self.facts(now, incident, jobs))
+        self.policy.explain(now.mono_ns, &self.facts(now, incident, jobs), &self.actions)
     }
 
     /// What a decision about an incident rests on.
@@ -97,13 +95,11 @@ impl Actions {
     }
 
     /// What is being done to a job, or was done without a verdict yet.
-    fn at_work(&self, job: &str) -> Option<Remedy> {
-        let is_at_work = |record: &&ActionRecord| {
-            let lifecycle = &record.lifecycle;
-            record.job == job
-                && (lifecycle.is_observed() || lifecycle.outcome.progress() == Progress::UnderWay)
+    fn at_work(&self, job: &str) -> Option<ActionKind> {
+        let is_at_work = |action: &&Action| {
+            action.job == job && (action.is_observed() || action.progress() == Progress::UnderWay)
         };
-        self.actions.iter().rev().find(is_at_work).map(|record| record.lifecycle.remedy)
+        self.actions.iter().rev().find(is_at_work).map(|action| action.kind)
     }
 }
 

@@ -5,12 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use memtape_core::action::{self, Ended, Lifecycle, LineSeen, Measure, Memory};
-use memtape_core::action::{Observation, Seen, Subject, Verdict};
+use memtape_core::action::{self, Action, Ended, LineSeen, Measure, Memory};
+use memtape_core::action::{Observation, Seen, Subject};
 use memtape_core::incident::Incident;
-use memtape_core::policy::Proof;
 use memtape_core::snapshot::Frame;
-use memtape_proto::api::Named;
 
 use crate::state::actions::Actions;
 use crate::state::counters::Count;
@@ -20,7 +18,7 @@ use crate::state::jobs::attempt::{Attempt, Rank};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::StoreClock;
-use memtape_store::records::{ActionRecord, Cause, StepRecord};
+use memtape_store::records::{Cause, StepRecord};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -36,59 +34,34 @@ impl Actions {
         let now_ns = now_ns(self.clock, context.now);
         let mut changes = Changes::default();
         // A restart by several targets has a verdict for each, and saved its training once.
-        let saved = |record: &ActionRecord| record.lifecycle.gain()?.saved_ns;
-        let mut counted: BTreeSet<(String, i64)> = self
-            .actions
-            .iter()
-            .filter(|record| saved(record).is_some())
-            .map(decision_key)
-            .collect();
-        for record in self.actions.iter_mut().filter(|record| record.lifecycle.verdict.is_none()) {
-            let before = record.lifecycle.observation.clone();
-            let job = Observed { jobs, job: &record.job };
-            record.lifecycle.look(now_ns, &job);
-            if let Some(verdict) = &record.lifecycle.verdict {
-                if let Named::Known(kind) = record.kind {
-                    context.push(Effect::Prove { kind, verdict: verdict.into() });
-                }
-                if let Some(saved_ns) = saved(record)
-                    && counted.insert(decision_key(record))
+        let saved = |action: &Action| action.gain()?.saved_ns;
+        let key = |action: &Action| (action.incident_id.clone(), action.wall_ns);
+        let mut counted: BTreeSet<(String, i64)> =
+            self.actions.iter().filter(|action| saved(action).is_some()).map(key).collect();
+        for action in self.actions.iter_mut().filter(|action| action.verdict.is_none()) {
+            let before = action.observation.clone();
+            let job = Observed { jobs, job: &action.job.clone() };
+            action.look(now_ns, &job);
+            if let Some(verdict) = &action.verdict {
+                let (target, kind) = (action.target, verdict.into());
+                context.push(Effect::Prove { target, verdict: kind });
+                if let Some(saved_ns) = saved(action)
+                    && counted.insert(key(action))
                 {
                     context.push(Effect::Count(Count::TrainingSecondsSaved, saved_ns / SECOND_NS));
                 }
-                let said = record.lifecycle.proof().unwrap_or_default();
+                let said = action.proof().unwrap_or_default();
                 let said = format!("{}: {said}", verdict.as_str());
-                tracing::info!(action = %record.id, job = ?record.job, "{said}");
-                let subject = format!("{} {}: {said}", record.job, record.id);
+                tracing::info!(action = %action.id, job = ?action.job, "{said}");
+                let subject = format!("{} {}: {said}", action.job, action.id);
                 context.push(Effect::Audit { action: "verdict", subject, cause: Cause::User });
-                if let Some(proof) = proof(record) {
-                    self.policy.prove(&proof);
-                }
-            } else if before == record.lifecycle.observation {
+            } else if before == action.observation {
                 continue;
             }
-            changes.put(&*record);
+            changes.put(&*action);
         }
         context.write(changes);
     }
-}
-
-/// What the actions of one decision have in common.
-fn decision_key(record: &ActionRecord) -> (String, i64) {
-    (record.incident_id.clone(), record.wall_ns)
-}
-
-/// What the policy learns of an action.
-pub(super) fn proof(record: &ActionRecord) -> Option<Proof<'_>> {
-    let Lifecycle { verdict, observation, remedy, .. } = &record.lifecycle;
-    let has_helped = match verdict.as_ref()? {
-        Verdict::Helped(_) => true,
-        Verdict::NoEffect(_) | Verdict::Worse(_) => false,
-        Verdict::Unknown(_) => return None,
-    };
-    let Observation { serial, next, .. } = *observation.as_ref()?;
-    let (job, decided_ns) = (record.job.as_str(), record.wall_ns);
-    Some(Proof { job, remedy: *remedy, serial, next, decided_ns, has_helped })
 }
 
 impl action::Job for Observed<'_> {

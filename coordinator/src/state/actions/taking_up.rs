@@ -6,20 +6,16 @@
 //! under the same name, because an agent follows each call once while it runs. What an action needs
 //! is made from its incident; where that is gone, or the target or the policy is another one now,
 //! it is given up. What follows from a kill is decided in core
-//! ([`memtape_core::action::Lifecycle`]).
+//! ([`memtape_core::action::Action`]).
 
-use std::sync::Arc;
-
-use memtape_core::action::{Event, Next};
+use memtape_core::action::{Action, Event, Outcome, Progress, TargetKind};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::TAKE_UP_SECONDS_MAX;
-use memtape_core::policy::budgets::Progress;
-use memtape_core::policy::{Mode, Outcome};
-use memtape_proto::api::{ActionKind, Named};
+use memtape_core::policy::Mode;
 
-use crate::restart::target::{Order, Target};
+use crate::restart::target::Order;
 use crate::state::actions::calls::living_ranks;
-use crate::state::actions::{Actions, Pending, Way, observing, order};
+use crate::state::actions::{Actions, observing};
 use crate::state::captures::Captures;
 use crate::state::effects::{Context, Work};
 use crate::state::incidents::Incidents;
@@ -27,7 +23,6 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Presence;
 use memtape_disk::clock::Now;
 use memtape_store::StoreClock;
-use memtape_store::records::ActionRecord;
 use memtape_store::{Changes, Store};
 
 /// The actions that an earlier process left, by name, oldest first.
@@ -43,27 +38,26 @@ pub(super) struct Left {
 impl Left {
     /// Those of these records that are under way. Actions whose target may have acted are observed
     /// from now on.
-    pub(super) fn new(
-        now: Now,
-        clock: StoreClock,
-        records: &mut [ActionRecord],
-        store: &Store,
-    ) -> Self {
+    pub(super) fn new(now: Now, clock: StoreClock, actions: &mut [Action], store: &Store) -> Self {
         let mut left = Self { since_ns: now.mono_ns, ..Self::default() };
-        for action in records {
-            let outcome = &action.lifecycle.outcome;
+        for action in actions {
             // Signals go through agents, which send each once.
-            let has_target = action.kind != ActionKind::Signal;
-            if *outcome == Outcome::Running && has_target {
+            let has_target = action.target != TargetKind::Signal;
+            if action.outcome == Outcome::Running && has_target {
                 left.interrupted.push(action.id.clone());
                 let event = Event::Restored { acts_once: false };
-                action.lifecycle.handle(observing::now_ns(clock, now), event);
-                store.write(Changes::of(action), Box::new(|_| {}));
-            } else if outcome.progress() == Progress::UnderWay {
+                action.handle(observing::now_ns(clock, now), event);
+                store.write(Changes::of(&*action), Box::new(|_| {}));
+            } else if action.progress() == Progress::UnderWay {
                 left.waiting.push(action.id.clone());
             }
         }
         left
+    }
+
+    /// True for an action that is not taken up yet.
+    pub(super) fn waits(&self, action: &str) -> bool {
+        self.waiting.iter().any(|waiting| waiting == action)
     }
 
     /// True when every rank of an attempt that may be alive is reported of since the coordinator
@@ -77,24 +71,27 @@ impl Left {
 }
 
 impl Actions {
-    /// Restarts that an earlier process may have left half done, for their targets to finish.
+    /// Actions that an earlier process may have left half done, for their targets to finish, or to
+    /// say what they see.
     pub(crate) fn take_left(&mut self) -> Vec<Work> {
         let left = std::mem::take(&mut self.left.interrupted);
-        let records = self.actions.iter().filter(|record| left.contains(&record.id));
-        let work = |record: &ActionRecord| {
-            let Some(target) = self.target(record) else {
-                give_up(record);
+        let actions = self.actions.iter().filter(|action| left.contains(&action.id));
+        let work = |action: &Action| {
+            let Some(target) = self.target(action) else {
+                give_up(action);
                 return None;
             };
-            let owner = record.owner.as_ref();
+            let owner = action.owner.as_ref();
             let order = Box::new(Order {
-                action: record.id.clone(),
+                action: action.id.clone(),
+                job: action.job.clone(),
+                node: action.node.clone(),
                 namespace: owner.map(|owner| owner.namespace.clone()).unwrap_or_default(),
                 ..Order::default()
             });
-            Some(Work::Resume { target, order })
+            Some(Work::Resume { kind: action.kind, target, order })
         };
-        records.filter_map(work).collect()
+        actions.filter_map(work).collect()
     }
 
     /// A target has finished what was left half done, if anything was.
@@ -115,17 +112,14 @@ impl Actions {
         if self.left.waiting.is_empty() {
             return;
         }
-        for action in std::mem::take(&mut self.left.waiting) {
-            let Some(record) = self.actions.iter().find(|record| record.id == action) else {
-                continue;
-            };
-            let serial = record.lifecycle.observation.as_ref().map(|seen| seen.serial);
+        for id in std::mem::take(&mut self.left.waiting) {
+            let Some(action) = self.get(&id) else { continue };
+            let serial = action.observation.as_ref().map(|seen| seen.serial);
             let is_back = |serial| self.left.are_agents_back(context.now, jobs, serial);
             if serial.is_none_or(is_back) {
-                let record = record.clone();
-                self.take_up_one(context, &record, captures, incidents, jobs);
+                self.take_up_one(context, &action.clone(), captures, incidents, jobs);
             } else {
-                self.left.waiting.push(action);
+                self.left.waiting.push(id);
             }
         }
     }
@@ -133,72 +127,52 @@ impl Actions {
     fn take_up_one(
         &mut self,
         context: &mut Context,
-        record: &ActionRecord,
+        action: &Action,
         captures: &Captures,
         incidents: &Incidents,
         jobs: &Jobs,
     ) {
-        let (action, lifecycle) = (record.id.as_str(), &record.lifecycle);
-        let incident = incidents.get(&record.incident_id).map(Tracked::incident);
+        let id = action.id.as_str();
+        let incident = incidents.get(&action.incident_id).map(Tracked::incident);
         // An operator may have switched the policy off, to stop just this.
-        let acts =
-            |incident: &Incident| self.policy.mode(&incident.job, incident.class()) == Mode::Act;
-        let incident = incident.filter(|incident| acts(incident));
-        let (Some(way), Some(incident)) = (self.way(record), incident) else {
-            give_up(record);
-            return self.advance(context, action, Event::Abandoned);
+        let acts = |incident: &&Incident| {
+            self.policy.rule(&incident.job, incident.class()).mode == Mode::Act
         };
-        tracing::info!(action, job = ?record.job, "taken up: {}", lifecycle.outcome);
-        let (serial, remedy) = (incident.serial, lifecycle.remedy);
-        let order = Box::new(Order {
-            action: action.to_string(),
-            why: record.why.clone(),
-            wall_ns: record.wall_ns,
-            ..order(incident, jobs.get(serial))
-        });
-        // After its end nothing can be sent any more, and what was sent shows.
-        let acts_once = matches!(way, Way::Signal(_)) && !jobs.is_over(serial);
-        let pending = Pending { serial, remedy, way, order, next: Next::Nothing };
-        self.pending.insert(action.to_string(), pending);
-        match &lifecycle.outcome {
+        let is_possible = match action.target {
+            TargetKind::Ranks => true,
+            TargetKind::Signal => self.signal.is_some(),
+            _ => self.target(action).is_some(),
+        };
+        let Some(incident) = incident.filter(acts).filter(|_| is_possible) else {
+            give_up(action);
+            return self.advance(context, id, Event::Abandoned);
+        };
+        tracing::info!(action = id, job = ?action.job, "taken up: {}", action.outcome);
+        let is_over = jobs.is_over(incident.serial);
+        match &action.outcome {
             Outcome::Waiting { capture } => {
                 if captures.get(capture).is_none_or(|known| known.record.is_closed()) {
                     self.capture_closed(context, capture, incidents, jobs);
                 }
             }
             // There is no one to call again: what was done shows.
-            Outcome::AtStep { .. } if remedy.is_inside() && jobs.is_over(serial) => {
-                self.advance(context, action, Event::Abandoned);
+            Outcome::AtStep { .. } if action.kind.is_inside() && is_over => {
+                self.advance(context, id, Event::Abandoned);
             }
-            // Nothing but these is under way.
-            _ => self.advance(context, action, Event::Restored { acts_once }),
+            // Nothing but these is under way. After its end nothing can be sent any more, and what
+            // was sent shows.
+            _ => {
+                let acts_once = action.target == TargetKind::Signal && !is_over;
+                self.advance(context, id, Event::Restored { acts_once });
+            }
         }
-    }
-
-    /// How an action that is stored is carried out; none where it cannot be any more.
-    fn way(&self, record: &ActionRecord) -> Option<Way> {
-        let Named::Known(kind) = record.kind else { return None };
-        match kind {
-            ActionKind::Ranks => Some(Way::Ranks),
-            ActionKind::Signal => self.signal.map(Way::Signal),
-            ActionKind::Command
-            | ActionKind::Webhook
-            | ActionKind::Slurm
-            | ActionKind::Kubernetes
-            | ActionKind::None => self.target(record).map(Way::Target),
-        }
-    }
-
-    fn target(&self, record: &ActionRecord) -> Option<Arc<dyn Target>> {
-        self.targets.iter().find(|target| record.kind == target.kind()).cloned()
     }
 }
 
-fn give_up(record: &ActionRecord) {
-    let (action, kind) = (&record.id, record.kind.as_str());
+fn give_up(action: &Action) {
     tracing::error!(
-        action,
-        kind,
+        action = action.id,
+        target = ?action.target,
         "an action was cut short, and its incident is gone, its target is not configured any more, \
          or the policy does not act on the job any more: inspect the job"
     );

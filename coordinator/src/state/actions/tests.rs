@@ -2,7 +2,8 @@
 
 use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
-use memtape_core::policy::terms::{Levels, Terms};
+use memtape_core::policy::rule::Rule;
+use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Facts, Reach, Settings};
 use memtape_core::tape::mailbox::Offers;
 
@@ -12,29 +13,29 @@ use memtape_simulated_disk::SimulatedDisk;
 const SECOND_NS: i64 = 1_000_000_000;
 const NOW: Now = Now { mono_ns: 100_000 * 1_000_000_000, wall_ns: 100_000 * SECOND_NS };
 
-fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> ActionRecord {
-    ActionRecord {
+fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> Action {
+    Action {
         id: format!("act-{id:07}"),
         incident_id: format!("inc-{job}"),
         job: job.to_string(),
         owner: Some(Owner { uid: 1000, ..Owner::default() }),
         dry_run: outcome == Outcome::DryRun,
         wall_ns: wall_s * SECOND_NS,
-        lifecycle: Lifecycle::ended(Remedy::Restart, outcome),
-        ..ActionRecord::default()
+        outcome,
+        ..Action::default()
     }
 }
 
-fn restored(records: Vec<ActionRecord>) -> Actions {
+fn restored(records: Vec<Action>) -> Actions {
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
-    let terms = Terms { mode: Mode::Act, ..Terms::default() };
-    let policy = Settings { terms, ..Settings::default() };
+    let rest = Rule { mode: Mode::Act, ..Rule::default() };
+    let policy = Settings { rest, ..Settings::default() };
     let config = RestartConfig { policy, ..RestartConfig::default() };
     Actions::restore(NOW, &config, 1_000_000_000, records, &store)
 }
 
 /// What the policy says of a job of this user now.
-fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
+fn decided(actions: &Actions, job: &str, uid: u32) -> String {
     let owner = Owner { uid, ..Owner::default() };
     let facts = Facts {
         job,
@@ -57,7 +58,7 @@ fn decided(actions: &mut Actions, job: &str, uid: u32) -> String {
         is_approved: false,
         wall_ns: 0,
     };
-    actions.policy.decide(NOW.mono_ns, &facts).to_string()
+    actions.policy.decide(NOW.mono_ns, &facts, &actions.actions).to_string()
 }
 
 fn refused() -> Outcome {
@@ -68,7 +69,7 @@ fn refused() -> Outcome {
 fn budgets_outlive_the_coordinator() {
     let made = || Outcome::Finished { said: "done".to_string() };
     let waiting = Outcome::Waiting { capture: "cap-1".to_string() };
-    let mut actions = restored(vec![
+    let actions = restored(vec![
         record(1, "refused", 99_990, refused()),
         record(2, "dry", 99_990, Outcome::DryRun),
         record(3, "waiting", 99_990, waiting.clone()),
@@ -78,17 +79,16 @@ fn budgets_outlive_the_coordinator() {
         record(6, "two", 99_990, made()),
         record(7, "a", 99_990, made()),
     ]);
-    let outcomes: Vec<String> =
-        actions.iter().map(|known| known.lifecycle.outcome.to_string()).collect();
+    let outcomes: Vec<String> = actions.iter().map(|known| known.outcome.to_string()).collect();
     assert_eq!(outcomes[2..4], [waiting.to_string(), Outcome::Interrupted.to_string()]);
-    let mut check = |job: &str, uid, expected: &str| {
-        let why = decided(&mut actions, job, uid);
+    let check = |job: &str, uid, expected: &str| {
+        let why = decided(&actions, job, uid);
         assert!(why.starts_with(expected), "{job}: {why}");
     };
-    check("refused", 1000, "did nothing: the restart target refused (1 tries)");
-    check("unknown", 1000, "did nothing: the last restart is too recent");
-    check("two", 1000, "did nothing: the last restart is too recent");
-    check("waiting", 1000, "did nothing: the last restart is too recent");
+    check("refused", 1000, "did nothing: the restart target refused 1 time");
+    check("unknown", 1000, "did nothing: it is too early to restart again");
+    check("two", 1000, "did nothing: it is too early to restart again");
+    check("waiting", 1000, "did nothing: it is too early to restart again");
     // Four restarts were made or are under way; a dry run spends nothing.
     check("dry", 1000, "restart");
     check("other", 1000, "did nothing: the budget of the owner is spent: 5 restarts");

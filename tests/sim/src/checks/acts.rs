@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memtape_core::policy::Outcome;
-use memtape_core::policy::budgets::Progress;
-use memtape_core::policy::remedy::Remedy;
+use memtape_core::action::{ActionKind, Outcome, Progress};
 
 use crate::acting::restarts;
 use crate::checks::Checks;
@@ -81,7 +79,7 @@ impl Checks<'_> {
                 outcome => outcome.progress() != Progress::UnderWay,
             };
             // The next attempt leaks, too, and is acted on until the end.
-            let is_of_next = action.remedy != Remedy::Restart && action.serial > restarted;
+            let is_of_next = action.kind != ActionKind::Restart && action.serial > restarted;
             self.expect(is_ended || is_of_next, || format!("an action has no end: {action:?}"));
         }
         let made = restarts(self.coordinator);

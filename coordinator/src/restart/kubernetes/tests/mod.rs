@@ -1,6 +1,6 @@
 //! The target against a stand-in server: what is asked, in which order, and what is not done.
 
-use memtape_core::policy::Outcome;
+use memtape_core::action::Outcome;
 
 use super::*;
 

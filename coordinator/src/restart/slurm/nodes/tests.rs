@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use memtape_core::policy::Outcome;
+use memtape_core::action::Outcome;
 
 use super::*;
 use crate::restart::slurm::tests::{CLUSTER, POLL, printed, program};
@@ -79,31 +79,31 @@ async fn a_node_is_drained_only_where_it_is_in_use() {
         ("gpu-[1-9]", "has no name that Slurm can know"),
         ("", "has no name"),
     ] {
-        check_refused(&drain.run(&order(node, "out-0000001")).await, why);
+        check_refused(&drain.run(&order(node, "act-0000001")).await, why);
     }
     assert_eq!(asked(folder.path()), "", "nothing was changed");
-    let done = drain.run(&order("gpu-1", "out-0000001")).await;
+    let done = drain.run(&order("gpu-1", "act-0000001")).await;
     assert_eq!(done, Outcome::Finished { said: "drained node gpu-1".to_string() });
-    let update = "update NodeName=gpu-1 State=DRAIN Reason=memtape out-0000001: GPU memory was not \
+    let update = "update NodeName=gpu-1 State=DRAIN Reason=memtape act-0000001: GPU memory was not \
                   given back\n";
     assert_eq!(asked(folder.path()), update);
-    check_refused(&drain.run(&order("gpu-1", "out-0000001")).await, "is drained already");
-    assert!(matches!(drain.run(&order("gpu-4", "out-0000002")).await, Outcome::Finished { .. }));
+    check_refused(&drain.run(&order("gpu-1", "act-0000001")).await, "is drained already");
+    assert!(matches!(drain.run(&order("gpu-4", "act-0000002")).await, Outcome::Finished { .. }));
     // Two are kept out: the person's is not counted.
     let why = "2 nodes are kept out already, and at most 2 may be: nothing was done";
-    check_refused(&drain.run(&order("gpu-5", "out-0000003")).await, why);
+    check_refused(&drain.run(&order("gpu-5", "act-0000003")).await, why);
     assert_eq!(asked(folder.path()).lines().count(), 2);
 }
 
 #[tokio::test]
 async fn what_a_kill_left_is_looked_at_and_not_repeated() {
     let (folder, drain) = stand_ins(SCONTROL);
-    let done = drain.run(&order("gpu-1", "out-0000001")).await;
+    let done = drain.run(&order("gpu-1", "act-0000001")).await;
     let looked = async |node, action| drain.resume(&order(node, action)).await.unwrap();
-    assert_eq!(looked("gpu-1", "out-0000001").await, done);
-    check_refused(&looked("gpu-1", "out-0000002").await, "is not kept out by this decision");
-    check_refused(&looked("gpu-2", "out-0000001").await, "is not kept out by this decision");
-    check_refused(&looked("gpu-6", "out-0000001").await, "is not kept out by this decision");
+    assert_eq!(looked("gpu-1", "act-0000001").await, done);
+    check_refused(&looked("gpu-1", "act-0000002").await, "is not kept out by this decision");
+    check_refused(&looked("gpu-2", "act-0000001").await, "is not kept out by this decision");
+    check_refused(&looked("gpu-6", "act-0000001").await, "is not kept out by this decision");
     assert_eq!(asked(folder.path()).lines().count(), 1);
 }
 
@@ -121,7 +121,7 @@ async fn a_request_that_may_have_been_taken_is_no_refusal() {
         ),
     ] {
         let (_folder, drain) = stand_ins(&format!("#!/bin/sh\n{scontrol}\n"));
-        let outcome = drain.run(&order("gpu-1", "out-0000001")).await;
+        let outcome = drain.run(&order("gpu-1", "act-0000001")).await;
         assert_eq!(matches!(outcome, Outcome::Refused { .. }), is_refused, "{outcome:?}");
         assert!(outcome.to_string().contains(why), "{outcome} has no {why:?}");
     }
@@ -133,7 +133,7 @@ async fn a_drain_that_was_taken_although_scontrol_failed_is_seen() {
     let late = SCONTROL.replace("sed -i", "echo").replace("\"$here/nodes\"", "> \"$here/late\"");
     for scontrol in [SCONTROL, &late] {
         let (folder, drain) = stand_ins(&format!("{scontrol}exit 1\n"));
-        let done = drain.run(&order("gpu-1", "out-0000001")).await;
+        let done = drain.run(&order("gpu-1", "act-0000001")).await;
         assert_eq!(done, Outcome::Finished { said: "drained node gpu-1".to_string() });
         assert_eq!(asked(folder.path()).lines().count(), 1);
     }
@@ -149,13 +149,13 @@ async fn the_real_slurm_drains_a_node_once() {
     let _turn = CLUSTER.lock().await;
     let drain = Drain(Slurm::new(Duration::from_secs(10)));
     let node = printed("hostname", &[]);
-    check_refused(&drain.run(&order("unknown-node", "out-0000001")).await, "nothing was done");
-    let done = drain.run(&order(&node, "out-0000001")).await;
+    check_refused(&drain.run(&order("unknown-node", "act-0000001")).await, "nothing was done");
+    let done = drain.run(&order(&node, "act-0000001")).await;
     assert_eq!(done, Outcome::Finished { said: format!("drained node {node}") });
-    check_refused(&drain.run(&order(&node, "out-0000001")).await, "already: nothing was done");
-    check_refused(&drain.run(&order(&node, "out-0000002")).await, "already: nothing was done");
-    assert_eq!(drain.resume(&order(&node, "out-0000001")).await, Some(done));
-    let other = drain.resume(&order(&node, "out-0000002")).await.unwrap();
+    check_refused(&drain.run(&order(&node, "act-0000001")).await, "already: nothing was done");
+    check_refused(&drain.run(&order(&node, "act-0000002")).await, "already: nothing was done");
+    assert_eq!(drain.resume(&order(&node, "act-0000001")).await, Some(done));
+    let other = drain.resume(&order(&node, "act-0000002")).await.unwrap();
     check_refused(&other, "is not kept out by this decision");
     // For the other test.
     printed("scontrol", &["update", &format!("NodeName={node}"), "State=RESUME"]);

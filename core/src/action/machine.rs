@@ -1,28 +1,53 @@
-//! The lifecycle of an action: plan, precondition, act, observe, verdict.
+//! The machine of an action: plan, precondition, act, observe, verdict.
 //!
 //! A restart waits for its capture, then for the checkpoint that the ranks write at one step, and
-//! asks its target then. A remedy inside the ranks has no precondition. Each change is stored
-//! before what follows from it is done ([`Next`]). After a kill the lifecycle goes on from what is
-//! stored: it waits for its capture, and asks the ranks again, because an agent follows each call
-//! once, however often it is asked. A target that may have been asked is asked again only where it
-//! acts once, too; otherwise it is observed. The verdict ends the lifecycle
-//! ([`super::Observation`]).
+//! asks its target then. A remedy inside the ranks and the keeping out of a node have no
+//! precondition. Each change is stored before what follows from it is done ([`Next`]). After a kill
+//! the action goes on from what is stored: it waits for its capture, and asks the ranks again,
+//! because an agent follows each call once, however often it is asked. A target that may have been
+//! asked is asked again only where it acts once, too; otherwise the job is observed. The verdict
+//! ends the action ([`super::Observation`]).
 
 use alloc::format;
 use alloc::string::{String, ToString};
 
+use super::kind::{ActionKind, TargetKind};
+use super::outcome::{Outcome, Progress};
 use super::{Gain, Job, Observation, Verdict};
+use crate::identity::owner::Owner;
 use crate::limits::CHECKPOINT_CALLS_MAX;
-use crate::policy::Outcome;
-use crate::policy::remedy::Remedy;
 
-/// What has become of an action so far.
+/// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,
+/// and what has become of it so far. A decision has an action for each target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
-pub struct Lifecycle {
-    /// What is done.
-    pub remedy: Remedy,
+pub struct Action {
+    /// Its name.
+    pub id: String,
+    /// What is done, or would be.
+    pub kind: ActionKind,
+    /// By what it is carried out.
+    pub target: TargetKind,
+    /// The incident; empty where it is about a node.
+    pub incident_id: String,
+    /// Name of the job; empty where it is about a node.
+    pub job: String,
+    /// Whose the job was; none where that is not known.
+    pub owner: Option<Owner>,
+    /// The node: that of the incident's rank, or the one to keep out. Empty where it is not known.
+    pub node: String,
+    /// Number of the attempt at the job.
+    pub attempt: u32,
+    /// It only shows what would be done.
+    pub dry_run: bool,
+    /// The decision and its reason, in a sentence.
+    pub why: String,
+    /// When it was decided, Unix time in nanoseconds.
+    pub wall_ns: i64,
+    /// The same on the monotonic clock of this process, which budgets count by.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub at_ns: u64,
     /// How far it has come.
     pub outcome: Outcome,
     /// Calls to the ranks so far, with that under way.
@@ -36,15 +61,6 @@ pub struct Lifecycle {
     pub observation: Option<Observation>,
     /// Whether it helped; none until that is known.
     pub verdict: Option<Verdict>,
-}
-
-/// What an action needs before it is carried out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// The capture that a restart waits for.
-    pub capture: Option<String>,
-    /// The step at which the ranks act: of a restart, at which they write a checkpoint.
-    pub step: Option<u64>,
 }
 
 /// What happens to an action.
@@ -91,33 +107,18 @@ pub enum Next {
     AskTarget,
 }
 
-impl Lifecycle {
-    /// An action that is decided on, and the first thing to do. `now_ns` is on the clock of
-    /// observations.
-    pub fn begin(
-        now_ns: u64,
-        remedy: Remedy,
-        observation: Observation,
-        plan: Plan,
-    ) -> (Self, Next) {
-        let mut lifecycle = Self {
-            remedy,
-            observation: Some(Observation { remedy, ..observation }),
-            ..Self::default()
-        };
-        let next = match plan.capture {
-            Some(capture) if !remedy.is_inside() => {
-                lifecycle.outcome = Outcome::Waiting { capture };
+impl Action {
+    /// Begins an action that is decided on: the first thing to do. `now_ns` is on the clock of
+    /// observations; `capture` is what a restart waits for, `step` the one at which the ranks act,
+    /// or write their checkpoint.
+    pub fn begin(&mut self, now_ns: u64, capture: Option<String>, step: Option<u64>) -> Next {
+        match capture {
+            Some(capture) if self.kind == ActionKind::Restart => {
+                self.outcome = Outcome::Waiting { capture };
                 Next::Nothing
             }
-            _ => lifecycle.prepared(now_ns, plan.step),
-        };
-        (lifecycle, next)
-    }
-
-    /// One that does nothing, or that only shows what would be done.
-    pub fn ended(remedy: Remedy, outcome: Outcome) -> Self {
-        Self { remedy, outcome, ..Self::default() }
+            _ => self.prepared(now_ns, step),
+        }
     }
 
     /// What follows from an event. Events that do not fit are ignored.
@@ -141,7 +142,7 @@ impl Lifecycle {
             (Outcome::Running, Event::Restored { acts_once: false }) => {
                 self.end(Outcome::Interrupted)
             }
-            (Outcome::AtStep { .. }, Event::Abandoned) if self.remedy.is_inside() => {
+            (Outcome::AtStep { .. }, Event::Abandoned) if self.kind.is_inside() => {
                 self.end(Outcome::Interrupted)
             }
             (Outcome::Running, Event::Abandoned) => self.end(Outcome::Interrupted),
@@ -164,7 +165,7 @@ impl Lifecycle {
     /// Looks at the job for a verdict; none until there is one. What is still called for inside the
     /// ranks has none: it can be taken back.
     pub fn look(&mut self, now_ns: u64, job: &impl Job) -> Option<&Verdict> {
-        let verdict = self.observation.as_mut()?.look(now_ns, job)?;
+        let verdict = self.observation.as_mut()?.look(now_ns, self.kind, job)?;
         if matches!(self.outcome, Outcome::AtStep { .. }) {
             return None;
         }
@@ -186,26 +187,56 @@ impl Lifecycle {
 
     /// What it was worth; none before the verdict.
     pub fn gain(&self) -> Option<Gain> {
-        Some(Gain::of(self.observation.as_ref()?, self.verdict.as_ref()?))
+        Some(Gain::of(self.kind, self.observation.as_ref()?, self.verdict.as_ref()?))
     }
 
-    /// The name of the call under way, of an action of this name. It is the same after a kill.
-    pub fn call_name(&self, action: &str) -> String {
-        format!("{action}.{}", self.calls)
+    /// The name of the call under way. It is the same after a kill.
+    pub fn call_name(&self) -> String {
+        format!("{}.{}", self.id, self.calls)
+    }
+
+    /// What was decided, such as `restart`, `would restart` or `nothing`.
+    pub fn decision(&self) -> String {
+        let verb = self.kind.verb();
+        match (&self.outcome, self.dry_run) {
+            (Outcome::Nothing, _) => "nothing".to_string(),
+            (_, true) => format!("would {verb}"),
+            (_, false) => verb.to_string(),
+        }
+    }
+
+    /// True for the actions of one decision.
+    pub fn is_same_decision(&self, other: &Self) -> bool {
+        let key = |of: &Self| (of.wall_ns, of.kind);
+        key(self) == key(other) && self.incident_id == other.incident_id && self.node == other.node
+    }
+
+    /// How far it has come, as budgets count it.
+    pub fn progress(&self) -> Progress {
+        self.outcome.progress()
+    }
+
+    /// Whether it helped; none until that is known, and where it stays unknown.
+    pub fn has_helped(&self) -> Option<bool> {
+        match self.verdict? {
+            Verdict::Helped(_) => Some(true),
+            Verdict::NoEffect(_) | Verdict::Worse(_) => Some(false),
+            Verdict::Unknown(_) => None,
+        }
     }
 
     /// The evidence is there.
     fn prepared(&mut self, now_ns: u64, step: Option<u64>) -> Next {
         let Some(step) = step else {
             let why = "no step is known at which all ranks can act".to_string();
-            return match self.remedy.is_inside() {
+            return match self.kind.is_inside() {
                 true => self.end(Outcome::Refused { why }),
                 false => self.ask(now_ns),
             };
         };
         self.outcome = Outcome::AtStep { step };
         self.calls += 1;
-        match self.remedy.is_inside() {
+        match self.kind.is_inside() {
             true => {
                 if let Some(observation) = &mut self.observation {
                     (observation.step, observation.asked_ns) = (Some(step), Some(now_ns));
@@ -218,7 +249,7 @@ impl Lifecycle {
 
     /// The ranks have acted, or not.
     fn called(&mut self, now_ns: u64, outcome: Outcome, step: Option<u64>) -> Next {
-        if self.remedy.is_inside() {
+        if self.kind.is_inside() {
             return self.end(outcome);
         }
         let is_surely_not_done = matches!(outcome, Outcome::Refused { .. });
@@ -243,9 +274,18 @@ impl Lifecycle {
         Next::AskTarget
     }
 
-    /// There is nothing to observe where nothing was asked for, or surely nothing was done.
-    fn end(&mut self, outcome: Outcome) -> Next {
-        if matches!(outcome, Outcome::Lost | Outcome::Overtaken | Outcome::Refused { .. }) {
+    /// Ends it, or what is done for it. There is nothing to observe where nothing was asked for, or
+    /// surely nothing was done.
+    pub fn end(&mut self, outcome: Outcome) -> Next {
+        if matches!(
+            outcome,
+            Outcome::Nothing
+                | Outcome::DryRun
+                | Outcome::NoTarget
+                | Outcome::Lost
+                | Outcome::Overtaken
+                | Outcome::Refused { .. }
+        ) {
             self.observation = None;
         }
         self.outcome = outcome;
@@ -261,11 +301,12 @@ mod tests {
 
     use super::*;
     use crate::action::{Seen, Subject};
-    use crate::policy::budgets::Progress;
 
-    fn begin(remedy: Remedy, capture: Option<&str>, step: Option<u64>) -> (Lifecycle, Next) {
-        let plan = Plan { capture: capture.map(ToString::to_string), step };
-        Lifecycle::begin(0, remedy, Observation::default(), plan)
+    fn begin(kind: ActionKind, capture: Option<&str>, step: Option<u64>) -> (Action, Next) {
+        let (id, observation) = ("act-1".to_string(), Some(Observation::default()));
+        let mut action = Action { id, kind, observation, ..Action::default() };
+        let next = action.begin(0, capture.map(ToString::to_string), step);
+        (action, next)
     }
 
     fn finished() -> Outcome {
@@ -282,56 +323,47 @@ mod tests {
 
     #[test]
     fn a_restart_waits_for_its_capture_and_its_checkpoint() {
-        let (mut lifecycle, next) = begin(Remedy::Restart, Some("cap-1"), None);
-        assert_eq!((next, lifecycle.is_observed()), (Next::Nothing, false));
-        let next = lifecycle.handle(1, Event::CaptureClosed { step: Some(7) });
-        assert_eq!((next, lifecycle.is_observed()), (Next::CallRanks { step: 7 }, false));
-        let next = lifecycle.handle(2, called(finished()));
-        assert_eq!((next, lifecycle.is_observed()), (Next::AskTarget, true));
-        assert_eq!((lifecycle.checkpoint_step, lifecycle.checkpoint.as_str()), (Some(7), "done"));
+        let (mut action, next) = begin(ActionKind::Restart, Some("cap-1"), None);
+        assert_eq!((next, action.is_observed()), (Next::Nothing, false));
+        let next = action.handle(1, Event::CaptureClosed { step: Some(7) });
+        assert_eq!((next, action.is_observed()), (Next::CallRanks { step: 7 }, false));
+        let next = action.handle(2, called(finished()));
+        assert_eq!((next, action.is_observed()), (Next::AskTarget, true));
+        assert_eq!((action.checkpoint_step, action.checkpoint.as_str()), (Some(7), "done"));
         // Neither is asked for twice.
-        assert_eq!(lifecycle.handle(3, called(finished())), Next::Nothing);
-        assert_eq!(lifecycle.handle(3, Event::CaptureClosed { step: None }), Next::Nothing);
-        lifecycle.handle(4, Event::Answered(finished()));
-        assert_eq!((&lifecycle.outcome, lifecycle.is_observed()), (&finished(), true));
+        assert_eq!(action.handle(3, called(finished())), Next::Nothing);
+        assert_eq!(action.handle(3, Event::CaptureClosed { step: None }), Next::Nothing);
+        action.handle(4, Event::Answered(finished()));
+        assert_eq!((&action.outcome, action.is_observed()), (&finished(), true));
     }
 
     #[test]
     fn a_checkpoint_that_no_rank_wrote_is_asked_for_once_more() {
-        let (mut lifecycle, next) = begin(Remedy::Restart, None, Some(7));
-        assert_eq!(
-            (next, lifecycle.call_name("act-1")),
-            (Next::CallRanks { step: 7 }, "act-1.1".into())
-        );
-        let next = lifecycle.handle(1, called(refused()));
-        assert_eq!(
-            (next, lifecycle.call_name("act-1")),
-            (Next::CallRanks { step: 20 }, "act-1.2".into())
-        );
-        let next = lifecycle.handle(2, called(refused()));
-        assert_eq!((next, lifecycle.call_name("act-1")), (Next::AskTarget, "act-1.3".into()));
-        assert_eq!(
-            (lifecycle.checkpoint_step, lifecycle.checkpoint.as_str()),
-            (Some(20), "no answer")
-        );
+        let (mut action, next) = begin(ActionKind::Restart, None, Some(7));
+        assert_eq!((next, action.call_name()), (Next::CallRanks { step: 7 }, "act-1.1".into()));
+        let next = action.handle(1, called(refused()));
+        assert_eq!((next, action.call_name()), (Next::CallRanks { step: 20 }, "act-1.2".into()));
+        let next = action.handle(2, called(refused()));
+        assert_eq!((next, action.call_name()), (Next::AskTarget, "act-1.3".into()));
+        assert_eq!((action.checkpoint_step, action.checkpoint.as_str()), (Some(20), "no answer"));
         // One that some ranks may have written is not.
-        let (mut lifecycle, _) = begin(Remedy::Restart, None, Some(7));
+        let (mut action, _) = begin(ActionKind::Restart, None, Some(7));
         let failed = Outcome::Failed { why: "done on 1 of 2 ranks".to_string() };
-        assert_eq!(lifecycle.handle(1, called(failed)), Next::AskTarget);
+        assert_eq!(action.handle(1, called(failed)), Next::AskTarget);
         // Nor is a remedy inside the ranks: the policy decides again.
-        let (mut gc, _) = begin(Remedy::Gc, None, Some(7));
+        let (mut gc, _) = begin(ActionKind::Gc, None, Some(7));
         assert_eq!(gc.handle(1, called(refused())), Next::Nothing);
         assert_eq!((&gc.outcome, gc.is_observed()), (&refused(), false));
     }
 
     #[test]
     fn a_new_coordinator_takes_up_what_a_killed_one_left() {
-        let restored = |lifecycle: &Lifecycle, acts_once| {
-            let mut lifecycle = lifecycle.clone();
-            let next = lifecycle.handle(9, Event::Restored { acts_once });
-            (next, lifecycle)
+        let restored = |action: &Action, acts_once| {
+            let mut action = action.clone();
+            let next = action.handle(9, Event::Restored { acts_once });
+            (next, action)
         };
-        let (mut restart, _) = begin(Remedy::Restart, Some("cap-1"), None);
+        let (mut restart, _) = begin(ActionKind::Restart, Some("cap-1"), None);
         assert_eq!(restored(&restart, false), (Next::Nothing, restart.clone()));
         restart.handle(1, Event::CaptureClosed { step: Some(7) });
         assert_eq!(restored(&restart, false), (Next::CallRanks { step: 7 }, restart.clone()));
@@ -345,34 +377,34 @@ mod tests {
         );
         restart.handle(3, Event::Answered(finished()));
         assert_eq!(restored(&restart, true), (Next::Nothing, restart.clone()));
-        let (gc, next) = begin(Remedy::Gc, Some("cap-1"), Some(7));
+        let (gc, next) = begin(ActionKind::Gc, Some("cap-1"), Some(7));
         assert_eq!(next, Next::CallRanks { step: 7 });
         assert_eq!(restored(&gc, false), (Next::CallRanks { step: 7 }, gc));
     }
 
     #[test]
     fn what_cannot_be_carried_out_any_more_is_given_up_or_observed() {
-        let check = |lifecycle: &Lifecycle, outcome: Outcome, is_observed: bool| {
-            let mut lifecycle = lifecycle.clone();
-            assert_eq!(lifecycle.handle(9, Event::Abandoned), Next::Nothing);
-            assert_eq!((&lifecycle.outcome, lifecycle.is_observed()), (&outcome, is_observed));
+        let check = |action: &Action, outcome: Outcome, is_observed: bool| {
+            let mut action = action.clone();
+            assert_eq!(action.handle(9, Event::Abandoned), Next::Nothing);
+            assert_eq!((&action.outcome, action.is_observed()), (&outcome, is_observed));
         };
-        let (mut restart, _) = begin(Remedy::Restart, Some("cap-1"), None);
+        let (mut restart, _) = begin(ActionKind::Restart, Some("cap-1"), None);
         check(&restart, Outcome::Lost, false);
         restart.handle(1, Event::CaptureClosed { step: Some(7) });
         check(&restart, Outcome::Lost, false);
         restart.handle(2, called(finished()));
         check(&restart, Outcome::Interrupted, true);
-        check(&begin(Remedy::Gc, None, Some(7)).0, Outcome::Interrupted, true);
+        check(&begin(ActionKind::Gc, None, Some(7)).0, Outcome::Interrupted, true);
     }
 
     #[test]
     fn a_remedy_inside_the_ranks_needs_a_step() {
-        let (gc, next) = begin(Remedy::Gc, None, None);
+        let (gc, next) = begin(ActionKind::Gc, None, None);
         assert_eq!((next, gc.is_observed()), (Next::Nothing, false));
         assert_eq!(gc.outcome.to_string(), "no step is known at which all ranks can act");
         // A restart needs none.
-        assert_eq!(begin(Remedy::Restart, None, None).1, Next::AskTarget);
+        assert_eq!(begin(ActionKind::Restart, None, None).1, Next::AskTarget);
     }
 
     /// A job whose only rank has made many steps.
@@ -394,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_not_over_has_no_verdict() {
-        let (mut gc, _) = begin(Remedy::Gc, None, Some(7));
+        let (mut gc, _) = begin(ActionKind::Gc, None, Some(7));
         assert_eq!(gc.look(1, &Running), None);
         let mut taken_back = gc.clone();
         taken_back.handle(2, called(refused()));
@@ -416,8 +448,8 @@ mod tests {
             acts_once: bool,
             events in prop::collection::vec((0_usize..8, any::<bool>()), 0..24),
         ) {
-            let remedy = if is_inside { Remedy::Gc } else { Remedy::Restart };
-            let (mut lifecycle, first) = begin(remedy, has_capture.then_some("cap-1"), step);
+            let kind = if is_inside { ActionKind::Gc } else { ActionKind::Restart };
+            let (mut action, first) = begin(kind, has_capture.then_some("cap-1"), step);
             let kinds = [
                 Event::CaptureClosed { step },
                 called(finished()),
@@ -429,7 +461,7 @@ mod tests {
                 Event::Resumed(finished()),
             ];
             let is_under_way =
-                |lifecycle: &Lifecycle| lifecycle.outcome.progress() == Progress::UnderWay;
+                |action: &Action| action.progress() == Progress::UnderWay;
             let (mut asked, mut names, mut calls) = (0, BTreeSet::new(), BTreeSet::new());
             let mut done = |next: Next, name: String| match next {
                 Next::AskTarget => {
@@ -439,25 +471,25 @@ mod tests {
                 Next::CallRanks { step } => drop(calls.insert((name, step))),
                 Next::Nothing => {}
             };
-            done(first, lifecycle.call_name(""));
-            for (kind, is_killed) in events {
-                let was_running = lifecycle.outcome == Outcome::Running;
-                let next = lifecycle.handle(1, kinds[kind].clone());
-                let is_last = match kinds[kind] {
+            done(first, action.call_name());
+            for (event, is_killed) in events {
+                let was_running = action.outcome == Outcome::Running;
+                let next = action.handle(1, kinds[event].clone());
+                let is_last = match kinds[event] {
                     Event::Called { .. } => is_inside && !was_running,
                     Event::Overtaken => !was_running,
                     Event::Answered(_) => was_running,
                     Event::Abandoned => true,
                     _ => false,
                 };
-                let is_waiting = matches!(lifecycle.outcome, Outcome::Waiting { .. });
-                prop_assert!(!is_last || is_waiting || !is_under_way(&lifecycle));
-                prop_assert!(!is_waiting || !matches!(kinds[kind], Event::Overtaken));
+                let is_waiting = matches!(action.outcome, Outcome::Waiting { .. });
+                prop_assert!(!is_last || is_waiting || !is_under_way(&action));
+                prop_assert!(!is_waiting || !matches!(kinds[event], Event::Overtaken));
                 if is_killed {
-                    let next = lifecycle.handle(1, Event::Restored { acts_once });
-                    done(next, lifecycle.call_name(""));
+                    let next = action.handle(1, Event::Restored { acts_once });
+                    done(next, action.call_name());
                 } else {
-                    done(next, lifecycle.call_name(""));
+                    done(next, action.call_name());
                 }
             }
             prop_assert!(asked <= 1 || acts_once);
@@ -465,8 +497,8 @@ mod tests {
             let of_calls: BTreeSet<&String> = calls.iter().map(|(name, _)| name).collect();
             prop_assert_eq!(of_calls.len(), calls.len(), "a name is of one step");
             prop_assert!(asked == 0 || !is_inside);
-            let is_observed = lifecycle.observation.is_some();
-            prop_assert!(asked == 0 || is_observed || lifecycle.outcome == finished());
+            let is_observed = action.observation.is_some();
+            prop_assert!(asked == 0 || is_observed || action.outcome == finished());
         }
     }
 }

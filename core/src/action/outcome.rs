@@ -1,11 +1,9 @@
-//! What came of a decision of the policy.
+//! What came of an action.
 
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 
-use super::budgets::Progress;
-
-/// What came of a decision; [`Display`] puts it into words.
+/// What came of an action; [`Display`] puts it into words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -54,6 +52,20 @@ pub enum Outcome {
     },
 }
 
+/// How far an action has come, as budgets count it. Of a decision with several targets the greatest
+/// counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// It was given up before a target was asked.
+    Dropped,
+    /// The target refused it, or could not be asked: it was surely not made.
+    Refused,
+    /// It was made, or may have been.
+    Made,
+    /// It is under way.
+    UnderWay,
+}
+
 impl Outcome {
     /// What budgets count it as.
     pub fn progress(&self) -> Progress {
@@ -84,7 +96,8 @@ impl Display for Outcome {
             Self::Overtaken => formatter.write_str("not run: its reason is gone"),
             Self::Running => formatter.write_str("running"),
             Self::Interrupted => formatter.write_str(
-                "the coordinator was restarted meanwhile: the job shows what came of it",
+                "the coordinator was restarted meanwhile: the job or the node shows what came of \
+                 it",
             ),
             Self::Finished { said } => formatter.write_str(said),
             Self::Refused { why } | Self::Failed { why } => formatter.write_str(why),

@@ -1,26 +1,50 @@
-//! Rules: which terms hold for which jobs and classes. The first rule that fits decides.
+//! Rules: what may be done about which jobs and classes. The first rule that fits decides.
 //!
 //! A rule that can never decide, because earlier ones have all of its jobs and classes, is a
 //! mistake that is found at the start. The text of a policy file is not read here.
 
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::slice;
 
-use super::terms::Terms;
+use super::terms::{Levels, Mode, QuietHours};
+#[cfg(feature = "serde")]
+use super::time;
+use crate::action::ActionKind;
 use crate::diagnosis::Class;
 
-/// The terms of some jobs and classes.
+/// What may be done about some jobs and classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(default, deny_unknown_fields, rename_all = "kebab-case")
+)]
 pub struct Rule {
-    /// Line of the policy file where it begins, from 1.
+    /// Line of the policy file where it begins, from 1; 0 where it is of no file.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub line: usize,
     /// Names of the jobs.
     pub jobs: Vec<Pattern>,
     /// The classes.
     pub classes: Vec<Class>,
-    /// The terms.
-    pub terms: Terms,
+    /// How far it may go.
+    pub mode: Mode,
+    /// What may be done, in the order in which it is tried.
+    pub remedies: Vec<ActionKind>,
+    /// Restart only when the device is full within this time, in nanoseconds. A restart costs the
+    /// steps since the last checkpoint, so it should come late, but before the job dies.
+    #[cfg_attr(feature = "serde", serde(rename = "horizon", deserialize_with = "time::any"))]
+    pub horizon_ns: u64,
+    /// Restart without regard to the horizon.
+    pub always: bool,
+    /// Restart also when one of these levels is reached.
+    pub levels: Levels,
+    /// A person must approve each restart.
+    pub approval: bool,
+    /// When nothing is done.
+    pub quiet_hours: Vec<QuietHours>,
 }
 
 /// Why rules cannot be used.
@@ -48,6 +72,14 @@ pub enum RuleError {
         /// Line of the last of the earlier ones.
         earlier: usize,
     },
+    /// A value of a rule is wrong.
+    #[error("line {line}: {why}")]
+    Wrong {
+        /// Line of the rule.
+        line: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// A rule has no jobs or no classes.
     #[error("line {line}: this rule never decides: its list of {what} is empty")]
     Empty {
@@ -58,8 +90,37 @@ pub enum RuleError {
     },
 }
 
+impl Default for Rule {
+    /// About all jobs and classes: a dry run.
+    fn default() -> Self {
+        Self {
+            line: 0,
+            jobs: vec![Pattern::new("*")],
+            classes: Class::ALL.to_vec(),
+            mode: Mode::default(),
+            remedies: ActionKind::of_jobs().collect(),
+            horizon_ns: 1_800_000_000_000,
+            always: false,
+            levels: Levels::default(),
+            approval: false,
+            quiet_hours: Vec::new(),
+        }
+    }
+}
+
 impl Rule {
-    fn has(&self, job: &str, class: Class) -> bool {
+    /// True when it acts with this.
+    pub fn acts_with(&self, kind: ActionKind) -> bool {
+        self.mode == Mode::Act && self.remedies.contains(&kind)
+    }
+
+    fn mistake(&self) -> Option<&'static str> {
+        let is_of_node = self.remedies.contains(&ActionKind::KeepOut);
+        let of_node = is_of_node.then_some("keep-out is no remedy for a job: [nodes] has it");
+        self.levels.mistake().or(of_node)
+    }
+
+    pub(super) fn has(&self, job: &str, class: Class) -> bool {
         self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job))
     }
 
@@ -75,47 +136,34 @@ impl Rule {
     }
 }
 
-/// Rules that were checked, in their order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules(Vec<Rule>);
-
-impl Rules {
-    /// Rules in the order of their file.
-    ///
-    /// # Errors
-    /// The first rule that can never decide.
-    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
-        for (at, rule) in rules.iter().enumerate() {
-            let (line, before) = (rule.line, &rules[..at]);
-            let lists = [(rule.jobs.is_empty(), "jobs"), (rule.classes.is_empty(), "classes")];
-            if let Some((_, what)) = lists.into_iter().find(|(is_empty, _)| *is_empty) {
-                return Err(RuleError::Empty { line, what });
-            }
-            let covers =
-                |one: &Rule, other: &Rule| other.covered_by(slice::from_ref(one)).is_some();
-            if let Some(same) = before.iter().find(|it| covers(it, rule) && covers(rule, it)) {
-                return Err(RuleError::Contradicts { line, earlier: same.line });
-            }
-            if let Some(earlier) = rule.covered_by(before) {
-                return Err(RuleError::NeverDecides { line, earlier });
-            }
+/// Checks rules in the order of their file.
+///
+/// # Errors
+/// The first rule that can never decide, or is wrong.
+pub fn check(rules: &[Rule]) -> Result<(), RuleError> {
+    for (at, rule) in rules.iter().enumerate() {
+        let (line, before) = (rule.line, &rules[..at]);
+        if let Some(why) = rule.mistake() {
+            return Err(RuleError::Wrong { line, why });
         }
-        Ok(Self(rules))
+        let lists = [(rule.jobs.is_empty(), "jobs"), (rule.classes.is_empty(), "classes")];
+        if let Some((_, what)) = lists.into_iter().find(|(is_empty, _)| *is_empty) {
+            return Err(RuleError::Empty { line, what });
+        }
+        let covers = |one: &Rule, other: &Rule| other.covered_by(slice::from_ref(one)).is_some();
+        if let Some(same) = before.iter().find(|it| covers(it, rule) && covers(rule, it)) {
+            return Err(RuleError::Contradicts { line, earlier: same.line });
+        }
+        if let Some(earlier) = rule.covered_by(before) {
+            return Err(RuleError::NeverDecides { line, earlier });
+        }
     }
-
-    /// The rule that decides for a job and a class; none where the policy's own terms hold.
-    pub fn of(&self, job: &str, class: Class) -> Option<&Rule> {
-        self.0.iter().find(|rule| rule.has(job, class))
-    }
-
-    /// All rules, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
-        self.0.iter()
-    }
+    Ok(())
 }
 
 /// A name in which `*` stands for any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(transparent))]
 pub struct Pattern(String);
 
 impl Pattern {
@@ -141,23 +189,23 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
-
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::Settings;
 
     fn rule(line: usize, jobs: &[&str], classes: &[Class]) -> Rule {
         let jobs = jobs.iter().copied().map(Pattern::new).collect();
-        Rule { line, jobs, classes: classes.to_vec(), terms: Terms::default() }
+        Rule { line, jobs, classes: classes.to_vec(), ..Rule::default() }
     }
 
     #[test]
     fn the_first_rule_that_fits_decides() {
         let (leak, all) = ([Class::Leak], Class::ALL);
         let rules = vec![rule(1, &["train-*"], &leak), rule(5, &["*-7", "x"], all)];
-        let rules = Rules::new(rules).expect("sound");
-        let line = |job, class| rules.of(job, class).map(|rule| rule.line);
+        check(&rules).expect("sound");
+        let settings = Settings { rules, ..Settings::default() };
+        let line = |job, class| Some(settings.rule(job, class).line).filter(|line| *line > 0);
         assert_eq!(line("train-7", Class::Leak), Some(1));
         assert_eq!(line("train-7", Class::Host), Some(5));
         assert_eq!(line("x", Class::Leak), Some(5));
@@ -168,7 +216,7 @@ mod tests {
     fn a_rule_that_never_decides_is_a_mistake() {
         let (leak, all) = ([Class::Leak], Class::ALL);
         let check = |first: Rule, second: Rule, expected: Option<RuleError>| {
-            assert_eq!(Rules::new(vec![first, second]).err(), expected);
+            assert_eq!(super::check(&[first, second]).err(), expected);
         };
         let never = Some(RuleError::NeverDecides { line: 5, earlier: 1 });
         let same = Some(RuleError::Contradicts { line: 5, earlier: 1 });
@@ -184,8 +232,8 @@ mod tests {
         let (some, others) = all.split_at(2);
         let rules = |last: Rule| vec![rule(1, &["*"], some), rule(3, &["a*", "b"], others), last];
         let never = RuleError::NeverDecides { line: 5, earlier: 3 };
-        assert_eq!(Rules::new(rules(rule(5, &["ab", "b"], all))), Err(never));
-        assert!(Rules::new(rules(rule(5, &["b", "c"], all))).is_ok());
+        assert_eq!(super::check(&rules(rule(5, &["ab", "b"], all))), Err(never));
+        assert!(super::check(&rules(rule(5, &["b", "c"], all))).is_ok());
     }
 
     proptest! {

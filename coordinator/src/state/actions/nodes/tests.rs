@@ -1,8 +1,13 @@
 //! Decisions to keep a node out: what is stored, what is asked then, and what a kill leaves.
 
 use super::*;
+use crate::config::Config;
+use crate::restart::RestartConfig;
+use crate::state::effects::{After, Work};
+use crate::state::restored::Restored;
+use memtape_disk::clock::Now;
 use memtape_simulated_disk::SimulatedDisk;
-use memtape_store::records::Record as _;
+use memtape_store::{Loaded, Store};
 
 const GIB: u64 = 1 << 30;
 const START_NS: u64 = 100_000 * 1_000_000_000;
@@ -18,9 +23,9 @@ fn config(mode: Mode, kubernetes: bool) -> RestartConfig {
     config
 }
 
-fn keep_out(config: &RestartConfig, second: u64, records: Vec<KeepOutRecord>) -> KeepOut {
+fn keep_out(config: &RestartConfig, second: u64, actions: Vec<Action>) -> Actions {
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
-    KeepOut::restore(at(second), config, records, &store)
+    Actions::restore(at(second), config, 1_000_000_000, actions, &store)
 }
 
 fn gpu(used: u64, ranks: u32) -> Gpu {
@@ -29,12 +34,12 @@ fn gpu(used: u64, ranks: u32) -> Gpu {
 }
 
 /// A job that gives nothing back on this node, from this second on; gives all effects.
-fn leave_memory(keep_out: &mut KeepOut, node: &str, from: u64) -> Vec<Effect> {
+fn leave_memory(actions: &mut Actions, node: &str, from: u64) -> Vec<Effect> {
     let mut effects = Vec::new();
     let left = std::iter::repeat_n(gpu(41, 0), 100);
     for (second, gpu) in (from..).zip([gpu(1, 0), gpu(70, 8)].into_iter().chain(left)) {
         let mut context = Context::new(at(second));
-        keep_out.report(&mut context, node, &[gpu]);
+        actions.gpus_reported(&mut context, node, &[gpu]);
         effects.extend(std::iter::from_fn(|| context.pop()));
     }
     effects
@@ -49,7 +54,7 @@ fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
                 assert_eq!(changes.into_inner().len(), 1);
                 stored.push(action);
             }
-            Effect::Start(Work::KeepOut { order, .. }) => started.push(order.action),
+            Effect::Start(Work::Act { order, .. }) => started.push(order.action),
             _ => {}
         }
     }
@@ -57,15 +62,17 @@ fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
 }
 
 /// What it asks for when this is stored.
-fn when_stored(keep_out: &mut KeepOut, action: &str) -> Vec<String> {
+fn when_stored(actions: &mut Actions, action: &str) -> Vec<String> {
     let mut context = Context::new(at(500));
-    keep_out.stored(&mut context, action);
+    let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
+    let rest = Restored::new(at(0), &Config::default(), Loaded::default(), &store);
+    actions.stored(&mut context, action, &rest.incidents, &rest.jobs);
     asked(std::iter::from_fn(|| context.pop()).collect()).1
 }
 
-fn shown(keep_out: &KeepOut) -> Vec<String> {
-    let line = |it: &KeepOutRecord| format!("{} {}: {}", it.decision, it.node, it.outcome);
-    keep_out.iter().map(line).collect()
+fn shown(actions: &Actions) -> Vec<String> {
+    let line = |it: &Action| format!("{} {}: {}", it.decision(), it.node, it.outcome);
+    actions.iter().map(line).collect()
 }
 
 #[test]
@@ -81,16 +88,16 @@ fn a_node_is_kept_out_when_the_decision_is_stored() {
     assert!(subject.contains("gpu-1: keep node out: 60 s after its last process"), "{subject}");
     let (stored, started) = asked(effects);
     let [id] = &stored[..] else { panic!("{stored:?}") };
-    assert!(id.starts_with("out-"), "{id}");
+    assert!(id.starts_with("act-"), "{id}");
     assert_eq!(started, Vec::<String>::new());
     assert_eq!(shown(&out), ["keep node out gpu-1: running"]);
-    assert_eq!(when_stored(&mut out, "out-of-others"), Vec::<String>::new());
+    assert_eq!(when_stored(&mut out, "act-of-others"), Vec::<String>::new());
     assert_eq!(when_stored(&mut out, id), std::slice::from_ref(id));
     // Once.
     assert_eq!(when_stored(&mut out, id), Vec::<String>::new());
     let said = "tainted node gpu-1".to_string();
     let mut context = Context::new(at(600));
-    out.answered(&mut context, id, Outcome::Finished { said });
+    out.acted(&mut context, id, Outcome::Finished { said });
     assert!(matches!(context.pop(), Some(Effect::Write(..))));
     assert_eq!(shown(&out), ["keep node out gpu-1: tainted node gpu-1"]);
     // Soon after that, nothing more is decided about the node; about another one it is.
@@ -121,23 +128,21 @@ fn a_killed_coordinator_reads_the_node_and_does_not_ask_again() {
     let config = config(Mode::Act, true);
     let mut out = keep_out(&config, 0, Vec::new());
     let (stored, _) = asked(leave_memory(&mut out, "gpu-1", 0));
-    let records: Vec<KeepOutRecord> = out.iter().cloned().collect();
-    // As they are on the disk.
-    let mut changes = Changes::default();
-    records.iter().for_each(|record| changes.put(record));
-    assert_eq!(changes.into_inner()[0].key[0], KeepOutRecord::KIND);
+    let records: Vec<Action> = out.iter().cloned().collect();
     let mut out = keep_out(&config, 200, records);
     let left = out.take_left();
-    let [Work::KeepOut { order, is_left: true, .. }] = &left[..] else { panic!("{left:?}") };
+    let [Work::Resume { kind: ActionKind::KeepOut, order, .. }] = &left[..] else {
+        panic!("{left:?}")
+    };
     assert_eq!((&order.action, order.node.as_str()), (&stored[0], "gpu-1"));
-    let why = "the coordinator was restarted meanwhile: the node may be kept out";
+    let why = "the coordinator was restarted meanwhile: the job or the node shows what came of it";
     assert_eq!(shown(&out), [format!("keep node out gpu-1: {why}")]);
     assert_eq!(when_stored(&mut out, &stored[0]), Vec::<String>::new());
     let said = "tainted node gpu-1".to_string();
-    out.answered(&mut Context::new(at(201)), &stored[0], Outcome::Finished { said });
+    out.resumed(&mut Context::new(at(201)), &stored[0], Some(Outcome::Finished { said }));
     assert_eq!(shown(&out), ["keep node out gpu-1: tainted node gpu-1"]);
     // It remembers that it has decided about the node, although no agent has come yet.
-    out.forget(at(299), |_| false);
+    out.forget_nodes(|_| false);
     assert_eq!(asked(leave_memory(&mut out, "gpu-1", 300)).0, Vec::<String>::new());
     // A further kill leaves nothing.
     let records = out.iter().cloned().collect();
