@@ -137,7 +137,7 @@ fn write_all(tree: &sled::Db, log: &Path, calls: &Receiver<Call>) {
             // sled's own flush leaves the kernel's cache unsynced; an fsync of its log acts on the
             // file, through any handle.
             Write::Flush => guarded(|| tree.flush())
-                .and_then(|_| Ok(File::open(log).and_then(|log| log.sync_data())?)),
+                .and_then(|_| File::open(log).and_then(|log| log.sync_data())),
         };
         // Who does not wait any more has said so.
         let _ = reply.send(done);

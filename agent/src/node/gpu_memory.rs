@@ -42,7 +42,7 @@ impl GpuMemory {
             (gpu.uuid.as_str(), seen)
         });
         // The coordinator decides whether the node is kept out.
-        let _ = self.gpus.see(reading.begun_ns, seen);
+        self.gpus.see(reading.begun_ns, seen);
     }
 
     /// The verdict for a question of this time, none while it waits for more, and what is known of
