@@ -1,10 +1,10 @@
 //! A caching allocator after PyTorch's, without memory: it hands out addresses.
 //!
-//! It does what PyTorch's does where fragmentation comes from: sizes are rounded to 512 bytes, small
-//! requests (up to 1 MiB) have segments of their own, large ones take 20 MiB or their size in whole
-//! 2 MiB, the best fit serves, a free block is split where enough remains, neighbours merge, nothing
-//! goes back to the device before a request fails, and then only segments that are free as a whole.
-//! With expandable segments each pool is one segment that grows at its end.
+//! It does what PyTorch's does where fragmentation comes from. Sizes are rounded to 512 bytes.
+//! Small requests (up to 1 MiB) have segments of their own, large ones take 20 MiB or their size in
+//! whole 2 MiB. The best fit serves, a free block is split where enough remains, and neighbours
+//! merge. Nothing goes back to the device before a request fails, and then only segments that are
+//! free as a whole. With expandable segments each pool is one segment that grows at its end.
 //!
 //! The demo's ranks and the jobs of the evaluation allocate on it. Left out: the age of pools,
 //! roundups by power of two, `max_split_size`, private pools' deaths.
@@ -155,7 +155,7 @@ impl<L: Listener> Allocator<L> {
         }
     }
 
-    /// What was told of every segment.
+    /// The listener.
     pub fn listener(&mut self) -> &mut L {
         &mut self.listener
     }

@@ -390,7 +390,7 @@ impl Job {
     }
 
     /// Adds what acts on all ranks, each with a state of its own. Ranks it treats differently must
-    /// have different roles or be told apart.
+    /// have different roles, or courses of their own ([`Self::tell_apart`]).
     pub fn act(&mut self, act: impl FnMut(StepPhase, &mut World) + Clone + Send + Sync + 'static) {
         self.parts.push(Box::new(move |_| Some(Box::new(act.clone()))));
     }
@@ -428,7 +428,7 @@ impl Job {
         self.act_of(ranks, at_phase(phase, act));
     }
 
-    /// Adds what acts on all ranks and is told whether the rank is one of these.
+    /// Adds what acts on all ranks and says whether the rank is one of these.
     pub fn act_where(
         &mut self,
         ranks: &[u32],

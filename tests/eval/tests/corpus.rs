@@ -1,4 +1,5 @@
-//! A small corpus that Memtape must get right, and that notices when a rule of the detector is gone.
+//! A small corpus that Memtape must get right, and that notices when a rule of the detector is
+//! gone.
 //!
 //! It is no measure of how good the detector is: `cargo xtask eval` is. It is here so that a change
 //! that breaks something is noticed before that is run.

@@ -1,5 +1,7 @@
-//! The parts that programs are made of: a model and its loop, what healthy jobs do besides, and what
-//! faulty ones do. The sets after the first were written while they were kept apart from all tuning.
+//! The parts that programs are made of: a model and its loop, what healthy jobs do besides, and
+//! what faulty ones do.
+//!
+//! The sets after the first were written while they were kept apart from all tuning.
 
 use crate::job::Job;
 
