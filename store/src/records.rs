@@ -1,6 +1,7 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
-//! Every record knows its key. Incidents and actions are core's own types, with its `serde` feature.
+//! Every record knows its key. Incidents and actions are core's own types, with its `serde`
+//! feature.
 
 use memtape_core::access::{Role, Scope};
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};

@@ -1,10 +1,11 @@
 //! Names the line of code that keeps the memory, and says what kind of trouble it is.
 //!
-//! [`evidence`] puts the states of all ranks at one step into figures, each once, whether a capture,
-//! a tape or a file of PyTorch holds them. Every class of trouble has a judge ([`judges`]): what it needs, what excludes it, what
-//! only supports it. The first that holds is the answer; the others stay in the list with their
-//! sentences. [`answer`] says it: what to do, whether a restart helps, how sure it is and whether
-//! it pages. [`files`] finds what is wrong in states that no detector has watched.
+//! [`evidence`] puts the states of all ranks at one step into figures, each once, whether a
+//! capture, a tape or a file of PyTorch holds them. Every class of trouble has a judge
+//! ([`judges`]): what it needs, what excludes it, what only supports it. The first that holds is
+//! the answer; the others stay in the list with their sentences. [`answer`] says it: what to do,
+//! whether a restart helps, how sure it is and whether it pages. [`files`] finds what is wrong in
+//! states that no detector has watched.
 //!
 //! It restarts nothing and reads no tape. What snapshots do not hold comes in as
 //! [`Context`], in which everything may be unknown.

@@ -1,8 +1,8 @@
 //! A file of PyTorch as the state of a rank, in the form that tapes and captures have.
 //!
 //! What a file lacks stays unknown: sizes of devices, names of jobs, births of blocks that are
-//! older than the trace (their `birth_step` is 0). Steps are found, or counted by the recorder; which
-//! of these is said in [`DeviceSnapshot::step_source`]. C++ frames are left out. Of freed blocks a
+//! older than the trace (their `birth_step` is 0). Steps are found, or counted by the recorder;
+//! [`DeviceSnapshot::step_source`] says which. C++ frames are left out. Of freed blocks a
 //! file has the bytes that were asked for; they are rounded as the allocator rounds by default.
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -27,19 +27,8 @@ const PROTOCOL_MIN: u8 = 2;
 /// Bytes of a decimal memo number with its line feed.
 const LINE_BYTES_MAX: usize = 22;
 
-/// Reads one memory snapshot.
-///
-/// ```
-/// use memtape_pickle::reader::Reader;
-///
-/// let file = [b"\x80\x02}q\x00X\x08\x00\x00\x00segments".as_slice(), b"q\x01]q\x02s."];
-/// let mut reader = Reader::new();
-/// for piece in file {
-///     reader.feed(piece)?;
-/// }
-/// assert!(reader.finish()?.segments.is_empty());
-/// # Ok::<(), memtape_pickle::fault::ReadError>(())
-/// ```
+/// Reads one memory snapshot: [`Reader::feed`] takes the file piece by piece, and
+/// [`Reader::finish`] gives what it held.
 #[derive(Debug)]
 pub struct Reader {
     heap: Heap,

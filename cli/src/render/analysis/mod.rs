@@ -118,8 +118,8 @@ impl Unjudged {
 }
 
 impl<'a> Report<'a> {
-    /// Why there is no verdict, where the files do not allow one: the ends of the steps of some rank
-    /// are not known.
+    /// Why there is no verdict, where the files do not allow one: the ends of the steps of some
+    /// rank are not known.
     pub(crate) fn unjudged(&self) -> Option<Unjudged> {
         if self.analysis.found.is_some() {
             return None;

@@ -14,6 +14,7 @@ use crate::diagnosis::constants::SUSPECTS_MAX;
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
 use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::outside::Outside;
 use crate::diagnosis::evidence::shared::model_call;
 use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::facts::Share;
@@ -36,62 +37,29 @@ pub(crate) fn report(
     // Of memory that no tensor uses, no line of code is to blame.
     let names_line = case.layer.is_in_blocks() || class == Class::Leak;
     let top = lines.top().filter(|_| names_line);
-    let is_to_blame = class.judge().share != Share::Nothing;
-    // Of other memory the line that took it.
-    let outside = case.outside_lines.as_ref().filter(|_| class.is_outside());
-    let taker = outside.and_then(|outside| outside.culprit());
-    let culprit = taker.or(top.filter(|_| is_to_blame));
     if let Some(first) = alternatives.first_mut() {
-        first.evidence.splice(0..0, evidence(case, class, top));
-        first.against.splice(0..0, against(case, class, top));
-        if let Some(trace) = &case.context.trace {
-            first.evidence.extend(trace.evidence.iter().cloned());
-            first.against.extend(trace.against.iter().cloned());
-        }
+        add_sentences(first, case, class, top);
     }
-    let workers = case.workers.as_ref();
-    let of_workers = workers.and_then(|workers| workers.line());
-    let stack_of_workers = workers.map_or(&[][..], |workers| workers.stack());
-    // Of a level of the steps the line that the trace shows, of an emptied cache who emptied it.
-    let of_trace = case.context.trace.as_ref().and_then(|trace| trace.line.as_ref());
-    let of_trace = of_trace.filter(|_| culprit.is_none() && !class.is_outside());
-    let emptied_by = case.emptied_by.as_slice();
-    let emptied_at = telling_frame(emptied_by).filter(|_| class == Class::CacheThrash);
     let first = alternatives.first();
-    let (grown_bytes, explained_bytes) = explained(case, class, culprit);
+    let outside = outside_lines(case, class);
+    let blame = blame(case, class, top);
+    let (grown_bytes, explained_bytes) = explained(case, class, blame.culprit);
     let remedy = (class.judge().remedy)(case, lines);
     let parts = parts(case, lines, class);
     Diagnosis {
         class,
         layer: case.growth.layer,
         scope: case.growth.scope,
-        culprit: culprit
-            .map(|line| line.frame)
-            .or(of_workers)
-            .or(of_trace.map(|(frame, _)| frame))
-            .or(emptied_at)
-            .cloned(),
-        stack: owned(match culprit {
-            Some(line) => line.stack,
-            None if emptied_at.is_some() => emptied_by,
-            None => stack_of_workers,
-        }),
+        culprit: blame.frame.cloned(),
+        stack: owned(blame.stack),
         grown_bytes,
         explained_bytes,
         unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
-        explained_ppm: match culprit {
-            Some(_) if taker.is_some() => outside.map_or(0, |outside| outside.share_ppm()),
-            Some(line) => case.share_ppm(line.net_grown),
-            // Samples of time explain no bytes.
-            None if of_workers.is_some() => 0,
-            None if of_trace.is_some() => of_trace.map_or(0, |(_, ppm)| *ppm),
-            None => share_of(signed(explained_bytes), signed(grown_bytes)),
-        },
+        explained_ppm: blame
+            .explained_ppm
+            .unwrap_or_else(|| share_of(signed(explained_bytes), signed(grown_bytes))),
         confidence_ppm,
-        generations: match (taker, outside) {
-            (Some(_), Some(outside)) => outside.births(),
-            _ => culprit.map_or(0, |line| line.births.count()),
-        },
+        generations: blame.generations,
         histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
         evidence: first.map(|each| each.evidence.clone()).unwrap_or_default(),
         against: first.map(|each| each.against.clone()).unwrap_or_default(),
@@ -113,14 +81,83 @@ pub(crate) fn report(
     }
 }
 
+/// The code that a diagnosis names.
+struct Blame<'a> {
+    /// The line whose blocks grew, or that took memory outside the allocator.
+    culprit: Option<&'a Line<'a>>,
+    /// Its frame; without such a line the frame of the workers, of the trace, or of the call that
+    /// emptied the cache.
+    frame: Option<&'a Frame>,
+    /// The stack with that frame, innermost first.
+    stack: &'a [&'a Frame],
+    /// How much of the growth it explains, in millionths; `None` where bytes alone say it.
+    explained_ppm: Option<u32>,
+    /// Steps in which its blocks were allocated.
+    generations: u64,
+}
+
+fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Blame<'a> {
+    let outside = outside_lines(case, class);
+    let taker = outside.and_then(|outside| outside.culprit());
+    let is_to_blame = class.judge().share != Share::Nothing;
+    let culprit = taker.or(top.filter(|_| is_to_blame));
+    let workers = case.workers.as_ref();
+    let of_workers = workers.and_then(|workers| workers.line());
+    // Of a level of the steps the line that the trace shows, of an emptied cache who emptied it.
+    let of_trace = case.context.trace.as_ref().and_then(|trace| trace.line.as_ref());
+    let of_trace = of_trace.filter(|_| culprit.is_none() && !class.is_outside());
+    let emptied_by = case.emptied_by.as_slice();
+    let emptied_at = telling_frame(emptied_by).filter(|_| class == Class::CacheThrash);
+    Blame {
+        culprit,
+        frame: culprit
+            .map(|line| line.frame)
+            .or(of_workers)
+            .or(of_trace.map(|(frame, _)| frame))
+            .or(emptied_at),
+        stack: match culprit {
+            Some(line) => line.stack,
+            None if emptied_at.is_some() => emptied_by,
+            None => workers.map_or(&[][..], |workers| workers.stack()),
+        },
+        explained_ppm: match culprit {
+            Some(_) if taker.is_some() => outside.map(|outside| outside.share_ppm()),
+            Some(line) => Some(case.share_ppm(line.net_grown)),
+            // Samples of time explain no bytes.
+            None if of_workers.is_some() => Some(0),
+            None => of_trace.map(|(_, ppm)| *ppm),
+        },
+        generations: match (taker, outside) {
+            (Some(_), Some(outside)) => outside.births(),
+            _ => culprit.map_or(0, |line| line.births.count()),
+        },
+    }
+}
+
+/// The lines that took memory outside the allocator, where the answer is about such memory.
+fn outside_lines<'a>(case: &'a Case<'a>, class: Class) -> Option<&'a Outside<'a>> {
+    case.outside_lines.as_ref().filter(|_| class.is_outside())
+}
+
 fn signed(bytes: u64) -> i64 {
     crate::diagnosis::evidence::account::signed(bytes)
+}
+
+/// Adds what the case says for and against the answer, whatever its class: first the comparison of
+/// the ranks, last the trace.
+fn add_sentences(answer: &mut Alternative, case: &Case<'_>, class: Class, top: Option<&Line<'_>>) {
+    answer.evidence.splice(0..0, evidence(case, class, top));
+    answer.against.splice(0..0, against(case, class, top));
+    if let Some(trace) = &case.context.trace {
+        answer.evidence.extend(trace.evidence.iter().cloned());
+        answer.against.extend(trace.against.iter().cloned());
+    }
 }
 
 /// Bytes that grew, and how many of them are explained.
 fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
     let shape = case.shape.as_ref();
-    let outside = case.outside_lines.as_ref().filter(|_| class.is_outside());
+    let outside = outside_lines(case, class);
     if let Some((outside, line)) = outside.zip(culprit) {
         let whole = unsigned(outside.whole);
         return (whole, unsigned(line.net.bytes).min(whole));

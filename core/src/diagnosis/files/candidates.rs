@@ -1,5 +1,5 @@
-//! What looks wrong in the states of the ranks, before a judge has seen it: which rank, which layer,
-//! how much and over how many steps. A finder stands for the detector, which did not watch.
+//! What looks wrong in the states of the ranks, before a judge has seen it: which rank, which
+//! layer, how much and over how many steps. A finder stands for the detector, which did not watch.
 //!
 //! Levels that grow from step to step are found by the detector's own test
 //! ([`trend_of_peaks`], [`trend_of_idle`]), memory that stays by [`survivors`].
@@ -289,8 +289,8 @@ fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
     peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
 }
 
-/// One rank, or few, whose level is much higher than that of the others. With fewer than three ranks
-/// it is not known which of them is the odd one.
+/// One rank, or few, whose level is much higher than that of the others. With fewer than three
+/// ranks it is not known which of them is the odd one.
 fn uneven(all: &[Aligned<'_>], level: fn(&Aligned<'_>) -> Option<u64>) -> Option<Candidate> {
     let levels: Vec<u64> = all.iter().map(level).collect::<Option<_>>()?;
     let typical = median(levels.clone());
@@ -323,7 +323,8 @@ fn uneven(all: &[Aligned<'_>], level: fn(&Aligned<'_>) -> Option<u64>) -> Option
     Some(candidate)
 }
 
-/// The line that is furthest beyond the other ranks: at the peaks, or now where these are not known.
+/// The line that is furthest beyond the other ranks: at the peaks, or now where the peaks are not
+/// known.
 fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> Option<HeldLine> {
     let uses = |one: &Aligned<'_>| match &one.past().peak {
         Some(peak) => kept(&peak.uses),
@@ -383,8 +384,8 @@ fn context(one: &Aligned<'_>, trace: TraceGrowth) -> Context {
 }
 
 /// The one that grows most, by the rate of each: its index, its rank with those that grow at half
-/// its rate at least, and whether those are most of the ranks. None where nothing grows. `judged` is
-/// the number of ranks that could have shown it.
+/// its rate at least, and whether those are most of the ranks. None where nothing grows. `judged`
+/// is the number of ranks that could have shown it.
 fn steepest(all: &[Aligned<'_>], rates: &[u64], judged: usize) -> Option<(usize, Vec<u32>, Scope)> {
     let most = rates.iter().copied().max().filter(|&rate| rate > 0)?;
     let at = rates.iter().position(|&rate| rate == most)?;

@@ -1,10 +1,10 @@
-//! What is wrong with the memory of a job, by states of its ranks that nobody watched: PyTorch's own
-//! snapshots, tapes, captures.
+//! What is wrong with the memory of a job, by states of its ranks that no detector watched:
+//! PyTorch's own snapshots, tapes, captures.
 //!
 //! Each state is condensed ([`History`]), and the states of all ranks are put at the same step.
-//! [`analyze`] then looks for growth as the detector does in a running job, but in the traces and in
-//! the differences between states; what is found is diagnosed by the judges of a running job.
-//! Where nobody counted the steps they are found in the trace, and that is said as a doubt.
+//! [`analyze`] then looks for growth as the detector does in a running job, but in the traces and
+//! in the differences between states; what is found is diagnosed by the judges of a running job.
+//! Where the program counted no steps they are found in the trace, and that is said as a doubt.
 
 mod aligned;
 mod candidates;
@@ -72,8 +72,8 @@ pub struct Found {
     pub blocks: u64,
 }
 
-/// Compares the ranks: the device of each that holds most with those of the others. Where nothing is
-/// wrong with these, the other devices are looked at one by one.
+/// Compares the ranks: the device of each that holds most with those of the others. Where nothing
+/// is wrong with these, the other devices are judged one by one.
 pub fn analyze(ranks: &[Rank]) -> Analysis {
     let of_primary = ranks.iter().filter_map(|rank| {
         let device = rank.states.last()?.primary_device()?;
