@@ -241,6 +241,7 @@ impl<T, E: Into<Error>> During<T> for Result<T, E> {
 }
 
 /// What a library says in many lines, in one.
+#[cfg(feature = "s3")]
 fn one_line(error: &impl std::error::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

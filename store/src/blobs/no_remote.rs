@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// A remote store, of which there is none.
 #[derive(Clone, Debug)]
-pub(crate) enum Remote {}
+pub enum Remote {}
 
 impl Remote {
     pub(crate) async fn connect(url: &str, _: &str, _: Vec<(String, String)>) -> Result<Self> {
