@@ -158,7 +158,7 @@ fn an_export_is_judged_as_its_tape_is() {
     assert_eq!(of_pickle["verdict"], of_tape["verdict"]);
     let against = of_pickle["verdict"]["against"].to_string();
     assert!(!against.contains("guessed"), "{against}");
-    assert!(of_pickle["verdict"]["confidence"].as_f64() > Some(0.9), "{of_pickle:#}");
+    assert!(of_pickle["verdict"]["confidence"].as_f64() > Some(0.8), "{of_pickle:#}");
 
     // The same state in JSON, from the tape and from the pickle.
     let (first, second) = (job.path().join("a.json"), job.path().join("b.json"));

@@ -27,6 +27,10 @@ pub(crate) fn confidence_ppm(
     } else if case.context.trace.is_some() && case.growth.bytes_per_step > 0 {
         doubts.push(of_steps(case));
     }
+    if case.context.trace.is_some() {
+        // A trace shows less than a detector that watched.
+        doubts.push(990_000);
+    }
     if case.guesses_steps() {
         doubts.push(750_000);
     }
