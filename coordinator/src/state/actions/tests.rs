@@ -69,7 +69,7 @@ fn refused() -> Outcome {
 fn budgets_outlive_the_coordinator() {
     let made = || Outcome::Finished { said: "done".to_string() };
     let waiting = Outcome::Waiting { capture: "cap-1".to_string() };
-    let actions = restored(vec![
+    let mut actions = restored(vec![
         record(1, "refused", 99_990, refused()),
         record(2, "dry", 99_990, Outcome::DryRun),
         record(3, "waiting", 99_990, waiting.clone()),
@@ -81,18 +81,22 @@ fn budgets_outlive_the_coordinator() {
     ]);
     let outcomes: Vec<String> = actions.iter().map(|known| known.outcome.to_string()).collect();
     assert_eq!(outcomes[2..4], [waiting.to_string(), Outcome::Interrupted.to_string()]);
-    let check = |job: &str, uid, expected: &str| {
-        let why = decided(&actions, job, uid);
+    let check_of = |actions: &Actions, job: &str, uid, expected: &str| {
+        let why = decided(actions, job, uid);
         assert!(why.starts_with(expected), "{job}: {why}");
     };
+    let check = |job: &str, uid, expected: &str| check_of(&actions, job, uid, expected);
     check("refused", 1000, "did nothing: the restart target refused 1 time");
     check("unknown", 1000, "did nothing: it is too early to restart again");
     check("two", 1000, "did nothing: it is too early to restart again");
     check("waiting", 1000, "did nothing: it is too early to restart again");
     // Four restarts were made or are under way; a dry run spends nothing.
     check("dry", 1000, "restart");
-    check("other", 1000, "did nothing: the budget of the owner is spent: 5 restarts");
-    check("other", 1001, "restart");
+    let fifth = Action { at_ns: NOW.mono_ns, ..record(8, "dry", 100_000, Outcome::Running) };
+    actions.actions.push(fifth);
+    let spent = "did nothing: the budget of the owner is spent: 5 restarts";
+    check_of(&actions, "other", 1000, spent);
+    check_of(&actions, "other", 1001, "restart");
 }
 
 #[test]
