@@ -37,7 +37,19 @@ fn every_constant_of_the_files_is_in_the_table() {
 #[test]
 fn no_other_file_defines_a_limit_of_the_table() {
     let mut found = Vec::new();
-    for folder in ["agent", "cli", "coordinator", "core", "pickle", "proto", "recorder"] {
+    for folder in [
+        "agent",
+        "cli",
+        "coordinator",
+        "core",
+        "disk",
+        "pickle",
+        "proto",
+        "recorder",
+        "store",
+        "tape",
+        "tls",
+    ] {
         collect(&root().join(folder).join("src"), &mut found);
     }
     assert!(found.is_empty(), "use memtape_core::limits, or another name:\n{}", found.join("\n"));

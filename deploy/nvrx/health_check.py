@@ -66,7 +66,7 @@ def output(verdict, details):
 
 
 def log(verdict, details, last=[None]):
-    """Logs an answer that differs from the last one."""
+    """Logs an answer whose verdict differs from the last one's."""
     if verdict != last[0]:
         means = {"healthy": "passes", "failed": "fails, and it does not join"}
         means = means.get(verdict, "passes without proof")

@@ -27,7 +27,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
         ],
     ),
     ("recorder", &["memtape-tape"]),
-    ("tls", &["memtape-core"]),
+    ("tls", &[]),
     ("disk", &["memtape-core"]),
     ("store", &["memtape-core", "memtape-disk", "memtape-proto", TESTS_ONLY]),
     ("agent", &["memtape-core", "memtape-proto", "memtape-tls"]),

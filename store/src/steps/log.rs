@@ -92,7 +92,7 @@ impl RowLog {
             let before = count(&opened.rows);
             let rows = &mut opened.rows;
             let (frames, seen) = Frames::open(&**disk, &name(*number), |_, payload| {
-                // A record whose checksum is right and that makes no sense is a newer version's.
+                // A record whose checksum is right and that cannot be read is left out.
                 let _ = take(payload, rows);
             })?;
             let rows = count(&opened.rows).saturating_sub(before);
