@@ -126,16 +126,18 @@ pub(super) struct Planned<'a> {
 pub(super) struct Past<'a> {
     pub(super) action: &'a Action,
     progress: Progress,
-    /// Whether one of its actions helped; none where that is not known.
-    pub(super) has_helped: Option<bool>,
+    /// The first of its actions with a verdict, and whether one of them helped; none where no
+    /// verdict is known.
+    pub(super) proof: Option<(&'a Action, bool)>,
 }
 
 /// The decisions of some actions, oldest first.
 pub(super) fn decisions(actions: &[Action]) -> impl DoubleEndedIterator<Item = Past<'_>> {
     actions.chunk_by(Action::is_same_decision).filter_map(|same| {
         let progress = same.iter().map(Action::progress).max()?;
-        let has_helped = same.iter().filter_map(Action::has_helped).max();
-        Some(Past { action: same.first()?, progress, has_helped })
+        let proven = same.iter().find(|action| action.has_helped().is_some());
+        let proof = proven.zip(same.iter().filter_map(Action::has_helped).max());
+        Some(Past { action: same.first()?, progress, proof })
     })
 }
 

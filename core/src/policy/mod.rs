@@ -267,7 +267,7 @@ fn did_not_help(facts: &Facts<'_>, kind: ActionKind, past: &[Action]) -> Option<
     let mut proven = decisions(past)
         .rev()
         .filter(|past| is_meant(past.action))
-        .filter_map(|past| Some((past.action, past.has_helped?)))
+        .filter_map(|past| past.proof)
         .peekable();
     let observation = proven.peek().and_then(|(last, _)| last.observation.as_ref())?;
     let is_same = [Some(observation.serial), observation.next].contains(&Some(facts.serial));

@@ -252,6 +252,25 @@ fn two_restarts_that_did_not_help_are_the_last_of_an_attempt() {
 }
 
 #[test]
+fn a_target_that_refused_hides_no_proof_of_another() {
+    let mut policy = Policy::new(always());
+    for (minute, serial) in [(0, 1), (31, 6)] {
+        let facts = Facts { serial, ..leak() };
+        let why = policy.decide(minute * MINUTE, &facts).to_string();
+        assert!(why.starts_with("restart"), "{why}");
+        policy.settle("job", Progress::Made);
+        policy.prove(Some(serial + 5), false);
+        let made = policy.past.pop().expect("an action");
+        let refused = outcome(Progress::Refused);
+        let refused = Action { outcome: refused, observation: None, verdict: None, ..made.clone() };
+        policy.past.extend([refused, made]);
+    }
+    let facts = Facts { serial: 11, ..leak() };
+    let why = policy.decide(62 * MINUTE, &facts).to_string();
+    assert!(why.starts_with("did nothing: the last 2 restarts did not help"), "{why}");
+}
+
+#[test]
 fn an_alarm_about_all_jobs_restarts_few_of_them() {
     let mut policy = Policy::new(settings(Mode::Act));
     let mut whys = Vec::new();

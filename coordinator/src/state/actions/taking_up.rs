@@ -112,14 +112,18 @@ impl Actions {
         if self.left.waiting.is_empty() {
             return;
         }
-        for id in std::mem::take(&mut self.left.waiting) {
-            let Some(action) = self.get(&id) else { continue };
-            let serial = action.observation.as_ref().map(|seen| seen.serial);
+        for id in self.left.waiting.clone() {
+            let action = self.get(&id).cloned();
+            let seen = action.as_ref().and_then(|action| action.observation.as_ref());
             let is_back = |serial| self.left.are_agents_back(context.now, jobs, serial);
-            if serial.is_none_or(is_back) {
-                self.take_up_one(context, &action.clone(), captures, incidents, jobs);
-            } else {
-                self.left.waiting.push(id);
+            if !seen.map(|seen| seen.serial).is_none_or(is_back) {
+                continue;
+            }
+            // Each leaves the list in its own turn: until then a capture that several wait for does
+            // not advance it.
+            self.left.waiting.retain(|waiting| *waiting != id);
+            if let Some(action) = action {
+                self.take_up_one(context, &action, captures, incidents, jobs);
             }
         }
     }
