@@ -28,7 +28,7 @@ fn every_constant_of_the_files_is_in_the_table() {
     let text: String =
         files.map(|file| fs::read_to_string(file).expect("a file can be read")).collect();
     let constants: Vec<&str> =
-        text.lines().filter(|line| line.contains("pub const ")).map(str::trim).collect();
+        text.lines().filter(|line| line.contains("pub const ") && line.contains(": ")).collect();
     assert_eq!(constants.len(), 1, "only the macro makes constants: {constants:?}");
     let listed = text.lines().filter(|line| line.starts_with("    ") && line.contains("_MAX: "));
     assert_eq!(listed.count(), all().count());
@@ -48,7 +48,6 @@ fn no_other_file_defines_a_limit_of_the_table() {
         "recorder",
         "store",
         "tape",
-        "tls",
     ] {
         collect(&root().join(folder).join("src"), &mut found);
     }

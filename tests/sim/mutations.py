@@ -97,7 +97,7 @@ MUTATIONS = [
     ),
     (
         "a signal is no repeated checkpoint",
-        "core/src/action/lifecycle.rs",
+        "core/src/action/machine.rs",
         "self.outcome = Outcome::Running;\n        self.calls += 1;",
         "self.outcome = Outcome::Running;",
         "observe",
