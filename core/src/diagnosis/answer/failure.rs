@@ -329,9 +329,10 @@ impl<'a> Failed<'a> {
         }
     }
 
-    /// Was enough reserved and free, in blocks that the request could not use?
+    /// Was enough free, reserved or on the device, in blocks that the request could not use?
     fn is_split(&self, request: &FailedRequest) -> bool {
-        request.free_reserved() >= request.bytes
+        let of_device = request.device_free.unwrap_or(0);
+        request.free_reserved().saturating_add(of_device) >= request.bytes
     }
 
     fn restart(&self) -> Restart {
