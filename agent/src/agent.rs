@@ -42,20 +42,20 @@ mod checking;
 mod remedying;
 mod spooling;
 
-/// Everything that can happen to an agent.
+/// An event of the agent's loop.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Time to look at the tapes.
     Tick,
     /// The moment of [`Agent::next_ns`] has come.
     Timeout,
-    /// Something happened to the stream.
+    /// An event of the stream.
     Stream(StreamEvent),
     /// A tape was rewound.
     Rewound(WorkId, Rewound),
     /// A tape was counted.
     Counted(TapeKey, CountResult),
-    /// A try at sending a snapshot came to its end.
+    /// An upload has ended.
     Uploaded(WorkId, Result<(), UploadError>),
 }
 
@@ -85,12 +85,12 @@ pub(crate) struct Agent {
     /// When a report was last acknowledged on the present stream, or the stream began.
     acked_ns: u64,
     alone: AgentInitiated,
-    /// None keeps nothing on disk.
+    /// The spool on disk. Without one, nothing is kept on disk.
     spool: Option<Spool>,
     /// Tapes of which the spool was asked what it has.
     recalled: BTreeSet<TapeKey>,
     own_upload: Option<spooling::CaptureUpload>,
-    /// What the log says of the spool.
+    /// State of the spool as last logged.
     spool_state: spooling::SpoolState,
     /// When keeping step records is worth another try.
     keep_again_ns: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// An agent that has seen nothing yet.
+    /// A new agent.
     pub(crate) fn new(
         now: Now,
         config: Config,
@@ -152,7 +152,7 @@ impl Agent {
         captures.min()
     }
 
-    /// How it is doing, at a look.
+    /// The agent's health after a scan.
     pub(crate) fn health(&self, now: Now) -> Health {
         let spool = self.spool.as_ref();
         Health {
@@ -180,7 +180,7 @@ impl Agent {
         self.captures.held_bytes()
     }
 
-    /// What the caller has to do next; none when nothing is left.
+    /// The next effect for the caller. `None` when all are carried out.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.captures.take_work()
     }
@@ -195,7 +195,7 @@ impl Agent {
         }
     }
 
-    /// One event, and all that follows from it at once.
+    /// Handles one event, and all effects that follow from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => {
@@ -408,7 +408,7 @@ impl Agent {
         Some(ranks.drained)
     }
 
-    /// Adds censuses that the coordinator does not have; which ones.
+    /// Adds censuses that the coordinator lacks to a report. Returns which ones.
     fn add_censuses(&self, ranks: &mut report::Ranks) -> Vec<(TapeKey, Census)> {
         let mut added = Vec::new();
         for (key, census) in self.censuses.unsent() {
@@ -544,7 +544,7 @@ impl Agent {
         }
     }
 
-    /// A tape is known no more.
+    /// Forgets a tape.
     fn forget(&mut self, key: TapeKey, tape_id: &str) {
         self.deliveries.forget(key);
         self.censuses.forget(key);

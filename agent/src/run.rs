@@ -52,7 +52,7 @@ const FILES_BESIDE: usize = 512;
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Settings that make no sense, all of them at once.
+    /// Invalid settings, all of them at once.
     #[error("the agent's settings are wrong: {}", .0.join("; "))]
     Settings(Vec<String>),
     /// The coordinator's address cannot be used.
@@ -64,7 +64,7 @@ pub enum RunError {
     /// A folder of tapes in which users could replace each other's, or which they could replace.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The port of its health cannot be listened on.
+    /// The health port cannot be bound.
     #[error("{0} cannot be listened on ({1}): give --health-listen another address")]
     Health(SocketAddr, #[source] std::io::Error),
     /// A thread that watches the node cannot be started.
@@ -158,10 +158,10 @@ pub async fn run(
     Ok(())
 }
 
-/// Begins to answer for the agent's health.
+/// Starts the server of the health port.
 ///
 /// # Errors
-/// The port cannot be listened on.
+/// The port cannot be bound.
 async fn listen(config: &Config, published: &Published) -> Result<Option<AbortHandle>, RunError> {
     let Some(listen) = config.health_listen else { return Ok(None) };
     let bound = health::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;

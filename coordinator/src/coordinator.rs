@@ -40,7 +40,7 @@ use memtape_store::{Changes, Store};
 /// target for each restart that the policy allows.
 pub(crate) type Works = mpsc::UnboundedSender<Work>;
 
-/// The parts of the state, and what the loop needs to carry effects out.
+/// The coordinator's state, and the handles by which the loop carries out effects.
 pub(crate) struct Coordinator {
     jobs: Jobs,
     captures: Captures,
@@ -51,13 +51,13 @@ pub(crate) struct Coordinator {
     config: Arc<Config>,
     shared: Shared,
     works: Works,
-    /// When room was last made.
+    /// When old data was last deleted for space.
     tidied_ns: u64,
     /// When step records were last expired.
     expired_ns: u64,
 }
 
-/// What the loop shares with those who serve and work for it.
+/// Handles that the loop shares with the servers and worker tasks.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) store: Store,
@@ -67,21 +67,21 @@ pub(crate) struct Shared {
     pub(crate) events: mpsc::Sender<Event>,
 }
 
-/// Time between two looks for steps that are too old.
+/// Interval of deleting steps that are too old.
 const EXPIRE_EVERY_NS: u64 = 3_600_000_000_000;
 
-/// Time between two looks for what there is no room for. Bounds may be passed by what comes in
-/// between.
+/// Interval of deleting what exceeds a bound. Data that arrives in between may exceed bounds
+/// for that long.
 const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
-/// An agent whose records found no room comes again after this time.
+/// After this time an agent resends records that found no room.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
 
-/// An agent whose tapes are not known comes again after this time.
+/// After this time an agent whose tapes are not known connects again.
 const COME_AGAIN_WAIT: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// A coordinator that goes on where an earlier one ended.
+    /// Restores a coordinator from the store of an earlier one.
     pub(crate) fn new(
         now: Now,
         config: Arc<Config>,
@@ -124,7 +124,7 @@ impl Coordinator {
         coordinator
     }
 
-    /// One event, and all that follows from it at once.
+    /// Handles one event, and all effects that follow from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
         let Self { jobs, captures, incidents, actions, context, .. } = self;
@@ -165,7 +165,7 @@ impl Coordinator {
         self.settle();
     }
 
-    /// The state as questions read it.
+    /// A view of the state for requests.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             now: self.context.now,
@@ -223,7 +223,7 @@ impl Coordinator {
         Ok(stream)
     }
 
-    /// A stream is over.
+    /// Handles the end of an agent's stream.
     fn gone(&mut self, stream: StreamId) {
         let Some(node) = self.streams.close(stream) else { return };
         if self.jobs.is_stream_logged(self.context.now, &node) {
@@ -232,7 +232,7 @@ impl Coordinator {
         self.jobs.node_lost(self.context.now, &node);
     }
 
-    /// A message of an agent.
+    /// Handles a message of an agent.
     fn said(&mut self, stream: StreamId, message: Incoming, share: Share) {
         let Some(node) = self.streams.node(stream).cloned() else { return };
         self.jobs.heard(self.context.now, &node);
@@ -299,7 +299,7 @@ impl Coordinator {
         }
     }
 
-    /// Deletes what there is no room for.
+    /// Deletes data that exceeds a bound.
     fn make_room(&mut self) {
         if let Some(serial) = self.surplus(None) {
             self.forget_attempt(serial);
@@ -310,7 +310,7 @@ impl Coordinator {
         self.actions.forget_nodes(|node| self.jobs.node(node).is_some());
     }
 
-    /// The attempt to forget first, where there is no room for all.
+    /// The attempt to delete first when there is no room for all.
     fn surplus(&self, newcomer: Option<Newcomer<'_>>) -> Option<u32> {
         // Only a coordinator that is full asks for it.
         let open = LazyCell::new(|| self.incidents.open_serials());
@@ -492,7 +492,7 @@ impl Coordinator {
     }
 }
 
-/// Does this if the write succeeds.
+/// Runs `then` if the write succeeds.
 fn when_written(then: impl FnOnce() + Send + 'static) -> Done {
     Box::new(move |written| {
         if written.is_ok() {

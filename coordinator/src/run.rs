@@ -38,16 +38,16 @@ use memtape_disk::clock;
 use memtape_store::Store;
 use memtape_store::records::{AuditRecord, TokenRecord};
 
-/// Time between two looks at deadlines.
+/// Interval of checking deadlines.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Agents wait this long before they look for the next coordinator.
+/// Agents wait this long before they connect to the next coordinator.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// The store gets this long to pack and sync at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time between two looks at whether it has.
+/// Interval of checking whether the store has ended.
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// Runs a coordinator until `shutdown` is ready. `on_bound` is called once, with the address, when
@@ -133,7 +133,7 @@ fn for_agents(service: Service) -> axum::Router {
     grpc.layer(axum::middleware::from_fn(site::admit_agents))
 }
 
-/// The settings with the memory that may be taken, which the log has.
+/// The settings with the memory limit filled in, which is logged.
 fn with_memory(config: Config) -> Config {
     let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
     let config = Config { memory_bytes_max, ..config };
@@ -159,7 +159,7 @@ fn log_policy(restart: &RestartConfig) {
     );
 }
 
-/// The store and what an earlier process left.
+/// Opens the store, with the records of an earlier process.
 struct Opened {
     store: Store,
     restored: Restored,
@@ -197,7 +197,7 @@ async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
     Ok(opened)
 }
 
-/// Answers on the port of health for as long as it is let. An end of that ends nothing else.
+/// Serves the health port until it is aborted. Its failure ends nothing else.
 async fn serve_health(
     listen: SocketAddr,
     api: Api,
@@ -209,7 +209,7 @@ async fn serve_health(
     Ok(async { drop(serving.await) })
 }
 
-/// Who may come in, as the settings say. Blocks for the time of reading some small files.
+/// Loads tokens, roles and certificates. Blocks while it reads some small files.
 fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
     let tls = config.tls_dir.as_deref().map(ServerTls::open).transpose()?.map(Arc::new);
     if config.is_insecure && !config.listen.ip().is_loopback() {
@@ -221,7 +221,7 @@ fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
     Ok(Door::new(config.access_file.clone(), tls, tokens, audit)?)
 }
 
-/// The loop.
+/// Runs the coordinator's loop.
 async fn follow(
     mut coordinator: Coordinator,
     mut queue: mpsc::Receiver<Event>,

@@ -22,10 +22,10 @@ use super::{Agent, rank_up};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What was announced.
+/// Announcements so far.
 #[derive(Debug)]
 pub(super) struct Announcements {
-    /// What was said of each tape on the present stream.
+    /// The last announcement of each tape on the present stream.
     said: BTreeMap<TapeKey, RankUp>,
     /// When a change of a tape was last announced, on any stream.
     changed_ns: BTreeMap<TapeKey, u64>,
@@ -33,7 +33,7 @@ pub(super) struct Announcements {
     awaited: BTreeSet<TapeKey>,
     /// Ranks without tapes that were announced on the present stream, and whether they were ended.
     pub(super) tapeless: BTreeMap<String, bool>,
-    /// Which user is next.
+    /// The user whose announcements come next.
     turns: Turns<u32>,
     /// Changes of all tapes.
     changes: Rates<()>,
@@ -87,12 +87,12 @@ impl Announcements {
         self.awaited = known;
     }
 
-    /// Was a tape announced on this stream?
+    /// True when the tape was announced on this stream.
     pub(super) fn has_said(&self, key: TapeKey) -> bool {
         self.said.contains_key(&key)
     }
 
-    /// A tape is known no more.
+    /// Forgets a tape.
     pub(super) fn forget(&mut self, key: TapeKey) {
         self.said.remove(&key);
         self.changed_ns.remove(&key);
@@ -134,7 +134,7 @@ impl Agent {
         }
     }
 
-    /// Has the queue more room than what is kept for other messages?
+    /// True when the queue has more room than is reserved for other messages.
     fn may_announce(&self) -> bool {
         let kept = MESSAGES_WAITING_MAX - ANNOUNCEMENTS_PER_ROUND_MAX;
         self.session.as_ref().is_some_and(|session| session.room() > kept)
@@ -200,7 +200,7 @@ impl Agent {
         due
     }
 
-    /// Does a process live whose end was sent?
+    /// True when a process lives although its end was sent.
     fn is_back(&self, key: TapeKey) -> bool {
         let was_ended = self.deliveries.is_down_sent(key) || self.deliveries.is_settled(key);
         let is_alive = |known: &super::KnownTape| known.life.death().is_none();

@@ -48,20 +48,20 @@ pub(super) struct CaptureUpload {
     retry_ns: Option<u64>,
 }
 
-/// What a person who reads the log knows of the spool.
+/// State of the spool as last logged.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SpoolState {
-    /// Nothing is in it.
+    /// The spool is empty.
     #[default]
     Empty,
-    /// The coordinator is away, and it fills.
+    /// The coordinator is away, and the spool fills.
     Filling,
-    /// The coordinator is there, and it is delivered.
+    /// The coordinator is connected, and the spool is being delivered.
     Delivering,
 }
 
 impl Agent {
-    /// Says when the spool begins to be filled, to be delivered, and when it is empty again.
+    /// Logs when the spool starts to fill, starts to be delivered, and is empty again.
     pub(super) fn log_spool_state(&mut self) {
         let Some(spool) = &self.spool else { return };
         let news = match (spool.is_empty(), self.session.is_some()) {
@@ -206,7 +206,7 @@ impl Agent {
         }
     }
 
-    /// A state that the agent took by itself is kept.
+    /// Keeps an agent-initiated capture in the spool.
     pub(super) fn keep_capture(&mut self, key: &JobKey, rewound: &Rewound) {
         let Some(wanted) = self.alone.made(&key.capture_id) else { return };
         let Some(known) = self.tapes.get(wanted.tape) else { return };

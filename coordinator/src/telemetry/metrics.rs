@@ -272,7 +272,6 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
     ]
 }
 
-/// What is in memory on its way to the store, with its bounds.
 /// Decisions about restarts, and what came of them.
 fn action_families(view: &MetricsView) -> Vec<Family> {
     let row = |label: &'static str, name: &str, count: Count| {
@@ -340,7 +339,7 @@ fn lost(store: &Store) -> Vec<(Labels, f64)> {
     counts.into_iter().map(|(kind, count)| (vec![("part", kind.to_string())], count)).collect()
 }
 
-/// What was damaged, gone or behind.
+/// Damage of the store that reads and starts have found.
 fn store_damage_families(store: &Store) -> Vec<Family> {
     let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
     let (damaged_blocks, without_index) = store.damaged_reads();

@@ -92,8 +92,8 @@ pub(crate) fn begin(recorder: &Recorder) {
     CollectiveWriter::source(recorder.words(), clock::mono_ns(), source);
 }
 
-/// What a program in Rust says of its collectives itself, in place of PyTorch's flight recorder.
-/// The thread that polls that is not started then.
+/// Writes the collectives of a program in Rust, which has no flight recorder of PyTorch.
+/// The polling thread is not started then.
 pub fn report(dump: Dump) {
     static WRITER: Mutex<Option<CollectiveWriter<'static>>> = Mutex::new(None);
     let Some(recorder) = state::recording() else { return };

@@ -59,7 +59,7 @@ fn work(recorder: &'static Recorder, turn: u32) -> bool {
     is_described && is_registered || turn > 20 * TURNS_FOR_MAIN
 }
 
-/// What CUPTI calls when this thread has subscribed: the recorder is awake.
+/// Records an allocation that CUPTI reports after this thread has subscribed.
 fn driver_memory_taken(origin: Origin, key: u64, bytes: u64, device: u8) {
     if let Some(recorder) = state::recording() {
         outside_allocator::taken(recorder, origin, key, bytes, device);

@@ -86,10 +86,10 @@ const CALLS: [c_uint; 13] = [
 ];
 
 static TRIED: AtomicBool = AtomicBool::new(false);
-/// One of [`Cupti`].
+/// State of the subscription, a [`Cupti`].
 static STATE: AtomicU64 = AtomicU64::new(Cupti::NotAsked as u64);
 
-/// What is called for memory that was taken: origin, address or handle, bytes, device.
+/// Called for each allocation: origin, address or handle, bytes, device.
 pub(crate) type Taken = fn(Origin, u64, u64, u8);
 
 /// Subscribes, where the program asked for it, at the first call.
@@ -102,7 +102,7 @@ pub(crate) fn subscribe(taken: Taken) {
     }
 }
 
-/// Says on the tape what came of it.
+/// Writes the state of the subscription to the tape.
 pub(crate) fn report() {
     if let Some(recorder) = state::recording() {
         recorder.words().set(header::CUPTI, STATE.load(Ordering::Acquire));
@@ -155,7 +155,7 @@ unsafe extern "C" fn on_call(
 
 /// A piece of memory that a call has taken.
 struct Piece {
-    /// Its address, or its handle.
+    /// Address or handle.
     key: u64,
     bytes: u64,
     device: u8,
@@ -171,7 +171,7 @@ fn take(call: c_uint, data: &CUpti_CallbackData, taken: Taken) {
     taken(origin, piece.key, piece.bytes, piece.device);
 }
 
-/// What a call that succeeded has taken.
+/// The memory that a successful call has taken.
 ///
 /// # Safety
 /// `params` must be the parameters of this call, and what they point to still there.
@@ -242,7 +242,7 @@ impl Retained {
         }
     }
 
-    /// True when it was there.
+    /// Removes a handle. True when the handle was there.
     fn remove(&self, handle: u64) -> bool {
         handle != 0 && self.change(handle, 0)
     }

@@ -48,16 +48,16 @@ static DESTROY: Symbol<Destroy> = unsafe {
     Symbol::new(&Library::TORCH_CUDA, c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev")
 };
 
-/// The result of a call.
+/// Answer of the flight recorder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The dump.
     Dump(Dump),
-    /// It was not understood.
+    /// An answer that is not a dump.
     NotUnderstood,
 }
 
-/// The functions that are called.
+/// PyTorch's function and its C library's.
 #[derive(Clone, Copy)]
 pub(crate) struct FlightRecorder {
     dump_json: DumpJson,

@@ -49,7 +49,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A request to the main thread is on its way.
+/// True while a request to the main thread is pending.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Asks the main thread to register the hook. Cheap, needs no GIL, may be called again.
@@ -196,7 +196,7 @@ unsafe fn ask_for_the_end(api: &Api) {
     }
 }
 
-/// The interpreter ends.
+/// Called by `atexit`: stops reading Python's frames.
 unsafe extern "C-unwind" fn on_end(_: Object, _: Object) -> Object {
     guarded(availability::end);
     none()
@@ -229,7 +229,7 @@ unsafe extern "C-unwind" fn on_step(_: Object, arguments: Object) -> Object {
     none()
 }
 
-/// What a function returns that has nothing to say; the calling thread holds the GIL.
+/// A new reference to None. The calling thread holds the GIL.
 fn none() -> Object {
     let Some(api) = Api::find() else { return std::ptr::null_mut() };
     // SAFETY: None lives for ever; a function returns a new reference to it.

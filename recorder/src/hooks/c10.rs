@@ -68,7 +68,7 @@ unsafe extern "C" fn report_memory_usage(
     }
 }
 
-/// A report of memory that is on no GPU.
+/// Handles a report of memory that is not on a GPU.
 ///
 /// # Safety
 /// As for [`report_memory_usage`].
@@ -153,7 +153,7 @@ thread_local! {
 
 /// Blocks that were reported to a profiler: sizes by address, and the sum of sizes.
 static PROFILED: Mutex<(BTreeMap<u64, u64>, usize)> = Mutex::new((BTreeMap::new(), 0));
-/// Any block was reported to a profiler; until then the lock is not taken.
+/// True once a block was reported to a profiler. Until then the lock is not taken.
 static ANY_PROFILED: AtomicBool = AtomicBool::new(false);
 
 /// Records a report of CPU memory once the recorder is awake. CPU tensors, which are in every

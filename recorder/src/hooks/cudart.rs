@@ -26,22 +26,22 @@ use crate::writer::outside_allocator::{self, Outermost};
 use crate::writer::panic_boundary::guarded;
 
 stand_in_front! { Library::CUDA_RUNTIME, NOT_THERE;
-    /// Of PyTorch's native allocator, a segment.
+    /// PyTorch's native allocator takes a segment.
     fn cudaMalloc(pointer: *mut *mut c_void, size: usize)
         => take(Origin::CudaMalloc, size, Address::Written(pointer));
 
-    /// Of whatever `cudaMalloc…` gave.
+    /// Frees memory of any `cudaMalloc…`.
     fn cudaFree(pointer: *mut c_void) => give_back(Origin::CudaMalloc, pointer);
 
-    /// Of PyTorch's `backend:cudaMallocAsync`, a block.
+    /// PyTorch's `backend:cudaMallocAsync` takes a block.
     fn cudaMallocAsync(pointer: *mut *mut c_void, size: usize, stream: cudaStream_t)
         => take(Origin::CudaMallocAsync, size, Address::Written(pointer));
 
-    /// Of programs built with a default stream for each thread, like all `…_ptsz`.
+    /// Programs with a default stream for each thread call this one, as all `…_ptsz`.
     fn cudaMallocAsync_ptsz(pointer: *mut *mut c_void, size: usize, stream: cudaStream_t)
         => take(Origin::CudaMallocAsync, size, Address::Written(pointer));
 
-    /// Also what `cudaMallocAsync(…, pool, …)` of C++ becomes.
+    /// C++ compiles `cudaMallocAsync(…, pool, …)` to this, too.
     fn cudaMallocFromPoolAsync(
         pointer: *mut *mut c_void, size: usize, pool: cudaMemPool_t, stream: cudaStream_t
     ) => take(Origin::CudaMallocAsync, size, Address::Written(pointer));
@@ -56,7 +56,7 @@ stand_in_front! { Library::CUDA_RUNTIME, NOT_THERE;
     fn cudaFreeAsync_ptsz(pointer: *mut c_void, stream: cudaStream_t)
         => give_back(Origin::CudaMallocAsync, pointer);
 
-    /// Memory that moves between device and host by itself.
+    /// Managed memory, which the driver moves between device and host.
     fn cudaMallocManaged(pointer: *mut *mut c_void, size: usize, flags: c_uint)
         => take(Origin::Managed, size, Address::Written(pointer));
 
@@ -68,10 +68,10 @@ stand_in_front! { Library::CUDA_RUNTIME, NOT_THERE;
     fn cudaMallocHost(pointer: *mut *mut c_void, size: usize)
         => take(Origin::HostPinned, size, Address::Written(pointer));
 
-    /// Of whatever the two gave.
+    /// Frees pinned host memory of the two functions above.
     fn cudaFreeHost(pointer: *mut c_void) => give_back(Origin::HostPinned, pointer);
 
-    /// Pins memory of the program's own.
+    /// Pins memory that the program allocated.
     fn cudaHostRegister(pointer: *mut c_void, size: usize, flags: c_uint)
         => take(Origin::HostRegistered, size, Address::Given(pointer));
 
@@ -80,23 +80,23 @@ stand_in_front! { Library::CUDA_RUNTIME, NOT_THERE;
     /// PyTorch reads a device's properties.
     fn cudaGetDeviceProperties(properties: *mut c_void, device: c_int) => read_properties();
 
-    /// The same as of CUDA 12.
+    /// `cudaGetDeviceProperties` since CUDA 12.
     fn cudaGetDeviceProperties_v2(properties: *mut c_void, device: c_int) => read_properties();
 }
 
-/// What a function answers that is hooked and not found in any library.
+/// The result of a hooked function whose library is not loaded.
 const NOT_THERE: c_int = cudaError::cudaErrorInitializationError as c_int;
 
-/// Where the address of a piece of memory is after a successful call.
+/// Where the address of the memory is after a successful call.
 enum Address {
-    /// Where the function writes it.
+    /// In the variable that the function writes.
     Written(*mut *mut c_void),
-    /// The program knew it before.
+    /// In an argument of the call.
     Given(*mut c_void),
 }
 
 impl Address {
-    /// After a success; 0 for a request of no bytes.
+    /// The address after a successful call; 0 for a request of no bytes.
     fn get(&self) -> u64 {
         match *self {
             Self::Written(pointer) if pointer.is_null() => 0,

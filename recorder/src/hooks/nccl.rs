@@ -29,34 +29,34 @@ type Config = c_void;
 /// `ncclSuccess`.
 const SUCCESS: c_int = 0;
 
-/// `ncclInvalidUsage`: what a function answers that is hooked and not found in any library.
+/// `ncclInvalidUsage`: the result of a hooked function whose library is not loaded.
 const NOT_THERE: c_int = 5;
 
 stand_in_front! { Library::NCCL, NOT_THERE;
     fn ncclCommInitRank(comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int)
         => create(comm);
 
-    /// What PyTorch calls for a process group.
+    /// PyTorch calls this for a process group.
     fn ncclCommInitRankConfig(
         comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int, config: *mut Config
     ) => create(comm);
 
-    /// What PyTorch calls for a very large process group.
+    /// PyTorch calls this for a very large process group.
     fn ncclCommInitRankScalable(
         comm: *mut ncclComm_t, ranks: c_int, rank: c_int, id_count: c_int, ids: *mut ncclUniqueId,
         config: *mut Config
     ) => create(comm);
 
-    /// All devices of one process.
+    /// Makes one communicator for each device of one process.
     fn ncclCommInitAll(comms: *mut ncclComm_t, count: c_int, devices: *const c_int)
         => create(comms);
 
-    /// A communicator out of another.
+    /// Splits a communicator.
     fn ncclCommSplit(
         of: ncclComm_t, color: c_int, key: c_int, comm: *mut ncclComm_t, config: *mut Config
     ) => create(comm);
 
-    /// A communicator out of another, without some of its ranks.
+    /// Shrinks a communicator by some of its ranks.
     fn ncclCommShrink(
         of: ncclComm_t, without: *mut c_int, count: c_int, comm: *mut ncclComm_t,
         config: *mut Config, flags: c_int
@@ -66,7 +66,7 @@ stand_in_front! { Library::NCCL, NOT_THERE;
 
     fn ncclCommAbort(comm: ncclComm_t) => give_back(comm.cast());
 
-    /// Device memory that NCCL can register.
+    /// Allocates device memory that NCCL can register.
     fn ncclMemAlloc(pointer: *mut *mut c_void, size: usize) => take(pointer, size);
 
     fn ncclMemFree(pointer: *mut c_void) => give_back(pointer);
@@ -88,7 +88,7 @@ fn take(pointer: *mut *mut c_void, size: usize, call: impl FnOnce() -> c_int) ->
     result
 }
 
-/// Passes the making of a communicator on, and records what the device has lost to it.
+/// Calls NCCL's own function, and records by how much the device's free memory fell.
 fn create(comm: *mut ncclComm_t, call: impl FnOnce() -> c_int) -> c_int {
     let Some(_outermost) = Outermost::enter() else { return call() };
     let _making = collectives::Making::begin();

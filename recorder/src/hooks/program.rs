@@ -43,7 +43,7 @@ unsafe extern "C" fn memtape_phase(name: *const c_char, length: usize) {
     guarded(|| steps::phase(name));
 }
 
-/// A note for the reader of the tape, `key=value`.
+/// Writes a note `key=value` for readers of the tape.
 ///
 /// # Safety
 /// There must be `length` bytes at `note`.
@@ -82,7 +82,7 @@ pub fn report(address: u64, size: i64, allocated: u64, reserved: u64, device: u8
     }
 }
 
-/// The device has this many bytes. Of real devices the driver tells.
+/// Sets the size of a device. The driver tells it for real devices.
 pub fn device_bytes(bytes: u64, device: u8) {
     let Some(recorder) = wake::awake(device) else { return };
     if usize::from(device) < DEVICES_MAX {

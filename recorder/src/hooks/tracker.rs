@@ -71,7 +71,7 @@ const SLOTS_MAX: usize = 512;
 const TORCH_DEVICES_MAX: usize = 128;
 
 static PLAN: OnceLock<Result<Plan, Tracker>> = OnceLock::new();
-/// One of [`Tracker`].
+/// State of the tracker, a [`Tracker`].
 static STATE: AtomicU64 = AtomicU64::new(Tracker::NotAsked as u64);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 /// Entries have a pool.
@@ -109,11 +109,11 @@ fn try_to_attach() -> Tracker {
     }
 }
 
-/// What was confirmed, as addresses in this process.
+/// Confirmed addresses in this process.
 struct Plan {
     /// Where the pointer to the allocator lies.
     allocator: usize,
-    /// What an object of the native allocator begins with.
+    /// The table of virtual functions that a native allocator starts with.
     table: usize,
     attach: usize,
     /// Where the object keeps its vector of devices.
@@ -122,7 +122,7 @@ struct Plan {
     loaded: Loaded,
 }
 
-/// What the file's symbols say.
+/// Addresses according to the file's symbols.
 #[derive(Default)]
 struct Names {
     table: Option<Symbol>,
@@ -282,14 +282,14 @@ struct Entry {
     size: u64,
 }
 
-/// What follows it from torch 2.8 on.
+/// The fields after those of `Entry` since torch 2.8.
 #[repr(C)]
 struct EntryWithPool {
     entry: Entry,
     pool: [u64; 2],
 }
 
-/// The allocator did something. Under the device mutex, on any thread.
+/// Takes one trace entry of the allocator. Runs under the device mutex, on any thread.
 unsafe extern "C" fn invoke(_functor: *const Functor, entry: *const Entry) {
     guarded(|| {
         // SAFETY: PyTorch passes a valid entry, and one with a pool where `HAS_POOL` says so.

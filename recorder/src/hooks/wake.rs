@@ -95,7 +95,7 @@ pub(crate) fn request_failed(origin: Origin, bytes: u64, asked_ns: u64) {
     }
 }
 
-/// The tape is the parent's.
+/// In a forked child: stops recording, because the tape is the parent's.
 extern "C" fn in_child() {
     state::disable();
 }

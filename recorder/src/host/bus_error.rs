@@ -49,7 +49,7 @@ pub(crate) fn watch(words: &'static [AtomicU64], tape_is_gone: fn()) {
     }
 }
 
-/// Does only what a signal handler may.
+/// The handler. Async-signal-safe.
 unsafe extern "C" fn on_bus_error(
     signal: c_int,
     about: *mut libc::siginfo_t,

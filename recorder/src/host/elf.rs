@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// A library in this process.
 pub(crate) struct Loaded {
     path: PathBuf,
-    /// What is added to the file's addresses.
+    /// Difference between addresses in the process and in the file.
     bias: usize,
     /// Its readable segments.
     mapped: Vec<Range<usize>>,

@@ -28,12 +28,12 @@ impl<'a> LoadedLibrary<'a> {
         unsafe { CStr::from_ptr(self.0.dlpi_name) }
     }
 
-    /// What is added to the addresses of its file.
+    /// Difference between addresses in the process and in the file.
     pub(crate) fn bias(&self) -> usize {
         self.0.dlpi_addr as usize
     }
 
-    /// Its program headers of one kind (`PT_…`).
+    /// The program headers of one kind (`PT_…`).
     pub(crate) fn headers(&self, kind: u32) -> impl Iterator<Item = &'a libc::Elf64_Phdr> {
         let all = if self.0.dlpi_phdr.is_null() {
             &[]
@@ -50,7 +50,7 @@ impl<'a> LoadedLibrary<'a> {
         start..start.saturating_add(header.p_memsz as usize)
     }
 
-    /// Its thread-local storage.
+    /// The library's thread-local storage.
     pub(crate) fn thread_storage(&self) -> ThreadStorage {
         ThreadStorage { module: self.0.dlpi_tls_modid, block: self.0.dlpi_tls_data }
     }

@@ -30,13 +30,13 @@ pub(crate) struct OwnPage<T> {
 }
 
 impl<T> OwnPage<T> {
-    /// All zero, as in a child.
+    /// A page of zeros, as a forked child finds it.
     pub(crate) const fn zero() -> Self {
         let pointer = AtomicPtr::new(std::ptr::null_mut());
         Self { state: AtomicU8::new(0), pointer, rest: [0; PAGE_BYTES - 16] }
     }
 
-    /// From now on a child finds both zero. False where the kernel cannot do that.
+    /// Makes forked children find the page zeroed. False where the kernel cannot do that.
     pub(crate) fn wipe_in_children(&'static self) -> bool {
         let start = (&raw const *self).cast_mut().cast();
         // SAFETY: the page is this value's alone, and changes only in children.
@@ -83,7 +83,7 @@ impl LoadedAs {
     }
 }
 
-/// Who this process is.
+/// The identity of this process.
 pub(crate) fn identity() -> Identity {
     let mut identity = Identity::from_environment(|name| std::env::var(name).ok());
     identity.host = read_text("/proc/sys/kernel/hostname").trim().to_string();

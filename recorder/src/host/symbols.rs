@@ -88,10 +88,10 @@ pub(crate) struct Symbol<F> {
     name: &'static CStr,
     library: &'static Library,
     found: AtomicPtr<c_void>,
-    /// One that will do until there is a better one, and how many libraries had been loaded then.
+    /// A function to use until a better one is loaded, and how many libraries were loaded then.
     stand_in: AtomicPtr<c_void>,
     stand_in_loads: AtomicU64,
-    /// How often it was asked for and not found.
+    /// Number of searches without a result.
     misses: AtomicU32,
     of: PhantomData<F>,
 }

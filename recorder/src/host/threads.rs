@@ -112,7 +112,7 @@ pub(crate) struct ThreadName {
 }
 
 impl ThreadName {
-    /// Asks the kernel.
+    /// The calling thread's name, from the kernel.
     pub(crate) fn current() -> Self {
         let mut name = [0u8; 16];
         // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -121,7 +121,7 @@ impl ThreadName {
         Self { name, length }
     }
 
-    /// Its bytes, without trailing zeros.
+    /// The bytes of a name, without trailing zeros.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.name.get(..self.length).unwrap_or_default()
     }

@@ -89,9 +89,9 @@ struct SharedNode {
     control: usize,
 }
 
-/// The node that the calling thread is at in a backward pass.
+/// The autograd node that the calling thread runs in a backward pass.
 pub(crate) struct Node {
-    /// Its class, by the address of its table of virtual functions.
+    /// Its class, as the address of the table of virtual functions.
     pub(crate) kind: u64,
     /// The forward stack; 0 when it is not known.
     pub(crate) forward: u32,
@@ -142,7 +142,7 @@ fn note_new(next: u64, stack: u32) {
     }
 }
 
-/// Keeps the stack that is noted for a node first.
+/// Notes the stack of a node, unless one is noted already.
 fn note(number: u64, thread: u64, stack: u32) {
     let mark = mark(number, thread);
     if let Some(entry) = entry(number, thread)
@@ -165,13 +165,13 @@ fn entry(number: u64, thread: u64) -> Option<&'static AtomicU64> {
     FORWARD.get(index).filter(|_| number != NO_NUMBER)
 }
 
-/// What tells a node from others with the same entry; only the low half is used.
+/// A mark that tells nodes with the same entry apart. Only the low half is used.
 fn mark(number: u64, thread: u64) -> u64 {
     let mixed = (number ^ thread.rotate_left(48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) | 1
 }
 
-/// The node that the calling thread is at, if it is in a backward pass.
+/// The node that the calling thread runs, if it is in a backward pass.
 pub(crate) fn current_node() -> Option<Node> {
     let get_current_node = CURRENT_NODE.get()?;
     let mut shared = SharedNode { node: 0, control: 0 };
@@ -214,7 +214,7 @@ impl Node {
     }
 }
 
-/// A class by its table of virtual functions, before which its `type_info` is.
+/// The class of a table of virtual functions. Its `type_info` lies before the table.
 struct ClassName(usize);
 
 impl ClassName {
@@ -234,7 +234,7 @@ impl ClassName {
 }
 
 /// The last name of a mangled one, `CosBackward0` of `N5torch8autograd9generated12CosBackward0E`.
-/// Of a template it is the name without its arguments.
+/// A template's arguments are left out.
 fn last_part(mangled: &[u8]) -> Option<&[u8]> {
     let mut rest = mangled.strip_prefix(b"N").unwrap_or(mangled);
     let mut last = None;

@@ -18,18 +18,18 @@ use crate::stacks::python_memory::{Address, Careful};
 static FOUND: OnceLock<Interpreter> = OnceLock::new();
 /// The same, once its layout has passed the check: the only thing the hot path reads.
 static CHECKED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
-/// One of [`Stacks`].
+/// Whether stacks are read, a [`Stacks`].
 static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
 /// The interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the calling thread's frames can be read.
 pub(crate) enum Availability {
-    /// They can be read.
+    /// The frames can be read.
     Frames(PythonFrames),
     /// The thread has none, and there were none to check the layout on; or the interpreter ends.
     NoFrames,
-    /// They cannot be read; the mode says why.
+    /// The frames cannot be read; the mode says why.
     Unavailable(Stacks),
 }
 

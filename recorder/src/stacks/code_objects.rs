@@ -37,7 +37,7 @@ pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// A code object that a frame of this thread holds is now known by its address.
+/// Registers a code object that a frame of this thread holds.
 pub(crate) fn note(code: Address) {
     let is_there = |entry: &AtomicUsize| entry.load(Ordering::Relaxed) == code.0;
     if entries(code).any(is_there) {

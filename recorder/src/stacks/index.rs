@@ -12,7 +12,7 @@ const INDEX_ENTRIES: usize = 1 << 16;
 /// Entries that are tried for a fingerprint.
 const PROBE_MAX: usize = 64;
 
-/// Fingerprint → number.
+/// A table from fingerprints to numbers on the tape.
 pub(crate) struct Index {
     entries: Box<[[AtomicU64; 2]]>,
     used: AtomicUsize,
@@ -24,7 +24,7 @@ impl Index {
         Self { entries, used: AtomicUsize::new(0) }
     }
 
-    /// The number of a fingerprint, which is not 0.
+    /// The number of a fingerprint. The fingerprint must not be 0.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<u32> {
         let [key, number] = self.entry(fingerprint, 0)?;
@@ -54,14 +54,14 @@ impl Index {
         None
     }
 
-    /// Under the lock only.
+    /// The caller must hold the lock.
     pub(crate) fn has_room(&self, fingerprint: u64) -> bool {
         (0..PROBE_MAX)
             .filter_map(|probe| self.entry(fingerprint, probe))
             .any(|[key, _]| key.load(Ordering::Relaxed) == 0)
     }
 
-    /// Under the lock only.
+    /// The caller must hold the lock.
     pub(crate) fn insert(&self, fingerprint: u64, number: u32) -> bool {
         for probe in 0..PROBE_MAX {
             let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
@@ -75,7 +75,7 @@ impl Index {
         false
     }
 
-    /// Under the lock only: empties the table when half of its entries are used.
+    /// Empties the table when half of its entries are used. The caller must hold the lock.
     pub(crate) fn make_room(&self) {
         if self.used.load(Ordering::Relaxed) > INDEX_ENTRIES / 2 {
             self.entries.iter().for_each(|[key, _]| key.store(0, Ordering::Release));

@@ -32,7 +32,7 @@ pub struct FrameRef {
     pub function: &'static str,
 }
 
-/// The program has given frames at least once. Reading thread-local storage costs a call.
+/// True once the program gave frames. Reading thread-local storage costs a call.
 static IS_GIVEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -99,7 +99,7 @@ impl Interner {
         number
     }
 
-    /// There is no interpreter, or not yet, or none that can be read.
+    /// The stack of a thread whose Python frames cannot be read.
     #[cold]
     fn unchecked(&self) -> u32 {
         if IS_GIVEN.load(Ordering::Relaxed) {

@@ -14,12 +14,12 @@ use crate::host::libraries::global_symbol;
 use crate::stacks::python_memory::{Address, Careful};
 use crate::stacks::thread_slot::ThreadSlot;
 
-/// Where threads have their state, once that is known.
+/// Where a thread keeps the pointer to its state, once found.
 static THREAD_STATE: ThreadSlot = ThreadSlot::new();
 
 type ThreadState = unsafe extern "C" fn() -> *mut c_void;
 
-/// The types that objects are compared with.
+/// Types that objects are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Types {
     pub(crate) code: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Types {
     pub(crate) bytes: usize,
 }
 
-/// An interpreter, if it is what it seems to be.
+/// A Python interpreter, before its layout is checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) layout: FrameLayout,

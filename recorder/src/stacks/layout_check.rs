@@ -16,12 +16,12 @@ const LOOKED_INTO_MAX: usize = 16;
 /// Longest code of a function, in bytes; an instruction beyond it shows a wrong layout.
 const CODE_BYTES_MAX: usize = 1 << 26;
 
-/// What a walk has shown.
+/// Result of a walk over the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Every frame is what it should be.
+    /// Every frame has the expected layout.
     Passed,
-    /// A frame is not.
+    /// A frame has another layout.
     Failed,
     /// The calling thread has no frames.
     NoFrames,

@@ -19,7 +19,7 @@ impl Address {
         self.0 > 0xffff && self.0 & 7 == 0
     }
 
-    /// Without the bits of a tag.
+    /// The address without its tag bits.
     #[inline(always)]
     pub(crate) fn without(self, tag: usize) -> Self {
         Self(self.0 & !tag)
@@ -72,7 +72,7 @@ pub(crate) struct Careful {
 }
 
 impl Careful {
-    /// `None` when no descriptors can be had.
+    /// Opens the pipe. `None` when the process has no free descriptors.
     pub(crate) fn new() -> Option<Self> {
         let mut ends = [-1; 2];
         // SAFETY: the array has room for the two descriptors.
@@ -96,7 +96,7 @@ impl Careful {
         (read == N as isize).then_some(bytes)
     }
 
-    /// Empties the pipe of what was written before the memory ended.
+    /// Empties the pipe after a partial write.
     fn drain(&self, written: isize) {
         for _ in 0..written.max(0) {
             let mut byte = 0u8;

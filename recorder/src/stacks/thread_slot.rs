@@ -25,13 +25,13 @@ const KEYS_NEAR: libc::pthread_key_t = 32;
 /// Words of a control block that may hold the same state.
 const WORDS_MAX: usize = 16;
 
-/// Bytes of one of them: the number of the key's use, and the value.
+/// Bytes of one slot: the number of the key's use, and the value.
 const SLOT_BYTES: usize = 16;
 
 /// Bytes of a control block that are looked through; glibc's are longer, and have them at 0x310.
 const BLOCK_BYTES: usize = 2048;
 
-/// Where the values of one key are.
+/// The place of one key's values.
 pub(crate) struct ThreadSlot {
     /// Bytes from a thread's control block to the number before the value; 0 is not known.
     offset: AtomicUsize,
@@ -107,7 +107,7 @@ fn offset_of(
 /// The calling thread's control block.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod own {
-    /// Two words of it.
+    /// Two words of a control block.
     #[inline(always)]
     pub(super) fn slot(offset: usize) -> [usize; 2] {
         let (first, second);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::host::libraries::{self, ThreadStorage};
 
-/// Different answers that a word must have held.
+/// Different answers that a word must have held before it is believed.
 const PROOFS_MIN: u32 = 8;
 
 /// Different answers after which the search ends without a result.
@@ -28,7 +28,7 @@ const PROOFS_MAX: u32 = 1000;
 /// Bytes of a library's block that are looked through; libtorch_cpu.so has 26 KiB.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 
-/// One such number.
+/// The place of one number in thread-local storage.
 pub(crate) struct ThreadWord {
     /// The library's module in the upper half, the word's offset in its block in the lower one;
     /// [`NOT_KNOWN`] or [`NEVER`].
@@ -48,7 +48,7 @@ enum Search {
     Among { block: Block, offsets: Vec<u32>, answer: u64, proofs: u32 },
 }
 
-/// A library's thread-local storage.
+/// A library's block of thread-local storage.
 #[derive(Clone, Copy)]
 struct Block {
     module: u32,
@@ -74,7 +74,7 @@ impl ThreadWord {
         Some(unsafe { std::ptr::read((block + location as u32 as usize) as *const u64) })
     }
 
-    /// The calling thread has just been given this answer by the library's function.
+    /// Learns from an answer that the library's function just gave on the calling thread.
     #[cold]
     pub(crate) fn learn(&self, function: *const c_void, answer: u64) {
         match self.location.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ impl ThreadWord {
 }
 
 impl Block {
-    /// That of the library with this function, if the calling thread has one where it must be.
+    /// The block of the library that has this function, if the calling thread has one.
     fn of(function: *const c_void) -> Option<Self> {
         let storage = libraries::find(|library| {
             let holds_it = |header| library.addresses(header).contains(&(function as usize));
@@ -214,7 +214,7 @@ mod tests {
         unsigned long get_shared(void) { return shared; }
     ";
 
-    /// One whose threads have less than the word's offset.
+    /// A library whose blocks are shorter than the word's offset.
     const SMALL: &str = "__thread long small; void touch(void) { small = 1; }";
 
     struct Library(usize);

@@ -33,7 +33,7 @@ use crate::writer::offers;
 use crate::writer::tape_file::TapeFile;
 use crate::writer::trace::Traces;
 
-/// Zero: what a child finds in `HERE`.
+/// Zero: the value of `HERE` in a forked child.
 const ASLEEP: u8 = 0;
 const WAKING: u8 = 1;
 const RECORDING: u8 = 2;
@@ -55,7 +55,7 @@ pub(crate) struct Recorder {
     since: clock::Both,
     /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
     wants_detail: bool,
-    /// What the job opts in to (`MEMTAPE_ACTIONS`).
+    /// The remedies that the job opts in to (`MEMTAPE_ACTIONS`).
     opted_in: Offers,
     /// PyTorch is configured to use `cudaMallocAsync` instead of its own allocator.
     async_backend: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Recorder {
 
 /// A lane and its writer.
 struct LaneSlot {
-    /// One of [`LaneUse`].
+    /// Who writes the lane, a [`LaneUse`].
     used: AtomicU8,
     lane: Lane<'static>,
 }
@@ -73,15 +73,15 @@ struct LaneSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LaneUse {
-    /// It has no writer yet.
+    /// No writer yet.
     Untried = 0,
     /// PyTorch's caching allocator, under its device mutex.
     Allocator = 1,
-    /// There is no space for it.
+    /// No space for the lane on the tape.
     NoSpace = 2,
     /// Several threads, under the lane's own lock.
     Shared = 3,
-    /// It has no writer yet: a thread is opening it.
+    /// A thread is opening the lane.
     Opening = 4,
 }
 
@@ -144,7 +144,7 @@ impl Recorder {
         &self.interner
     }
 
-    /// What the trace tracker said of a device.
+    /// The newest trace entries of a device.
     #[inline(always)]
     pub(crate) fn traces(&self, device: u8) -> Option<&Traces> {
         self.traces.get(usize::from(device))
@@ -166,7 +166,7 @@ impl Recorder {
         self.wants_detail
     }
 
-    /// What the job opts in to.
+    /// The remedies that the job opts in to.
     pub(crate) fn opted_in(&self) -> Offers {
         self.opted_in
     }
@@ -325,13 +325,13 @@ pub(crate) fn is_waking() -> bool {
     HERE.state.load(Ordering::Acquire) == WAKING
 }
 
-/// How to begin to record.
+/// Arguments for the start of a recording.
 pub(crate) struct Waking {
     /// The device whose memory was taken.
     pub(crate) device: u8,
     /// Training steps that have ended.
     pub(crate) steps: u64,
-    /// False: this process is not to be recorded.
+    /// False when this process is not to be recorded.
     pub(crate) is_wanted: bool,
     /// Sees to it that a fork and the exit are noticed; called before anything is recorded.
     pub(crate) watch: fn(),

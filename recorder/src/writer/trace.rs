@@ -26,7 +26,7 @@ pub(crate) struct Traced {
 /// The pool of [`Traces`] where there is none.
 const POOL_UNKNOWN: (u64, u64) = (u64::MAX, 0);
 
-/// What the tracker said of one device. Under that device's mutex.
+/// The newest trace entries of one device. Guarded by that device's mutex.
 #[derive(Default)]
 pub(crate) struct Traces {
     /// Block that is being handed out, with the size asked for and the index of stream and pool.
@@ -35,7 +35,7 @@ pub(crate) struct Traces {
     stream_pool: AtomicU16,
     /// Block that is being taken back; 0 is none.
     freeing: AtomicU64,
-    /// That block, if it is free already.
+    /// The block that is being taken back, if it is free already.
     freed: AtomicU64,
     /// The device's free bytes when a request failed.
     free_bytes: AtomicU64,
