@@ -84,12 +84,18 @@ impl Client {
     /// The JSON answer to a GET below `/api/v1/`; segments of the path are escaped.
     /// Fails when there is no coordinator, or it refuses; then with its own words.
     pub(crate) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Value> {
-        let mut url = self.url(path)?;
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        let bytes = self.bytes(self.http.get(url))?;
+        let bytes = self.bytes(self.http.get(self.asked(path, query)?))?;
         serde_json::from_slice(&bytes).context("the coordinator's answer is no JSON")
+    }
+
+    /// The same answer, read.
+    /// Fails as [`Self::get`] does, and when it has another shape.
+    pub(crate) fn fetch<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<T> {
+        parse(&self.get(path, query)?)
     }
 
     /// The JSON answer to a GET below `/api/v1/`, if it comes within this time, its connection
@@ -118,10 +124,7 @@ impl Client {
         query: &[(&str, &str)],
         mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut url = self.url(path)?;
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
+        let url = self.asked(path, query)?;
         self.runtime.block_on(async {
             let request = self.http.get(url).timeout(DOWNLOAD_TIME_MAX);
             let response = request.send().await.map_err(|error| self.explain(&error))?;
@@ -153,7 +156,7 @@ impl Client {
 
     /// The capture of an incident: there may be none yet, or it may have been deleted.
     pub(crate) fn capture_of(&self, incident: &Incident) -> Option<Capture> {
-        parse(&self.get(&["captures", incident.capture_id.as_deref()?], &[]).ok()?).ok()
+        self.fetch(&["captures", incident.capture_id.as_deref()?], &[]).ok()
     }
 
     /// The coordinator's version and clock.
@@ -182,6 +185,14 @@ impl Client {
     pub(crate) fn wait(&self, time: Duration) {
         // The timer must be made inside of the runtime.
         self.runtime.block_on(async { tokio::time::sleep(time).await });
+    }
+
+    fn asked(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<reqwest::Url> {
+        let mut url = self.url(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
     }
 
     fn url(&self, path: &[&str]) -> anyhow::Result<reqwest::Url> {

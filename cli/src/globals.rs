@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ColorChoice;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -54,6 +55,16 @@ impl Globals {
     /// Fails when its address makes no sense.
     pub(crate) fn coordinator_url(&self) -> Result<String, Mistakes> {
         client::address(&self.coordinator, self.tls_dir.is_some())
+    }
+
+    /// Prints a value as JSON, or as text.
+    /// Fails when stdout cannot be written.
+    pub(crate) fn say(
+        &self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        if self.json { output::print_json(value) } else { output::print(&text()) }
     }
 
     /// An answer of the coordinator as it came, or as text.

@@ -81,7 +81,7 @@ fn the_bytes_of_a_file_are_the_same_in_every_format() {
 fn the_bytes_of_a_tape_are_the_same_in_every_format() {
     let (_folder, tape) = tape();
     let export = |format: &str, more: &[&str]| {
-        let arguments = ["export", "--tape", &tape, "--format", format, "-o", "-"];
+        let arguments = ["export", &tape, "--format", format, "-o", "-"];
         written(&[&arguments[..], more].concat())
     };
     let allocated = json(&export("json", &[]))["devices"][0]["allocated"].as_u64();
@@ -100,7 +100,7 @@ fn the_bytes_of_a_tape_are_the_same_in_every_format() {
 fn growth_is_the_difference_of_two_steps() {
     let (_folder, tape) = tape();
     let at = |step: &str, more: &[&str]| {
-        let arguments = ["export", "--tape", &tape, "--format", "speedscope", "--step", step];
+        let arguments = ["export", &tape, "--format", "speedscope", "--step", step];
         json(&written(&[&arguments[..], &["-o", "-"], more].concat()))
     };
     let sum = |file: &Value, profile: usize| {
@@ -109,7 +109,7 @@ fn growth_is_the_difference_of_two_steps() {
     let (early, late) = (at("2", &[]), at("40", &["--since-step", "2"]));
     let grown = sum(&late, 1) - sum(&late, 2);
     assert_eq!(grown, sum(&late, 0) - sum(&early, 0));
-    let error = refused(&["export", "--tape", &tape, "--since-step", "2"]);
+    let error = refused(&["export", &tape, "--since-step", "2"]);
     assert!(error.contains("flamegraph and speedscope"), "{error}");
 }
 

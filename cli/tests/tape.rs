@@ -143,7 +143,7 @@ fn an_export_says_that_blocks_are_missing() {
     for (blocks, warnings) in [("16", 1), ("4096", 0)] {
         let (folder, tape) = recorded(3, &[("MEMTAPE_BLOCKS", blocks)]);
         let output = folder.path().join("out.pickle");
-        let arguments = ["export", "--tape", words(&tape), "-o", words(&output)];
+        let arguments = ["export", words(&tape), "-o", words(&output)];
         let said = memtape(folder.path(), &arguments, &[]);
         assert_eq!(said.code, Some(0), "{}", said.stderr);
         assert_eq!(said.stderr.lines().count(), warnings, "{}", said.stderr);

@@ -1,7 +1,6 @@
 //! `memtape completions SHELL`: completions of commands and options, made from the command line's
 //! own definition.
 
-use clap::ValueEnum;
 use clap_complete::{Shell, generate};
 
 use crate::commands::man::visible;
@@ -14,15 +13,7 @@ pub(crate) struct CompletionsArgs {
     /// ~/.bashrc; zsh: to _memtape in a folder of $fpath; fish: to
     /// ~/.config/fish/completions/memtape.fish.
     #[arg(value_name = "SHELL")]
-    pub(crate) shell: KnownShell,
-}
-
-/// The shells for which there are completions.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum KnownShell {
-    Bash,
-    Zsh,
-    Fish,
+    pub(crate) shell: Shell,
 }
 
 /// Prints the completions.
@@ -30,12 +21,7 @@ pub(crate) fn run(args: &CompletionsArgs, command_line: &clap::Command) -> anyho
     output::print_as_it_is(&text(args.shell, command_line))
 }
 
-fn text(shell: KnownShell, command_line: &clap::Command) -> String {
-    let shell = match shell {
-        KnownShell::Bash => Shell::Bash,
-        KnownShell::Zsh => Shell::Zsh,
-        KnownShell::Fish => Shell::Fish,
-    };
+fn text(shell: Shell, command_line: &clap::Command) -> String {
     let mut script = Vec::new();
     generate(shell, &mut visible(command_line), "memtape", &mut script);
     String::from_utf8_lossy(&script).into_owned()
@@ -48,7 +34,7 @@ mod tests {
 
     #[test]
     fn completions_have_commands_and_options_and_nothing_hidden() {
-        for shell in [KnownShell::Bash, KnownShell::Zsh, KnownShell::Fish] {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let text = text(shell, &command_line());
             for word in ["incidents", "analyze", "doctor", "since", "coordinator"] {
                 assert!(text.contains(word), "{shell:?}: {word}");
@@ -62,7 +48,7 @@ mod tests {
     #[test]
     fn shells_accept_their_completions() {
         // A shell that is not installed cannot be asked.
-        let script = text(KnownShell::Bash, &command_line());
+        let script = text(Shell::Bash, &command_line());
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), script).expect("written");
         let checked = std::process::Command::new("bash").arg("-n").arg(file.path()).status();

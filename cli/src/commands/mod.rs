@@ -12,7 +12,6 @@ pub(crate) mod run;
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
 pub(crate) mod files {
     pub(crate) mod analyze;
-    pub(crate) mod captured;
     pub(crate) mod diff;
     pub(crate) mod export;
     pub(crate) mod report;
@@ -199,14 +198,13 @@ mod tests {
         check("memtape --json jobs", true);
         check("memtape ranks", true);
         check("memtape ranks j", true);
-        check("memtape ranks --job j --watch", true);
+        check("memtape ranks j --watch", true);
         check("memtape ranks j --watch 5", true);
-        check("memtape ranks j --job j", false);
+        check("memtape ranks j k", false);
         check("memtape lines", true);
-        check("memtape capture --job j", true);
         check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
         check("memtape incidents --class leek", false);
-        check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
+        check("memtape captures j --trigger growth --since 2d --watch 1", true);
         check("memtape actions", true);
         check("memtape actions j --all --watch 2", true);
         check("memtape top j --interval 500ms", true);
@@ -218,13 +216,10 @@ mod tests {
         check("memtape capture j --step 12 --wait", true);
         check("memtape export", false);
         check("memtape export cap-1 --rank 3 --format pickle -o x", true);
-        check("memtape export --tape f --step 4 --format json", true);
-        check("memtape export cap-1 --tape f", false);
-        check("memtape export f.tape --step 4", true);
+        check("memtape export f.tape --step 4 --format json", true);
         check("memtape export f.tape --step 4 --oom", false);
         check("memtape export cap-1 --rank 3 --format flamegraph --against peers", true);
-        check("memtape export --tape f --format flamegraph --since-step 4 --step 9", true);
-        check("memtape export --tape f --against peers", false);
+        check("memtape export f --format flamegraph --since-step 4 --step 9", true);
         check("memtape export rank0.pickle --format perfetto", true);
         check("memtape report", false);
         check("memtape report inc-1 -o r.html --no-source", true);

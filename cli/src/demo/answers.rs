@@ -10,7 +10,7 @@ use memtape_proto::api::{
     Rank, RankState, Ranks,
 };
 
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::render::units::{bytes, duration, plural};
 
 /// Asks about one job.
@@ -23,14 +23,14 @@ pub(crate) struct Answers<'a> {
 impl Answers<'_> {
     /// The job; none before an agent has reported a rank.
     pub(crate) fn job(&self) -> Option<Job> {
-        let Jobs { jobs } = parse(&self.client.get(&["jobs"], &[]).ok()?).ok()?;
+        let Jobs { jobs } = self.client.fetch(&["jobs"], &[]).ok()?;
         jobs.into_iter().find(|job| job.job == self.job)
     }
 
     /// Its ranks.
     pub(crate) fn ranks(&self) -> Vec<Rank> {
-        let answer = self.client.get(&["jobs", self.job, "ranks"], &[]).ok();
-        answer.and_then(|answer| parse::<Ranks>(&answer).ok()).unwrap_or_default().ranks
+        let answer = self.client.fetch::<Ranks>(&["jobs", self.job, "ranks"], &[]);
+        answer.unwrap_or_default().ranks
     }
 
     /// One of its ranks.
@@ -40,8 +40,7 @@ impl Answers<'_> {
 
     /// Its incidents, oldest first.
     pub(crate) fn incidents(&self) -> Vec<Incident> {
-        let answer = self.client.get(&["incidents"], &[("job", self.job)]).ok();
-        let answer = answer.and_then(|answer| parse::<Incidents>(&answer).ok());
+        let answer = self.client.fetch::<Incidents>(&["incidents"], &[("job", self.job)]);
         let mut incidents = answer.unwrap_or_default().incidents;
         incidents.sort_by_key(|incident| incident.opened_wall_ns);
         incidents
@@ -55,8 +54,8 @@ impl Answers<'_> {
 
     /// Its first closed capture with this trigger.
     pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
-        let answer = self.client.get(&["captures"], &[("job", self.job)]).ok()?;
-        let Captures { captures } = parse(&answer).ok()?;
+        let Captures { captures } =
+            self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
         let is_it = |capture: &&Capture| {
             capture.trigger == trigger && capture.state != CaptureState::Collecting
         };
@@ -65,15 +64,15 @@ impl Answers<'_> {
 
     /// A capture by its id, once it is closed.
     pub(crate) fn closed_capture(&self, id: &str) -> Option<Capture> {
-        let capture: Capture = parse(&self.client.get(&["captures", id], &[]).ok()?).ok()?;
+        let capture: Capture = self.client.fetch(&["captures", id], &[]).ok()?;
         (capture.state != CaptureState::Collecting).then_some(capture)
     }
 
     /// What a capture says of a rank that left a collective out, and that rank; none where it says
     /// of none.
     pub(crate) fn desynchronised(&self, capture: &str) -> Option<(u32, String)> {
-        let answer = self.client.get(&["captures", capture, "collectives"], &[]).ok()?;
-        let Collectives { groups, .. } = parse(&answer).ok()?;
+        let path = ["captures", capture, "collectives"];
+        let Collectives { groups, .. } = self.client.fetch(&path, &[]).ok()?;
         let group = groups.into_iter().find(|group| group.verdict == Verdict::Desynchronised)?;
         Some((group.behind.first()?.rank, group.sentence))
     }

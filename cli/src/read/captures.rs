@@ -1,12 +1,17 @@
-//! The ranks of a capture that the coordinator has, by the id of the capture or of its incident.
+//! What the coordinator has by the id of an incident or a capture: both, and snapshots of ranks.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use memtape_core::identity::ids::Kind;
+use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::api::{Capture, Incident};
+use memtape_proto::snapshot::{self, Bounds};
 use serde_json::Value;
 
 use crate::client::unknown::of_id;
 use crate::client::{Client, parse};
+use crate::render::ranks::{listed, no_rank};
 
 /// A rank of a stored capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,37 +36,67 @@ pub(crate) fn ranks(
     id: &str,
     rank: Option<u32>,
 ) -> anyhow::Result<Vec<StoredRank>> {
-    let capture = capture_of(client, id)?;
-    let found: Capture = parse(&known(client, "captures", &capture)?)?;
-    let stored = chosen(&found, rank)?;
-    Ok(stored.into_iter().map(|rank| StoredRank { capture: capture.clone(), rank }).collect())
+    let (_, capture) = named(client, id)?;
+    let capture = capture.with_context(|| format!("{id} has no capture"))?;
+    let stored = chosen(&capture, rank)?;
+    Ok(stored.into_iter().map(|rank| StoredRank { capture: capture.id.clone(), rank }).collect())
 }
 
-/// The rank of an incident; none of a capture.
-/// Fails when the coordinator does not answer or does not know the incident.
-pub(crate) fn rank_of_incident(client: &Client, id: &str) -> anyhow::Result<Option<u32>> {
-    if Kind::of(id) != Some(Kind::Incident) {
-        return Ok(None);
+/// The list of the coordinator that has this id.
+/// Fails when it is the id of neither an incident nor a capture.
+pub(crate) fn list_of(id: &str) -> anyhow::Result<&'static str> {
+    match Kind::of(id) {
+        Some(Kind::Incident) => Ok("incidents"),
+        Some(Kind::Capture) => Ok("captures"),
+        Some(Kind::Action) | None => bail!(
+            "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
+             (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
+        ),
     }
-    let incident: Incident = parse(&known(client, "incidents", id)?)?;
-    Ok(Some(incident.rank))
 }
 
-/// What the coordinator knows by this id.
-fn known(client: &Client, list: &str, id: &str) -> anyhow::Result<Value> {
+/// The coordinator's answer to this id.
+/// Fails when it does not answer, does not know the id, or it is none.
+pub(crate) fn known(client: &Client, id: &str) -> anyhow::Result<Value> {
+    let list = list_of(id)?;
     client.get(&[list, id], &[]).map_err(|error| of_id(error, client, list, id))
 }
 
-fn capture_of(client: &Client, id: &str) -> anyhow::Result<String> {
-    if Kind::of(id) != Some(Kind::Incident) {
-        return Ok(id.to_string());
+/// The incident with this id and its capture, or the capture with this id.
+/// Fails as [`known`] does.
+pub(crate) fn named(
+    client: &Client,
+    id: &str,
+) -> anyhow::Result<(Option<Incident>, Option<Capture>)> {
+    let found = known(client, id)?;
+    if list_of(id)? == "captures" {
+        return Ok((None, Some(parse(&found)?)));
     }
-    let incident: Incident = parse(&known(client, "incidents", id)?)?;
-    incident.capture_id.with_context(|| format!("{id} has no capture yet"))
+    let incident: Incident = parse(&found)?;
+    let capture = client.capture_of(&incident);
+    Ok((Some(incident), capture))
+}
+
+/// The snapshots of several ranks, at most `count`: that of `first`, then those of its neighbours
+/// in the order of the ranks. A rank without a readable snapshot is left out.
+pub(crate) fn several(
+    client: &Client,
+    capture: &Capture,
+    first: Option<u32>,
+    count: usize,
+) -> BTreeMap<u32, RankSnapshot> {
+    let mut ranks = stored(capture);
+    ranks.sort_unstable_by_key(|rank| (Some(*rank) != first, *rank));
+    ranks.truncate(count);
+    let one = |rank: u32| {
+        let encoded = client.snapshot(&capture.id, rank).ok()?;
+        Some((rank, snapshot::decode(&encoded, Bounds::default()).ok()?))
+    };
+    ranks.into_iter().filter_map(one).collect()
 }
 
 /// The ranks of a capture whose snapshots are stored, in order.
-pub(crate) fn stored(capture: &Capture) -> Vec<u32> {
+fn stored(capture: &Capture) -> Vec<u32> {
     let parts = capture.parts.iter().filter(|part| part.hash.is_some());
     let mut ranks: Vec<u32> = parts.map(|part| part.rank).collect();
     ranks.sort_unstable();
@@ -75,7 +110,7 @@ fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
     if let Some(rank) = rank {
         let Some(part) = capture.parts.iter().find(|part| part.rank == rank) else {
             let known: Vec<u32> = capture.parts.iter().map(|part| part.rank).collect();
-            bail!("{id} has no rank {rank}: {}", listed(&known));
+            bail!(no_rank(rank, id, &known));
         };
         if part.hash.is_none() {
             let outcome: &str = part.outcome.as_str();
@@ -93,30 +128,6 @@ fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
         bail!("{id} holds no snapshot: `memtape show {id}` says what became of each rank");
     }
     Ok(ranks)
-}
-
-/// `it has ranks 0-3, 7`.
-pub(crate) fn listed(ranks: &[u32]) -> String {
-    let mut ranks = ranks.to_vec();
-    ranks.sort_unstable();
-    ranks.dedup();
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let shown = |&(first, last): &(u32, u32)| match last {
-        last if last == first => first.to_string(),
-        last => format!("{first}-{last}"),
-    };
-    let runs: Vec<String> = runs.iter().map(shown).collect();
-    match runs.as_slice() {
-        [] => "it has no rank".to_string(),
-        [one] if !one.contains('-') => format!("it has rank {one} only"),
-        runs => format!("it has ranks {}", runs.join(", ")),
-    }
 }
 
 #[cfg(test)]
@@ -142,13 +153,5 @@ mod tests {
         assert!(error(2).ends_with("): it has ranks 0-1"), "{}", error(2));
         let empty = Capture { id: "cap-2".to_string(), ..Capture::default() };
         assert!(chosen(&empty, None).is_err());
-    }
-
-    #[test]
-    fn ranks_are_listed_in_runs() {
-        let check = |ranks: &[u32], expected: &str| assert_eq!(listed(ranks), expected);
-        check(&[], "it has no rank");
-        check(&[4], "it has rank 4 only");
-        check(&[3, 1, 0, 2, 7, 9, 8, u32::MAX], "it has ranks 0-3, 7-9, 4294967295");
     }
 }

@@ -8,10 +8,11 @@ use memtape_core::torch::origin;
 
 use crate::globals::Globals;
 use crate::output::error_line;
-use crate::read::captures::{is_id, listed, rank_of_incident};
+use crate::read::captures::{is_id, named};
 use crate::read::content::{self, Content, Opened, Wanted};
 use crate::read::names::named_rank;
 use crate::read::source::{Source, Sources};
+use crate::render::ranks::{listed, no_rank};
 
 /// The state of `rank`, of an incident by default its own; of a single source the rank need not be
 /// given.
@@ -36,7 +37,9 @@ pub(crate) fn open_at(
     globals: &Globals,
 ) -> anyhow::Result<(Source, Opened)> {
     let of_incident = match name.to_str().filter(|id| is_id(id) && !name.exists()) {
-        Some(id) if rank.is_none() => rank_of_incident(&globals.client()?, id)?,
+        Some(id) if rank.is_none() => {
+            named(&globals.client()?, id)?.0.map(|incident| incident.rank)
+        }
         _ => None,
     };
     let sources = Sources::find(&[name.to_path_buf()], rank.or(of_incident), globals)?;
@@ -46,7 +49,7 @@ pub(crate) fn open_at(
         let known = rank_of(source, &opened);
         return match (rank, known) {
             (Some(rank), Some(known)) if rank != known => {
-                bail!("{} has no rank {rank}: {}", name.display(), listed(&[known]))
+                bail!(no_rank(rank, &name.display().to_string(), &[known]))
             }
             _ => Ok((source.clone(), opened)),
         };
@@ -81,7 +84,7 @@ pub(crate) fn open_at(
         return Ok(chosen);
     }
     let missing = match rank {
-        Some(rank) => format!("{} has no rank {rank}: {}", name.display(), listed(&known)),
+        Some(rank) => no_rank(rank, &name.display().to_string(), &known),
         None => format!("{}: choose a rank with --rank: {}", name.display(), listed(&known)),
     };
     // The rank may be in a file that cannot be read: the first error belongs to the answer.

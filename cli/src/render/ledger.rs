@@ -12,6 +12,7 @@ use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
 use serde_json::{Value, json};
 
 use crate::output::clean;
+use crate::render::table::Table;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// The ledger of one device at the time of a snapshot.
@@ -75,16 +76,16 @@ fn unaccounted_text(unknown: &[Name]) -> String {
 /// Memory outside PyTorch's allocator, on devices and on the host. The row of `cudaMalloc` includes
 /// the allocator's segments.
 pub(crate) fn outside_text(outside: &[OutsideUse]) -> String {
-    let row = |taken: &OutsideUse| {
-        let location = if taken.origin.is_on_device() {
-            format!("device {}", taken.device)
-        } else {
-            "host".to_string()
-        };
-        let name = taken.origin.name().to_string();
-        vec![bytes(taken.bytes), taken.count.to_string(), location, name]
+    let location = |taken: &OutsideUse| match taken.origin.is_on_device() {
+        true => format!("device {}", taken.device),
+        false => "host".to_string(),
     };
-    table(&[">bytes", ">pieces", "on", "taken by"], outside.iter().map(row).collect())
+    Table::of(outside)
+        .column(">bytes", |taken| bytes(taken.bytes))
+        .column(">pieces", |taken| taken.count)
+        .column("on", location)
+        .column("taken by", |taken| taken.origin.name())
+        .text()
 }
 
 /// The rows of [`outside_text`] for `--json`.
@@ -101,26 +102,22 @@ pub(crate) fn outside_json(outside: &[OutsideUse]) -> Value {
 pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     let all = by_line(state);
     let (shown, rest) = all.split_at(all.len().min(LINES_MAX));
-    let row = |line: &Line| {
-        let more = line.more.map_or(String::new(), signed_bytes);
-        vec![
-            bytes(line.held),
-            line.pieces.to_string(),
-            more,
-            line.origin.name().into(),
-            line.name(),
-        ]
-    };
-    let mut rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    if !rest.is_empty() {
-        let sum = |of: fn(&Line) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
-        let (held, pieces) = (sum(|line| line.held), sum(|line| line.pieces));
-        let name = plural(rest.len() as u64, "more line");
-        rows.push(vec![bytes(held), pieces.to_string(), String::new(), String::new(), name]);
-    }
     let since = format!(">since step {}", state.before_step);
     let since = if state.before_step == 0 { ">since" } else { since.as_str() };
-    let table = table(&[">bytes", ">pieces", since, "taken by", "line"], rows);
+    let sum = |of: fn(&Line<'_>) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+    let others = (!rest.is_empty()).then(|| Line {
+        held: sum(|line| line.held),
+        pieces: sum(|line| line.pieces),
+        ..Line::default()
+    });
+    let more = plural(rest.len() as u64, "more line");
+    let table = Table::of(shown.iter().chain(&others))
+        .column(">bytes", |line| bytes(line.held))
+        .column(">pieces", |line| line.pieces)
+        .column(since, |line| line.more.map_or(String::new(), signed_bytes))
+        .column("taken by", |line| line.origin.map_or("", Origin::name))
+        .column("line", |line| if line.origin.is_some() { line.name() } else { more.clone() })
+        .text();
     match state.outside_stacks_left_out {
         0 => table,
         count => format!("{table}{count} small stacks are counted under \"unknown line\"\n"),
@@ -131,7 +128,7 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
 pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
     let each = |line: &Line| {
         let name = line.frame.map(location);
-        json!({ "origin": line.origin.name(), "device": line.device, "line": name,
+        json!({ "origin": line.origin.map(Origin::name), "device": line.device, "line": name,
             "bytes": line.held, "pieces": line.pieces, "grown_bytes": line.more })
     };
     by_line(state).iter().map(each).collect()
@@ -140,9 +137,10 @@ pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
 /// Lines in the table.
 const LINES_MAX: usize = 10;
 
-/// What one line of code holds of one origin.
+/// What one line of code holds of one origin; without an origin, what all other lines hold.
+#[derive(Default)]
 struct Line<'a> {
-    origin: Origin,
+    origin: Option<Origin>,
     device: Option<u8>,
     frame: Option<&'a Frame>,
     held: u64,
@@ -165,7 +163,13 @@ fn by_line(state: &RankSnapshot) -> Vec<Line<'_>> {
         let (origin, frame) = (row.origin, telling_frame(&stack));
         let device = origin.is_on_device().then_some(row.device);
         let known = state.before_step != 0;
-        let fresh = Line { origin, device, frame, held: 0, pieces: 0, more: known.then_some(0) };
+        let fresh = Line {
+            origin: Some(origin),
+            device,
+            frame,
+            more: known.then_some(0),
+            ..Line::default()
+        };
         let line = lines.entry((origin, device, frame)).or_insert(fresh);
         line.held = line.held.saturating_add(row.held.bytes);
         line.pieces = line.pieces.saturating_add(row.held.count);

@@ -4,13 +4,10 @@ use std::fmt::Write;
 
 use memtape_proto::api::{Frame, Holder, Line, Lines};
 
-use crate::output::{clean, cut, cut_front};
+use crate::output::{clean, cut};
 use crate::render::table::Table;
 use crate::render::units::{bytes, frame, plural, signed_bytes};
 use crate::terminal;
-
-/// Narrower terminals have the name of a line above its numbers.
-const WIDE: usize = 140;
 
 /// Between a frame and the one that it was called from.
 const CALLED_FROM: &str = " < ";
@@ -41,9 +38,10 @@ fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
             |rank| format!("no line holds memory on rank {rank}\n"),
         );
     }
-    let mut text = match width.filter(|&width| width < WIDE) {
-        Some(width) => narrow(&of.lines, width),
-        None => wide(&of.lines, width.unwrap_or(usize::MAX)),
+    let held: Vec<Held<'_>> = holders(&of.lines).collect();
+    let mut text = match width {
+        Some(width) => named_above(&held, width),
+        None => table(&held).of_width(None),
     };
     if of.lines_left_out > 0 {
         let _ = writeln!(
@@ -64,27 +62,17 @@ fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
     text
 }
 
-/// One row for each rank, with the name of the line in front.
-fn wide(lines: &[Line], width: usize) -> String {
-    let held: Vec<Held<'_>> = holders(lines).collect();
-    // What the numbers take: a table whose names are empty.
-    let empty = table(&held, 0).of_width(None);
-    let taken = empty.lines().map(textwrap::core::display_width).max().unwrap_or_default();
-    let room = width.saturating_sub(taken.saturating_sub("line".len()));
-    table(&held, room).of_width(None)
-}
-
-/// The name of each line and its median rank, and below them one row for each rank.
-fn narrow(lines: &[Line], width: usize) -> String {
-    let held: Vec<Held<'_>> = holders(lines).collect();
-    let table = table(&held, 0).only(&NUMBERS).of_width(None);
+/// The name of each line and its median rank, and below them one row for each rank: on a terminal
+/// both are too long for one row.
+fn named_above(held: &[Held<'_>], width: usize) -> String {
+    let table = table(held).only(&NUMBERS).of_width(None);
     let mut rows = table.lines();
     let mut text = rows.next().map_or(String::new(), |heading| format!("{heading}\n"));
     for ((line, _, is_first), row) in held.iter().zip(rows) {
         if *is_first {
             let median = format!("; median rank {}", bytes(line.median_bytes));
-            let room = width.saturating_sub(median.len());
-            let _ = writeln!(text, "\n{}{median}", name(line, room));
+            let name = cut(&name(line), width.saturating_sub(median.len()));
+            let _ = writeln!(text, "\n{name}{median}");
         }
         let _ = writeln!(text, "{row}");
     }
@@ -107,15 +95,11 @@ fn holders(lines: &[Line]) -> impl Iterator<Item = Held<'_>> {
     })
 }
 
-/// The rows, with names of at most this width; without room, names are empty.
-pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>], name_width: usize) -> Table<'a, Held<'b>> {
-    let of_line = |text: &dyn Fn(&Line) -> String, (line, _, is_first): &Held<'_>| match is_first {
+/// The rows.
+pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
+    let of_line = |text: fn(&Line) -> String, (line, _, is_first): &Held<'_>| match is_first {
         true => text(line),
         false => String::new(),
-    };
-    let named = |line: &Line| match name_width {
-        0 => String::new(),
-        width => name(line, width),
     };
     let growth = |(_, of, _): &Held<'_>| match of.growing_since_step {
         Some(_) => signed_bytes(i64::try_from(of.growth_bytes_per_step).unwrap_or(i64::MAX)),
@@ -125,7 +109,7 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>], name_width: usize) -> Table<'a
         of.growing_since_step.map_or("–".to_string(), |step| step.to_string())
     };
     Table::of(held)
-        .column("line", |held| of_line(&named, held))
+        .column("line", |held| of_line(name, held))
         .column(">rank", |(_, of, _)| of.rank)
         .column(">holds", |(_, of, _)| bytes(of.bytes))
         .column(">blocks", |(_, of, _)| of.blocks)
@@ -133,43 +117,18 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>], name_width: usize) -> Table<'a
         .column(">oldest step", |(_, of, _)| of.oldest_step)
         .column(">kept/step", growth)
         .column(">since step", since)
-        .column(">median rank", |held| of_line(&|line| bytes(line.median_bytes), held))
+        .column(">median rank", |held| of_line(|line| bytes(line.median_bytes), held))
 }
 
-/// The line to look at, and the lines that it was called from, in this width. Lines that called it
-/// are left out first; then the function keeps its end, because a qualified name ends with what
-/// is called.
-pub(crate) fn name(line: &Line, width: usize) -> String {
+/// The line to look at, and the lines that it was called from: those may be cut off.
+pub(crate) fn name(line: &Line) -> String {
     // The file's own name: three whole paths do not fit on a screen.
     let short = |of: &Frame| {
         let file = of.file.rsplit('/').next().unwrap_or_default().to_string();
         frame(&Frame { file, ..of.clone() })
     };
     let frames: Vec<String> = line.frames.iter().map(short).collect();
-    let Some((innermost, callers)) = frames.split_first() else {
-        return cut("(no stack)", width);
-    };
-    let fits = |text: &str| textwrap::core::display_width(text) <= width;
-    let all = clean(&frames.join(CALLED_FROM));
-    if fits(&all) {
-        return all;
-    }
-    let some = (0..callers.len()).rev().map(|count| {
-        let shown = frames.get(..=count).unwrap_or_default().join(CALLED_FROM);
-        clean(&format!("{shown}{CALLED_FROM}…"))
-    });
-    if let Some(found) = some.into_iter().find(|text| fits(text)) {
-        return found;
-    }
-    let innermost = clean(innermost);
-    match innermost.split_once(' ') {
-        Some((at, function)) if textwrap::core::display_width(at) + 2 < width => {
-            let room = width.saturating_sub(textwrap::core::display_width(at) + 1);
-            format!("{at} {}", cut_front(function, room))
-        }
-        Some((at, _)) => cut_front(at, width),
-        None => cut_front(&innermost, width),
-    }
+    if frames.is_empty() { "(no stack)".to_string() } else { clean(&frames.join(CALLED_FROM)) }
 }
 
 #[cfg(test)]
@@ -256,38 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn narrow_terminals_have_the_name_above_the_numbers() {
+    fn a_terminal_has_the_name_above_the_numbers() {
         let expected = include_str!("screens/lines_80.txt");
         assert_eq!(of_width(&long(), None, Some(80)), expected);
-    }
-
-    #[test]
-    fn wide_terminals_have_one_row_for_each_rank() {
-        let expected = include_str!("screens/lines_200.txt");
-        assert_eq!(of_width(&long(), None, Some(200)), expected);
-    }
-
-    #[test]
-    fn a_name_keeps_its_telling_end() {
-        let lines = long().lines;
-        for (width, expected) in [
-            (
-                200,
-                "losses.py:32 remember_loss < modeling_llama.py:1234 \
-                   LlamaForCausalLMWithAVeryLongNameOfItsClass.forward < train.py:157 main",
-            ),
-            (
-                110,
-                "losses.py:32 remember_loss < modeling_llama.py:1234 \
-                   LlamaForCausalLMWithAVeryLongNameOfItsClass.forward < …",
-            ),
-            (40, "losses.py:32 remember_loss < …"),
-            (26, "losses.py:32 remember_loss"),
-            (20, "losses.py:32 …r_loss"),
-            (8, "…s.py:32"),
-        ] {
-            assert_eq!(name(&lines[0], width), expected);
-        }
     }
 
     #[test]

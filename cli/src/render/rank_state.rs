@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::output::clean;
 use crate::render::analysis::json::frame as frame_json;
-use crate::render::units::{bytes, plural, signed_bytes, table};
+use crate::render::table::Table;
+use crate::render::units::{bytes, plural, signed_bytes};
 use crate::render::{ledger, workers};
 
 /// Lines of a device that are shown.
@@ -103,23 +104,17 @@ fn lines_text(state: &RankSnapshot, device: &DeviceSnapshot, text: &mut String) 
         return;
     }
     let since = format!(">since step {}", state.before_step);
-    let is_compared = state.before_step > 0;
-    let row = |line: &LiveLine| {
-        let mut row = vec![bytes(line.held.bytes), line.held.count.to_string()];
-        row.push(line.births.to_string());
-        if is_compared {
-            row.push(change(line).map_or("–".to_string(), signed_bytes));
-        }
-        row.extend([name_of(&line.frame), line.innermost.function.clone()]);
-        row
-    };
-    let mut titles = vec![">bytes", ">blocks", ">steps"];
-    if is_compared {
-        titles.push(&since);
+    let mut table = Table::of(lines.iter().take(LINES_SHOWN))
+        .column(">bytes", |line| bytes(line.held.bytes))
+        .column(">blocks", |line| line.held.count)
+        .column(">steps", |line| line.births);
+    if state.before_step > 0 {
+        table = table.column(&since, |line| change(line).map_or("–".to_string(), signed_bytes));
     }
-    titles.extend(["line", "in function"]);
-    let rows = lines.iter().take(LINES_SHOWN).map(row).collect();
-    let _ = write!(text, "\nLive memory by line\n{}", table(&titles, rows));
+    let table = table
+        .column("line", |line| name_of(&line.frame))
+        .column("in function", |line| line.innermost.function.clone());
+    let _ = write!(text, "\nLive memory by line\n{}", table.text());
     let rest = lines.get(LINES_SHOWN..).unwrap_or_default();
     if !rest.is_empty() {
         let held = rest.iter().fold(0_u64, |sum, line| sum.saturating_add(line.held.bytes));

@@ -1,13 +1,12 @@
 //! The answers of the coordinator that the views of a report ask for, as they came.
 
-use anyhow::{Context, bail};
-use memtape_core::identity::ids::Kind;
+use anyhow::Context;
 use memtape_core::limits::REPORT_RANKS_MAX;
 use memtape_proto::api::{Incident, Ranks};
 use serde_json::{Value, json};
 
-use crate::client::unknown::of_id;
 use crate::client::{Client, parse};
+use crate::read::captures::{known, list_of};
 use crate::report::Report;
 use crate::report::source::excerpt;
 
@@ -18,14 +17,9 @@ const SERIES_POINTS: u64 = 400;
 /// Fails when the coordinator does not answer, or does not know the id; what else is missing is
 /// left out.
 pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow::Result<Report> {
-    let (list, view) = match Kind::of(id) {
-        Some(Kind::Incident) => ("incidents", "incident"),
-        Some(Kind::Capture) => ("captures", "capture"),
-        Some(Kind::Action) | None => bail!(
-            "{id:?} is neither a file nor an id: incidents begin with inc-, captures with cap-"
-        ),
-    };
-    let subject = client.get(&[list, id], &[]).map_err(|error| of_id(error, client, list, id))?;
+    let list = list_of(id)?;
+    let view = if list == "incidents" { "incident" } else { "capture" };
+    let subject = known(client, id)?;
     let job = subject["job"].as_str().context("the coordinator names no job")?.to_string();
     let attempt = subject["attempt"].as_u64().unwrap_or(0);
     let incident: Option<Incident> = (view == "incident").then(|| parse(&subject)).transpose()?;

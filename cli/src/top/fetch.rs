@@ -4,10 +4,10 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use memtape_proto::api::{Incidents, Jobs, Lines, Ranks, Series};
+use memtape_proto::api::{Incidents, Jobs, Ranks};
 
 use super::model::{Answer, Event, Wanted};
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::clock;
 use crate::output::error_line;
 
@@ -41,8 +41,8 @@ pub(super) fn run(
 }
 
 fn answer(client: &Client, wanted: &Wanted) -> anyhow::Result<Answer> {
-    let jobs: Jobs = parse(&client.get(&["jobs"], &[])?)?;
-    let incidents: Incidents = parse(&client.get(&["incidents"], &[])?)?;
+    let jobs: Jobs = client.fetch(&["jobs"], &[])?;
+    let incidents: Incidents = client.fetch(&["incidents"], &[])?;
     let mut answer = Answer {
         of: wanted.clone(),
         jobs: jobs.jobs,
@@ -51,15 +51,15 @@ fn answer(client: &Client, wanted: &Wanted) -> anyhow::Result<Answer> {
         ..Answer::default()
     };
     let Some(job) = &wanted.job else { return Ok(answer) };
-    let ranks: Ranks = parse(&client.get(&["jobs", job, "ranks"], &[])?)?;
+    let ranks: Ranks = client.fetch(&["jobs", job, "ranks"], &[])?;
     answer.ranks = ranks.ranks;
     let Some(rank) = wanted.rank.map(|rank| rank.to_string()) else { return Ok(answer) };
     // A rank that has just begun has neither.
-    let series = client.get(&["jobs", job, "series"], &[("rank", &rank), ("points", POINTS_MAX)]);
-    answer.series = series.and_then(|it| parse::<Series>(&it)).unwrap_or_default();
+    let points = [("rank", rank.as_str()), ("points", POINTS_MAX)];
+    answer.series = client.fetch(&["jobs", job, "series"], &points).unwrap_or_default();
     if wanted.lines {
-        let lines = client.get(&["jobs", job, "lines"], &[("rank", &rank)]);
-        answer.lines = lines.and_then(|it| parse::<Lines>(&it)).unwrap_or_default();
+        let of_rank = [("rank", rank.as_str())];
+        answer.lines = client.fetch(&["jobs", job, "lines"], &of_rank).unwrap_or_default();
     }
     Ok(answer)
 }

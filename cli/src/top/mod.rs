@@ -38,9 +38,6 @@ pub(crate) struct TopArgs {
     /// Begin with the ranks of this job [default: all jobs].
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
-    /// The same as JOB.
-    #[arg(long = "job", value_name = "NAME", conflicts_with = "job")]
-    pub(crate) named: Option<String>,
     /// Time between two refreshes, such as 500ms or 5s.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
     pub(crate) interval: Duration,
@@ -61,7 +58,7 @@ pub(crate) fn run(args: TopArgs, globals: &Globals) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
     watch::end_at_signal(ratatui::restore);
     let screen = Screen { wanted, happened, coordinator };
-    let ended = screen.show(Model::new(args.job.or(args.named)), &mut terminal);
+    let ended = screen.show(Model::new(args.job), &mut terminal);
     ratatui::restore();
     ended
 }
@@ -80,7 +77,7 @@ impl Screen {
     ) -> anyhow::Result<()> {
         let mut asked = Wanted::default();
         let mut drawn = None;
-        while !model.is_over() {
+        while !model.is_over {
             let mut has_changed = false;
             while let Ok(event) = self.happened.try_recv() {
                 model.update(event);

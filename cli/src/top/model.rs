@@ -115,15 +115,19 @@ struct Table {
 /// All of the state.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    level: Level,
+    /// What is shown.
+    pub(super) level: Level,
     tables: [Table; 3],
     answer: Answer,
-    /// Why the newest answer did not come.
-    lost: Option<String>,
     has_answer: bool,
-    is_filtering: bool,
-    is_helping: bool,
-    is_over: bool,
+    /// Why the newest answer did not come, if it did not.
+    pub(super) lost: Option<String>,
+    /// Keys are letters of the filter.
+    pub(super) is_filtering: bool,
+    /// The help is shown.
+    pub(super) is_helping: bool,
+    /// The program is to end.
+    pub(super) is_over: bool,
 }
 
 impl Model {
@@ -135,31 +139,6 @@ impl Model {
             model.level = Level::Ranks;
         }
         model
-    }
-
-    /// What is shown.
-    pub(crate) fn level(&self) -> Level {
-        self.level
-    }
-
-    /// True when the program is to end.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// True while keys are letters of the filter.
-    pub(crate) fn is_filtering(&self) -> bool {
-        self.is_filtering
-    }
-
-    /// True while the help is shown.
-    pub(crate) fn is_helping(&self) -> bool {
-        self.is_helping
-    }
-
-    /// Why the coordinator does not answer, if it does not.
-    pub(crate) fn lost(&self) -> Option<&str> {
-        self.lost.as_deref()
     }
 
     /// The newest answer, which may be old; none before the first.
@@ -210,35 +189,42 @@ impl Model {
 
     /// The jobs that the filter lets pass, in order.
     pub(crate) fn jobs(&self) -> Vec<&Job> {
-        let mut jobs: Vec<&Job> =
-            self.answer.jobs.iter().filter(|job| self.passes(Level::Jobs, &job.job)).collect();
         let (_, order) = nth(&JOB_ORDERS, self.order_of(Level::Jobs));
-        jobs.sort_by(|a, b| order(a, b));
-        jobs
+        let words = |job: &&Job| job.job.clone();
+        self.passing(Level::Jobs, self.answer.jobs.iter(), words, |a, b| order(a, b))
     }
 
     /// The ranks that the filter lets pass, in order.
     pub(crate) fn ranks(&self) -> Vec<&Rank> {
-        let words = |rank: &Rank| format!("{} {} {}", rank.rank, rank.state, rank.node);
-        let mut ranks: Vec<&Rank> =
-            self.answer.ranks.iter().filter(|it| self.passes(Level::Ranks, &words(it))).collect();
         let (_, order) = nth(&RANK_ORDERS, self.order_of(Level::Ranks));
-        ranks.sort_by(|a, b| order(a, b));
-        ranks
+        let words = |rank: &&Rank| format!("{} {} {}", rank.rank, rank.state, rank.node);
+        self.passing(Level::Ranks, self.answer.ranks.iter(), words, |a, b| order(a, b))
     }
 
     /// The lines of the rank that the filter lets pass, in order, each with what the rank holds.
     pub(crate) fn lines(&self) -> Vec<(&Line, &Holder)> {
         let rank = self.rank();
-        let of_rank = |line: &'_ Line| line.holders.iter().position(|of| Some(of.rank) == rank);
+        let held = |line: &'_ Line| line.holders.iter().position(|of| Some(of.rank) == rank);
         let found = self.answer.lines.lines.iter();
-        let found = found.filter_map(|line| Some((line, line.holders.get(of_rank(line)?)?)));
-        let mut found: Vec<_> = found
-            .filter(|(line, _)| self.passes(Level::Lines, &lines::name(line, usize::MAX)))
-            .collect();
+        let found = found.filter_map(|line| Some((line, line.holders.get(held(line)?)?)));
         let (_, order) = nth(&LINE_ORDERS, self.order_of(Level::Lines));
-        found.sort_by(|(_, a), (_, b)| order(a, b));
-        found
+        let words = |(line, _): &(&Line, &Holder)| lines::name(line);
+        self.passing(Level::Lines, found, words, |(_, a), (_, b)| order(a, b))
+    }
+
+    /// What the filter of a level lets pass by these words, in order.
+    fn passing<T>(
+        &self,
+        level: Level,
+        all: impl Iterator<Item = T>,
+        words: impl Fn(&T) -> String,
+        order: impl Fn(&T, &T) -> Ordering,
+    ) -> Vec<T> {
+        let filter = self.tables[level as usize].filter.to_lowercase();
+        let mut shown: Vec<T> =
+            all.filter(|of| words(of).to_lowercase().contains(&filter)).collect();
+        shown.sort_by(order);
+        shown
     }
 
     /// The open incidents of a job, of one rank if one is given; those that page come first.
@@ -401,11 +387,6 @@ impl Model {
         self.tables[level as usize].order
     }
 
-    fn passes(&self, level: Level, words: &str) -> bool {
-        let filter = &self.tables[level as usize].filter;
-        filter.is_empty() || words.to_lowercase().contains(&filter.to_lowercase())
-    }
-
     fn forget(&mut self, level: Level) {
         let table = &mut self.tables[level as usize];
         (table.selected, table.filter) = (None, String::new());
@@ -440,23 +421,23 @@ mod tests {
     fn enter_goes_down_and_escape_goes_up() {
         let mut model = Model::default();
         model.update(Event::Answer(Box::new(answer())));
-        assert_eq!((model.level(), model.selected()), (Level::Jobs, Some(0)));
+        assert_eq!((model.level, model.selected()), (Level::Jobs, Some(0)));
         assert_eq!(model.wanted(), Wanted::default());
         model.update(Event::Key(KeyCode::Down));
         model.update(Event::Key(KeyCode::Enter));
-        assert_eq!((model.level(), model.job()), (Level::Ranks, Some("train-7b")));
+        assert_eq!((model.level, model.job()), (Level::Ranks, Some("train-7b")));
         assert_eq!(model.wanted().job.as_deref(), Some("train-7b"));
         model.update(Event::Answer(Box::new(answer())));
         assert_eq!(model.wanted().rank, Some(0));
         model.update(Event::Key(KeyCode::End));
         model.update(Event::Key(KeyCode::Enter));
-        assert!(model.level() == Level::Lines && model.wanted().lines && model.rank() == Some(3));
+        assert!(model.level == Level::Lines && model.wanted().lines && model.rank() == Some(3));
         for expected in [Level::Ranks, Level::Jobs, Level::Jobs] {
             model.update(Event::Key(KeyCode::Esc));
-            assert_eq!(model.level(), expected);
+            assert_eq!(model.level, expected);
         }
         keys(&mut model, "q");
-        assert!(model.is_over());
+        assert!(model.is_over);
     }
 
     #[test]
@@ -475,25 +456,25 @@ mod tests {
     fn a_filter_is_typed_and_taken_away() {
         let mut model = at(Level::Ranks);
         keys(&mut model, "/growing");
-        assert!(model.is_filtering());
+        assert!(model.is_filtering);
         assert_eq!(model.ranks().len(), 1);
         // Keys are letters while a filter is typed.
         keys(&mut model, "q");
-        assert!(!model.is_over() && model.ranks().is_empty());
+        assert!(!model.is_over && model.ranks().is_empty());
         model.update(Event::Key(KeyCode::Backspace));
         model.update(Event::Key(KeyCode::Enter));
-        assert!(!model.is_filtering() && model.rank() == Some(2));
+        assert!(!model.is_filtering && model.rank() == Some(2));
         model.update(Event::Key(KeyCode::Esc));
-        assert_eq!((model.filter(), model.level(), model.ranks().len()), ("", Level::Ranks, 4));
+        assert_eq!((model.filter(), model.level, model.ranks().len()), ("", Level::Ranks, 4));
     }
 
     #[test]
     fn a_lost_coordinator_leaves_what_is_known() {
         let mut model = at(Level::Ranks);
         model.update(Event::Lost("nothing listens".to_string()));
-        assert_eq!((model.lost(), model.ranks().len()), (Some("nothing listens"), 4));
+        assert_eq!((model.lost.as_deref(), model.ranks().len()), (Some("nothing listens"), 4));
         model.update(Event::Answer(Box::new(answer())));
-        assert_eq!(model.lost(), None);
+        assert_eq!(model.lost, None);
     }
 
     #[test]
@@ -510,10 +491,10 @@ mod tests {
     fn any_key_ends_the_help() {
         let mut model = at(Level::Jobs);
         keys(&mut model, "h");
-        assert!(model.is_helping());
+        assert!(model.is_helping);
         keys(&mut model, "q");
-        assert!(!model.is_helping() && !model.is_over());
+        assert!(!model.is_helping && !model.is_over);
         model.update(Event::Interrupt);
-        assert!(model.is_over());
+        assert!(model.is_over);
     }
 }

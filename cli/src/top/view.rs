@@ -9,11 +9,11 @@ use ratatui::backend::FromCrossterm;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Clear, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::{Clear, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::model::{Level, Model};
 use crate::clock::{age, utc};
-use crate::output::{clean, cut, cut_front};
+use crate::output::{clean, cut};
 use crate::render::palette::{self, Meaning};
 use crate::render::table::{self, Cell};
 use crate::render::units::{bytes, duration, plural};
@@ -65,21 +65,21 @@ impl View<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let [title, path, table, detail, keys] = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Length(if self.model.lost().is_some() { LOST_ROWS } else { 1 }),
+            Constraint::Length(if self.model.lost.is_some() { LOST_ROWS } else { 1 }),
             Constraint::Min(3),
             Constraint::Length(DETAIL_ROWS),
             Constraint::Length(1),
         ])
         .areas(frame.area());
         frame.render_widget(fitted(self.title(), usize::from(title.width)), title);
-        frame.render_widget(Paragraph::new(wrapped(vec![self.path()], path)), path);
-        match self.model.level() {
+        frame.render_widget(paragraph(vec![self.path()]), path);
+        match self.model.level {
             Level::Jobs => self.jobs(frame, table, detail),
             Level::Ranks => self.ranks(frame, table, detail),
             Level::Lines => self.lines(frame, table, detail),
         }
         frame.render_widget(fitted(self.keys(), usize::from(keys.width)), keys);
-        if self.model.is_helping() {
+        if self.model.is_helping {
             self.help(frame);
         }
     }
@@ -117,29 +117,29 @@ impl View<'_> {
 
     /// Where the user is; while the coordinator does not answer, why.
     fn path(&self) -> Line<'static> {
-        if let Some(why) = self.model.lost() {
+        if let Some(why) = &self.model.lost {
             let of = self.model.answer().map_or("nothing is known yet".to_string(), |answer| {
                 format!("this is from {}", age(answer.wall_ns, self.now_ns))
             });
             return Line::from(self.painted(format!("{of}; trying again: {why}"), Meaning::Bad));
         }
         let mut words = vec!["jobs".to_string()];
-        if self.model.level() != Level::Jobs {
+        if self.model.level != Level::Jobs {
             words.push(self.model.job().unwrap_or("?").to_string());
         }
-        if self.model.level() == Level::Lines {
+        if self.model.level == Level::Lines {
             words.push(self.model.rank().map_or("?".into(), |rank| format!("rank {rank}")));
         }
         let mut text = format!("{}  sorted by {}", words.join(" > "), self.model.order());
-        if self.model.is_filtering() || !self.model.filter().is_empty() {
-            let cursor = if self.model.is_filtering() { "_" } else { "" };
+        if self.model.is_filtering || !self.model.filter().is_empty() {
+            let cursor = if self.model.is_filtering { "_" } else { "" };
             text.push_str(&format!("  filter: {}{cursor}", self.model.filter()));
         }
         Line::from(self.painted(text, Meaning::Plain))
     }
 
     fn keys(&self) -> Line<'static> {
-        let text = match (self.model.is_filtering(), self.model.level()) {
+        let text = match (self.model.is_filtering, self.model.level) {
             (true, _) => "letters: filter   Enter keep   Esc take away",
             (false, Level::Jobs) => "Enter ranks   / filter   s sort   h help   q quit",
             (false, Level::Ranks) => "Enter lines   Esc back   / filter   s sort   h help   q quit",
@@ -166,7 +166,7 @@ impl View<'_> {
         if let Some(job) = self.model.selected().and_then(|row| jobs.get(row)) {
             text.extend(self.incidents(&job.job, None));
         }
-        frame.render_widget(Paragraph::new(wrapped(text, detail)), detail);
+        frame.render_widget(paragraph(text), detail);
     }
 
     fn ranks(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
@@ -181,7 +181,7 @@ impl View<'_> {
             (Some(job), Some(rank)) => self.incidents(job, Some(rank)),
             _ => Vec::new(),
         };
-        frame.render_widget(Paragraph::new(wrapped(incidents, text)), text);
+        frame.render_widget(paragraph(incidents), text);
     }
 
     fn lines(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
@@ -189,15 +189,7 @@ impl View<'_> {
             self.model.lines().into_iter().map(|(line, of)| (line, of, true)).collect();
         let narrow = ["line", ">holds", ">survivors", ">kept/step", ">since step"];
         let wide = [">blocks", ">oldest step", ">median rank"];
-        let titles: Vec<&str> = match area.width >= WIDE {
-            true => [&narrow[..], &wide[..]].concat(),
-            false => narrow.to_vec(),
-        };
-        // What the numbers take: a table whose names are empty.
-        let numbers = lines::table(&held, 0).only(&titles);
-        let taken: usize = numbers.columns().iter().skip(1).map(|of| natural(of) + 1).sum();
-        let room = usize::from(area.width).saturating_sub(taken + SELECTED.len());
-        self.table(frame, area, lines::table(&held, room.max(1)), (&narrow, &wide));
+        self.table(frame, area, lines::table(&held), (&narrow, &wide));
         let [series, text] =
             Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
         self.series(frame, series);
@@ -205,13 +197,9 @@ impl View<'_> {
         let frames = selected.map(|(line, ..)| line.frames.as_slice()).unwrap_or_default();
         let frames: Vec<Line<'_>> = match (frames, self.model.answer()) {
             ([], Some(_)) => vec![Line::from("no line of this rank is known")],
-            // The file and the function are at the end.
-            (frames, _) => frames
-                .iter()
-                .map(|of| Line::from(cut_front(&units::frame(of), usize::from(text.width))))
-                .collect(),
+            (frames, _) => frames.iter().map(|of| Line::from(units::frame(of))).collect(),
         };
-        frame.render_widget(Paragraph::new(wrapped(frames, text)), text);
+        frame.render_widget(paragraph(frames), text);
     }
 
     /// The columns with these titles; terminals that are wide show the second ones, too. Numbers
@@ -347,42 +335,9 @@ fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
     Line { spans: spans.collect(), ..Line::default() }
 }
 
-/// Lines that are wrapped at the width; the last one that fits ends with `…` if there are more.
-fn wrapped(lines: Vec<Line<'static>>, area: Rect) -> Vec<Line<'static>> {
-    let width = usize::from(area.width);
-    let all = lines.into_iter().flat_map(|line| in_rows(line, width));
-    let mut all: Vec<Line<'static>> = all.collect();
-    let height = usize::from(area.height);
-    if all.len() > height {
-        all.truncate(height);
-        if let Some(last) = all.last_mut() {
-            let room = width.saturating_sub(last.width());
-            last.push_span(Span::raw(if room > 1 { " …" } else { "…" }));
-            *last = fitted(std::mem::take(last), width);
-        }
-    }
-    all
-}
-
-/// The rows of one line. The style of its first span stays with that span.
-fn in_rows(line: Line<'static>, width: usize) -> Vec<Line<'static>> {
-    if line.width() <= width {
-        return vec![line];
-    }
-    let mut spans = line.spans.into_iter();
-    let Some(first) = spans.next() else { return Vec::new() };
-    let rest: String = spans.map(|span| span.content.into_owned()).collect();
-    let text = format!("{}{rest}", first.content);
-    let style = if rest.is_empty() { first.style } else { Style::new() };
-    let rows = textwrap::wrap(&text, textwrap::Options::new(width.max(1)));
-    let row = |(index, row): (usize, &std::borrow::Cow<'_, str>)| match row
-        .strip_prefix(first.content.as_ref())
-        .filter(|_| index == 0)
-    {
-        Some(rest) => Line::from(vec![first.clone(), Span::raw(rest.to_string())]),
-        None => Line::from(Span::styled(row.to_string(), style)),
-    };
-    rows.iter().enumerate().map(row).collect()
+/// Lines that are wrapped at the width.
+fn paragraph(lines: Vec<Line<'_>>) -> Paragraph<'_> {
+    Paragraph::new(lines).wrap(Wrap { trim: true })
 }
 
 /// `07:00:04`.
@@ -463,16 +418,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_marked() {
-        let area = |width, height| Rect::new(0, 0, width, height);
-        let text = |lines: Vec<Line<'_>>| lines.iter().map(Line::to_string).collect::<Vec<_>>();
         let line = || Line::from(vec![Span::raw("inc-1"), Span::raw("  rank 2 keeps 2 MiB more")]);
         assert_eq!(fitted(line(), 14).to_string(), "inc-1  rank 2…");
         assert_eq!(fitted(line(), 5).to_string(), "inc-…");
         assert_eq!(fitted(line(), 40).to_string(), line().to_string());
-        assert_eq!(text(wrapped(vec![line()], area(16, 2))), ["inc-1  rank 2", "keeps 2 MiB more"]);
-        assert_eq!(text(wrapped(vec![line()], area(16, 1))), ["inc-1  rank 2 …"]);
-        assert_eq!(text(wrapped(vec![line(), line()], area(31, 1)))[0].chars().last(), Some('…'));
-        assert_eq!(text(wrapped(vec![line(), line()], area(40, 9))).len(), 2);
     }
 
     #[test]

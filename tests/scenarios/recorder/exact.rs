@@ -37,7 +37,7 @@ fn compare(torch: &Torch, settings: &str) -> Value {
 
     let tape = tapes::in_folder(&path("tapes")).pop().expect("one tape");
     let mut export = Command::new(memtape());
-    export.args(["export", "--format", "pickle", "--tape"]).arg(&tape);
+    export.args(["export", "--format", "pickle"]).arg(&tape);
     let export = export.arg("-o").arg(path("ours.pickle")).output().expect("memtape runs");
     assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
     drop(probe);

@@ -39,7 +39,7 @@ fn the_pickle_of_a_live_rank_equals_pytorchs_snapshot() {
     let tape = tapes::in_folder(&scratch.path().join("tapes")).pop().expect("one tape");
     let pickle = scratch.path().join("rank.pickle");
     let export = Command::new(memtape())
-        .args(["export", "--format", "pickle", "--tape"])
+        .args(["export", "--format", "pickle"])
         .arg(&tape)
         .arg("-o")
         .arg(&pickle)

@@ -45,7 +45,7 @@ impl Halted {
         });
         let tape = tapes::in_folder(&at("tapes")).pop().expect("one tape");
         let mut export = Command::new(memtape());
-        export.args(["export", "--format", "pickle", "--tape"]).arg(&tape);
+        export.args(["export", "--format", "pickle"]).arg(&tape);
         let export = export.arg("-o").arg(at("ours.pickle")).output().expect("memtape runs");
         assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
         drop(job);

@@ -4,9 +4,8 @@ use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_proto::api::{Audit, AuditEntry};
 use serde_json::json;
 
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::globals::Globals;
-use crate::output;
 use crate::render::answers;
 
 /// `memtape audit`.
@@ -22,10 +21,8 @@ pub(crate) struct AuditArgs {
 pub(crate) fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
     let (entries, broken_at) = read(&client, args.after)?;
-    match globals.json {
-        true => output::print_json(&json!({ "entries": entries, "broken_at": broken_at }))?,
-        false => output::print(&answers::audit(&entries))?,
-    }
+    let value = json!({ "entries": entries, "broken_at": broken_at });
+    globals.say(&value, || answers::audit(&entries))?;
     match broken_at {
         None => Ok(()),
         Some(number) => anyhow::bail!(
@@ -37,8 +34,8 @@ pub(crate) fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<()> {
 fn read(client: &Client, after: u64) -> anyhow::Result<(Vec<AuditEntry>, Option<u64>)> {
     let (mut entries, mut after) = (Vec::new(), after);
     loop {
-        let answer = client.get(&["audit"], &[("after", &after.to_string())])?;
-        let Audit { entries: more, broken_at } = parse(&answer)?;
+        let Audit { entries: more, broken_at } =
+            client.fetch(&["audit"], &[("after", &after.to_string())])?;
         let is_last = more.len() < ROWS_LISTED_MAX;
         after = more.last().map_or(after, |entry| entry.number);
         entries.extend(more);

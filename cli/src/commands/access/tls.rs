@@ -13,7 +13,6 @@ use serde_json::json;
 
 use crate::args::Mistakes;
 use crate::globals::Globals;
-use crate::output;
 
 /// Names below the folder of `memtape tls`.
 const AUTHORITY: &str = "authority";
@@ -102,12 +101,12 @@ pub(crate) struct IssueArgs {
 /// Fails when there are some already, a name makes none, or a file cannot be written.
 pub(crate) fn run(command: &TlsCommand, globals: &Globals) -> anyhow::Result<()> {
     match command {
-        TlsCommand::Init(args) => init(args, globals.json),
-        TlsCommand::Issue(args) => issue_all(args, globals.json),
+        TlsCommand::Init(args) => init(args, globals),
+        TlsCommand::Issue(args) => issue_all(args, globals),
     }
 }
 
-fn init(args: &InitArgs, json: bool) -> anyhow::Result<()> {
+fn init(args: &InitArgs, globals: &Globals) -> anyhow::Result<()> {
     let InitArgs { dir, hosts, days } = args;
     let authority = dir.join(AUTHORITY);
     let parties = [Party::Coordinator(hosts.clone()), Party::User(FIRST_USER.to_string())];
@@ -117,23 +116,22 @@ fn init(args: &InitArgs, json: bool) -> anyhow::Result<()> {
         issue(&authority, &dir.join(party.name()), party, *days)?;
     }
     write_roles(&dir.join(ACCESS))?;
-    if json {
-        return output::print_json(&json!({ "folder": dir, "roles": dir.join(ACCESS) }));
-    }
     let folder = dir.display();
-    output::print(&format!(
-        "{folder}/authority: keep ca.key off the cluster\n\
-         {folder}/coordinator: to the coordinator, with {folder}/access.toml:\n  \
-           memtape coordinator --listen ADDRESS --tls-dir {folder}/coordinator --access-file \
-           {folder}/access.toml\n\
-         {folder}/user-admin: to you:\n  \
-           memtape jobs --coordinator {host} --tls-dir {folder}/user-admin\n\
-         certificates for agents: memtape tls issue {folder} --agent NODE",
-        host = hosts.first().map_or("HOST", String::as_str)
-    ))
+    let host = hosts.first().map_or("HOST", String::as_str);
+    globals.say(&json!({ "folder": dir, "roles": dir.join(ACCESS) }), || {
+        format!(
+            "{folder}/authority: keep ca.key off the cluster\n\
+             {folder}/coordinator: to the coordinator, with {folder}/access.toml:\n  \
+               memtape coordinator --listen ADDRESS --tls-dir {folder}/coordinator --access-file \
+               {folder}/access.toml\n\
+             {folder}/user-admin: to you:\n  \
+               memtape jobs --coordinator {host} --tls-dir {folder}/user-admin\n\
+             certificates for agents: memtape tls issue {folder} --agent NODE"
+        )
+    })
 }
 
-fn issue_all(args: &IssueArgs, json: bool) -> anyhow::Result<()> {
+fn issue_all(args: &IssueArgs, globals: &Globals) -> anyhow::Result<()> {
     let authority = args.dir.join(AUTHORITY);
     let out = args.out.as_ref().unwrap_or(&args.dir);
     let agents = args.agents.iter().cloned().map(Party::Agent);
@@ -151,11 +149,9 @@ fn issue_all(args: &IssueArgs, json: bool) -> anyhow::Result<()> {
         issue(&authority, &out.join(party.name()), party, args.days)?;
     }
     let folders: Vec<PathBuf> = parties.iter().map(|party| out.join(party.name())).collect();
-    if json {
-        return output::print_json(&json!({ "folders": folders }));
-    }
-    let lines: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-    output::print(&lines.join("\n"))
+    globals.say(&json!({ "folders": folders }), || {
+        folders.iter().map(|folder| format!("{}\n", folder.display())).collect()
+    })
 }
 
 /// A name becomes part of a path and of a URI, a host a name in a certificate.

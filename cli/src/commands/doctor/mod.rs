@@ -81,11 +81,7 @@ pub(crate) fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<()> {
     services::coordinator(&client, &mut checks);
     let failed = checks.iter().filter(|check| check.outcome == Outcome::Fail).count();
     let report = Report { ok: failed == 0, checks };
-    if globals.json {
-        output::print_json(&report)?;
-    } else {
-        output::print(&text(&report.checks))?;
-    }
+    globals.say(&report, || text(&report.checks))?;
     match failed {
         0 => Ok(()),
         failed => anyhow::bail!("{} failed", plural(failed as u64, "check")),

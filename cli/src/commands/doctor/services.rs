@@ -5,7 +5,7 @@ use std::path::Path;
 use memtape_proto::api::Nodes;
 
 use super::Check;
-use crate::client::{Client, parse};
+use crate::client::Client;
 use crate::clock;
 use crate::render::units::plural;
 
@@ -58,7 +58,7 @@ pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
     if let Some(seconds) = facts.unix_seconds {
         checks.push(skew(seconds, clock::wall_ns() / 1_000_000_000));
     }
-    if let Some(nodes) = client.get(&["nodes"], &[]).ok().and_then(|it| parse::<Nodes>(&it).ok()) {
+    if let Ok(nodes) = client.fetch(&["nodes"], &[]) {
         checks.push(of_nodes(&nodes));
     }
 }

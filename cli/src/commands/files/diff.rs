@@ -8,12 +8,12 @@ use memtape_core::tape::layout::Clock;
 
 use crate::globals::Globals;
 use crate::output;
-use crate::read::captures::listed;
 use crate::read::jobs::may_be_one;
 use crate::read::order::{self, Ordered, RankSource};
 use crate::read::snapshots::{Snapshot, Unreadable, read_sound};
 use crate::read::source::Sources;
 use crate::render::analysis::{Report, difference};
+use crate::render::ranks::{listed, no_rank};
 
 /// `memtape diff`.
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ fn side(path: &Path, rank: Option<u32>, globals: &Globals) -> anyhow::Result<Sid
     if snapshots.len() == 1 {
         let known = ranks.and_then(|ranks| ranks.first().copied());
         if let (Some(known), Some(rank)) = (known, wanted.filter(|&rank| Some(rank) != known)) {
-            bail!("{} has no rank {rank}: {}", path.display(), listed(&[known]));
+            bail!(no_rank(rank, &path.display().to_string(), &[known]));
         }
         let ranks = snapshots.into_iter().map(|file| (known, file)).collect();
         return Ok(Side { ranks, left_out });
@@ -107,7 +107,7 @@ fn side(path: &Path, rank: Option<u32>, globals: &Globals) -> anyhow::Result<Sid
         }
     }
     if let Some(rank) = wanted.filter(|_| newest.is_empty()) {
-        bail!("{} has no rank {rank}: {}", path.display(), listed(&ranks));
+        bail!(no_rank(rank, &path.display().to_string(), &ranks));
     }
     newest.sort_by_key(|(rank, _)| *rank);
     Ok(Side { ranks: newest, left_out })

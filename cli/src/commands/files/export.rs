@@ -14,16 +14,15 @@ use memtape_core::tape::rewind::PointInTime;
 use memtape_proto::api::Capture;
 use serde_json::json;
 
-use super::captured;
 use crate::args::Mistakes;
 use crate::client::Client;
 use crate::export::stacks::{LiveBytes, of_peers};
-use crate::export::timeline::{Fact, Instant, Timeline, of_pytorch, of_snapshot, of_tape};
+use crate::export::timeline::{Fact, Instant, Timeline, Track, of_pytorch, of_snapshot, of_tape};
 use crate::export::{Format, flamegraph, perfetto, speedscope};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::captures::{StoredRank, is_id};
-use crate::read::content::{self, Content, Format as Kind, Wanted};
+use crate::read::captures::{StoredRank, is_id, named, several};
+use crate::read::content::{Content, Format as Kind, Wanted};
 use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
@@ -43,15 +42,12 @@ pub(crate) enum Against {
 pub(crate) struct ExportArgs {
     /// A capture (cap-…), an incident (inc-…) whose capture to export, or a file: a tape, the rank
     /// of a capture as the page downloads it, or PyTorch's memory snapshot.
-    #[arg(required_unless_present = "tape", conflicts_with = "tape", value_name = "ID|FILE")]
-    pub(crate) id: Option<PathBuf>,
+    #[arg(value_name = "ID|FILE")]
+    pub(crate) id: PathBuf,
     /// The rank, of a capture or a folder [default: the rank of the incident; of a capture, for
     /// perfetto, all ranks].
-    #[arg(long, conflicts_with = "tape")]
+    #[arg(long)]
     pub(crate) rank: Option<u32>,
-    /// Export this file, which has to be a tape.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tape: Option<PathBuf>,
     /// Export the tape's state at the end of this step [default: now; of a process that has exited,
     /// its last finished step].
     #[arg(long)]
@@ -64,7 +60,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "STEP", conflicts_with = "against")]
     pub(crate) since_step: Option<u64>,
     /// Show what the rank of a capture holds more or less than this. For flamegraph and speedscope.
-    #[arg(long, value_enum, conflicts_with = "tape")]
+    #[arg(long, value_enum)]
     pub(crate) against: Option<Against>,
     /// Format of the file.
     #[arg(long, value_enum, default_value_t = Format::Pickle)]
@@ -94,8 +90,8 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
         return Err(Mistakes(vec![line.to_string()]).into());
     }
     let is_trace = args.format == Format::Perfetto && args.rank.is_none();
-    let export = match args.id.as_deref().filter(|id| is_trace && !id.exists()).map(Path::to_str) {
-        Some(Some(id)) if is_id(id) => all_ranks(&globals.client()?, id)?,
+    let export = match args.id.to_str() {
+        Some(id) if is_trace && is_id(id) && !args.id.exists() => all_ranks(&globals.client()?, id)?,
         _ => one(args, globals)?,
     };
     let Export { content, name, what, mut facts } = export;
@@ -105,41 +101,30 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     if path == Path::new("-") {
         return Ok(());
     }
-    if globals.json {
-        facts["file"] = json!(path);
-        facts["bytes"] = json!(content.len());
-        return output::print_json(&facts);
-    }
+    (facts["file"], facts["bytes"]) = (json!(path), json!(content.len()));
     let viewer = args.format.viewer().map_or(String::new(), |of| format!("; open it in {of}"));
-    output::print(&format!("{}: {what}{viewer}", path.display()))
+    globals.say(&facts, || format!("{}: {what}{viewer}", path.display()))
 }
 
 /// The state of one rank.
 fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
-    let (source, opened) = match (&args.tape, &args.id) {
-        (Some(tape), _) => (Source::File(tape.clone()), content::rewound(tape, wanted)?),
-        (None, Some(named)) => one_rank::open_at(named, args.rank, wanted, globals)?,
-        (None, None) => bail!("give a capture, an incident or a file"),
-    };
+    let (source, opened) = one_rank::open_at(&args.id, args.rank, wanted, globals)?;
     // The annotations of a file are drawn, and are not in the state.
-    let drawn = match &opened.content {
-        Content::Torch(torch) if args.format == Format::Perfetto => {
-            let rank = one_rank::rank_of(&source, &opened).unwrap_or(0);
-            Some(of_pytorch::timeline(torch, rank, &file_name(&source.name())))
-        }
-        Content::Torch(_) | Content::Rank(_) => None,
+    let annotations = match &opened.content {
+        Content::Torch(torch) => of_pytorch::tracks(torch),
+        Content::Rank(_) => Vec::new(),
     };
     let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
     let (mut state, _) = opened.into_rank(&source);
     if let Some(line) = warning(&state, lost_blocks).filter(|_| kind != Kind::Pickle) {
         eprintln!("memtape: {line}");
     }
-    let content = match &source {
-        Source::Stored(of) => from_capture(of, &state, args, globals)?,
-        Source::File(path) if kind == Kind::Tape => from_tape(path, &mut moment, &mut state, args)?,
-        Source::File(path) if kind == Kind::Pickle => from_pytorch(drawn, &state, path, args)?,
-        Source::File(_) => encode(&Subject::alone(&state, moment, args), args)?,
+    let content = match (&source, kind) {
+        (Source::Stored(of), _) => from_capture(of, &state, args, globals)?,
+        (Source::File(path), Kind::Tape) => from_tape(path, &mut moment, &mut state, args)?,
+        (Source::File(path), Kind::Pickle) => from_pytorch(annotations, &state, path, args)?,
+        (Source::File(_), _) => encode(&Subject::alone(&state, moment, args), args)?,
     };
     let rank = state.identity.rank;
     let blocks: usize = state.devices.iter().map(|device| device.blocks.len()).sum();
@@ -279,21 +264,21 @@ fn from_capture(
         return encode(&subject, args);
     }
     let client = globals.client()?;
-    let (_, capture) = captured::named(&client, &of.capture)?;
+    let (_, capture) = named(&client, &of.capture)?;
     let capture = capture.with_context(|| format!("there is no {}", of.capture))?;
     if args.format == Format::Perfetto {
         return Ok(perfetto::document(&[with_capture(&capture, state)]));
     }
-    subject.peers = captured::several(&client, &capture, Some(of.rank), REPORT_SNAPSHOTS_MAX);
+    subject.peers = several(&client, &capture, Some(of.rank), REPORT_SNAPSHOTS_MAX);
     subject.peers.insert(of.rank, state.clone());
     encode(&subject, args)
 }
 
 /// All ranks of a capture as one trace.
 fn all_ranks(client: &Client, id: &str) -> anyhow::Result<Export> {
-    let (_, capture) = captured::named(client, id)?;
+    let (_, capture) = named(client, id)?;
     let capture = capture.with_context(|| format!("{id} has no capture yet"))?;
-    let states = captured::several(client, &capture, capture.trigger_rank, TRACE_RANKS_MAX);
+    let states = several(client, &capture, capture.trigger_rank, TRACE_RANKS_MAX);
     if states.is_empty() {
         bail!("{} has no snapshot", capture.id);
     }
@@ -322,7 +307,7 @@ fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
 
 /// PyTorch's own file, whose trace has no numbers of steps.
 fn from_pytorch(
-    drawn: Option<Timeline>,
+    annotations: Vec<Track>,
     state: &RankSnapshot,
     path: &Path,
     args: &ExportArgs,
@@ -331,9 +316,13 @@ fn from_pytorch(
     if args.against.is_some() {
         bail!("--against needs a capture; of a file, --since-step shows the growth");
     }
-    match (args.format, drawn, args.since_step) {
-        (Format::Perfetto, Some(timeline), _) => Ok(perfetto::document(&[timeline])),
-        (Format::Flamegraph | Format::Speedscope, _, Some(step)) => {
+    match (args.format, args.since_step) {
+        (Format::Perfetto, _) => {
+            let mut timeline = Timeline { name: file_name(path), ..of_snapshot::timeline(state) };
+            timeline.tracks.extend(annotations);
+            Ok(perfetto::document(&[timeline]))
+        }
+        (Format::Flamegraph | Format::Speedscope, Some(step)) => {
             let history = History::of(state.clone());
             let base = LiveBytes::after(&history, step)
                 .with_context(|| format!("the trace of {} has no step {step}", path.display()))?;

@@ -47,15 +47,13 @@ pub(crate) fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<()> {
     if args.output == Path::new("-") {
         return Ok(());
     }
-    if globals.json {
-        return output::print_json(&json!({
-            "file": args.output, "bytes": page.len(), "sentences": report.sentences,
-        }));
-    }
-    let mut text: String =
-        report.sentences.iter().map(|sentence| format!("{}\n", output::clean(sentence))).collect();
-    text += &format!("{}: open it in a browser", args.output.display());
-    output::print(&text)
+    let file = &args.output;
+    let value =
+        json!({ "file": file, "bytes": page.len(), "sentences": report.sentences });
+    globals.say(&value, || {
+        let sentences = report.sentences.iter().map(|line| output::clean(line) + "\n");
+        sentences.collect::<String>() + &format!("{}: open it in a browser", file.display())
+    })
 }
 
 fn of_files(given: &[String], globals: &Globals) -> anyhow::Result<Report> {

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
                 let line = "--step and --oom need the file of a tape; `memtape tape` lists them";
                 return Err(Mistakes(vec![line.to_string()]).into());
             }
-            return tapes::run(folder.as_deref(), globals.json);
+            return tapes::run(folder.as_deref(), globals);
         }
     };
     let wanted = Wanted { step: args.step, oom: args.oom, last: args.last };

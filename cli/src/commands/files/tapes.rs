@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::clock::utc;
 use crate::commands::run;
+use crate::globals::Globals;
 use crate::output;
 use crate::read::{folders, tape_file};
 use crate::render::units::table;
@@ -43,16 +44,13 @@ struct Facts {
 /// Lists the tapes of a folder, newest last. Without a name it lists the folder of `memtape run`,
 /// which need not exist yet.
 /// Fails when the folder cannot be read.
-pub(crate) fn run(named: Option<&Path>, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(named: Option<&Path>, globals: &Globals) -> anyhow::Result<()> {
     let folder = named.map_or_else(|| run::tape_dir(None), Path::to_path_buf);
     let is_to_come = named.is_none() && !folder.exists();
     let paths = if is_to_come { Vec::new() } else { paths(&folder)? };
     let mut entries: Vec<Entry> = paths.into_iter().map(entry).collect();
     entries.sort_by(|a, b| (a.start_wall_ns, &a.file).cmp(&(b.start_wall_ns, &b.file)));
-    if json {
-        return output::print_json(&json!({ "dir": folder, "tapes": entries }));
-    }
-    output::print(&text(&folder, &entries))
+    globals.say(&json!({ "dir": folder, "tapes": entries }), || text(&folder, &entries))
 }
 
 /// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.

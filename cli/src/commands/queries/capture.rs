@@ -8,7 +8,6 @@ use memtape_proto::api::{Capture, CaptureState, Captures, RequestedCapture};
 use super::names::OneJob;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
-use crate::output;
 use crate::render::answers;
 
 const POLL_TIME: Duration = Duration::from_millis(200);
@@ -38,10 +37,8 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
     let id = client.capture(&job, args.step)?;
     let is_reused = before.contains(&id);
     if !args.wait {
-        return match globals.json {
-            true => output::print_json(&RequestedCapture { id }),
-            false => output::print(&started(&id, is_reused)),
-        };
+        let text = started(&id, is_reused);
+        return globals.say(&RequestedCapture { id }, || text);
     }
     if is_reused {
         eprintln!("memtape: {id} was being collected already: waiting for it");
@@ -60,7 +57,7 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
 /// The captures of a job that are being collected. The coordinator answers a request with one of
 /// them rather than with a new one.
 fn collecting(client: &Client, job: &str) -> anyhow::Result<Vec<String>> {
-    let of: Captures = parse(&client.get(&["captures"], &[("job", job)])?)?;
+    let of: Captures = client.fetch(&["captures"], &[("job", job)])?;
     let open = of.captures.into_iter().filter(|it| it.state == CaptureState::Collecting);
     Ok(open.map(|capture| capture.id).collect())
 }

@@ -24,9 +24,6 @@ pub(crate) struct LinesArgs {
     /// is running].
     #[arg(value_name = "JOB|TAPE")]
     pub(crate) of: Vec<String>,
-    /// The same as JOB.
-    #[arg(long = "job", value_name = "NAME", conflicts_with = "of")]
-    pub(crate) named: Option<String>,
     /// Show only the lines of this rank.
     #[arg(long)]
     pub(crate) rank: Option<u32>,
@@ -43,12 +40,12 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
             Ok(if globals.json { output::json(&found)? } else { text(&found, args.rank) })
         });
     }
-    let asked = match (args.of.as_slice(), &args.named) {
-        ([], named) => named.as_ref(),
-        ([job], _) if job.contains('/') => {
+    let asked = match args.of.as_slice() {
+        [] => None,
+        [job] if job.contains('/') => {
             bail!("{job} is not the file of a tape: `memtape tape` lists the tapes")
         }
-        ([job], _) => Some(job),
+        [job] => Some(job),
         _ => bail!("name one job, or tapes that are there"),
     };
     let client = globals.client()?;

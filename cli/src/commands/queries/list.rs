@@ -1,9 +1,14 @@
 //! `memtape jobs`, `ranks`, `incidents`, `captures`, `actions`: lists from the coordinator.
 
-use memtape_proto::api::{Action, Actions, Capture, Captures, Incident, Incidents, Jobs, Ranks};
+use clap::builder::PossibleValuesParser;
+use memtape_core::diagnosis::Class;
+use memtape_proto::api::{
+    Action, Actions, Capture, CaptureState, Captures, Incident, IncidentState, Incidents, Jobs,
+    Ranks,
+};
 use serde_json::Value;
 
-use super::filters::{CaptureFilter, IncidentFilter, keep};
+use super::filters::{Filter, keep};
 use super::names::{OneJob, SomeJobs, check_rank};
 use crate::client::Client;
 use crate::clock;
@@ -33,7 +38,10 @@ pub(crate) struct IncidentsArgs {
     #[command(flatten)]
     pub(crate) jobs: SomeJobs,
     #[command(flatten)]
-    pub(crate) filter: IncidentFilter,
+    pub(crate) filter: Filter,
+    /// Show only incidents of this class [default: all classes].
+    #[arg(long, value_parser = class_names(), hide_possible_values = true)]
+    pub(crate) class: Option<String>,
     #[command(flatten)]
     pub(crate) watch: Watch,
 }
@@ -44,7 +52,11 @@ pub(crate) struct CapturesArgs {
     #[command(flatten)]
     pub(crate) jobs: SomeJobs,
     #[command(flatten)]
-    pub(crate) filter: CaptureFilter,
+    pub(crate) filter: Filter,
+    /// Show only captures with this trigger, such as growth, out_of_memory, manual or
+    /// baseline (a healthy state, kept to compare later ones with) [default: all].
+    #[arg(long, value_name = "TRIGGER")]
+    pub(crate) trigger: Option<String>,
     #[command(flatten)]
     pub(crate) watch: Watch,
 }
@@ -59,6 +71,10 @@ pub(crate) struct ActionsArgs {
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) watch: Watch,
+}
+
+fn class_names() -> PossibleValuesParser {
+    Class::ALL.iter().map(|class| class.as_str()).collect::<Vec<_>>().into()
 }
 
 /// All jobs.
@@ -88,7 +104,11 @@ pub(crate) fn incidents(args: &IncidentsArgs, globals: &Globals) -> anyhow::Resu
     args.watch.print(|| {
         let now_ns = clock::wall_ns();
         let mut answer = list("incidents", job.as_deref(), &client)?;
-        keep(&mut answer, "incidents", |of: &Incident| args.filter.passes(of, now_ns));
+        keep(&mut answer, "incidents", |of: &Incident| {
+            let is_open = of.state == IncidentState::Open;
+            args.filter.passes(Some(of.rank), of.opened_wall_ns, is_open, now_ns)
+                && args.class.as_ref().is_none_or(|class| of.class.as_str() == class)
+        });
         globals.shown(&answer, |of: Incidents| answers::incidents(&of.incidents, now_ns))
     })
 }
@@ -100,7 +120,11 @@ pub(crate) fn captures(args: &CapturesArgs, globals: &Globals) -> anyhow::Result
     args.watch.print(|| {
         let now_ns = clock::wall_ns();
         let mut answer = list("captures", job.as_deref(), &client)?;
-        keep(&mut answer, "captures", |of: &Capture| args.filter.passes(of, now_ns));
+        keep(&mut answer, "captures", |of: &Capture| {
+            let is_open = of.state == CaptureState::Collecting;
+            args.filter.passes(of.trigger_rank, of.requested_wall_ns, is_open, now_ns)
+                && args.trigger.as_ref().is_none_or(|trigger| of.trigger == *trigger)
+        });
         globals.shown(&answer, |of: Captures| answers::captures(&of.captures, now_ns))
     })
 }

@@ -5,8 +5,8 @@ use anyhow::bail;
 use memtape_proto::api::{Job, JobState, Jobs, Ranks};
 
 use crate::client::unknown::{instead, listed};
-use crate::client::{Client, parse};
-use crate::render::ranks::which;
+use crate::client::Client;
+use crate::render::ranks::no_rank;
 
 /// The job of a command that is about one job.
 #[derive(Debug, clap::Args)]
@@ -14,16 +14,13 @@ pub(crate) struct OneJob {
     /// The job [default: the only one that is running].
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
-    /// The same as JOB.
-    #[arg(long = "job", value_name = "NAME", conflicts_with = "job")]
-    pub(crate) named: Option<String>,
 }
 
 impl OneJob {
     /// The job's name.
     /// Fails when there is no such job, or none is given and not exactly one is running.
     pub(crate) fn find(&self, client: &Client) -> anyhow::Result<String> {
-        one_job(client, self.job.as_ref().or(self.named.as_ref()))
+        one_job(client, self.job.as_ref())
     }
 }
 
@@ -33,24 +30,20 @@ pub(crate) struct SomeJobs {
     /// Show only this job [default: all jobs].
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
-    /// The same as JOB.
-    #[arg(long = "job", value_name = "NAME", conflicts_with = "job")]
-    pub(crate) named: Option<String>,
 }
 
 impl SomeJobs {
     /// The job's name, if one is given.
     /// Fails when there is no such job: an empty list would say that it has no incidents.
     pub(crate) fn find(&self, client: &Client) -> anyhow::Result<Option<String>> {
-        let asked = self.job.as_ref().or(self.named.as_ref());
-        asked.map(|job| one_job(client, Some(job))).transpose()
+        self.job.as_ref().map(|job| one_job(client, Some(job))).transpose()
     }
 }
 
 /// The job of this name; without one, the only job that is running.
 /// Fails when there is none.
 pub(crate) fn one_job(client: &Client, asked: Option<&String>) -> anyhow::Result<String> {
-    let jobs = parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs;
+    let Jobs { jobs } = client.fetch(&["jobs"], &[])?;
     match asked {
         Some(job) if jobs.iter().any(|of| of.job == *job) => Ok(job.clone()),
         Some(job) => {
@@ -77,19 +70,11 @@ fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
 
 /// Fails when the job has no such rank, with the ranks that it has.
 pub(crate) fn check_rank(client: &Client, job: &str, rank: u32) -> anyhow::Result<()> {
-    let ranks: Ranks = parse(&client.get(&["jobs", job, "ranks"], &[])?)?;
+    let ranks: Ranks = client.fetch(&["jobs", job, "ranks"], &[])?;
     let ranks: Vec<u32> = ranks.ranks.iter().map(|of| of.rank).collect();
     match ranks.contains(&rank) {
         true => Ok(()),
-        false => bail!("{}", no_rank(rank, &format!("job {job}"), &ranks)),
-    }
-}
-
-/// There is no such rank; these are there.
-pub(crate) fn no_rank(rank: u32, of: &str, ranks: &[u32]) -> String {
-    match ranks {
-        [] => format!("{of} has no rank {rank}: it has none yet"),
-        _ => format!("{of} has no rank {rank}: it has {}", which(ranks)),
+        false => bail!(no_rank(rank, &format!("job {job}"), &ranks)),
     }
 }
 
@@ -114,11 +99,5 @@ mod tests {
         check(&[job("a", "ended")], Err("memtape jobs"));
         check(&[job("a", "ended"), job("b", "healthy")], Ok("b"));
         check(&[job("a", "leaking"), job("b", "healthy")], Err("name one of a, b"));
-    }
-
-    #[test]
-    fn a_wrong_rank_is_answered_with_ranks() {
-        assert_eq!(no_rank(9, "job a", &[0, 1, 2, 3]), "job a has no rank 9: it has ranks 0-3");
-        assert_eq!(no_rank(9, "job a", &[0]), "job a has no rank 9: it has rank 0");
     }
 }

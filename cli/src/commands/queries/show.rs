@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use memtape_core::identity::ids::Kind;
 use memtape_proto::api::Incident;
 
 use crate::client::parse;
-use crate::client::unknown::of_id;
 use crate::globals::Globals;
-use crate::output;
+use crate::read::captures::{known, list_of};
 use crate::read::one_rank;
 use crate::read::source::Source;
 use crate::render::{answers, collectives, rank_state};
@@ -35,32 +33,25 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     if Path::new(id).exists() {
         return of_rank(args, globals);
     }
-    let list = match (Kind::of(id), args.rank) {
-        (Some(Kind::Incident), Some(_)) => {
+    match (list_of(id)?, args.rank) {
+        ("incidents", Some(_)) => {
             bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident")
         }
-        (Some(Kind::Capture), Some(_)) => return of_rank(args, globals),
-        (Some(Kind::Incident), None) => "incidents",
-        (Some(Kind::Capture), None) => "captures",
-        (Some(Kind::Action) | None, _) => bail!(
-            "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
-             (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
-        ),
-    };
-    of_known(list, id, globals)
+        (_, Some(_)) => of_rank(args, globals),
+        (_, None) => of_known(id, globals),
+    }
 }
 
 /// Shows what a coordinator knows by this id.
-fn of_known(kind: &str, id: &str, globals: &Globals) -> anyhow::Result<()> {
+fn of_known(id: &str, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
-    let answer = client.get(&[kind, id], &[]);
-    let mut answer = answer.map_err(|error| of_id(error, &client, kind, id))?;
+    let mut answer = known(&client, id)?;
     // An older coordinator has no collectives.
     let collectives_of = |id: &str| {
         let path = ["captures", id, "collectives"];
         client.get(&path, &[]).unwrap_or_default()
     };
-    if kind == "captures" {
+    if list_of(id)? == "captures" {
         let collectives = collectives_of(id);
         answer["collectives"] = collectives.clone();
         return globals.print(&answer, |capture| {
@@ -84,12 +75,9 @@ fn of_rank(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     let (source, opened) = one_rank::open(&PathBuf::from(&args.id), args.rank, globals)?;
     let (moment, clock, name) = (opened.moment, opened.clock, source.name());
     let (state, _) = opened.into_rank(&source);
-    if !globals.json {
-        return output::print(&clock.in_words(&rank_state::text(&name, moment, &state)));
-    }
     let mut json = rank_state::json(&name, &state);
     if let Source::Stored(of) = &source {
         json["capture"] = of.capture.clone().into();
     }
-    output::print_json(&json)
+    globals.say(&json, || clock.in_words(&rank_state::text(&name, moment, &state)))
 }

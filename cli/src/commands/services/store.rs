@@ -13,7 +13,6 @@ use memtape_store::{
 };
 
 use crate::globals::Globals;
-use crate::output;
 use crate::render::units::{self, plural};
 
 /// `memtape store`.
@@ -78,57 +77,55 @@ pub(crate) struct RestoreArgs {
 /// Checks, rebuilds, backs up or restores a store.
 /// The error is one line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
-    let json = globals.json;
     match command {
         StoreCommand::Check(args) if args.path.is_file() => {
-            say(&check_backup(&args.path)?, "the backup is whole", json)
+            let contents = check_backup(&args.path)?;
+            globals.say(&contents, || described(&contents, "the backup is whole"))
         }
-        StoreCommand::Check(args) => check(&args.path, json),
+        StoreCommand::Check(args) => check(&args.path, globals),
         StoreCommand::Backup(args) => backup(args, globals),
-        StoreCommand::Restore(args) => restore(args, json),
-        StoreCommand::Rebuild(args) => rebuild(&args.dir, json),
+        StoreCommand::Restore(args) => restore(args, globals),
+        StoreCommand::Rebuild(args) => rebuild(&args.dir, globals),
     }
 }
 
-fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
+fn check(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
     let checked = check_store(dir)?;
-    if json {
-        let mut object = serde_json::to_value(&checked)?;
-        object["ok"] = checked.findings.is_empty().into();
-        output::print_json(&object)?;
-    } else {
-        let StoreCheck { records, blocks, rows, snapshots, bytes, .. } = &checked;
-        if checked.snapshots_elsewhere > 0 {
-            let count = checked.snapshots_elsewhere;
-            output::print(&format!(
-                "not checked: {} in object storage",
-                plural(count, "snapshot")
-            ))?;
-        }
-        if checked.clock_jumps > 0 {
-            let (count, seconds) = (checked.clock_jumps, checked.clock_jumped_seconds);
-            output::print(&format!(
-                "note: the coordinator's wall clock jumped {}, last by {seconds} s: times shown \
-                 are off, and nothing stored is hidden or deleted by it",
-                plural(count, "time")
-            ))?;
-        }
-        for Finding { part, what, remedy } in &checked.findings {
-            output::print(&format!("{part} {what}: {remedy}"))?;
-        }
-        output::print(&format!(
-            "{}, {} in {}, {}; {} read",
-            plural(*records, "record"),
-            plural(*rows, "step"),
-            plural(*blocks, "block"),
-            plural(*snapshots, "snapshot"),
-            units::bytes(*bytes)
-        ))?;
-    }
+    let mut object = serde_json::to_value(&checked)?;
+    object["ok"] = checked.findings.is_empty().into();
+    globals.say(&object, || checked_text(&checked))?;
     match checked.findings.len() {
         0 => Ok(()),
         count => bail!("the store in {} has {}", dir.display(), plural(count as u64, "finding")),
     }
+}
+
+fn checked_text(checked: &StoreCheck) -> String {
+    let StoreCheck { records, blocks, rows, snapshots, bytes, .. } = checked;
+    let mut lines = Vec::new();
+    if checked.snapshots_elsewhere > 0 {
+        let count = plural(checked.snapshots_elsewhere, "snapshot");
+        lines.push(format!("not checked: {count} in object storage"));
+    }
+    if checked.clock_jumps > 0 {
+        lines.push(format!(
+            "note: the coordinator's wall clock jumped {}, last by {} s: times shown are off, and \
+             nothing stored is hidden or deleted by it",
+            plural(checked.clock_jumps, "time"),
+            checked.clock_jumped_seconds
+        ));
+    }
+    let finding = |Finding { part, what, remedy }: &Finding| format!("{part} {what}: {remedy}");
+    lines.extend(checked.findings.iter().map(finding));
+    lines.push(format!(
+        "{}, {} in {}, {}; {} read",
+        plural(*records, "record"),
+        plural(*rows, "step"),
+        plural(*blocks, "block"),
+        plural(*snapshots, "snapshot"),
+        units::bytes(*bytes)
+    ));
+    lines.join("\n")
 }
 
 /// Writes beside the file, and gives it its name when all of it was verified and is durable.
@@ -151,7 +148,7 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     std::fs::remove_file(&aside)?;
     let folder = args.file.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    say(&contents, &format!("the backup is in {shown}"), globals.json)
+    globals.say(&contents, || described(&contents, &format!("the backup is in {shown}")))
 }
 
 /// Makes the file that a backup is written to: for this user alone, and never one that is there,
@@ -202,68 +199,64 @@ fn write_backup(
     Ok(check_backup(aside)?)
 }
 
-fn say(contents: &BackupContents, done: &str, json: bool) -> anyhow::Result<()> {
-    if json {
-        return output::print_json(contents);
-    }
+/// What a backup holds, and what it lacks.
+fn described(contents: &BackupContents, done: &str) -> String {
     let BackupContents { header, files, snapshots, bytes, missing } = contents;
-    for missing in missing {
-        output::print(&format!("not in the backup, as the store lacked it: {missing}"))?;
-    }
+    let missing = missing.iter();
+    let mut lines: Vec<String> = missing
+        .map(|missing| format!("not in the backup, as the store lacked it: {missing}"))
+        .collect();
     if let (true, Some(url)) = (*snapshots == 0, &header.snapshots_url) {
-        output::print(&format!("not in the backup: the snapshots in {url}"))?;
+        lines.push(format!("not in the backup: the snapshots in {url}"));
     }
-    output::print(&format!(
+    lines.push(format!(
         "{done}: {} up to change {}, {}, {}",
         plural(*files, "file"),
         header.sequence,
         plural(*snapshots, "snapshot"),
         units::bytes(*bytes)
-    ))
+    ));
+    lines.join("\n")
 }
 
-fn restore(args: &RestoreArgs, json: bool) -> anyhow::Result<()> {
+fn restore(args: &RestoreArgs, globals: &Globals) -> anyhow::Result<()> {
     let tokens = if args.keep_tokens { Tokens::Keep } else { Tokens::LeaveOut };
     let restored = restore_backup(&args.file, &args.dir, tokens)?;
-    if json {
-        return output::print_json(&restored);
-    }
-    if restored.tokens_left_out > 0 {
-        let count = plural(restored.tokens_left_out, "token");
-        output::print(&format!("{count} left out: make new ones with memtape token create"))?;
-    }
-    say(&restored.contents, "the store is restored", json)
+    globals.say(&restored, || {
+        let tokens = match restored.tokens_left_out {
+            0 => String::new(),
+            count => format!(
+                "{} left out: make new ones with memtape token create\n",
+                plural(count, "token")
+            ),
+        };
+        tokens + &described(&restored.contents, "the store is restored")
+    })
 }
 
-fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
+fn rebuild(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
     let rebuilt = rebuild_store(dir)?;
-    if json {
-        return output::print_json(&rebuilt);
-    }
-    output::print(&format!(
-        "the index was rebuilt: {}, {} of steps",
-        plural(rebuilt.records, "record"),
-        plural(rebuilt.blocks, "block")
-    ))?;
-    if let Some(aside) = &rebuilt.aside {
-        output::print(&format!("the old index is kept in {}", aside.display()))?;
-    }
-    if rebuilt.journal_gaps > 0 {
-        output::print(&format!(
-            "the journal was damaged at {} offsets: records from there may still be in the old \
-             index",
-            rebuilt.journal_gaps
-        ))?;
-    }
-    for lost in &rebuilt.lost {
-        output::print(&format!("expected no more: {lost}"))?;
-    }
-    for record in &rebuilt.journal_mended {
-        output::print(&format!(
-            "the journal had lost the last change of {record}: restored from the old index"
-        ))?;
-    }
-    Ok(())
+    globals.say(&rebuilt, || {
+        let mut lines = vec![format!(
+            "the index was rebuilt: {}, {} of steps",
+            plural(rebuilt.records, "record"),
+            plural(rebuilt.blocks, "block")
+        )];
+        let aside = rebuilt.aside.iter();
+        lines.extend(aside.map(|aside| format!("the old index is kept in {}", aside.display())));
+        if rebuilt.journal_gaps > 0 {
+            lines.push(format!(
+                "the journal was damaged at {} offsets: records from there may still be in the \
+                 old index",
+                rebuilt.journal_gaps
+            ));
+        }
+        lines.extend(rebuilt.lost.iter().map(|lost| format!("expected no more: {lost}")));
+        lines.extend(rebuilt.journal_mended.iter().map(|record| {
+            format!("the journal had lost the last change of {record}: restored from the old index")
+        }));
+        lines.join("\n")
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! The past of a rank from its snapshot: the last events of each device, and its collectives.
+//! The past of a rank from its snapshot: the last events of each device, and its collectives. A file
+//! of PyTorch is a snapshot, too; its trace has sizes as they were asked for, so an earlier level may
+//! differ from the allocator's by less than 512 bytes for each block that came or went since.
 //!
 //! A snapshot has the times of its events by the clock of the node, and one Unix time: the end of
 //! its step. `of_tape` knows the distance of both clocks; for a stored snapshot the last event is
@@ -10,7 +12,7 @@ use memtape_core::snapshot::{
 
 use super::{Fact, Instant, Slice, Timeline, Track, counters, slices};
 
-/// The past of a rank of a capture.
+/// The past of a rank of a capture or a file.
 pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
     let traces = of.devices.iter().flat_map(|device| &device.trace);
     let last_ns = traces.map(|event| event.mono_ns).max().unwrap_or(0);
@@ -21,7 +23,9 @@ pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
     };
     let mut timeline = with_clock(of, &wall_ns);
     let name = "steps".to_string();
-    timeline.tracks.insert(0, Track { name, slices: steps(of, &wall_ns) });
+    if of.devices.iter().any(|device| device.step_source.is_known()) {
+        timeline.tracks.insert(0, Track { name, slices: steps(of, &wall_ns) });
+    }
     timeline
 }
 
@@ -150,6 +154,7 @@ fn group_name(group: &CollectiveGroup) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use memtape_core::snapshot::Collectives;
+    use memtape_core::snapshot::step_source::StepSource;
 
     use super::*;
 
@@ -169,6 +174,7 @@ pub(crate) mod tests {
             step: 5,
             wall_ns: 1_795_244_404_000_000_000,
             devices: vec![DeviceSnapshot {
+                step_source: StepSource::Recorded,
                 allocated: 900,
                 reserved: 2048,
                 trace: vec![
