@@ -30,6 +30,20 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
+/// Does this when the process receives Ctrl-C or SIGTERM, on a thread of its own.
+pub(crate) fn at_signal(act: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            if let Ok(signal) = shutdown() {
+                signal.await;
+                act();
+            }
+        });
+    });
+}
+
 /// Targets that are not logged unless `MEMTAPE_LOG` names them. The store itself reports damage and
 /// full disks, so sled's own messages are not needed.
 const QUIET: &str = "sled=off";

@@ -99,16 +99,9 @@ fn fitting(text: &str, height: usize) -> Vec<String> {
 /// Ends the process with exit code 0 at Ctrl-C or SIGTERM, also while an answer is awaited. Leaves
 /// the terminal as `leave` does.
 pub(crate) fn end_at_signal(leave: fn()) {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let Ok(runtime) = runtime else { return };
-        runtime.block_on(async {
-            if let Ok(signal) = runtime::shutdown() {
-                signal.await;
-                leave();
-                std::process::exit(0);
-            }
-        });
+    runtime::at_signal(move || {
+        leave();
+        std::process::exit(0);
     });
 }
 

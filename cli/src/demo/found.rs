@@ -6,7 +6,8 @@ use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
 
 use super::answers::{Answers, Judged};
-use super::scenarios::{Goal, Scenario};
+use super::scenarios::Scenario;
+use memtape_core::diagnosis::Class;
 use crate::client::Client;
 
 /// What was found.
@@ -22,32 +23,29 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What there is now: the incident of the goal's class, else the first one, and its capture.
-    /// None while there is nothing.
-    pub(crate) fn now(answers: Answers<'_>, goal: Goal) -> Option<Self> {
+    /// What there is now: the incident of the class that is waited for, else the first one, and its
+    /// capture. None while there is nothing.
+    pub(crate) fn now(answers: Answers<'_>, class: Class) -> Option<Self> {
         let mut incidents = answers.incidents();
-        let is_it = |incident: &Incident| goal.class().is_some_and(|class| incident.class == class);
-        let at = incidents.iter().position(is_it).unwrap_or(0);
-        let incident = (at < incidents.len()).then(|| incidents.swap_remove(at));
-        let capture = incident.as_ref().and_then(|known| answers.client.capture_of(known));
-        let is_empty = incident.is_none() && capture.is_none();
-        (!is_empty).then_some(Self { incident, capture, ..Self::default() })
+        let at = incidents.iter().position(|incident| incident.class == class).unwrap_or(0);
+        let incident = (at < incidents.len()).then(|| incidents.swap_remove(at))?;
+        let capture = answers.client.capture_of(&incident);
+        Some(Self { incident: Some(incident), capture, ..Self::default() })
     }
 
-    /// True when it is what the goal says, captures are closed, and a diagnosis is stored.
-    pub(crate) fn reaches(&self, goal: Goal) -> bool {
+    /// True when an incident of this class is diagnosed and stored, or without a class a rank is
+    /// desynchronised, and the capture is closed.
+    pub(crate) fn reaches(&self, class: Option<Class>) -> bool {
         let capture = self.capture.as_ref();
         let is_closed = capture.is_some_and(|capture| capture.state != CaptureState::Collecting);
-        let is_diagnosed = self.incident.as_ref().is_some_and(|incident| {
-            let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
-            let is_class = goal.class().is_some_and(|class| incident.class == class);
-            is_class && has_reasons && incident.stored
-        });
-        is_closed
-            && match goal {
-                Goal::Incident(_) | Goal::OutOfMemory(_) | Goal::Death => is_diagnosed,
-                Goal::Desynchronised => self.desynchronised.is_some(),
-            }
+        let is_found = match class {
+            None => self.desynchronised.is_some(),
+            Some(class) => self.incident.as_ref().is_some_and(|incident| {
+                let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
+                incident.class == class && has_reasons && incident.stored
+            }),
+        };
+        is_closed && is_found
     }
 
     /// The rank that it is about.
@@ -120,12 +118,11 @@ pub(crate) fn no_incident(judged: Option<Judged>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::diagnosis::Class;
     use memtape_proto::api::Named;
 
     use super::*;
 
-    const LEAK: Goal = Goal::Incident(Class::Leak);
+    const LEAK: Option<Class> = Some(Class::Leak);
 
     #[test]
     fn without_closed_capture_and_diagnosis_the_goal_is_not_reached() {
@@ -143,7 +140,7 @@ mod tests {
         assert!(!found("complete", &[], true).reaches(LEAK));
         assert!(!found("complete", &["e"], false).reaches(LEAK));
         assert!(found("partial", &["e"], true).reaches(LEAK));
-        assert!(!Found::default().reaches(LEAK) && !Found::default().reaches(Goal::Death));
-        assert!(!found("complete", &["e"], true).reaches(Goal::Death), "it is about a leak");
+        assert!(!Found::default().reaches(LEAK) && !Found::default().reaches(None));
+        assert!(!found("complete", &["e"], true).reaches(Some(Class::Died)), "it is about a leak");
     }
 }

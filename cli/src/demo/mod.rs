@@ -26,7 +26,7 @@ pub(crate) mod training;
 mod watch;
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -45,7 +45,7 @@ use answers::Answers;
 use children::Children;
 use folders::Folders;
 use found::Found;
-use scenarios::{Goal, Plan, Scenario};
+use scenarios::{Plan, Scenario};
 use torch::Torch;
 use watch::Watch;
 
@@ -113,7 +113,10 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     let faulty =
         args.leak_rank.unwrap_or(LeakRank(Some(LEAK_RANK.min(args.ranks.saturating_sub(1))))).0;
     check(&args, &plan, faulty)?;
-    let interrupted = watch_signals()?;
+    let (sender, interrupted) = channel();
+    runtime::at_signal(move || {
+        let _ = sender.send(());
+    });
     let torch = args.torch.then(|| Torch::find(args.python.clone(), args.ranks)).transpose()?;
     let folders = Folders::make(&args)?;
     let mut demo = Demo {
@@ -176,7 +179,7 @@ impl Demo {
         for line in screens::found(&found, stays.then_some(base.as_str())) {
             self.watch.say(&line);
         }
-        if matches!(self.plan.goal, Goal::OutOfMemory(_)) {
+        if self.plan.waits_for_oom {
             found.oom = self.count_down(&client, rank)?;
         }
         let stored = self.restart_and_read_back(&client, &found)?;
@@ -192,10 +195,9 @@ impl Demo {
             found.oom = self.count_down(&client, rank)?;
         }
         if !self.watch.is_interrupted() {
-            let goal = self.plan.goal;
             let answers = Answers { client: &client, job: &self.job };
             let failed = found.oom.as_ref().and_then(|_| answers.failed_request(rank));
-            let text = screens::commands_to_try(&found, failed.as_ref(), goal, &base, &self.job);
+            let text = screens::commands_to_try(&found, failed.as_ref(), &self.plan, &base, &self.job);
             self.watch.write(&text);
         }
         self.watch.until_interrupted(&mut self.children);
@@ -205,7 +207,7 @@ impl Demo {
     /// Checks that the result is that of the scenario, on the faulty rank, and stored.
     fn judge(&self, found: &Found, rank: u32, stored: bool) -> anyhow::Result<()> {
         let scenario = self.args.scenario.name();
-        if !found.reaches(self.plan.goal) {
+        if !found.reaches(self.plan.class) {
             let sentence = found.sentence().unwrap_or("nothing is said of it");
             bail!("the scenario {scenario} was not found as such: {sentence}");
         }
@@ -217,8 +219,7 @@ impl Demo {
         if self.plan.fills_device && names_no_line {
             bail!("the incident has no culprit");
         }
-        let is_oom = matches!(self.plan.goal, Goal::OutOfMemory(_));
-        if is_oom && found.oom.is_none() && !self.watch.is_interrupted() {
+        if self.plan.waits_for_oom && found.oom.is_none() && !self.watch.is_interrupted() {
             bail!("no capture shows the request that failed");
         }
         if !stored {
@@ -260,13 +261,12 @@ impl Demo {
     /// Waits for what the scenario is about, on `rank`. Returns none when the demo was interrupted.
     fn wait_for_result(&mut self, client: &Client, rank: u32) -> anyhow::Result<Option<Found>> {
         let answers = Answers { client, job: &self.job };
-        let (goal, fills) = (self.plan.goal, self.plan.fills_device);
+        let Plan { class, fills_device, kills, from_step, .. } = self.plan;
         let name = start::rank_name(rank);
-        if fills || goal == Goal::Death {
+        if fills_device || kills {
             self.watch.expect_end_of(name.clone());
         }
-        if goal == Goal::Death {
-            let from_step = self.plan.from_step;
+        if kills {
             let is_due = |watch: &mut Watch| {
                 watch.show_progress(answers);
                 answers.job().filter(|job| job.step_min >= from_step)
@@ -281,18 +281,16 @@ impl Demo {
         let (mut announced, mut nearest, mut asked) = (None, None, None);
         let reached = self.watch.until(Some(limit), &mut self.children, |watch| {
             watch.show_progress(answers);
-            let found = match goal {
-                Goal::Desynchronised => stands_still(watch, answers, &mut asked)?,
-                Goal::Incident(_) | Goal::OutOfMemory(_) | Goal::Death => {
-                    Found::now(answers, goal)?
-                }
+            let found = match class {
+                None => stands_still(watch, answers, &mut asked)?,
+                Some(class) => Found::now(answers, class)?,
             };
             let id = found.incident.as_ref().map(|incident| incident.id.clone());
             if let Some(id) = id.filter(|id| announced.as_ref() != Some(id)) {
                 watch.say(&format!("incident {id} is open: all ranks are captured"));
                 announced = Some(id);
             }
-            if found.reaches(goal) {
+            if found.reaches(class) {
                 return Some(found);
             }
             nearest = Some(found);
@@ -399,19 +397,4 @@ fn leak_rank(text: &str) -> Result<LeakRank, NoRank> {
         "none" => Ok(LeakRank(None)),
         number => number.parse().map(|rank| LeakRank(Some(rank))).map_err(|_| NoRank),
     }
-}
-
-/// Sends once when Ctrl-C or SIGTERM arrives. A thread of its own waits for the signals.
-fn watch_signals() -> anyhow::Result<Receiver<()>> {
-    let (sender, interrupted) = channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("signals".to_string()).spawn(move || {
-        runtime.block_on(async {
-            if let Ok(shutdown) = runtime::shutdown() {
-                shutdown.await;
-            }
-        });
-        let _ = sender.send(());
-    })?;
-    Ok(interrupted)
 }

@@ -2,8 +2,6 @@
 //!
 //! What the demo says was found is what the coordinator's API answers.
 
-use std::time::Duration;
-
 use memtape_core::diagnosis::Class;
 
 use super::fault::Fault;
@@ -30,40 +28,18 @@ pub(crate) enum Scenario {
     Desync,
 }
 
-/// What the demo waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
-    /// An incident of this class.
-    Incident(Class),
-    /// An incident of this class, then the capture at the request that failed.
-    OutOfMemory(Class),
-    /// The capture at the death of a rank.
-    Death,
-    /// A capture whose comparison of the collectives says that a rank is desynchronised. No
-    /// incident: where all ranks stand still, the detector has nothing to compare.
-    Desynchronised,
-}
-
-impl Goal {
-    /// The class of the incident; none where none is waited for.
-    pub(crate) fn class(self) -> Option<Class> {
-        match self {
-            Self::Incident(class) | Self::OutOfMemory(class) => Some(class),
-            Self::Death => Some(Class::Died),
-            Self::Desynchronised => None,
-        }
-    }
-}
-
 /// How a scenario runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Step in which the fault begins: after the detector's warm-up, as most faults do.
     pub(crate) from_step: u64,
-    /// Length of a step.
-    pub(crate) step_time: Duration,
-    /// What the demo waits for.
-    pub(crate) goal: Goal,
+    /// Class of the incident that the demo waits for; none where all ranks stand still, so that the
+    /// detector has nothing to compare: a capture names the rank that is desynchronised.
+    pub(crate) class: Option<Class>,
+    /// The rank is killed.
+    pub(crate) kills: bool,
+    /// The demo also waits for the capture at the request that fails.
+    pub(crate) waits_for_oom: bool,
     /// The device is full in the end.
     pub(crate) fills_device: bool,
     /// Fewest ranks that show it.
@@ -80,8 +56,9 @@ impl Scenario {
         let none = Fault::default();
         let usual = Plan {
             from_step: 100,
-            step_time: Duration::from_millis(30),
-            goal: Goal::Incident(Class::Leak),
+            class: Some(Class::Leak),
+            kills: false,
+            waits_for_oom: false,
             fills_device: false,
             ranks_min: 1,
             fault: none,
@@ -96,20 +73,20 @@ impl Scenario {
                 ..usual
             },
             Self::Fragmentation => Plan {
-                goal: Goal::Incident(Class::Fragmentation),
+                class: Some(Class::Fragmentation),
                 fault: Fault { samples: 36, ..none },
                 models: "keeps samples in the segments of its batches: they cannot be reused",
                 ..usual
             },
             Self::Imbalance => Plan {
-                goal: Goal::Incident(Class::Imbalance),
+                class: Some(Class::Imbalance),
                 ranks_min: 3,
                 fault: Fault { longer_percent: 90, ..none },
                 models: "gets sequences of 1.9 times the usual length",
                 ..usual
             },
             Self::Host => Plan {
-                goal: Goal::Incident(Class::Host),
+                class: Some(Class::Host),
                 from_step: 200,
                 fault: Fault { host_bytes: 512 << 10, ..none },
                 models: "keeps 0.5 MiB of this machine's memory each step, 768 MiB at most; \
@@ -117,20 +94,21 @@ impl Scenario {
                 ..usual
             },
             Self::Oom => Plan {
-                goal: Goal::OutOfMemory(Class::Leak),
+                waits_for_oom: true,
                 fills_device: true,
                 fault: Fault { leak_bytes: 8 * MIB, ..none },
                 models: "keeps a tensor of about 8 MiB each step until a request fails",
                 ..usual
             },
             Self::Killed => Plan {
-                goal: Goal::Death,
+                class: Some(Class::Died),
+                kills: true,
                 from_step: 150,
                 models: "is killed (SIGKILL); its peers wait for it in their collectives",
                 ..usual
             },
             Self::Desync => Plan {
-                goal: Goal::Desynchronised,
+                class: None,
                 ranks_min: 3,
                 fault: Fault { leaves_collectives_out: true, ..none },
                 models: "leaves the collectives of its step out and stops; its peers wait for it",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use memtape_proto::api::{Capture, Incident};
 
 use super::found::Found;
-use super::scenarios::Goal;
+use super::scenarios::Plan;
 use crate::render::units::frame;
 
 /// What was found, a line each. `base` is the coordinator's address if it keeps running.
@@ -46,7 +46,7 @@ pub(crate) fn capture(capture: &Capture) -> String {
 pub(crate) fn commands_to_try(
     found: &Found,
     failed: Option<&Incident>,
-    goal: Goal,
+    plan: &Plan,
     base: &str,
     job: &str,
 ) -> String {
@@ -59,11 +59,11 @@ pub(crate) fn commands_to_try(
         let what = "the request that failed, and what held the memory then";
         commands.push((format!("show {}", failed.id), what));
     } else if let Some(capture) = shown {
-        let what = match goal {
-            Goal::Death => "all ranks at the death, and who waits for whom",
-            _ if found.oom.is_some() => "all ranks at the last step before the request that failed",
-            Goal::Desynchronised => "all ranks, and who waits for whom",
-            Goal::Incident(_) | Goal::OutOfMemory(_) => "all ranks at the same step",
+        let what = match (plan.class, found.oom.is_some()) {
+            _ if plan.kills => "all ranks at the death, and who waits for whom",
+            (_, true) => "all ranks at the last step before the request that failed",
+            (None, _) => "all ranks, and who waits for whom",
+            (Some(_), _) => "all ranks at the same step",
         };
         commands.push((format!("show {}", capture.id), what));
         if let (None, Some(rank)) = (&found.incident, found.rank()) {
@@ -93,9 +93,8 @@ fn alias() -> String {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::diagnosis::Class;
-
     use super::*;
+    use crate::demo::scenarios::Scenario;
 
     #[test]
     fn the_last_screen_has_three_commands_that_can_be_copied() {
@@ -110,21 +109,13 @@ mod tests {
         let all = Found { incident, capture: first, oom: second, desynchronised: None };
         let death = Found { capture: Some(capture("cap-3")), ..Found::default() };
         let failed = Incident { id: "inc-2".into(), ..Incident::default() };
-        for (found, failed, goal, expected) in [
-            (
-                all,
-                Some(failed),
-                Goal::OutOfMemory(Class::Leak),
-                ["show inc-1", "show inc-2", "ranks j"],
-            ),
-            (
-                death,
-                None,
-                Goal::Death,
-                ["show cap-3", "export cap-3 --rank 2 -o rank2.pickle", "ranks j"],
-            ),
+        let killed = ["show cap-3", "export cap-3 --rank 2 -o rank2.pickle", "ranks j"];
+        for (found, failed, scenario, expected) in [
+            (all, Some(failed), Scenario::Oom, ["show inc-1", "show inc-2", "ranks j"]),
+            (death, None, Scenario::Killed, killed),
         ] {
-            let text = commands_to_try(&found, failed.as_ref(), goal, "http://h:1", "j");
+            let plan = scenario.plan();
+            let text = commands_to_try(&found, failed.as_ref(), &plan, "http://h:1", "j");
             let commands: Vec<&str> =
                 text.lines().filter_map(|line| line.strip_prefix("  memtape ")).collect();
             assert_eq!(commands, expected, "{text}");

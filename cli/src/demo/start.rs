@@ -113,7 +113,6 @@ impl Demo {
             let mut arguments = vec![
                 "demo-rank".to_string(),
                 format!("--start-ns={start_ns}"),
-                format!("--step-time={}ms", plan.step_time.as_millis()),
                 format!("--collectives={}", self.folders.collectives().display()),
             ];
             if self.faulty == Some(rank) {

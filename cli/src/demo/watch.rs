@@ -26,8 +26,8 @@ pub(crate) struct Watch {
     interrupted: Receiver<()>,
     was_interrupted: bool,
     begin: Instant,
-    /// State and step of the job in the last line about it.
-    shown: (Named<JobState>, u64),
+    /// What was said of the job in the last line about it, and its step.
+    shown: (String, u64),
     /// The process that ends as the scenario wants.
     mortal: Option<String>,
 }
@@ -112,13 +112,12 @@ impl Watch {
     /// [`STEPS_BETWEEN_LINES`].
     pub(crate) fn show_progress(&mut self, answers: Answers<'_>) {
         let Some(job) = answers.job() else { return };
-        let (shown_state, shown_step) = &self.shown;
-        let state = finding(job.state);
-        if *shown_state != state || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
+        let (shown, shown_step) = &self.shown;
+        let words = words(&job.state);
+        if shown != words || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
             let ranks = plural(u64::from(job.ranks_alive), "rank");
-            let words = words(&state);
             self.say(&format!("job {}: {ranks}, step {}, {words}", job.job, job.step_min));
-            self.shown = (state, job.step_min);
+            self.shown = (words.to_string(), job.step_min);
         }
     }
 
@@ -134,19 +133,11 @@ impl Watch {
     }
 }
 
-/// The state of a job without what is no finding: the detector watches a rise of a healthy job for
-/// some steps now and then.
-fn finding(state: Named<JobState>) -> Named<JobState> {
-    match state.known() {
-        Some(JobState::Watching) => JobState::Healthy.into(),
-        _ => state,
-    }
-}
-
-/// What the demo says of a job in this state.
+/// What the demo says of a job in this state. The detector watches a rise of a healthy job for some
+/// steps now and then, which is no finding.
 fn words(state: &Named<JobState>) -> &str {
     match state.known() {
-        Some(JobState::Healthy) => "no incident",
+        Some(JobState::Healthy | JobState::Watching) => "no incident",
         Some(JobState::Warming) => "warming up",
         _ => state.as_str(),
     }
@@ -166,7 +157,7 @@ mod tests {
             (JobState::Failed, "failed"),
             (JobState::Behind, "behind"),
         ] {
-            assert_eq!(words(&finding(state.into())), expected);
+            assert_eq!(words(&state.into()), expected);
         }
     }
 }

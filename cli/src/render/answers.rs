@@ -17,13 +17,9 @@ use crate::clock::{age, utc};
 use crate::output::clean;
 use crate::render::palette::{self, Meaning};
 use crate::render::ranks::count_of_trouble;
+use crate::render::sections::{section, table_section};
 use crate::render::table::{Cell, Table};
-use crate::render::units::{about_plural, bytes, counted, duration, frame, plural, signed_bytes};
-
-/// A growth, which is never negative.
-fn grown(count: u64) -> String {
-    signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
-}
+use crate::render::units::{about_plural, bytes, counted, duration, frame, grown, plural};
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
@@ -178,22 +174,16 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
         let name = Meaning::Dim.paint(&format!("{name:<12}"));
         let _ = writeln!(text, "  {name}{}", clean(&value));
     }
-    let mut section = |title: &str, lines: Vec<String>| {
-        if !lines.is_empty() {
-            let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
-            for line in lines {
-                let _ = writeln!(text, "  {line}");
-            }
-        }
-    };
-    let cleaned = |lines: &[String]| lines.iter().map(|line| clean(line)).collect();
-    section(stack_title(incident), incident.stack.iter().map(frame).collect());
+    section(&mut text, stack_title(incident), incident.stack.iter().map(frame));
     // What a capture showed is of its step; the figures above are the newest.
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
-    section(&format!("{}{at_step}", evidence_title(incident)), cleaned(&incident.evidence));
-    section(&format!("Evidence against it{at_step}"), cleaned(&incident.against));
-    section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
+    let title = format!("{}{at_step}", evidence_title(incident));
+    section(&mut text, &title, incident.evidence.iter().cloned());
+    let title = format!("Evidence against it{at_step}");
+    section(&mut text, &title, incident.against.iter().cloned());
+    let others = incident.alternatives.iter().flat_map(alternative);
+    section(&mut text, "What else it may be", others);
     if !incident.suspects.is_empty() {
         let rows = Table::of(&incident.suspects)
             .column(">grown", |of| grown(of.grown_bytes))
@@ -202,7 +192,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
             .column(">allocation steps", |of| of.allocation_steps)
             .column("line", |of| frame(&of.frame))
             .text();
-        section(&format!("Suspects{at_step}"), rows.lines().map(str::to_string).collect());
+        table_section(&mut text, &format!("Suspects{at_step}"), &rows, None);
     }
     if let Some(capture) = capture {
         let _ = write!(text, "\n{}", manifest(capture));
@@ -227,12 +217,9 @@ fn stack_title(incident: &Incident) -> &'static str {
 
 /// Another class: what speaks for it and what against it.
 fn alternative(other: &Alternative) -> Vec<String> {
-    let class = clean(other.class.as_str()).replace('_', " ");
-    let standing = clean(other.standing.as_str()).replace('_', " ");
-    let said = |side: &'static str, line: &String| {
-        let line = clean(line);
-        format!("{class}, {standing}: {side}{line}")
-    };
+    let class = other.class.as_str().replace('_', " ");
+    let standing = other.standing.as_str().replace('_', " ");
+    let said = |side: &'static str, line: &String| format!("{class}, {standing}: {side}{line}");
     // A class that is ruled out has only what speaks against it.
     let against = match other.evidence.is_empty() {
         true => "",

@@ -6,7 +6,7 @@ use memtape_proto::api::{Frame, Holder, Line, Lines};
 
 use crate::output::{clean, cut};
 use crate::render::table::Table;
-use crate::render::units::{bytes, frame, plural, signed_bytes};
+use crate::render::units::{bytes, frame, grown, plural};
 use crate::terminal;
 
 /// Between a frame and the one that it was called from.
@@ -102,7 +102,7 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
         false => String::new(),
     };
     let growth = |(_, of, _): &Held<'_>| match of.growing_since_step {
-        Some(_) => signed_bytes(i64::try_from(of.growth_bytes_per_step).unwrap_or(i64::MAX)),
+        Some(_) => grown(of.growth_bytes_per_step),
         None => "–".to_string(),
     };
     let since = |(_, of, _): &Held<'_>| {

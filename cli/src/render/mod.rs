@@ -3,12 +3,12 @@
 pub(crate) mod analysis;
 pub(crate) mod answers;
 pub(crate) mod collectives;
-pub(crate) mod exported;
 pub(crate) mod ledger;
 pub(crate) mod lines;
 pub(crate) mod palette;
 pub(crate) mod rank_state;
 pub(crate) mod ranks;
+pub(crate) mod sections;
 pub(crate) mod table;
 pub(crate) mod tape;
 pub(crate) mod units;

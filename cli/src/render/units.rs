@@ -16,6 +16,11 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
+/// A growth, which is never negative.
+pub(crate) fn grown(count: u64) -> String {
+    signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
 /// `train.py:36 remember`.
 pub(crate) fn frame(frame: &Frame) -> String {
     clean(&format!("{}:{} {}", frame.file, frame.line, frame.function)).trim_end().to_string()

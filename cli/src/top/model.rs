@@ -259,26 +259,14 @@ impl Model {
 
     fn take(&mut self, answer: Answer) {
         self.lost = None;
-        let before = self.wanted();
-        let is_of_this_job = answer.of.job == before.job;
-        let (ranks, series, lines) = (
-            std::mem::take(&mut self.answer.ranks),
-            std::mem::take(&mut self.answer.series),
-            std::mem::take(&mut self.answer.lines),
-        );
-        let is_of_this_rank = is_of_this_job && answer.of.rank == before.rank;
-        self.answer = answer;
+        if answer.of == self.wanted() {
+            self.answer = answer;
+        } else {
+            // The user has gone on while this answer was under way: the next one has the rest.
+            let Answer { jobs, incidents, wall_ns, .. } = answer;
+            self.answer = Answer { jobs, incidents, wall_ns, ..std::mem::take(&mut self.answer) };
+        }
         self.has_answer = true;
-        // The user has gone on while this answer was under way: what it lacks stays as it was.
-        if !is_of_this_job {
-            self.answer.ranks = ranks;
-        }
-        if !is_of_this_rank {
-            self.answer.series = series;
-        }
-        if !is_of_this_rank || self.answer.of.lines != before.lines {
-            self.answer.lines = lines;
-        }
         self.select_something();
     }
 
@@ -427,7 +415,7 @@ mod tests {
         model.update(Event::Key(KeyCode::Enter));
         assert_eq!((model.level, model.job()), (Level::Ranks, Some("train-7b")));
         assert_eq!(model.wanted().job.as_deref(), Some("train-7b"));
-        model.update(Event::Answer(Box::new(answer())));
+        model.update(Event::Answer(Box::new(Answer { of: model.wanted(), ..answer() })));
         assert_eq!(model.wanted().rank, Some(0));
         model.update(Event::Key(KeyCode::End));
         model.update(Event::Key(KeyCode::Enter));

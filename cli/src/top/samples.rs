@@ -93,10 +93,11 @@ pub(super) fn at(level: Level) -> Model {
     model.update(Event::Key(KeyCode::Down));
     for _ in 0..downs {
         model.update(Event::Key(KeyCode::Enter));
-        let of = Wanted { rank: model.rank(), ..model.wanted() };
-        model.update(Event::Answer(Box::new(Answer { of, ..answer() })));
-        let of = model.wanted();
-        model.update(Event::Answer(Box::new(Answer { of, ..answer() })));
+        // The first one has the ranks, the second one what is wanted of the first of them.
+        for _ in 0..2 {
+            let of = model.wanted();
+            model.update(Event::Answer(Box::new(Answer { of, ..answer() })));
+        }
     }
     model
 }

@@ -1,7 +1,7 @@
 //! The state of one rank at one step: live blocks, segments, stacks and the last events.
 //!
 //! Plain data: a rewound tape yields it, a capture carries it, the diagnosis and the exporters
-//! read it. It does not serialize itself; `memtape-proto` has the codec. Stack 0, frame 0 and
+//! read it. `memtape-proto` has the codec. Stack 0, frame 0 and
 //! stream pool 0 mean *unknown* everywhere.
 
 pub mod failed_request;
@@ -172,6 +172,7 @@ pub struct CollectiveGroup {
 
 /// One device of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceSnapshot {
     /// Device index in the process.
     pub device: u8,
@@ -201,6 +202,7 @@ pub struct DeviceSnapshot {
 
 /// Who knows a device's segments. The numbers are those of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[repr(i32)]
 pub enum SegmentSource {
     /// No source: `segments` is empty.
@@ -214,6 +216,7 @@ pub enum SegmentSource {
 
 /// A block of memory in use by a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Block {
     /// Device address.
     pub address: u64,
@@ -235,6 +238,7 @@ pub struct Block {
 
 /// Memory taken from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Segment {
     /// Device address.
     pub address: u64,
@@ -327,6 +331,7 @@ impl Held {
 
 /// Live memory of one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StackUse {
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
@@ -349,7 +354,9 @@ pub struct Frame {
 }
 
 /// What happened. The numbers are those of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[strum(serialize_all = "snake_case")]
 #[repr(i32)]
 pub enum TraceKind {
     /// A block was handed out.
@@ -379,6 +386,7 @@ pub enum TraceKind {
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TraceEvent {
     /// What happened.
     pub kind: TraceKind,

@@ -2,6 +2,7 @@
 
 /// Who says where the steps of a trace end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[strum(serialize_all = "snake_case")]
 pub enum StepSource {
     /// Memtape's recorder, which counted them; also in the files that it exports.

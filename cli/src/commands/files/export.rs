@@ -26,7 +26,7 @@ use crate::read::content::{Content, Format as Kind, Wanted};
 use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
-use crate::render::{exported, rank_state};
+use crate::render::rank_state;
 
 /// What the bytes of a rank are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -182,12 +182,25 @@ fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
     };
     match args.format {
         Format::Pickle => Ok(torch_snapshot(state)),
-        Format::Json => Ok(serde_json::to_vec(&exported::to_json(state))?),
+        Format::Json => Ok(serde_json::to_vec(&whole(state))?),
         Format::Flamegraph | Format::Speedscope => {
             by_stack(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title, args.format)
         }
         Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
     }
+}
+
+/// The state as JSON. Stacks are indexes into `stacks`, whose entries are indexes into `frames`;
+/// entry 0 of both is the unknown.
+fn whole(state: &RankSnapshot) -> serde_json::Value {
+    let identity = &state.identity;
+    json!({
+        "tape_id": identity.tape_id, "job": identity.job, "attempt": identity.attempt,
+        "rank": identity.rank, "world_size": identity.world_size,
+        "local_rank": identity.local_rank, "command": identity.command, "step": state.step,
+        "wall_ns": state.wall_ns, "before_step": state.before_step, "frames": state.frames,
+        "stacks": state.stacks, "devices": state.devices,
+    })
 }
 
 /// Live bytes, or what differs from others, as a flame graph or for speedscope.

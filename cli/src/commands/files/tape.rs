@@ -7,7 +7,8 @@ use super::tapes;
 use crate::args::Mistakes;
 use crate::globals::Globals;
 use crate::output;
-use crate::render::tape::{Summary, Wanted};
+use crate::read::content::Wanted;
+use crate::render::tape::Summary;
 
 /// `memtape tape`.
 #[derive(Debug, clap::Args)]
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
             return tapes::run(folder.as_deref(), globals);
         }
     };
-    let wanted = Wanted { step: args.step, oom: args.oom, last: args.last };
+    let wanted = Wanted { step: args.step, oom: args.oom, events_max: args.last };
     let summary = Summary::read(file, wanted)?;
     match globals.json {
         true => output::print_json(&summary.to_json(file))?,

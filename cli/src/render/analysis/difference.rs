@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::json::{files, frame as frame_json, verdict_of};
-use super::text::{frame, section, split_free, table_section, what};
+use super::text::{frame, split_free, what};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
+use crate::render::sections::{section, table_section};
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines that are shown, where not all are.

@@ -14,6 +14,7 @@ use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::palette::Meaning;
+use crate::render::sections::{section, table_section};
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
@@ -64,33 +65,6 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
     let notes = notes(report);
     section(&mut text, "Notes", notes.into_iter().chain(settings(report)));
     text
-}
-
-pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<Item = String>) {
-    let mut lines = lines.into_iter().peekable();
-    if lines.peek().is_none() {
-        return;
-    }
-    let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
-    for line in lines {
-        let _ = writeln!(text, "  {}", clean(&line));
-    }
-}
-
-/// A section of a table, whose cells are clean and whose titles may be coloured, and what follows.
-pub(super) fn table_section(
-    text: &mut String,
-    title: &str,
-    rows: &str,
-    more: impl IntoIterator<Item = String>,
-) {
-    let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
-    for row in rows.lines() {
-        let _ = writeln!(text, "  {row}");
-    }
-    for line in more {
-        let _ = writeln!(text, "  {}", clean(&line));
-    }
 }
 
 /// What is found, in one sentence.

@@ -14,6 +14,7 @@ use memtape_core::tape::read::{DeviceTotals, Status, Tape, TapeError};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::api::Frame;
 
+use crate::read::content::Wanted;
 use crate::read::tape_file::{self, FileSource};
 use crate::render::units::frame;
 
@@ -43,19 +44,9 @@ struct LiveStack {
     birth_steps: u64,
 }
 
-/// Which state is asked for, and how much of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    /// The end of this step.
-    pub(crate) step: Option<u64>,
-    /// The last out-of-memory error.
-    pub(crate) oom: bool,
-    /// Number of steps, events, marks and stacks.
-    pub(crate) last: usize,
-}
-
 impl Summary {
-    /// Reads a tape.
+    /// Reads a tape: the state that is wanted, and the last `events_max` steps, events, marks and
+    /// stacks.
     /// Fails when the file is no tape.
     pub(crate) fn read(file: &Path, wanted: Wanted) -> anyhow::Result<Self> {
         let (tape, writer) = tape_file::open(file).map_err(|error| match error.downcast_ref() {
@@ -69,7 +60,7 @@ impl Summary {
         })?;
         let status = tape.status();
         let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
-        let state = tape.snapshot(moment, None, wanted.last.max(THRASH_EVENTS));
+        let state = tape.snapshot(moment, None, wanted.events_max.max(THRASH_EVENTS));
         // A state that was overwritten is a failure only if it was asked for.
         let is_asked = wanted.oom || wanted.step.is_some();
         let is_failure = |why: &RewindError| is_asked || *why == RewindError::Damaged;
@@ -80,7 +71,7 @@ impl Summary {
             moment,
             failure: state.as_ref().err().copied().filter(is_failure),
             state,
-            last: wanted.last,
+            last: wanted.events_max,
             tape,
         })
     }

@@ -14,7 +14,7 @@ use super::{Summary, frames, live_stacks};
 use crate::clock::utc;
 use crate::output::clean;
 use crate::read::tape_file;
-use crate::render::exported::kind_name;
+use crate::render::sections::table_section;
 use crate::render::table::Table;
 use crate::render::units::{bytes, plural, signed_bytes};
 use crate::render::{collectives, ledger};
@@ -83,12 +83,12 @@ impl Summary {
         match &self.state {
             Ok(state) => {
                 if !state.outside.is_empty() {
-                    let outside = indented(&ledger::outside_text(&state.outside));
-                    let _ = write!(text, "\nTaken past the allocator, or by it\n{outside}");
+                    let rows = ledger::outside_text(&state.outside);
+                    table_section(text, "Taken past the allocator, or by it", &rows, None);
                 }
                 if !state.outside_stacks.is_empty() {
-                    let lines = indented(&ledger::lines_text(state));
-                    let _ = write!(text, "\nTaken past the allocator, by line\n{lines}");
+                    let rows = ledger::lines_text(state);
+                    table_section(text, "Taken past the allocator, by line", &rows, None);
                 }
                 if state.outside_missing {
                     let _ = writeln!(text, "\n{OUTSIDE_MISSING}");
@@ -120,12 +120,11 @@ impl Summary {
                 step if step < self.status.step => format!(" up to step {step}"),
                 _ => String::new(),
             };
-            let rows = step_table(&steps);
-            let _ = write!(text, "\nLast steps{up_to}\n{}", indented(&rows));
+            table_section(text, &format!("Last steps{up_to}"), &step_table(&steps), None);
         }
         let Some((present, state)) = state else { return };
         let ledger = ledger::of(present, device, totals.device_bytes, self.writer);
-        let _ = write!(text, "\nWhere the bytes are\n{}", indented(&ledger::text(&ledger)));
+        table_section(text, "Where the bytes are", &ledger::text(&ledger), None);
         let churn = Churn::of(&state.trace, present.step);
         if churn.is_thrash() {
             let _ = writeln!(text, "\n{}", thrash_text(&churn));
@@ -206,11 +205,11 @@ impl Summary {
         let line = |event: &TraceEvent| frames(present, event.stack).into_iter().next();
         let table = Table::of(events)
             .column(">after step", |event| event.step)
-            .column("event", |event| kind_name(event.kind))
+            .column("event", |event| <&str>::from(event.kind))
             .column(">address", address)
             .column(">size", |event| bytes(event.size))
             .column("line", |event| line(event).unwrap_or_default());
-        let _ = write!(text, "\nLast events\n{}", indented(&table.text()));
+        table_section(text, "Last events", &table.text(), None);
     }
 
     /// The newest request that failed for good: what was asked for, where, and what there was.
@@ -294,13 +293,6 @@ fn step_table(steps: &[(StepRecord, Option<i64>)]) -> String {
         .column(">blocks", |(record, _)| record.blocks)
         .column("ended (UTC)", |(record, _)| utc(record.end_wall_ns))
         .text()
-}
-
-fn indented(text: &str) -> String {
-    text.lines().fold(String::new(), |mut all, line| {
-        let _ = writeln!(all, "  {line}");
-        all
-    })
 }
 
 #[cfg(test)]
