@@ -23,10 +23,7 @@ use crate::render::units::{about_plural, bytes, counted, duration, frame, grown,
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
-    if jobs.is_empty() {
-        return "no job yet: start one with  memtape run -- torchrun …\n".to_string();
-    }
-    job_table(jobs, now_ns).text()
+    job_table(jobs, now_ns).text_or("no job yet: start one with  memtape run -- torchrun …")
 }
 
 /// The jobs, one row each.
@@ -62,9 +59,6 @@ fn owner(job: &Job) -> String {
 
 /// Incidents, one row each.
 pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
-    if incidents.is_empty() {
-        return "no incident\n".to_string();
-    }
     let meaning = |of: &Incident| palette::of_incident(&of.state, of.pages);
     Table::of(incidents)
         .column("incident", |of| of.id.clone())
@@ -72,14 +66,11 @@ pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
         .column("class", |of| of.class.to_string())
         .column(">opened", |of| age(of.opened_wall_ns, now_ns))
         .column("what", |of| of.sentence.clone())
-        .text()
+        .text_or("no incident")
 }
 
 /// Captures, one row each.
 pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
-    if captures.is_empty() {
-        return "no capture\n".to_string();
-    }
     let mut text = Table::of(captures)
         .column("capture", |of| of.id.clone())
         .column("state", |of| of.state.to_string())
@@ -88,7 +79,7 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
         .column(">aligned", |of| format!("{}/{}", of.aligned, of.ranks))
         .column("trigger", |of| of.trigger.clone())
         .column(">requested", |of| age(of.requested_wall_ns, now_ns))
-        .text();
+        .text_or("no capture");
     if captures.iter().any(|capture| is_baseline(&capture.trigger)) {
         let _ = writeln!(text, "baseline: {BASELINE}");
     }
@@ -97,9 +88,6 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
 
 /// Actions on jobs and nodes, one row each.
 pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
-    if actions.is_empty() {
-        return "no action\n".to_string();
-    }
     let what = |of: &Action| {
         // A dry run has no other outcome than that it is one, and its decision says so.
         let outcome = if of.dry_run { &of.why } else { &of.outcome };
@@ -113,14 +101,11 @@ pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
         .column("verdict", |of| of.verdict.clone())
         .column(">decided", |of| age(of.wall_ns, now_ns))
         .column("what came of it", what)
-        .text()
+        .text_or("no action")
 }
 
 /// A row for each token.
 pub(crate) fn tokens(tokens: &[Token], now_ns: i64) -> String {
-    if tokens.is_empty() {
-        return "no token\n".to_string();
-    }
     let state = |token: &Token| match (token.valid, token.revoked_wall_ns) {
         (true, _) => "valid",
         (false, Some(_)) => "revoked",
@@ -140,14 +125,11 @@ pub(crate) fn tokens(tokens: &[Token], now_ns: i64) -> String {
         .column("expires", |token| utc(token.expires_wall_ns))
         .column("made by", |token| token.created_by.clone())
         .column(">made", |token| age(token.created_wall_ns, now_ns))
-        .text()
+        .text_or("no token")
 }
 
 /// A row for each entry of the audit.
 pub(crate) fn audit(entries: &[AuditEntry]) -> String {
-    if entries.is_empty() {
-        return "no entry\n".to_string();
-    }
     Table::of(entries)
         .column(">number", |of| of.number)
         .column("when", |of| utc(of.wall_ns))
@@ -155,7 +137,7 @@ pub(crate) fn audit(entries: &[AuditEntry]) -> String {
         .column("action", |of| of.action.clone())
         .column("subject", |of| of.subject.clone())
         .column("from", |of| of.from.clone())
-        .text()
+        .text_or("no entry")
 }
 
 /// What a capture is for that no fault has triggered.

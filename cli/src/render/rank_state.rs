@@ -13,7 +13,6 @@ use memtape_proto::api::Ledger;
 use serde_json::{Value, json};
 
 use crate::output::clean;
-use crate::render::analysis::json::frame as frame_json;
 use crate::render::table::Table;
 use crate::render::units::{bytes, plural, signed_bytes};
 use crate::render::{ledger, workers};
@@ -140,8 +139,8 @@ fn name_of(frame: &Frame) -> String {
 
 fn line_json(line: &LiveLine) -> Value {
     json!({
-        "frame": frame_json(&line.frame),
-        "innermost": frame_json(&line.innermost),
+        "frame": line.frame,
+        "innermost": line.innermost,
         "bytes": line.held.bytes,
         "blocks": line.held.count,
         "birth_steps": line.births,

@@ -92,6 +92,11 @@ impl<'a, T> Table<'a, T> {
         self.of_width(terminal::width().map(|width| width.saturating_sub(INDENT)))
     }
 
+    /// The same; where there are no rows, this line.
+    pub(crate) fn text_or(&self, nothing: &str) -> String {
+        if self.rows.is_empty() { format!("{nothing}\n") } else { self.text() }
+    }
+
     /// The table at a width; without one, rows are lines of any length.
     pub(crate) fn of_width(&self, width: Option<usize>) -> String {
         let titles: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();

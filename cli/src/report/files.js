@@ -56,7 +56,7 @@ function job(of, sentence) {
   );
 }
 
-const where = ({ file, line }) => `${file ?? '?'}:${line ?? '?'}`;
+const where = ({ file, line }) => `${file || '?'}:${line || '?'}`;
 
 function answers(verdict) {
   return facts([

@@ -128,20 +128,11 @@ fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     };
     let rank = state.identity.rank;
     let blocks: usize = state.devices.iter().map(|device| device.blocks.len()).sum();
-    let when = match moment {
-        Some(PointInTime::EndOf(_)) => "at the end of",
-        Some(PointInTime::Present) => "now, after",
-        Some(PointInTime::LastOom) => "when a request last failed, after",
-        None => "when the file was written, after",
-    };
+    let when = rank_state::when(moment, &state);
     Ok(Export {
         content,
         name: name_of(&source, rank),
-        what: format!(
-            "rank {rank} {}, {}",
-            rank_state::when(moment, &state),
-            plural(blocks as u64, "live block")
-        ),
+        what: format!("rank {rank} {when}, {}", plural(blocks as u64, "live block")),
         facts: json!({ "moment": when, "rank": rank, "step": state.step, "blocks": blocks }),
     })
 }

@@ -10,7 +10,7 @@ use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::Report;
-use super::json::{files, frame as frame_json, verdict_of};
+use super::json::{files, verdict_of};
 use super::text::{frame, split_free, what};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
@@ -264,7 +264,7 @@ fn change(change: &Change) -> Value {
     json!({
         "state": change.as_str(),
         "kind": change.kind.as_str(),
-        "frames": change.frames.iter().map(frame_json).collect::<Vec<_>>(),
+        "frames": change.frames,
         "change_bytes": change.bytes(),
         "bytes": [change.from.bytes, change.to.bytes],
         "blocks": [change.from.blocks, change.to.blocks],

@@ -4,7 +4,6 @@ use memtape_core::diagnosis::Diagnosis;
 use memtape_core::diagnosis::files::{
     DeviceHistory, Found, HeldLine, History, Refused, why_refused,
 };
-use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use super::notes::notes;
@@ -57,7 +56,7 @@ fn rest(report: &Report<'_>) -> Value {
         "mode": report.mode(),
         "rank": analysis.rank,
         "steps": analysis.steps,
-        "lines": analysis.lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
+        "lines": listed(&analysis.lines),
         "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
         "peak": peak(report),
         "ranks": ranks,
@@ -124,7 +123,7 @@ fn verdict(found: &Found) -> Value {
         "ranks": ranks,
         "scope": growth.scope.as_str(),
         "device": growth.device,
-        "culprit": diagnosis.culprit.as_ref().map(frame),
+        "culprit": diagnosis.culprit,
         "bytes": bytes,
         "blocks": blocks,
         "bytes_per_step": (growth.bytes_per_step > 0).then_some(growth.bytes_per_step),
@@ -139,8 +138,8 @@ fn verdict(found: &Found) -> Value {
         "saves_bytes": diagnosis.remedy.saves_bytes,
         "alternatives": alternatives,
         "restart": diagnosis.restart.to_string(),
-        "also": also.take(ALSO_MAX).map(frame).collect::<Vec<_>>(),
-        "stack": diagnosis.stack.iter().map(frame).collect::<Vec<_>>(),
+        "also": also.take(ALSO_MAX).collect::<Vec<_>>(),
+        "stack": diagnosis.stack,
     })
 }
 
@@ -148,29 +147,8 @@ fn ratio(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
 }
 
-/// A frame; a file, line or function that is not known is null.
-pub(crate) fn frame(frame: &Frame) -> Value {
-    let known = |text: &str| (!text.is_empty()).then(|| text.to_string());
-    json!({
-        "file": known(&frame.file),
-        "line": (frame.line > 0).then_some(frame.line),
-        "function": known(&frame.function),
-    })
-}
-
-fn line(line: &HeldLine) -> Value {
-    json!({
-        "frame": frame(&line.frame),
-        "kind": line.kind.as_str(),
-        "bytes": line.bytes,
-        "blocks": line.blocks,
-        "stacks": line.stacks,
-        "grown": line.grown,
-        "fresh_blocks": line.fresh_blocks,
-        "generations": line.generations,
-        "others_bytes": line.others_bytes,
-        "others_blocks": line.others_blocks,
-    })
+fn listed(lines: &[HeldLine]) -> &[HeldLine] {
+    lines.get(..LINES_MAX).unwrap_or(lines)
 }
 
 fn peak(report: &Report<'_>) -> Value {
@@ -183,7 +161,7 @@ fn peak(report: &Report<'_>) -> Value {
         "time_us": state.time_us(peak.mono_ns),
         "step": peak.step,
         "older_bytes": report.analysis.peak_nameless.0,
-        "lines": lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
+        "lines": listed(lines),
         "lines_left_out": lines.len().saturating_sub(LINES_MAX),
     })
 }

@@ -13,6 +13,7 @@ use crate::snapshot::{Frame, StackUse};
 
 /// What one line of code holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HeldLine {
     /// Innermost frame of the user's own code; the unknown frame for memory without a stack.
     pub frame: Frame,
@@ -49,6 +50,7 @@ impl HeldLine {
 
 /// What memory is for, where its stack tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// The stack does not tell.
@@ -61,6 +63,7 @@ pub enum Kind {
     /// Made in a backward pass.
     Backward,
     /// There is no stack: older than the recording, or made in a backward pass.
+    #[cfg_attr(feature = "serde", serde(rename = "no_stack"))]
     #[strum(serialize = "no_stack")]
     Nameless,
 }
