@@ -11,6 +11,13 @@ use crate::output::one_line;
 #[derive(Debug)]
 pub(crate) struct Mistakes(pub(crate) Vec<String>);
 
+impl Mistakes {
+    /// One line.
+    pub(crate) fn one(line: impl Into<String>) -> Self {
+        Self(vec![line.into()])
+    }
+}
+
 impl std::fmt::Display for Mistakes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.join("; "))

@@ -59,7 +59,7 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     // Of two directives for one target, the later one applies.
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
         let line = format!("MEMTAPE_LOG is {text:?}: set it to info, debug or memtape_agent=debug");
-        crate::args::Mistakes(vec![line]).into()
+        crate::args::Mistakes::one(line).into()
     })
 }
 

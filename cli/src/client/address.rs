@@ -15,10 +15,10 @@ pub(crate) fn url(text: &str, has_tls: bool) -> Result<String, Mistakes> {
     let text = text.trim();
     let mistake = || {
         let example = format!("127.0.0.1:{PORT_DEFAULT}");
-        Mistakes(vec![format!(
+        Mistakes::one(format!(
             "{text:?} is no address of a coordinator such as {example} or http://{example}; it \
              comes from --coordinator or MEMTAPE_COORDINATOR"
-        )])
+        ))
     };
     let (full, has_scheme) = match text.split_once("://") {
         Some(("http" | "https", rest)) if !rest.starts_with('/') && !rest.is_empty() => {

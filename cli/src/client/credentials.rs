@@ -51,7 +51,7 @@ impl Credentials {
                 "the token would be sent to {base} in the clear: write https:// and name the \
                  coordinator's ca.crt with --tls-dir"
             );
-            return Err(Mistakes(vec![line]).into());
+            return Err(Mistakes::one(line).into());
         }
         let value = HeaderValue::from_str(&format!("Bearer {token}"));
         let mut value = value.context("the token has characters that none has")?;

@@ -1,5 +1,6 @@
-//! What to say of a name or an id that the coordinator does not have: the nearest one, or those
-//! there are.
+//! What to say of a name, an id or a rank that is not there: the nearest one, or those there are.
+
+use std::collections::BTreeSet;
 
 use crate::args::nearest;
 use crate::client::{Client, Refused};
@@ -38,6 +39,33 @@ pub(crate) fn of_id(error: anyhow::Error, client: &Client, list: &str, id: &str)
     anyhow::anyhow!("there is no {noun} {id:?}: {instead}")
 }
 
+/// `cap-1 has no rank 9: it has ranks 0-3`.
+pub(crate) fn no_rank(rank: u32, of: &str, ranks: &[u32]) -> String {
+    format!("{of} has no rank {rank}: {}", listed_ranks(ranks))
+}
+
+/// `it has ranks 0-3, 7`.
+pub(crate) fn listed_ranks(ranks: &[u32]) -> String {
+    let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+    let ranks: Vec<u32> = ranks.into_iter().collect();
+    match ranks.as_slice() {
+        [] => "it has no rank".to_string(),
+        [_] => format!("it has {} only", which(&ranks)),
+        _ => format!("it has {}", which(&ranks)),
+    }
+}
+
+/// `rank 3`, `ranks 0-2, 5`: ranks in order.
+pub(crate) fn which(ranks: &[u32]) -> String {
+    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let run = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(u32::to_string).collect(),
+    };
+    let runs: Vec<String> = runs.map(run).collect();
+    format!("rank{} {}", if ranks.len() > 1 { "s" } else { "" }, runs.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +81,13 @@ mod tests {
         let many: Vec<String> = (0..10).map(|number| format!("job-number-{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(instead("x", &many, "jobs", "memtape jobs").ends_with("job-number-7 and 2 more"));
+    }
+
+    #[test]
+    fn ranks_are_listed_in_runs() {
+        let check = |ranks: &[u32], expected: &str| assert_eq!(listed_ranks(ranks), expected);
+        check(&[], "it has no rank");
+        check(&[4], "it has rank 4 only");
+        check(&[3, 1, 0, 2, 7, 9, 8, u32::MAX], "it has ranks 0-3, 7-9, 4294967295");
     }
 }

@@ -105,11 +105,11 @@ pub(crate) fn refuse_meaningless(matches: &ArgMatches) -> Result<(), Mistakes> {
         levels.any(|it| it.value_source(id) == Some(ValueSource::CommandLine))
     };
     match options.iter().find(|id| is_written(id)) {
-        Some(id) => Err(Mistakes(vec![format!(
+        Some(id) => Err(Mistakes::one(format!(
             "--{option} means nothing for memtape {shown}: leave it out; see memtape {shown} \
              --help",
             option = id.replace('_', "-")
-        )])),
+        ))),
         None => Ok(()),
     }
 }

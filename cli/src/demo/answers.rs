@@ -54,8 +54,7 @@ impl Answers<'_> {
 
     /// Its first closed capture with this trigger.
     pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
-        let Captures { captures } =
-            self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
+        let Captures { captures } = self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
         let is_it = |capture: &&Capture| {
             capture.trigger == trigger && capture.state != CaptureState::Collecting
         };

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::answers::{Answers, Judged};
 use super::scenarios::Scenario;
-use memtape_core::diagnosis::Class;
 use crate::client::Client;
+use memtape_core::diagnosis::Class;
 
 /// What was found.
 #[derive(Debug, Default)]

@@ -197,7 +197,8 @@ impl Demo {
         if !self.watch.is_interrupted() {
             let answers = Answers { client: &client, job: &self.job };
             let failed = found.oom.as_ref().and_then(|_| answers.failed_request(rank));
-            let text = screens::commands_to_try(&found, failed.as_ref(), &self.plan, &base, &self.job);
+            let text =
+                screens::commands_to_try(&found, failed.as_ref(), &self.plan, &base, &self.job);
             self.watch.write(&text);
         }
         self.watch.until_interrupted(&mut self.children);

@@ -189,13 +189,10 @@ mod tests {
 
     #[test]
     fn only_builds_for_cuda_13_run_without_a_gpu() {
-        let check = |cuda: Option<&str>, expected: bool| {
+        for (cuda, expected) in [(Some("13.0"), true), (Some("12.8"), false), (None, false)] {
             let build = Build { gpus: 0, version: "2".into(), cuda: cuda.map(String::from) };
             assert_eq!(build.fits_fake_cuda(), expected, "{cuda:?}");
-        };
-        check(Some("13.0"), true);
-        check(Some("12.8"), false);
-        check(None, false);
+        }
     }
 
     #[test]

@@ -256,11 +256,11 @@ impl Noise {
 mod tests {
     use super::*;
 
-    /// Hears of nothing.
+    /// Drops what it is told.
     #[derive(Debug)]
-    struct Nobody;
+    struct Silent;
 
-    impl Listener for Nobody {
+    impl Listener for Silent {
         fn segment(&mut self, _: &Segment) {}
         fn returned(&mut self, _: u64, _: u64) {}
     }
@@ -268,8 +268,7 @@ mod tests {
     /// What is allocated and reserved at the end of each step.
     fn ends(rank: u64, fault: Option<Scenario>, steps: u64) -> Vec<[u64; 2]> {
         let fault = fault.map_or(Fault::default(), |scenario| scenario.plan().fault);
-        let mut trainer =
-            Trainer::new(Nobody, rank, (fault, FROM_STEP)).expect("a large device");
+        let mut trainer = Trainer::new(Silent, rank, (fault, FROM_STEP)).expect("a large device");
         let end = |step| {
             trainer.step(step).expect("a large device");
             [trainer.gpu.allocated(), trainer.gpu.reserved()]

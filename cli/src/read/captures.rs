@@ -9,9 +9,8 @@ use memtape_proto::api::{Capture, Incident};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::Value;
 
-use crate::client::unknown::of_id;
+use crate::client::unknown::{listed_ranks, no_rank, of_id};
 use crate::client::{Client, parse};
-use crate::render::ranks::{listed, no_rank};
 
 /// A rank of a stored capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
             bail!(
                 "{id} has no snapshot of rank {rank} ({outcome}{detail}{}): {}",
                 part.detail,
-                listed(&stored(capture))
+                listed_ranks(&stored(capture))
             );
         }
         return Ok(vec![rank]);

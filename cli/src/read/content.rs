@@ -151,7 +151,7 @@ pub(crate) fn open(
     };
     if wanted.oom || wanted.step.is_some() {
         let line = format!("--step and --oom need a tape; {} is none", source.name().display());
-        return Err(crate::args::Mistakes(vec![line]).into());
+        return Err(crate::args::Mistakes::one(line).into());
     }
     Ok(opened)
 }

@@ -6,13 +6,13 @@ use anyhow::bail;
 use memtape_core::limits::TRACE_EVENTS_MAX;
 use memtape_core::torch::origin;
 
+use crate::client::unknown::{listed_ranks, no_rank};
 use crate::globals::Globals;
 use crate::output::error_line;
 use crate::read::captures::{is_id, named};
 use crate::read::content::{self, Content, Opened, Wanted};
 use crate::read::names::named_rank;
 use crate::read::source::{Source, Sources};
-use crate::render::ranks::{listed, no_rank};
 
 /// The state of `rank`, of an incident by default its own; of a single source the rank need not be
 /// given.
@@ -85,7 +85,7 @@ pub(crate) fn open_at(
     }
     let missing = match rank {
         Some(rank) => no_rank(rank, &name.display().to_string(), &known),
-        None => format!("{}: choose a rank with --rank: {}", name.display(), listed(&known)),
+        None => format!("{}: choose a rank with --rank: {}", name.display(), listed_ranks(&known)),
     };
     // The rank may be in a file that cannot be read: the first error belongs to the answer.
     let mut errors = left_out.into_iter();

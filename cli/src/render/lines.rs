@@ -135,42 +135,8 @@ pub(crate) fn name(line: &Line) -> String {
 mod tests {
     use super::*;
 
-    fn leak() -> Lines {
-        let frame = |line| Frame { file: "/app/train.py".into(), line, function: "step".into() };
-        let holder = |rank, survivor_bytes| Holder {
-            rank,
-            step: 300,
-            bytes: 400 << 20,
-            blocks: 200,
-            survivor_bytes,
-            oldest_step: 96,
-            growing_since_step: (survivor_bytes > 0).then_some(96),
-            growth_bytes_per_step: 2 << 20,
-            ..Holder::default()
-        };
-        let line = Line {
-            frames: vec![frame(36), frame(80)],
-            ranks: 2,
-            holders: vec![holder(2, 380 << 20), holder(1, 0)],
-            ..Line::default()
-        };
-        Lines { ranks: 4, lines: vec![line], lines_left_out: 3, ..Lines::default() }
-    }
-
-    #[test]
-    fn a_line_says_what_it_holds_and_whether_it_grows() {
-        let text = text(&leak(), None);
-        let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows.len(), 6, "{text}");
-        let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
-        assert!(has(rows[1], &["train.py:36", "train.py:80", "400 MiB", "200", "96"]), "{text}");
-        assert!(has(rows[1], &["+2 MiB"]), "{text}");
-        assert!(has(rows[2], &["–"]) && !rows[2].contains("train.py"), "{text}");
-        assert!(rows[3].starts_with("3 more lines"), "{text}");
-    }
-
     /// A job whose lines have long names, and a line that several ranks hold.
-    fn long() -> Lines {
+    fn lines() -> Lines {
         let frame = |file: &str, line, function: &str| Frame {
             file: file.into(),
             line,
@@ -199,12 +165,7 @@ mod tests {
             ..Line::default()
         };
         let shared = Line {
-            frames: vec![frame(
-                model,
-                77,
-                "LlamaForCausalLMWithAVeryLongNameOfItsClass.LlamaDecoderLayerWithAttention.\
-                 forward",
-            )],
+            frames: vec![frame(model, 77, "LlamaForCausalLMWithAVeryLongNameOfItsClass.forward")],
             ranks: 3,
             median_bytes: 528 << 20,
             holders: (0..3).map(|rank| holder(rank, 528 << 20, None)).collect(),
@@ -215,9 +176,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_says_what_it_holds_and_whether_it_grows() {
+        let text = text(&Lines { lines_left_out: 3, ..lines() }, None);
+        let rows: Vec<&str> = text.lines().collect();
+        let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
+        assert!(has(rows[1], &["losses.py:32", "train.py:157", "5.37 GiB", "+2.73 MiB"]), "{text}");
+        assert!(has(rows[3], &["528 MiB", "–"]) && !rows[3].contains("llama"), "{text}");
+        assert!(rows[6].starts_with("3 more lines"), "{text}");
+    }
+
+    #[test]
     fn a_terminal_has_the_name_above_the_numbers() {
         let expected = include_str!("screens/lines_80.txt");
-        assert_eq!(of_width(&long(), None, Some(80)), expected);
+        assert_eq!(of_width(&lines(), None, Some(80)), expected);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The ranks of a job as text: what each is doing, where the bytes of its devices are, and what it
 //! takes of its host. `?` is unknown, which is not nothing.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use memtape_proto::api::{Device, Named, Rank, RankHost, Unknown};
 
+use crate::client::unknown::which;
 use crate::output::clean;
 use crate::render::palette;
 use crate::render::table::{Cell, Table};
@@ -209,33 +209,6 @@ fn hosts(ranks: &[Rank]) -> String {
     format!("\n{rows}{HOST_NOTES}")
 }
 
-/// `rank 3`, `ranks 0-2, 5`.
-pub(crate) fn which(ranks: &[u32]) -> String {
-    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
-    let run = |run: &[u32]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        _ => run.iter().map(u32::to_string).collect(),
-    };
-    let runs: Vec<String> = runs.map(run).collect();
-    format!("rank{} {}", if ranks.len() > 1 { "s" } else { "" }, runs.join(", "))
-}
-
-/// `cap-1 has no rank 9: it has ranks 0-3`.
-pub(crate) fn no_rank(rank: u32, of: &str, ranks: &[u32]) -> String {
-    format!("{of} has no rank {rank}: {}", listed(ranks))
-}
-
-/// `it has ranks 0-3, 7`.
-pub(crate) fn listed(ranks: &[u32]) -> String {
-    let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
-    let ranks: Vec<u32> = ranks.into_iter().collect();
-    match ranks.as_slice() {
-        [] => "it has no rank".to_string(),
-        [_] => format!("it has {} only", which(&ranks)),
-        _ => format!("it has {}", which(&ranks)),
-    }
-}
-
 fn or_unknown(count: Option<u64>) -> String {
     count.map_or("?".to_string(), bytes)
 }
@@ -312,13 +285,5 @@ unknown of the device of ranks 0-2, 5: no NVIDIA driver is found on this node
 ";
         assert!(found.ends_with(expected), "{found}");
         assert!(found.contains("pp0") && found.contains("disconnected"), "{found}");
-    }
-
-    #[test]
-    fn ranks_are_listed_in_runs() {
-        let check = |ranks: &[u32], expected: &str| assert_eq!(listed(ranks), expected);
-        check(&[], "it has no rank");
-        check(&[4], "it has rank 4 only");
-        check(&[3, 1, 0, 2, 7, 9, 8, u32::MAX], "it has ranks 0-3, 7-9, 4294967295");
     }
 }

@@ -174,14 +174,19 @@ impl View<'_> {
             [">rank", "state", ">step", ">of device", ">allocated", ">reserved", ">growth/step"];
         let wide = [">peak", ">blocks", ">ooms", ">rss", ">pid", "node"];
         self.table(frame, area, ranks::table(self.model.ranks()), (&narrow, &wide));
-        let [series, text] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
-        self.series(frame, series);
         let incidents = match (self.model.job(), self.model.rank()) {
             (Some(job), Some(rank)) => self.incidents(job, Some(rank)),
             _ => Vec::new(),
         };
-        frame.render_widget(paragraph(incidents), text);
+        self.of_rank(frame, detail, incidents);
+    }
+
+    /// The memory of the rank over its steps, and text below it.
+    fn of_rank(&self, frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
+        let [series, text] =
+            Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(area);
+        self.series(frame, series);
+        frame.render_widget(paragraph(lines), text);
     }
 
     fn lines(&self, frame: &mut Frame<'_>, area: Rect, detail: Rect) {
@@ -190,16 +195,13 @@ impl View<'_> {
         let narrow = ["line", ">holds", ">survivors", ">kept/step", ">since step"];
         let wide = [">blocks", ">oldest step", ">median rank"];
         self.table(frame, area, lines::table(&held), (&narrow, &wide));
-        let [series, text] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
-        self.series(frame, series);
         let selected = self.model.selected().and_then(|row| held.get(row));
         let frames = selected.map(|(line, ..)| line.frames.as_slice()).unwrap_or_default();
         let frames: Vec<Line<'_>> = match (frames, self.model.answer()) {
             ([], Some(_)) => vec![Line::from("no line of this rank is known")],
             (frames, _) => frames.iter().map(|of| Line::from(units::frame(of))).collect(),
         };
-        frame.render_widget(paragraph(frames), text);
+        self.of_rank(frame, detail, frames);
     }
 
     /// The columns with these titles; terminals that are wide show the second ones, too. Numbers

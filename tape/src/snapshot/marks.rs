@@ -25,8 +25,7 @@ pub enum Meaning<'a> {
 }
 
 impl Mark {
-    /// What the mark says. A tape keeps phases and annotations in one form; only annotations have
-    /// an equals sign.
+    /// What the mark says, of phases and annotations alike; only annotations have an equals sign.
     pub fn meaning(&self) -> Meaning<'_> {
         match self.text.as_str() {
             "" => Meaning::PhaseEnds,

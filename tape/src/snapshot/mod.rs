@@ -1,8 +1,7 @@
 //! The state of one rank at one step: live blocks, segments, stacks and the last events.
 //!
 //! Plain data: a rewound tape yields it, a capture carries it, the diagnosis and the exporters
-//! read it. `memtape-proto` has the codec. Stack 0, frame 0 and
-//! stream pool 0 mean *unknown* everywhere.
+//! read it; `memtape-proto` has the codec. Stack, frame and stream pool 0 mean *unknown*.
 
 pub mod failed_request;
 pub mod frames;
@@ -321,11 +320,10 @@ impl Held {
 
     /// Both together.
     #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_add(other.bytes),
-            count: self.count.saturating_add(other.count),
-        }
+    pub fn plus(mut self, other: Self) -> Self {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.count = self.count.saturating_add(other.count);
+        self
     }
 }
 

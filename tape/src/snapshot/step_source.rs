@@ -1,9 +1,8 @@
 //! Who counted the steps of a state.
 
 /// Who says where the steps of a trace end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[strum(serialize_all = "snake_case")]
 pub enum StepSource {
     /// Memtape's recorder, which counted them; also in the files that it exports.
     #[default]
@@ -21,11 +20,6 @@ pub enum StepSource {
 }
 
 impl StepSource {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// True where the ends of steps are known and not guessed.
     pub fn is_known(self) -> bool {
         !matches!(self, Self::None | Self::Guessed)

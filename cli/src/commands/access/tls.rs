@@ -142,7 +142,7 @@ fn issue_all(args: &IssueArgs, globals: &Globals) -> anyhow::Result<()> {
     }
     if parties.is_empty() {
         let line = "name whom the certificates are for: --agent, --user or --coordinator-host";
-        return Err(Mistakes(vec![line.to_string()]).into());
+        return Err(Mistakes::one(line).into());
     }
     check(&parties)?;
     for party in &parties {

@@ -1,6 +1,6 @@
 //! `memtape token`: tokens of programs and users, made, listed and revoked.
 
-use memtape_proto::api::{CreatedToken, Named, Token, TokenRequest, TokenRole, Tokens};
+use memtape_proto::api::{CreatedToken, Named, Token, TokenRequest, Tokens};
 
 use crate::clock;
 use crate::globals::Globals;
@@ -23,9 +23,10 @@ pub(crate) struct CreateArgs {
     /// Whom it is for, such as grafana.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// What it may do.
-    #[arg(long, value_enum, value_name = "ROLE")]
-    pub(crate) role: RoleName,
+    /// What it may do: viewer (see jobs), operator (ask for captures, too), admin (see every job,
+    /// give tokens out, and read the audit).
+    #[arg(long, value_name = "ROLE", value_parser = ["viewer", "operator", "admin"])]
+    pub(crate) role: String,
     /// User ids whose jobs it reaches [default: all jobs].
     #[arg(long = "uid", value_name = "UIDS", value_delimiter = ',')]
     pub(crate) uids: Vec<u32>,
@@ -43,17 +44,6 @@ pub(crate) struct RevokeArgs {
     /// Its id, as `memtape token list` shows it.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-}
-
-/// What a token may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum RoleName {
-    /// See jobs.
-    Viewer,
-    /// Ask for captures, too.
-    Operator,
-    /// See every job, give tokens out, and read the audit.
-    Admin,
 }
 
 /// Makes, lists or revokes tokens.
@@ -81,14 +71,9 @@ pub(crate) fn run(command: &TokenCommand, globals: &Globals) -> anyhow::Result<(
 }
 
 fn request(args: &CreateArgs) -> TokenRequest {
-    let role = match args.role {
-        RoleName::Viewer => TokenRole::Viewer,
-        RoleName::Operator => TokenRole::Operator,
-        RoleName::Admin => TokenRole::Admin,
-    };
     TokenRequest {
         name: args.name.clone(),
-        role: Named::from(role),
+        role: Named::of(&args.role),
         uids: args.uids.clone(),
         namespaces: args.namespaces.clone(),
         days: args.days,

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::PossibleValuesParser;
 use memtape_core::diagnosis::files::{Analysis, analyze};
 use memtape_core::tape::layout::Clock;
 
 use crate::globals::Globals;
-use crate::output;
 use crate::read::jobs::{Job, jobs};
 use crate::read::order::{Ordered, order};
 use crate::read::snapshots::{Unreadable, read_sound};
@@ -31,8 +31,14 @@ pub(crate) struct AnalyzeArgs {
     pub(crate) all: bool,
     /// Exit with status 1 if this class is found, such as leak; cannot_judge where the files allow
     /// no verdict; any means all of these. For CI.
-    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = fail_on)]
-    pub(crate) fail_on: Vec<FailOn>,
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_delimiter = ',',
+        value_parser = classes(),
+        hide_possible_values = true
+    )]
+    pub(crate) fail_on: Vec<String>,
 }
 
 /// Reads the files, compares those of each job, and prints a diagnosis of each.
@@ -41,16 +47,14 @@ pub(crate) struct AnalyzeArgs {
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     let judged = judged(&args.files, args.over_time, globals)?;
     let (reports, left_out) = (judged.reports(), &judged.left_out);
-    if globals.json {
-        output::print(&json::analyses(&reports, left_out))?;
-    } else {
+    globals.say(&json::analyses(&reports, left_out), || {
         let files = reports.iter().flat_map(|(_, report)| report.files);
         let clock = Clock::of_all(files.map(|file| file.clock));
-        output::print(&clock.in_words(&text::analyses(&reports, left_out, args.all)))?;
-    }
+        clock.in_words(&text::analyses(&reports, left_out, args.all))
+    })?;
     // What cannot be judged is no all-clear: it counts as a class of its own.
     let wanted = |found: &Finding| {
-        args.fail_on.iter().any(|of| *of == FailOn::Any || *of == FailOn::Finding(*found))
+        args.fail_on.iter().any(|class| ["any", found.as_str()].contains(&class.as_str()))
     };
     let of_job = |name: &str| if name.is_empty() { String::new() } else { format!(" in {name}") };
     let found = reports.iter().filter_map(|(name, report)| Some((of_job(name), report.finding()?)));
@@ -104,27 +108,7 @@ pub(crate) fn judged(
     Ok(Judged { jobs: jobs.collect(), files_given: sources.list.len(), left_out })
 }
 
-/// What makes the exit status 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailOn {
-    /// Whatever is found.
-    Any,
-    /// This finding.
-    Finding(Finding),
-}
-
-/// A word that is no class.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown class; the classes are any, {}", names().join(", "))]
-pub(crate) struct UnknownClass;
-
-fn fail_on(name: &str) -> Result<FailOn, UnknownClass> {
-    match name {
-        "any" => Ok(FailOn::Any),
-        _ => Finding::all().find(|of| of.as_str() == name).map(FailOn::Finding).ok_or(UnknownClass),
-    }
-}
-
-fn names() -> Vec<&'static str> {
-    Finding::all().map(Finding::as_str).collect()
+/// What `--fail-on` takes.
+fn classes() -> PossibleValuesParser {
+    std::iter::once("any").chain(Finding::all().map(Finding::as_str)).collect::<Vec<_>>().into()
 }

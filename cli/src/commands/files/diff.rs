@@ -6,14 +6,13 @@ use anyhow::bail;
 use memtape_core::diagnosis::files::{Analysis, Diff, Rank, analyze, diff};
 use memtape_core::tape::layout::Clock;
 
+use crate::client::unknown::{listed_ranks, no_rank};
 use crate::globals::Globals;
-use crate::output;
 use crate::read::jobs::may_be_one;
 use crate::read::order::{self, Ordered, RankSource};
 use crate::read::snapshots::{Snapshot, Unreadable, read_sound};
 use crate::read::source::Sources;
 use crate::render::analysis::{Report, difference};
-use crate::render::ranks::{listed, no_rank};
 
 /// `memtape diff`.
 #[derive(Debug, clap::Args)]
@@ -65,13 +64,11 @@ pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
             (of.rank, report, &of.diff)
         })
         .collect();
-    if globals.json {
-        output::print(&difference::all_json(&reports, &left_out))?;
-    } else {
+    globals.say(&difference::all_json(&reports, &left_out), || {
         let files = compared.iter().flat_map(|of| &of.files);
         let clock = Clock::of_all(files.map(|file| file.clock));
-        output::print(&clock.in_words(&difference::all_text(&reports, &left_out, args.all)))?;
-    }
+        clock.in_words(&difference::all_text(&reports, &left_out, args.all))
+    })?;
     match left_out.len() {
         0 => Ok(()),
         1 => bail!("1 file could not be read and was left out"),
@@ -139,8 +136,8 @@ fn pairs(
         bail!(
             "the two have no rank in common: of A, {}; of B, {}; two files are compared whatever \
              their ranks",
-            listed(&a),
-            listed(&b)
+            listed_ranks(&a),
+            listed_ranks(&b)
         );
     }
     Ok(pairs)

@@ -25,8 +25,8 @@ use crate::read::captures::{StoredRank, is_id, named, several};
 use crate::read::content::{Content, Format as Kind, Wanted};
 use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
-use crate::render::units::plural;
 use crate::render::rank_state;
+use crate::render::units::plural;
 
 /// What the bytes of a rank are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -87,11 +87,13 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let compares = args.since_step.is_some() || args.against.is_some();
     if compares && !matches!(args.format, Format::Flamegraph | Format::Speedscope) {
         let line = "--since-step and --against are for --format flamegraph and speedscope";
-        return Err(Mistakes(vec![line.to_string()]).into());
+        return Err(Mistakes::one(line).into());
     }
     let is_trace = args.format == Format::Perfetto && args.rank.is_none();
     let export = match args.id.to_str() {
-        Some(id) if is_trace && is_id(id) && !args.id.exists() => all_ranks(&globals.client()?, id)?,
+        Some(id) if is_trace && is_id(id) && !args.id.exists() => {
+            all_ranks(&globals.client()?, id)?
+        }
         _ => one(args, globals)?,
     };
     let Export { content, name, what, mut facts } = export;

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::analyze;
 use crate::clock;
@@ -48,8 +47,7 @@ pub(crate) fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<()> {
         return Ok(());
     }
     let file = &args.output;
-    let value =
-        json!({ "file": file, "bytes": page.len(), "sentences": report.sentences });
+    let value = json!({ "file": file, "bytes": page.len(), "sentences": report.sentences });
     globals.say(&value, || {
         let sentences = report.sentences.iter().map(|line| output::clean(line) + "\n");
         sentences.collect::<String>() + &format!("{}: open it in a browser", file.display())
@@ -60,8 +58,7 @@ fn of_files(given: &[String], globals: &Globals) -> anyhow::Result<Report> {
     let given: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
     let judged = analyze::judged(&given, false, globals)?;
     let reports = judged.reports();
-    let analyses: Value = serde_json::from_str(&json::analyses(&reports, &judged.left_out))
-        .context("the analysis is no JSON")?;
+    let analyses = json::analyses(&reports, &judged.left_out);
     let sentences: Vec<String> = reports.iter().map(|(_, report)| text::sentence(report)).collect();
     let all = json!({ "sentences": sentences, "analyses": analyses });
     Ok(Report {

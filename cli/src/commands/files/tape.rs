@@ -37,7 +37,7 @@ pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
         folder => {
             if args.oom || args.step.is_some() {
                 let line = "--step and --oom need the file of a tape; `memtape tape` lists them";
-                return Err(Mistakes(vec![line.to_string()]).into());
+                return Err(Mistakes::one(line).into());
             }
             return tapes::run(folder.as_deref(), globals);
         }

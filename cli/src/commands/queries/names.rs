@@ -4,9 +4,8 @@
 use anyhow::bail;
 use memtape_proto::api::{Job, JobState, Jobs, Ranks};
 
-use crate::client::unknown::{instead, listed};
 use crate::client::Client;
-use crate::render::ranks::no_rank;
+use crate::client::unknown::{instead, listed, no_rank};
 
 /// The job of a command that is about one job.
 #[derive(Debug, clap::Args)]

@@ -244,12 +244,9 @@ mod tests {
     #[test]
     fn options_reach_the_settings() {
         let config = parsed(
-            "memtape coordinator --listen 127.0.0.1:0 --data-dir d --capture-deadline 5s \
-             --capture-before 64 --restart act --restart-command scontrol --restart-cooldown 1m \
+            "memtape coordinator --restart act --restart-command scontrol --restart-cooldown 1m \
              --restart-budget-owner 7 --restart-budget-cluster 9 --restart-webhook http://x",
         );
-        assert_eq!(config.capture_deadline, Duration::from_secs(5));
-        assert_eq!(config.capture_before, 64);
         assert_eq!(config.restart.policy.rest.mode, Mode::Act);
         assert_eq!(config.restart.policy.keep_out, Mode::DryRun);
         let budgets = &config.restart.policy.budgets;

@@ -1,6 +1,7 @@
-//! The past of a rank from its snapshot: the last events of each device, and its collectives. A file
-//! of PyTorch is a snapshot, too; its trace has sizes as they were asked for, so an earlier level may
-//! differ from the allocator's by less than 512 bytes for each block that came or went since.
+//! The past of a rank from its snapshot: the last events of each device, and its collectives.
+//!
+//! A file of PyTorch is a snapshot, too. Its trace has sizes as they were asked for, so an earlier
+//! level may differ from the allocator's by less than 512 bytes for each block that came or went.
 //!
 //! A snapshot has the times of its events by the clock of the node, and one Unix time: the end of
 //! its step. `of_tape` knows the distance of both clocks; for a stored snapshot the last event is

@@ -10,11 +10,12 @@ use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::Report;
-use super::json::{files, verdict_of};
-use super::text::{frame, split_free, what};
+use super::json::{Answer, files, unread};
+use super::text::{frame, what, with_levels};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::sections::{section, table_section};
+use crate::render::table::Table;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines that are shown, where not all are.
@@ -41,21 +42,18 @@ pub(crate) fn all_text(
     said
 }
 
-/// The same for programs, on one line: of one comparison the object itself, of several `ranks`.
+/// The same for programs: of one comparison the object itself, of several `ranks`.
 pub(crate) fn all_json(
     reports: &[(Option<u32>, Report<'_>, &Diff)],
     unreadable: &[Unreadable],
-) -> String {
-    let left_out = |file: &Unreadable| json!({ "path": file.path, "why": file.why });
-    let left_out: Value = unreadable.iter().map(left_out).collect();
+) -> Answer {
     if let [(_, report, diff)] = reports {
-        return json(report, diff, ("left_out", left_out));
+        return json(report, diff, ("left_out", unread(unreadable)));
     }
     let one = |(rank, report, diff): &(Option<u32>, Report<'_>, &Diff)| {
         json(report, diff, ("rank", json!(rank)))
     };
-    let ranks: Vec<String> = reports.iter().map(one).collect();
-    format!("{{\"ranks\":[{}],\"left_out\":{left_out}}}", ranks.join(","))
+    Answer::several("ranks", &reports.iter().map(one).collect::<Vec<_>>(), unreadable)
 }
 
 /// Everything that changed, or a screen of it.
@@ -193,32 +191,27 @@ fn shape(text: &mut String, report: &Report<'_>) {
 
 /// The whole of each file.
 fn totals(text: &mut String, report: &Report<'_>) {
-    type File<'a> = (&'a crate::read::snapshots::Snapshot, u32, usize, &'a History);
-    let row = |(name, (file, _, _, state)): (&str, File<'_>)| {
-        let device = state.primary_device()?;
-        let peak = device.past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
-        Some(vec![
-            name.to_string(),
-            bytes(device.state.allocated),
-            peak,
-            bytes(device.state.reserved),
-            split_free(device),
-            segments(device).map_or("–".to_string(), |count| count.to_string()),
-            trend(StepLevel::Minimum.bytes_per_step(&device.past)),
-            trend(StepLevel::Peak.bytes_per_step(&device.past)),
-            file.path.display().to_string(),
-        ])
-    };
-    let rows = ["A", "B"].into_iter().zip(report.contents()).filter_map(row).collect();
-    let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", ">segments"];
-    let titles = [&titles[..], &[">growth/step", ">peak growth/step", "file"]].concat();
-    let rows = table(&titles, rows);
+    let files = ["A", "B"].into_iter().zip(report.contents());
+    let files = files.filter_map(|(name, (file, _, _, state))| {
+        Some((name, file.path.as_path(), state.primary_device()?))
+    });
+    let rows: Vec<_> = files.collect();
+    let moves =
+        |level: StepLevel, device: &DeviceHistory| trend(level.bytes_per_step(&device.past));
+    let table = Table::of(&rows).column("", |(name, ..)| *name);
+    let rows = with_levels(table, |(_, _, device)| device)
+        .column(">segments", |(_, _, device)| {
+            segments(device).map_or("–".to_string(), |count| count.to_string())
+        })
+        .column(">growth/step", |(_, _, device)| moves(StepLevel::Minimum, device))
+        .column(">peak growth/step", |(_, _, device)| moves(StepLevel::Peak, device))
+        .column("file", |(_, path, _)| path.display().to_string())
+        .text();
     table_section(text, "Files", &rows, None);
 }
 
-/// One comparison for programs, on one line, with a value more.
-fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> String {
-    let found = verdict_of(report);
+/// One comparison for programs, with a value more.
+fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Answer {
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
         changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()
@@ -246,7 +239,7 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Strin
         "files": files(report),
     });
     rest[name] = value;
-    format!("{{\"verdict\":{found},{}", rest.to_string().trim_start_matches('{'))
+    Answer::new(report, rest)
 }
 
 /// How a level of both files moves, in bytes a step.
@@ -263,7 +256,7 @@ fn of_devices<T>(report: &Report<'_>, of: fn(&DeviceHistory) -> Option<T>) -> Ve
 fn change(change: &Change) -> Value {
     json!({
         "state": change.as_str(),
-        "kind": change.kind.as_str(),
+        "kind": change.kind,
         "frames": change.frames,
         "change_bytes": change.bytes(),
         "bytes": [change.from.bytes, change.to.bytes],

@@ -4,6 +4,7 @@ use memtape_core::diagnosis::Diagnosis;
 use memtape_core::diagnosis::files::{
     DeviceHistory, Found, HeldLine, History, Refused, why_refused,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::notes::notes;
@@ -17,27 +18,47 @@ const LINES_MAX: usize = 50;
 /// Other lines that grow, which are listed.
 const ALSO_MAX: usize = 4;
 
-/// Everything, on one line. Of one job the verdict comes first, as a person reads it. Of several,
-/// `jobs` has an object of the same kind for each, and `verdict` is the first that is not null.
-pub(crate) fn analyses(reports: &[(&str, Report<'_>)], unreadable: &[Unreadable]) -> String {
-    let left_out = |file: &Unreadable| json!({ "path": file.path, "why": file.why });
-    let left_out: Vec<Value> = unreadable.iter().map(left_out).collect();
-    if let [(_, report)] = reports {
-        let mut rest = rest(report);
-        rest["left_out"] = json!(left_out);
-        let rest = rest.to_string();
-        return format!("{{\"verdict\":{},{}", verdict_of(report), rest.trim_start_matches('{'));
+/// An object with the verdict in front, as a person reads it.
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    verdict: Value,
+    #[serde(flatten)]
+    rest: Value,
+}
+
+impl Answer {
+    /// The verdict of one report, and what else is said of it.
+    pub(super) fn new(report: &Report<'_>, rest: Value) -> Self {
+        Self { verdict: verdict_of(report), rest }
     }
-    let job = |(name, report): &(&str, Report<'_>)| {
-        let mut job = rest(report);
-        job["job"] = json!(name);
-        job["verdict"] = verdict_of(report);
-        job
+
+    /// Several answers under a name, with the first verdict that is not null: a program that knows
+    /// one verdict only must not take several jobs for healthy ones.
+    pub(super) fn several(name: &str, all: &[Self], left_out: &[Unreadable]) -> Self {
+        let found = all.iter().map(|answer| &answer.verdict).find(|verdict| !verdict.is_null());
+        let verdict = found.cloned().unwrap_or_default();
+        Self { verdict, rest: json!({ name: all, "left_out": unread(left_out) }) }
+    }
+}
+
+/// The files that could not be read.
+pub(super) fn unread(files: &[Unreadable]) -> Value {
+    files.iter().map(|file| json!({ "path": file.path, "why": file.why })).collect()
+}
+
+/// Everything. Of several jobs, `jobs` has an object of the same kind for each.
+pub(crate) fn analyses(reports: &[(&str, Report<'_>)], unreadable: &[Unreadable]) -> Answer {
+    let of = |report, (name, value): (&str, Value)| {
+        let mut rest = rest(report);
+        rest[name] = value;
+        Answer::new(report, rest)
     };
-    let jobs: Vec<Value> = reports.iter().map(job).collect();
-    // A program that knows one verdict only must not take several jobs for healthy ones.
-    let first = jobs.iter().map(|job| &job["verdict"]).find(|verdict| !verdict.is_null());
-    json!({ "verdict": first, "jobs": jobs, "left_out": left_out }).to_string()
+    if let [(_, report)] = reports {
+        return of(report, ("left_out", unread(unreadable)));
+    }
+    let jobs: Vec<Answer> =
+        reports.iter().map(|(name, report)| of(report, ("job", json!(name)))).collect();
+    Answer::several("jobs", &jobs, unreadable)
 }
 
 fn rest(report: &Report<'_>) -> Value {
@@ -92,7 +113,7 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
 }
 
 /// The verdict of a report, or that the files allow none; null where nothing is wrong.
-pub(super) fn verdict_of(report: &Report<'_>) -> Value {
+fn verdict_of(report: &Report<'_>) -> Value {
     if let Some(why) = report.unjudged() {
         let class = Finding::CannotJudge.as_str();
         let (sentence, advice) = (why.sentence(), report.advice(why));
@@ -191,7 +212,7 @@ fn device(of: &History, device: &DeviceHistory) -> Value {
         "trace": {
             "events": past.events,
             "span_us": past.span_ns.map(|(first, last)| [of.time_us(first), of.time_us(last)]),
-            "steps_from": past.source.as_str(),
+            "steps_from": past.source,
             "steps_ended": past.ends,
             "last_step_number": past.source.numbers_steps().then_some(past.last_step),
             "floors": past.floors,

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use memtape_core::detector::Layer;
-use memtape_core::diagnosis::files::{DeviceHistory, Found, HeldLine, History, Kind, why_refused};
+use memtape_core::diagnosis::files::{DeviceHistory, Found, HeldLine, Kind, why_refused};
 use memtape_core::diagnosis::percent;
 use memtape_core::snapshot::Frame;
 
@@ -15,6 +15,7 @@ use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::palette::Meaning;
 use crate::render::sections::{section, table_section};
+use crate::render::table::Table;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
@@ -159,26 +160,22 @@ pub(super) fn what(kind: Kind, of: &Frame) -> String {
 fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     let Some(DeviceHistory { state, .. }) = report.device() else { return };
     let analysis = report.analysis;
-    let has_others = analysis.lines.iter().any(|line| line.others_bytes.is_some());
     // What grows comes first: it may be small beside the weights.
     let mut lines: Vec<&HeldLine> = analysis.lines.iter().filter(|line| line.bytes > 0).collect();
     let stays = |line: &HeldLine| line.grown > 0 && line.generations > 1;
     lines.sort_by_key(|line| std::cmp::Reverse((stays(line), line.bytes)));
     let rest = lines.len().saturating_sub(shown);
-    let row = |line: &&HeldLine| {
-        let mut row = vec![bytes(line.bytes)];
-        if has_others {
-            row.push(bytes(line.others_bytes.unwrap_or(0)));
-        }
-        row.extend([line.blocks.to_string(), growth(line.grown), births(line), named(line)]);
-        row
-    };
-    let mut titles = vec![">bytes"];
-    if has_others {
-        titles.push(">others");
+    let mut table = Table::of(lines.into_iter().take(shown));
+    table = table.column(">bytes", |line| bytes(line.bytes));
+    if analysis.lines.iter().any(|line| line.others_bytes.is_some()) {
+        table = table.column(">others", |line| bytes(line.others_bytes.unwrap_or(0)));
     }
-    titles.extend([">blocks", ">grown", ">steps", "line"]);
-    let rows = table(&titles, lines.iter().take(shown).map(row).collect());
+    let rows = table
+        .column(">blocks", |line| line.blocks)
+        .column(">grown", |line| growth(line.grown))
+        .column(">steps", births)
+        .column("line", named)
+        .text();
     let blocks = state.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
         "Rank {}, alive at the end: {} in {}",
@@ -238,37 +235,42 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == Mode::OverTime;
-    let row =
-        |(file, rank, moment, of): (&crate::read::snapshots::Snapshot, u32, usize, &History)| {
-            let device = of.primary_device()?;
-            let peak =
-                device.past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
-            let number = if over_time { moment + 1 } else { rank as usize };
-            Some(vec![
-                number.to_string(),
-                bytes(device.state.allocated),
-                peak,
-                bytes(device.state.reserved),
-                split_free(device),
-                bytes(device.pending()),
-                device.past.ends.to_string(),
-                file.path.display().to_string(),
-            ])
-        };
     let mut found: Vec<_> = report.contents().collect();
     found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
     let rest = found.len().saturating_sub(shown);
-    let rows: Vec<Vec<String>> = found.into_iter().take(shown).filter_map(row).collect();
+    let shown = found.into_iter().take(shown).filter_map(|(file, rank, moment, of)| {
+        let number = if over_time { moment as u64 + 1 } else { u64::from(rank) };
+        Some((number, file.path.as_path(), of.primary_device()?))
+    });
+    let rows: Vec<_> = shown.collect();
     let first = if over_time { ">moment" } else { ">rank" };
-    let titles = [first, ">allocated", ">peak", ">reserved", ">inactive split", ">pending free"];
-    let titles = [&titles[..], &[">steps", "file"]].concat();
-    let rows = table(&titles, rows);
+    let table = Table::of(&rows).column(first, |(number, ..)| *number);
+    let rows = with_levels(table, |(_, _, device)| device)
+        .column(">pending free", |(_, _, device)| bytes(device.pending()))
+        .column(">steps", |(_, _, device)| device.past.ends)
+        .column("file", |(_, path, _)| path.display().to_string())
+        .text();
     let more = (rest > 0).then(|| format!("… and {rest} more"));
     table_section(text, "Files", &rows, more);
 }
 
+/// The columns with what a device holds and has held.
+pub(super) fn with_levels<'a, T>(
+    table: Table<'a, T>,
+    device: for<'b> fn(&'b T) -> &'b DeviceHistory,
+) -> Table<'a, T> {
+    let peak = move |of: &T| {
+        device(of).past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes))
+    };
+    table
+        .column(">allocated", move |of| bytes(device(of).state.allocated))
+        .column(">peak", peak)
+        .column(">reserved", move |of| bytes(device(of).state.reserved))
+        .column(">inactive split", move |of| split_free(device(of)))
+}
+
 /// Free bytes between live blocks; they are not known without the allocator's segments.
-pub(super) fn split_free(device: &DeviceHistory) -> String {
+fn split_free(device: &DeviceHistory) -> String {
     device.inactive_split().map_or("–".to_string(), bytes)
 }
 

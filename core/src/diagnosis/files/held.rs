@@ -49,9 +49,8 @@ impl HeldLine {
 }
 
 /// What memory is for, where its stack tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// The stack does not tell.
     #[default]
@@ -64,16 +63,10 @@ pub enum Kind {
     Backward,
     /// There is no stack: older than the recording, or made in a backward pass.
     #[cfg_attr(feature = "serde", serde(rename = "no_stack"))]
-    #[strum(serialize = "no_stack")]
     Nameless,
 }
 
 impl Kind {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     pub(crate) fn of(stack: &[&Frame]) -> Self {
         let is = |frame: &&&Frame, file: &str, functions: &[&str]| {
             frame.file.contains(file) && functions.contains(&frame.function.as_str())
