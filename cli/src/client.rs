@@ -175,18 +175,6 @@ impl Client {
         })
     }
 
-    /// True when `/healthz` answers.
-    pub(crate) fn is_healthy(&self) -> bool {
-        let request = self.http.get(format!("{}/healthz", self.base)).timeout(CONNECT_TIME_MAX);
-        self.bytes(request).is_ok()
-    }
-
-    /// Waits, serving what the client's connections need meanwhile.
-    pub(crate) fn wait(&self, time: Duration) {
-        // The timer must be made inside of the runtime.
-        self.runtime.block_on(async { tokio::time::sleep(time).await });
-    }
-
     fn asked(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<reqwest::Url> {
         let mut url = self.url(path)?;
         if !query.is_empty() {

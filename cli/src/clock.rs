@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Unix time in seconds.
 pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    wall_ns().unsigned_abs() / 1_000_000_000
 }
 
 /// Unix time in nanoseconds.

@@ -157,30 +157,24 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_apart() {
-        let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
-        let closed = closed.expect("a port");
-        assert_eq!(kind_of(&format!("http://{closed}/")), Unreachable::Refused);
-        assert_eq!(kind_of("http://no-such-host.invalid:7771/"), Unreachable::NoSuchHost);
-        let plain = server(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        assert_eq!(kind_of(&format!("https://{plain}/")), Unreachable::NotTls);
-        assert_eq!(kind_of(&format!("http://{}/", server(b"HT"))), Unreachable::BrokenOff);
-        // It listens and never accepts.
-        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = silent.local_addr().expect("an address");
-        assert_eq!(kind_of(&format!("http://{address}/")), Unreachable::TimedOut);
-    }
-
-    #[test]
-    fn each_line_says_what_to_do() {
-        let check = |kind: Unreachable, words: &str| {
-            let line = kind.sentence("https://node7:7771");
+    fn failures_are_told_apart_and_say_what_to_do() {
+        let check = |url: &str, kind: Unreachable, words: &str| {
+            let found = kind_of(url);
+            let line = found.sentence("https://node7:7771");
+            assert_eq!(found, kind, "{url}");
             assert!(line.contains(words) && !line.contains('\n'), "{line}");
         };
-        check(Unreachable::NoSuchHost, "host name node7");
-        check(Unreachable::Refused, "`memtape coordinator`");
-        check(Unreachable::TimedOut, "firewall");
-        check(Unreachable::NotTls, "write http://node7:7771 instead");
-        check(Unreachable::Tls, "certificate");
+        let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+        let closed = format!("http://{}/", closed.expect("a port"));
+        check(&closed, Unreachable::Refused, "`memtape coordinator`");
+        check("http://no-such-host.invalid:7771/", Unreachable::NoSuchHost, "host name node7");
+        let plain = format!("https://{}/", server(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        check(&plain, Unreachable::NotTls, "write http://node7:7771 instead");
+        let broken = format!("http://{}/", server(b"HT"));
+        check(&broken, Unreachable::BrokenOff, "broke off its answer");
+        // It listens and never accepts.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let silent = format!("http://{}/", listener.local_addr().expect("an address"));
+        check(&silent, Unreachable::TimedOut, "firewall");
     }
 }

@@ -33,11 +33,6 @@ impl Answers<'_> {
         answer.unwrap_or_default().ranks
     }
 
-    /// One of its ranks.
-    pub(crate) fn rank(&self, number: u32) -> Option<Rank> {
-        self.ranks().into_iter().find(|rank| rank.rank == number)
-    }
-
     /// Its incidents, oldest first.
     pub(crate) fn incidents(&self) -> Vec<Incident> {
         let answer = self.client.fetch::<Incidents>(&["incidents"], &[("job", self.job)]);
@@ -78,7 +73,8 @@ impl Answers<'_> {
 
     /// What a rank holds, and when its memory ends; none when the rank is not known or has ended.
     pub(crate) fn countdown(&self, number: u32) -> Option<String> {
-        let rank = self.rank(number).filter(|rank| rank.end.is_none())?;
+        let mut ranks = self.ranks().into_iter();
+        let rank = ranks.find(|rank| rank.rank == number && rank.end.is_none())?;
         let device = rank.devices.first()?;
         let held = match device.device_bytes {
             0 => bytes(device.reserved_bytes),

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -35,42 +35,8 @@ pub(crate) struct Children {
 struct Named {
     name: String,
     child: Child,
-    stop: Stop,
-}
-
-/// How a process is ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// By SIGKILL: it has nothing to clean up.
-    #[default]
-    Kill,
-    /// By SIGTERM first, because it has children of its own.
-    Ask,
-}
-
-/// A process to start.
-#[derive(Debug, Default)]
-pub(crate) struct Start {
-    /// Name of the process and of its log.
-    pub(crate) name: String,
-    /// Arguments of `memtape`.
-    pub(crate) arguments: Vec<String>,
-    /// Environment variables, in addition to those of this process.
-    pub(crate) variables: Vec<(&'static str, String)>,
-    /// How it is ended.
-    pub(crate) stop: Stop,
-    /// Where its standard output goes.
-    pub(crate) stdout: Stdout,
-}
-
-/// Where a process's standard output goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stdout {
-    /// Into its log.
-    #[default]
-    Log,
-    /// To [`Children::first_line`].
-    FirstLine,
+    /// `memtape run`, which has children of its own to stop.
+    is_launcher: bool,
 }
 
 impl Children {
@@ -82,36 +48,28 @@ impl Children {
         Ok(Self { binary, logs, running: Vec::new() })
     }
 
-    /// Starts `memtape` with these arguments and variables.
+    /// Starts `memtape` with these arguments, and variables beside those of this process. Its log
+    /// has its name.
     /// Fails when the log cannot be created or the process cannot be started.
-    pub(crate) fn start(&mut self, start: Start) -> anyhow::Result<()> {
-        let name = start.name;
-        let log_path = self.logs.join(format!("{name}.log"));
-        let log = File::options().create(true).append(true).open(&log_path);
-        let log = log.with_context(|| format!("cannot write {}", log_path.display()))?;
-        let stdout = match start.stdout {
-            Stdout::Log => Stdio::from(log.try_clone()?),
-            Stdout::FirstLine => Stdio::piped(),
-        };
-        let child = Command::new(&self.binary)
-            .arg(format!("--die-with-parent={}", std::process::id()))
-            .args(start.arguments)
-            .envs(start.variables)
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(log)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        self.running.push(Named { name, child, stop: start.stop });
-        Ok(())
+    pub(crate) fn start(
+        &mut self,
+        name: &str,
+        arguments: &[String],
+        variables: &[(&str, String)],
+    ) -> anyhow::Result<()> {
+        let log = self.log(name)?;
+        self.spawn(name, arguments, variables, Stdio::from(log)).map(drop)
     }
 
-    /// Returns the first line that a process prints. Further output is dropped.
-    /// Fails when the process ends without a line: the last line of its log.
-    pub(crate) fn first_line(&mut self, name: &str) -> anyhow::Result<String> {
-        let named = self.running.iter_mut().find(|named| named.name == name);
-        let stdout = named.and_then(|named| named.child.stdout.take());
+    /// Starts `memtape`, and returns the first line that it prints. Further output is dropped.
+    /// Fails as [`Self::start`] does, and when the process ends without a line: with the last line
+    /// of its log.
+    pub(crate) fn start_and_read(
+        &mut self,
+        name: &str,
+        arguments: &[String],
+    ) -> anyhow::Result<String> {
+        let stdout = self.spawn(name, arguments, &[], Stdio::piped())?;
         let mut line = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut line).context("cannot read a child's output")?;
@@ -120,6 +78,35 @@ impl Children {
             bail!("{name} did not start: {}", self.last_log_line(name));
         }
         Ok(line.trim().to_string())
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        arguments: &[String],
+        variables: &[(&str, String)],
+        stdout: Stdio,
+    ) -> anyhow::Result<Option<ChildStdout>> {
+        let mut child = Command::new(&self.binary)
+            .arg(format!("--die-with-parent={}", std::process::id()))
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(self.log(name)?)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let stdout = child.stdout.take();
+        let is_launcher = arguments.first().is_some_and(|command| command == "run");
+        self.running.push(Named { name: name.to_string(), child, is_launcher });
+        Ok(stdout)
+    }
+
+    fn log(&self, name: &str) -> anyhow::Result<File> {
+        let path = self.logs.join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(&path);
+        log.with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Returns the processes that ended since the last call, with the last line of their logs.
@@ -157,7 +144,7 @@ impl Children {
 
     fn stop_all(&mut self) {
         for named in &self.running {
-            let signal = if named.stop == Stop::Ask { Signal::TERM } else { Signal::KILL };
+            let signal = if named.is_launcher { Signal::TERM } else { Signal::KILL };
             end_group(&named.child, signal);
         }
         let polls = STOP_TIME_MAX.as_millis() / POLL_TIME.as_millis();

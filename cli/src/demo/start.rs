@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::children::{Start, Stdout, Stop};
 use super::found::Found;
 use super::{Demo, watch};
 use crate::client::Client;
@@ -57,20 +56,14 @@ impl Demo {
             "--data-dir",
             &self.folders.data.to_string_lossy(),
         ];
-        self.children.start(Start {
-            name: COORDINATOR.to_string(),
-            arguments: arguments.map(str::to_string).to_vec(),
-            stdout: Stdout::FirstLine,
-            ..Start::default()
-        })?;
-        let line: Value = serde_json::from_str(&self.children.first_line(COORDINATOR)?)
-            .context("the coordinator did not print its address")?;
+        let line = self.children.start_and_read(COORDINATOR, &arguments.map(str::to_string))?;
+        let line: Value = serde_json::from_str(&line).unwrap_or_default();
         let url =
             line["listening"].as_str().context("the coordinator did not print its address")?;
         let client = Client::new(url, &Credentials::default())?;
         let polls = START_TIME_MAX.as_millis() / watch::POLL_TIME.as_millis();
         for _ in 0..polls {
-            if client.is_healthy() {
+            if client.get(&["jobs"], &[]).is_ok() {
                 return Ok(client);
             }
             self.watch.pause();
@@ -95,11 +88,7 @@ impl Demo {
                 "--spool-bytes-max",
                 "0",
             ];
-            self.children.start(Start {
-                name: format!("agent-{node}"),
-                arguments: arguments.map(str::to_string).to_vec(),
-                ..Start::default()
-            })?;
+            self.children.start(&format!("agent-{node}"), &arguments.map(str::to_string), &[])?;
         }
         Ok(())
     }
@@ -119,21 +108,17 @@ impl Demo {
                 arguments.push(format!("--fault={}", self.args.scenario.name()));
                 arguments.push(format!("--fault-from={}", plan.from_step));
             }
-            self.children.start(Start {
-                name: rank_name(rank),
-                arguments,
-                variables: vec![
-                    ("MEMTAPE_DIR", self.folders.tapes(node)?.to_string_lossy().into_owned()),
-                    ("MEMTAPE_JOB", self.job.clone()),
-                    ("MEMTAPE_EVENTS", TAPE_EVENTS.to_string()),
-                    ("MEMTAPE_BLOCKS", TAPE_BLOCKS.to_string()),
-                    ("MEMTAPE_RANK", rank.to_string()),
-                    ("MEMTAPE_WORLD_SIZE", ranks.to_string()),
-                    ("RANK", rank.to_string()),
-                    ("LOCAL_RANK", local_rank.to_string()),
-                ],
-                ..Start::default()
-            })?;
+            let variables = [
+                ("MEMTAPE_DIR", self.folders.tapes(node)?.to_string_lossy().into_owned()),
+                ("MEMTAPE_JOB", self.job.clone()),
+                ("MEMTAPE_EVENTS", TAPE_EVENTS.to_string()),
+                ("MEMTAPE_BLOCKS", TAPE_BLOCKS.to_string()),
+                ("MEMTAPE_RANK", rank.to_string()),
+                ("MEMTAPE_WORLD_SIZE", ranks.to_string()),
+                ("RANK", rank.to_string()),
+                ("LOCAL_RANK", local_rank.to_string()),
+            ];
+            self.children.start(&rank_name(rank), &arguments, &variables)?;
         }
         let (scenario, from_step) = (self.args.scenario.name(), plan.from_step);
         let (ranks, nodes) = (plural(ranks.into(), "rank"), plural(self.nodes().into(), "node"));
@@ -156,12 +141,7 @@ impl Demo {
         let leak = faulty.map_or("no rank leaks".to_string(), |rank| format!("rank {rank} leaks"));
         self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.runtime()));
         let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, faulty);
-        self.children.start(Start {
-            name: "torchrun".to_string(),
-            arguments,
-            stop: Stop::Ask,
-            ..Start::default()
-        })
+        self.children.start("torchrun", &arguments, &[])
     }
 
     /// The number of simulated nodes: one for a torchrun launcher.

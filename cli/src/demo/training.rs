@@ -256,7 +256,7 @@ impl Noise {
 mod tests {
     use super::*;
 
-    /// Drops what it is told.
+    /// Drops each report.
     #[derive(Debug)]
     struct Silent;
 

@@ -8,7 +8,6 @@
 //! The outermost frame is at the top. The file has its own style and script and loads nothing;
 //! without a script it is still complete, with the figures of a box in its tooltip.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use memtape_core::diagnosis::is_user_frame;
@@ -222,11 +221,7 @@ fn name(node: Option<Node<'_>>) -> String {
 
 /// Text of strangers as it may stand in XML: escaped, and without control characters, which XML
 /// does not allow, and characters that hide text or turn its direction.
-fn text(of: &str) -> Cow<'_, str> {
-    let is_unsafe = |c: char| c.is_control() || is_hidden(c) || "&<>\"".contains(c);
-    if !of.contains(is_unsafe) {
-        return Cow::Borrowed(of);
-    }
+fn text(of: &str) -> String {
     let mut escaped = String::with_capacity(of.len() + 16);
     for c in of.chars() {
         match c {
@@ -234,11 +229,11 @@ fn text(of: &str) -> Cow<'_, str> {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            c if is_unsafe(c) => escaped.push('\u{fffd}'),
+            c if c.is_control() || is_hidden(c) => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
     }
-    Cow::Owned(escaped)
+    escaped
 }
 
 #[cfg(test)]

@@ -22,25 +22,6 @@ const LAYERS: [(&str, &str); 7] = [
     ("in use by tensors", ">in use"),
 ];
 
-/// Columns of the list of ranks.
-const COLUMNS: [&str; 15] = [
-    ">rank",
-    "state",
-    "role",
-    "process",
-    "node",
-    ">pid",
-    ">step",
-    ">growth/step",
-    ">allocated",
-    ">reserved",
-    ">peak",
-    ">blocks",
-    ">ooms",
-    ">retries",
-    ">rss",
-];
-
 /// Cells of the bar of used memory.
 const BAR_CELLS: usize = 10;
 
@@ -58,7 +39,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     if ranks.is_empty() {
         return "no rank of this job is known yet\n".to_string();
     }
-    let mut text = table(ranks).only(&COLUMNS).text();
+    let mut text = table(ranks).text();
     text.push_str(NOTES);
     text.push_str(&devices(ranks));
     text.push_str(&hosts(ranks));
@@ -94,7 +75,6 @@ pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, 
         .column("node", |rank| rank.node.clone())
         .column(">pid", |rank| if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() })
         .column(">step", |rank| counted(&rank.clock, &rank.step.to_string()))
-        .column(">of device", memory_bar)
         .column(">growth/step", growth)
         .column(">allocated", |rank| bytes(sum(rank, |device| device.allocated_bytes)))
         .column(">reserved", |rank| bytes(sum(rank, |device| device.reserved_bytes)))
@@ -106,7 +86,7 @@ pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, 
 }
 
 /// How much of its devices a rank has allocated.
-fn memory_bar(rank: &Rank) -> String {
+pub(crate) fn memory_bar(rank: &Rank) -> String {
     let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
     let (held, size) = (sum(|device| device.allocated_bytes), sum(|device| device.device_bytes));
     if size == 0 {

@@ -13,7 +13,7 @@ use ratatui::widgets::{Clear, Paragraph, Row, Sparkline, Table, TableState, Wrap
 
 use super::model::{Level, Model};
 use crate::clock::{age, utc};
-use crate::output::{clean, cut};
+use crate::output::clean;
 use crate::render::palette::{self, Meaning};
 use crate::render::table::{self, Cell};
 use crate::render::units::{bytes, duration, plural};
@@ -71,14 +71,14 @@ impl View<'_> {
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(fitted(self.title(), usize::from(title.width)), title);
+        frame.render_widget(self.title(), title);
         frame.render_widget(paragraph(vec![self.path()]), path);
         match self.model.level {
             Level::Jobs => self.jobs(frame, table, detail),
             Level::Ranks => self.ranks(frame, table, detail),
             Level::Lines => self.lines(frame, table, detail),
         }
-        frame.render_widget(fitted(self.keys(), usize::from(keys.width)), keys);
+        frame.render_widget(self.keys(), keys);
         if self.model.is_helping {
             self.help(frame);
         }
@@ -173,7 +173,8 @@ impl View<'_> {
         let narrow =
             [">rank", "state", ">step", ">of device", ">allocated", ">reserved", ">growth/step"];
         let wide = [">peak", ">blocks", ">ooms", ">rss", ">pid", "node"];
-        self.table(frame, area, ranks::table(self.model.ranks()), (&narrow, &wide));
+        let table = ranks::table(self.model.ranks()).column(">of device", ranks::memory_bar);
+        self.table(frame, area, table, (&narrow, &wide));
         let incidents = match (self.model.job(), self.model.rank()) {
             (Some(job), Some(rank)) => self.incidents(job, Some(rank)),
             _ => Vec::new(),
@@ -230,13 +231,11 @@ impl View<'_> {
                 width => Constraint::Max(width),
             })
             .collect();
-        let widths = widths(&limits, area.width);
         let count = columns.first().map_or(0, |(_, cells)| cells.len());
         let row = |row: usize| {
-            let cells = columns.iter().zip(&widths).filter_map(|((title, cells), width)| {
+            let cells = columns.iter().filter_map(|(title, cells)| {
                 let (text, meaning) = cells.get(row)?.shown();
-                let line = Line::from(Span::styled(text, self.style(meaning)));
-                Some(fitted(aligned(title, line), *width))
+                Some(aligned(title, Line::from(Span::styled(text, self.style(meaning)))))
             });
             Row::new(cells.collect::<Vec<_>>())
         };
@@ -272,7 +271,6 @@ impl View<'_> {
             bytes(*low),
             bytes(*high)
         );
-        let text = cut(&text, usize::from(heading.width));
         frame.render_widget(self.painted(text, Meaning::Strong), heading);
         // The lowest value has a bar too.
         let scale = (high - low).max(1);
@@ -311,30 +309,6 @@ fn forecast(incident: &Incident) -> String {
 /// The width that a column takes where there is room.
 fn natural((title, cells): &(&str, Vec<Cell>)) -> usize {
     cells.iter().map(Cell::width).chain([table::name(title).len()]).max().unwrap_or_default()
-}
-
-/// The cells that each column of a table has.
-fn widths(limits: &[Constraint], width: u16) -> Vec<usize> {
-    let area = Rect::new(0, 0, width.saturating_sub(SELECTED.len() as u16), 1);
-    let areas = Layout::horizontal(limits).spacing(COLUMN_SPACING).split(area);
-    areas.iter().map(|area| usize::from(area.width)).collect()
-}
-
-/// A line of at most this width; `…` stands for the rest.
-fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
-    let mut room = width;
-    if line.width() <= width {
-        return line;
-    }
-    let spans = line.spans.into_iter().map_while(|span| {
-        let left = room;
-        room = room.saturating_sub(span.width());
-        (left > 0).then(|| match span.width() < left {
-            true => span,
-            false => Span::styled(cut(&format!("{} ", span.content), left), span.style),
-        })
-    });
-    Line { spans: spans.collect(), ..Line::default() }
 }
 
 /// Lines that are wrapped at the width.
@@ -416,14 +390,6 @@ mod tests {
         let mut never = Model::default();
         never.update(Event::Lost("nothing listens at http://127.0.0.1:7771".to_string()));
         check(&never, "never_answered");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_marked() {
-        let line = || Line::from(vec![Span::raw("inc-1"), Span::raw("  rank 2 keeps 2 MiB more")]);
-        assert_eq!(fitted(line(), 14).to_string(), "inc-1  rank 2…");
-        assert_eq!(fitted(line(), 5).to_string(), "inc-…");
-        assert_eq!(fitted(line(), 40).to_string(), line().to_string());
     }
 
     #[test]

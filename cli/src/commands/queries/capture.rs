@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
         if capture.state != CaptureState::Collecting {
             return globals.print(&answer, |capture| answers::manifest(&capture));
         }
-        client.wait(POLL_TIME);
+        std::thread::sleep(POLL_TIME);
     }
     bail!("{id} is still not closed: see `memtape show {id}` later")
 }
