@@ -59,19 +59,18 @@ impl Torch {
         leak_rank: Option<u32>,
     ) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut line = vec!["run".into(), "--job".into(), job.into()];
-        line.extend(["--dir".into(), text(tapes), "--".into()]);
+        let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect::<Vec<_>>();
+        let ranks = ranks.to_string();
+        let mut line = words(&["run", "--job", job, "--dir", &text(tapes), "--"]);
         if self.gpus == 0 {
             // By the shell, because some installers drop the right to execute.
-            line.extend(["sh".into(), text(&self.files.fake_cuda), "-n".into()]);
-            line.extend([ranks.to_string(), "--".into()]);
+            line.extend(words(&["sh", &text(&self.files.fake_cuda), "-n", &ranks, "--"]));
         }
-        line.extend([text(&self.python), "-m".into(), "torch.distributed.run".into()]);
-        line.extend(["--standalone".into(), "--nproc-per-node".into(), ranks.to_string()]);
-        line.push(text(&self.files.script));
-        line.extend(["--steps".into(), u32::MAX.to_string(), "--step-ms".into(), "30".into()]);
+        line.extend(words(&[&text(&self.python), "-m", "torch.distributed.run", "--standalone"]));
+        line.extend(words(&["--nproc-per-node", &ranks, &text(&self.files.script)]));
+        line.extend(words(&["--steps", &u32::MAX.to_string(), "--step-ms", "30"]));
         if let Some(rank) = leak_rank {
-            line.extend(["--leak-rank".into(), rank.to_string()]);
+            line.extend(words(&["--leak-rank", &rank.to_string()]));
         }
         line
     }

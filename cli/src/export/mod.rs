@@ -25,25 +25,14 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The usual ending of a file's name.
-    pub(crate) fn extension(self) -> &'static str {
+    /// The usual ending of a file's name, and where to open the file.
+    pub(crate) fn file(self) -> (&'static str, Option<&'static str>) {
         match self {
-            Self::Pickle => "pickle",
-            Self::Json => "json",
-            Self::Flamegraph => "svg",
-            Self::Speedscope => "speedscope.json",
-            Self::Perfetto => "pftrace",
-        }
-    }
-
-    /// Where to open the file.
-    pub(crate) fn viewer(self) -> Option<&'static str> {
-        match self {
-            Self::Pickle => Some("pytorch.org/memory_viz"),
-            Self::Json => None,
-            Self::Flamegraph => Some("a browser"),
-            Self::Speedscope => Some("speedscope.app"),
-            Self::Perfetto => Some("ui.perfetto.dev"),
+            Self::Pickle => ("pickle", Some("pytorch.org/memory_viz")),
+            Self::Json => ("json", None),
+            Self::Flamegraph => ("svg", Some("a browser")),
+            Self::Speedscope => ("speedscope.json", Some("speedscope.app")),
+            Self::Perfetto => ("pftrace", Some("ui.perfetto.dev")),
         }
     }
 }

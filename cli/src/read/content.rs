@@ -40,7 +40,8 @@ const ZIP: &[u8] = b"PK";
 const MESSAGE_KEYS: [u8; 2] = [10 << 3 | 2, 1 << 3 | 2];
 
 /// What a source is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
     /// PyTorch's memory snapshot.
     Pickle,
@@ -50,18 +51,6 @@ pub(crate) enum Format {
     Snapshot,
     /// The same, from the coordinator.
     Capture,
-}
-
-impl Format {
-    /// The name in JSON.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Pickle => "pickle",
-            Self::Tape => "tape",
-            Self::Snapshot => "snapshot",
-            Self::Capture => "capture",
-        }
-    }
 }
 
 /// What was read.

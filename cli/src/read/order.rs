@@ -12,35 +12,26 @@ use crate::read::snapshots::Snapshot;
 const RANKS_PER_FILE_MAX: u64 = 8;
 
 /// How the rank of a file was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RankSource {
     /// From the file itself, which Memtape exported.
     File,
     /// From a word in its name: `rank3`.
     Name,
     /// From a number in its name that differs between all files: `_3.pickle`.
+    #[serde(rename = "number_in_name")]
     Number,
     /// From its only device with events, which differs between all files.
     Device,
     /// From the order in which the files were given.
     Order,
     /// All files are one rank: `--over-time`, or names with different steps and no rank.
+    #[serde(rename = "one_rank")]
     One,
 }
 
 impl RankSource {
-    /// The name in JSON.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Name => "name",
-            Self::Number => "number_in_name",
-            Self::Device => "device",
-            Self::Order => "order",
-            Self::One => "one_rank",
-        }
-    }
-
     /// The end of the note "ranks are numbered …".
     pub(crate) fn note(self) -> &'static str {
         match self {

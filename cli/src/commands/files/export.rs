@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::args::Mistakes;
 use crate::client::Client;
 use crate::export::stacks::{LiveBytes, of_peers};
-use crate::export::timeline::{Fact, Instant, Timeline, Track, of_pytorch, of_snapshot, of_tape};
+use crate::export::timeline::{Instant, Timeline, Track, of_pytorch, of_snapshot, of_tape};
 use crate::export::{Format, flamegraph, perfetto, speedscope};
 use crate::globals::Globals;
 use crate::output;
@@ -97,14 +97,14 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
         _ => one(args, globals)?,
     };
     let Export { content, name, what, mut facts } = export;
-    let extension = args.format.extension();
+    let (extension, viewer) = args.format.file();
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
     output::write(&path, &content)?;
     if path == Path::new("-") {
         return Ok(());
     }
     (facts["file"], facts["bytes"]) = (json!(path), json!(content.len()));
-    let viewer = args.format.viewer().map_or(String::new(), |of| format!("; open it in {of}"));
+    let viewer = viewer.map_or(String::new(), |of| format!("; open it in {of}"));
     globals.say(&facts, || format!("{}: {what}{viewer}", path.display()))
 }
 
@@ -301,12 +301,9 @@ fn all_ranks(client: &Client, id: &str) -> anyhow::Result<Export> {
 fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
     let mut timeline = of_snapshot::timeline(state);
     timeline.events.push(Instant {
-        name: format!("capture {}", capture.id),
+        name: format!("capture {} ({})", capture.id, capture.trigger),
         at_ns: state.wall_ns,
-        facts: vec![
-            ("trigger", Fact::Text(capture.trigger.clone())),
-            ("step", Fact::Number(state.step)),
-        ],
+        facts: vec![("step", state.step)],
     });
     timeline
 }

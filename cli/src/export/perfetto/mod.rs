@@ -15,7 +15,7 @@ use self::wire::{
     Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, ProcessDescriptor, Trace,
     TracePacket, TrackDescriptor, TrackEvent,
 };
-use crate::export::timeline::{Fact, Instant, Timeline};
+use crate::export::timeline::{Instant, Timeline};
 
 /// `BUILTIN_CLOCK_REALTIME` and `BUILTIN_CLOCK_BOOTTIME`: Unix time, and the clock of traces.
 const CLOCKS: [u32; 2] = [1, 6];
@@ -150,16 +150,9 @@ impl Writer {
 }
 
 fn instant(event: &Instant) -> TrackEvent {
-    let fact = |(name, fact): &(&'static str, Fact)| {
-        let name = Some((*name).to_string());
-        match fact {
-            Fact::Number(number) => {
-                DebugAnnotation { name, uint_value: Some(*number), string_value: None }
-            }
-            Fact::Text(text) => {
-                DebugAnnotation { name, uint_value: None, string_value: Some(text.clone()) }
-            }
-        }
+    let fact = |&(name, number): &(&'static str, u64)| DebugAnnotation {
+        name: Some(name.to_string()),
+        uint_value: Some(number),
     };
     TrackEvent {
         name: Some(event.name.clone()),

@@ -96,8 +96,6 @@ pub(super) struct TrackEvent {
 pub(super) struct DebugAnnotation {
     #[prost(uint64, optional, tag = "3")]
     pub(super) uint_value: Option<u64>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) string_value: Option<String>,
     #[prost(string, optional, tag = "10")]
     pub(super) name: Option<String>,
 }

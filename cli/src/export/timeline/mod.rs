@@ -60,17 +60,8 @@ pub(crate) struct Instant {
     pub(crate) name: String,
     /// When.
     pub(crate) at_ns: i64,
-    /// Details, with their units in the names.
-    pub(crate) facts: Vec<(&'static str, Fact)>,
-}
-
-/// A detail of an event.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Fact {
-    /// A number.
-    Number(u64),
-    /// A text.
-    Text(String),
+    /// Numbers, with their units in the names.
+    pub(crate) facts: Vec<(&'static str, u64)>,
 }
 
 /// The name of a counter of a device; `None` where the rank has only one.

@@ -11,7 +11,7 @@ use memtape_core::snapshot::{
     CollectiveGroup, DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind,
 };
 
-use super::{Fact, Instant, Slice, Timeline, Track, counters, slices};
+use super::{Instant, Slice, Timeline, Track, counters, slices};
 
 /// The past of a rank of a capture or a file.
 pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
@@ -78,15 +78,13 @@ fn instant(
     event: &TraceEvent,
     wall_ns: &impl Fn(u64) -> i64,
 ) -> Option<Instant> {
-    let number = Fact::Number;
     let (name, mut facts) = match event.kind {
-        TraceKind::Oom => (
-            "out of memory",
-            vec![("requested_bytes", number(event.size)), ("free_bytes", number(event.detail))],
-        ),
+        TraceKind::Oom => {
+            ("out of memory", vec![("requested_bytes", event.size), ("free_bytes", event.detail)])
+        }
         TraceKind::MallocFailed => (
             "cudaMalloc failed, the allocator retries",
-            vec![("requested_bytes", number(event.size)), ("took_ns", number(event.detail))],
+            vec![("requested_bytes", event.size), ("took_ns", event.detail)],
         ),
         TraceKind::Snapshot => ("PyTorch snapshot", Vec::new()),
         TraceKind::Alloc
@@ -98,7 +96,7 @@ fn instant(
         | TraceKind::SegmentMap
         | TraceKind::SegmentUnmap => return None,
     };
-    facts.extend([("device", number(device.device.into())), ("step", number(event.step))]);
+    facts.extend([("device", device.device.into()), ("step", event.step)]);
     Some(Instant { name: name.to_string(), at_ns: wall_ns(event.mono_ns), facts })
 }
 
@@ -137,7 +135,7 @@ fn progress(group: &CollectiveGroup) -> Instant {
         ("completed", group.completed),
         ("ranks", Some(group.size.into()).filter(|size| *size > 0)),
     ];
-    let facts = known.into_iter().filter_map(|(name, number)| Some((name, Fact::Number(number?))));
+    let facts = known.into_iter().filter_map(|(name, number)| Some((name, number?)));
     Instant {
         name: format!("collectives of {}", group_name(group)),
         at_ns: group.since_wall_ns,

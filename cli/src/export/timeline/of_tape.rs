@@ -7,7 +7,7 @@ use memtape_core::snapshot::marks::Mark;
 use memtape_core::tape::StepRecord;
 use memtape_core::tape::read::{Source, Tape};
 
-use super::{Counter, Fact, Instant, Timeline, Track, named, of_snapshot, slices};
+use super::{Counter, Instant, Timeline, Track, named, of_snapshot, slices};
 
 /// Marks of a program that are shown, the newest.
 const MARKS_DRAWN_MAX: usize = 4096;
@@ -85,7 +85,7 @@ fn annotations(marks: &[Mark], wall_ns: &impl Fn(u64) -> i64) -> Vec<Instant> {
     let instant = |mark: &Mark| Instant {
         name: mark.text.clone(),
         at_ns: wall_ns(mark.mono_ns),
-        facts: vec![("step", Fact::Number(mark.step))],
+        facts: vec![("step", mark.step)],
     };
     said.map(instant).collect()
 }

@@ -94,9 +94,9 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
         .map(|(file, rank, moment, state)| {
             json!({
                 "path": file.path.to_string_lossy(),
-                "format": file.format.as_str(),
+                "format": file.format,
                 "rank": rank,
-                "rank_from": report.ordered.source.as_str(),
+                "rank_from": report.ordered.source,
                 "moment": moment,
                 "bytes": file.notes.bytes,
                 "protocol": (file.format == Format::Pickle).then_some(file.notes.protocol),
