@@ -32,7 +32,7 @@ use crate::write::marks::{self, Annotation, StepEnd, StepEnds};
 use crate::write::writer::{MemoId, Writer};
 
 /// Fields that say nothing without the allocator's trace.
-const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
+pub(super) const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
     ["requested_size", "stream", "segment_pool_id", "is_expandable", "active_pending_free"];
 
 /// The rank's state as a pickle of PyTorch's memory snapshot.
@@ -298,11 +298,15 @@ impl<'a> Export<'a> {
         self.writer.truth(complete);
         self.writer.key("unknown");
         self.writer.list_start();
-        if !self.is_traced() {
-            for field in UNKNOWN_WITHOUT_TRACE {
-                self.writer.item();
-                self.writer.text(field);
-            }
+        let unknown: &[&str] = match (self.is_traced(), self.has_pools()) {
+            (false, _) => &UNKNOWN_WITHOUT_TRACE,
+            // The trace of older releases has no pools.
+            (true, false) => &["segment_pool_id"],
+            (true, true) => &[],
+        };
+        for field in unknown {
+            self.writer.item();
+            self.writer.text(field);
         }
         self.writer.list_end();
         self.writer.key("devices");
@@ -329,6 +333,11 @@ impl<'a> Export<'a> {
     fn is_traced(&self) -> bool {
         let devices = &self.snapshot.devices;
         devices.iter().all(|device| device.segment_source == SegmentSource::Allocator)
+    }
+
+    /// The trace names the memory pool of what it reports.
+    fn has_pools(&self) -> bool {
+        self.snapshot.stream_pools.iter().any(|place| place.pool.is_some())
     }
 
     /// The value of the key `frames`: a list that all blocks of this stack share.

@@ -12,12 +12,13 @@ use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
 
-use crate::write::export::{torch_snapshot, torch_snapshot_in_parts};
+use crate::write::export::{UNKNOWN_WITHOUT_TRACE, torch_snapshot, torch_snapshot_in_parts};
 use crate::write::layout::{self, Piece};
 use crate::write::writer::{BATCH_ITEMS, PART_BYTES, Writer, opcode};
 use memtape_tape::identity::Identity;
 use memtape_tape::snapshot::{
-    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StreamPool, TraceEvent,
+    TraceKind,
 };
 
 /// What a pickle can hold.
@@ -349,12 +350,23 @@ fn a_snapshot_has_pytorchs_shape() {
     assert_eq!(traces[1].items()[0].at("time_us").number(), 999_000);
     assert_eq!(traces[1].items()[3].at("time_us").number(), 1_000_000);
     assert_eq!(value.at("memtape").at("rank").number(), 3);
-    let unknown = value.at("memtape").at("unknown").items();
-    assert_eq!(unknown.first().map(|field| field.text()), Some("requested_size"));
+}
 
-    let mut traced = sample();
-    traced.devices[0].segment_source = memtape_tape::snapshot::SegmentSource::Allocator;
-    assert_eq!(read(&torch_snapshot(&traced)).at("memtape").at("unknown").items(), []);
+#[test]
+fn fields_that_the_tape_does_not_know_are_named() {
+    let check = |snapshot: &RankSnapshot, expected: &[&str]| {
+        let value = read(&torch_snapshot(snapshot));
+        let unknown = value.at("memtape").at("unknown").items();
+        let unknown: Vec<&str> = unknown.iter().map(|field| field.text()).collect();
+        assert_eq!(unknown, expected);
+    };
+    let mut snapshot = sample();
+    check(&snapshot, &UNKNOWN_WITHOUT_TRACE);
+    snapshot.devices[0].segment_source = SegmentSource::Allocator;
+    snapshot.stream_pools = vec![StreamPool { stream: Some(0), pool: None }];
+    check(&snapshot, &["segment_pool_id"]);
+    snapshot.stream_pools[0].pool = Some((0, 0));
+    check(&snapshot, &[]);
 }
 
 #[test]
