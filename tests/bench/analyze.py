@@ -1,14 +1,19 @@
-"""Times `memtape analyze` and CPython's pickle.load on one file: analyze.py MEMTAPE FILE OUT [RUNS].
+"""Times `memtape analyze` and CPython's pickle.load on one file: analyze.py MEMTAPE FILE [RUNS].
 
-Each runs in a process of its own, in turn, RUNS times. OUT gets for each its wall time in seconds
-and its highest memory in bytes, as the kernel counts it for that process.
+Each runs in a process of its own, in turn, RUNS times; the medians count. Prints one JSON object with
+their wall and CPU times in seconds and their highest memory in bytes, as the kernel counts it for that
+process, beside each other.
 """
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
+
+# To aim at: seconds for a file of 1 GB, and bytes for each of the file.
+GOAL_SECONDS, GOAL_BYTES_RATIO = 5.0, 1.5
 
 LOAD = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 
@@ -24,15 +29,37 @@ def measured(command):
             "cpu_seconds": usage.ru_utime + usage.ru_stime}
 
 
+def figures(file_bytes, ours, pickle):
+    """The medians of both programs' runs, and what one is to the other."""
+
+    def median(runs):
+        return {field: statistics.median(run[field] for run in runs) for field in runs[0]}
+
+    ours, pickle = median(ours), median(pickle)
+    found = {f"pickle_{field}": value for field, value in pickle.items()} | ours
+    found |= {
+        "file_bytes": file_bytes,
+        "seconds_per_gb": ours["seconds"] * 1e9 / file_bytes,
+        "peak_per_file_byte": ours["peak_bytes"] / file_bytes,
+        "pickle_peak_per_file_byte": pickle["peak_bytes"] / file_bytes,
+        "pickle_times_slower": pickle["seconds"] / ours["seconds"],
+        "pickle_times_cpu": pickle["cpu_seconds"] / max(ours["cpu_seconds"], 1e-9),
+        "pickle_times_larger": pickle["peak_bytes"] / ours["peak_bytes"],
+    }
+    found["is_fast"] = found["seconds_per_gb"] <= GOAL_SECONDS
+    found["is_small"] = found["peak_per_file_byte"] <= GOAL_BYTES_RATIO
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in found.items()}
+
+
 def main():
-    memtape, path, out = sys.argv[1:4]
-    runs = int(sys.argv[4]) if len(sys.argv) > 4 else 3
-    found = {"file_bytes": os.path.getsize(path), "ours": [], "pickle": []}
+    memtape, path = sys.argv[1:3]
+    runs = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    ours, pickle = [], []
     for _ in range(runs):
-        found["ours"].append(measured([memtape, "analyze", "--json", path]))
-        found["pickle"].append(measured([sys.executable, "-c", LOAD, path]))
-    with open(out, "w") as file:
-        json.dump(found, file)
+        ours.append(measured([memtape, "analyze", "--json", path]))
+        pickle.append(measured([sys.executable, "-c", LOAD, path]))
+    print(json.dumps({"figures": figures(os.path.getsize(path), ours, pickle)}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,8 @@ mod circles;
 #[cfg(test)]
 mod documents;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod imports;
 #[cfg(test)]
 mod shape;

@@ -31,9 +31,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// Asks this many requests of each operation.
 pub(crate) fn ask(steps: &mut Steps, examples: u64) -> Result<Found> {
     let started = Instant::now();
-    if !python::has(FOLDER, &[TOOL]) {
-        steps.take("fetch schemathesis", python::make("python3", FOLDER, &[TOOL]))?;
-    }
+    steps.take("fetch schemathesis", python::environment(FOLDER, &[TOOL]))?;
     steps.take("build", crate::process::cargo(&["build", "--locked", "-p", "memtape"]))?;
     let (port, mut demo) = demo()?;
     let asked = run("api", tool(port, examples));

@@ -5,10 +5,11 @@
 //! in `fuzz/artifacts`; a new corpus is kept in `target/fuzz/corpus`, so that the small one in the
 //! repository stays as it is.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::process::{Steps, call, cargo, command, output, root, run};
+use crate::process::{Steps, command, root, run};
 use crate::report::Found;
 
 /// Memory that one input may take.
@@ -16,12 +17,6 @@ const RSS_MIB_MAX: u32 = 3_000;
 
 /// Seconds that one input may take, with all the fuzzer's checks.
 const INPUT_SECONDS_MAX: u32 = 20;
-
-/// The tool; another version may have other options.
-const TOOL: &str = "cargo-fuzz@0.13.2";
-
-/// Where it is installed.
-const TOOLS: &str = "target/tools";
 
 /// Each target with the longest input that it gets, in bytes.
 const TARGETS: [(&str, u32); 9] = [
@@ -39,24 +34,19 @@ const TARGETS: [(&str, u32); 9] = [
 /// Runs all targets, or those whose name contains one of these, each for this many seconds.
 pub(crate) fn run_all(steps: &mut Steps, seconds: u64, only: &[String]) -> Found {
     let started = Instant::now();
-    let tool = root().join(TOOLS).join("bin/cargo-fuzz");
-    let answer = output(&mut call(&tool, &["--version"]));
-    if !answer.is_ok_and(|answer| is_tool(&answer)) {
-        let install = ["install", "--locked", "--root", TOOLS, TOOL];
-        steps.0.push(run("fuzz tool", cargo(&install)));
-    }
+    let tool = steps.tool("cargo-fuzz@0.13.2", &[]);
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|of| name.contains(of));
     for (name, bytes_max) in TARGETS.into_iter().filter(|(name, _)| is_wanted(name)) {
-        steps.0.push(run(name, target(name, bytes_max, seconds)));
+        steps.0.push(run(name, target(&tool, name, bytes_max, seconds)));
     }
     Found::tests(steps, started.elapsed())
 }
 
-fn target(name: &str, bytes_max: u32, seconds: u64) -> Command {
+fn target(tool: &Path, name: &str, bytes_max: u32, seconds: u64) -> Command {
     let corpus = root().join("target/fuzz/corpus").join(name);
     // A folder that cannot be made is reported by the fuzzer itself.
     let _ = std::fs::create_dir_all(&corpus);
-    let mut fuzz = command(root().join(TOOLS).join("bin/cargo-fuzz"));
+    let mut fuzz = command(tool);
     fuzz.env("CARGO_TARGET_DIR", root().join("target/fuzz"))
         .env("RUSTC_BOOTSTRAP", "1")
         .args(["run", name])
@@ -68,11 +58,6 @@ fn target(name: &str, bytes_max: u32, seconds: u64) -> Command {
         .arg(format!("-rss_limit_mb={RSS_MIB_MAX}"))
         .arg(format!("-timeout={INPUT_SECONDS_MAX}"));
     fuzz
-}
-
-/// Is this the answer of the tool to `--version`, in the version that is wanted?
-fn is_tool(answer: &str) -> bool {
-    answer.split_whitespace().eq(TOOL.split('@'))
 }
 
 #[cfg(test)]

@@ -1,31 +1,27 @@
-//! `cargo xtask`: the one door to everything that is more than `cargo test`.
+//! `cargo xtask`: commands for everything that is more than `cargo test`.
 //!
-//! Each command is one module. It says what it does on stderr and its result on stdout: plain
-//! text, or with `--json` one object with the command's `figures`. The exit code is 0 when all is
-//! well, 1 when something failed, 64 for a command line that makes no sense.
+//! A command builds what it needs and runs a program that does the work; those of Python are in
+//! this folder and in `tests/`. Progress goes to stderr and the result to stdout: plain text, or
+//! with `--json` one object with the command's `figures`. The exit code is 0 when all is well, 1
+//! when something failed, 64 for a bad command line.
 
 mod api;
 mod bench;
-mod compat;
 mod docs;
-mod eval;
 mod fuzz;
 mod kube;
 mod process;
-mod programs;
 mod python;
-mod release;
 mod report;
-mod sim;
 mod supply_chain;
 mod test;
-mod wheel;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand, value_parser};
 
-use crate::process::Steps;
+use crate::process::{BUILD, Steps, built, call, cargo, command, released};
 use crate::report::Found;
 
 /// Exit code for a bad command line (`EX_USAGE` of sysexits).
@@ -60,7 +56,7 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Whole clusters in one thread, with virtual time and faults.
-    Sim(sim::Choice),
+    Sim(Simulations),
     /// What the detector and the diagnosis find in labelled jobs, healthy and faulty.
     ///
     /// Beside them other detectors. The options are those of memtape-eval: [--families
@@ -98,7 +94,7 @@ enum Command {
         #[arg(long, num_args = 1.., value_name = "NAME")]
         only: Vec<String>,
     },
-    /// The documents as a site, in target/docs/site, and whether a link in it is dead.
+    /// The documents as a site, in target/docs/site.
     Docs(docs::Choice),
 }
 
@@ -112,23 +108,107 @@ fn main() -> ExitCode {
     };
     let mut steps = Steps::default();
     let (name, found) = match line.command {
-        Command::Eval { arguments } => return eval::eval(&arguments, line.json),
+        Command::Eval { arguments } => return eval(&arguments, line.json),
         Command::Test => ("test", Ok(test::run_all(&mut steps))),
-        Command::Wheel { build: None } => ("wheel", wheel::build(&mut steps, &wheel::DIST)),
-        Command::Wheel { build: Some(_) } => ("wheel", wheel::build(&mut steps, &wheel::DEV)),
-        Command::Release => ("release", release::make(&mut steps)),
+        Command::Wheel { build } => {
+            let build = build.as_deref().unwrap_or("dist");
+            ("wheel", Found::of_program(&mut call("python3", &["xtask/wheel.py", build])))
+        }
+        Command::Release => {
+            let bill = steps.tool("cargo-cyclonedx@0.5.9", &[]);
+            let mut release = call("python3", &["xtask/release.py"]);
+            ("release", Found::of_program(release.arg(bill)))
+        }
         Command::Bench(bench) => bench.run(&mut steps),
-        Command::Sim(choice) => choice.run(&mut steps),
+        Command::Sim(choice) => ("sim", choice.run(&mut steps)),
         Command::Fuzz { seconds, only } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds, &only))),
         Command::Api { examples } => ("api", api::ask(&mut steps, examples)),
         Command::Kube => ("kube", kube::ask(&mut steps)),
-        Command::Compat { versions } => ("compat", compat::try_all(&mut steps, &versions)),
-        Command::Programs { only } => ("programs", programs::run_all(&mut steps, &only)),
-        Command::Docs(choice) => choice.run(&mut steps),
+        Command::Compat { versions } => ("compat", compat(&mut steps, &versions)),
+        Command::Programs { only } => ("programs", programs(&mut steps, &only)),
+        Command::Docs(choice) => ("docs", choice.run(&mut steps)),
     };
     let found = found.unwrap_or_else(|error| Found::failure(&error));
     print(&if line.json { found.json(name, &steps) } else { found.text });
     if found.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Builds tests/eval as it is released, because many jobs are played, and hands its options and
+/// its output through.
+fn eval(arguments: &[String], is_json: bool) -> ExitCode {
+    if Steps::default().build(&["memtape-eval"]).is_err() {
+        return ExitCode::FAILURE;
+    }
+    let is_cost = |argument: &&String| *argument == "--cost";
+    let is_about_cost = arguments.iter().any(|argument| is_cost(&argument));
+    let program = if is_about_cost { "memtape-eval-cost" } else { "memtape-eval" };
+    let mut run = command(released(program));
+    run.args(is_json.then_some("--json"));
+    let code = run.args(arguments.iter().filter(|argument| !is_cost(argument))).status();
+    let code = code.ok().and_then(|status| u8::try_from(status.code()?).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Tries the hooks with each release: tests/compat/compat.py does it.
+fn compat(steps: &mut Steps, versions: &[String]) -> Result<Found> {
+    steps.take("build", cargo(&BUILD))?;
+    Found::of_program(&mut test::compat(versions))
+}
+
+/// Runs the programs whose name contains one of these, or all: tests/support/programs does it and
+/// makes the table. A row is shown for each program as it ends.
+fn programs(steps: &mut Steps, only: &[String]) -> Result<Found> {
+    python::fetch_torch(steps, &python::PROGRAMS)?;
+    let mut build = cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"]);
+    build.args(["-p", "memtape-tests", "--bin", "memtape-programs"]);
+    steps.take("build", build)?;
+    let mut programs = call(built("debug").join("memtape-programs"), &["--json"]);
+    programs.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
+    Found::of_program(programs.args(only.iter().flat_map(|name| ["--only", name])))
+}
+
+/// Which simulations.
+#[derive(clap::Args, Debug)]
+struct Simulations {
+    /// How many; 1,000 unless said, with `--mutations` 4,000.
+    #[arg(long, value_parser = count())]
+    seeds: Option<u64>,
+    /// The first of them.
+    #[arg(long, default_value_t = 1, value_parser = count())]
+    first: u64,
+    /// This one alone, with all that happens printed.
+    #[arg(long, value_parser = count())]
+    seed: Option<u64>,
+    /// The coordinator acts on a job, and is killed at this stage of the restart.
+    #[arg(long, value_parser = ["plan", "precondition", "act", "observe"])]
+    stage: Option<String>,
+    /// Each rule that is broken on purpose must be found: a simulation that finds nothing may not
+    /// see anything.
+    #[arg(long)]
+    mutations: bool,
+}
+
+impl Simulations {
+    /// Simulates them as tests/sim is released, because a long run has many seeds.
+    fn run(&self, steps: &mut Steps) -> Result<Found> {
+        let mut run = if self.mutations {
+            call("python3", &["tests/sim/mutations.py"])
+        } else {
+            steps.build(&["memtape-sim"])?;
+            call(released("memtape-sim"), &["--json"])
+        };
+        let mut option = |name: &str, value: Option<String>| {
+            run.args(value.into_iter().flat_map(|value| [name.to_string(), value]));
+        };
+        let text = |number: Option<u64>| number.map(|number| number.to_string());
+        option("--seeds", text(self.seeds.filter(|_| self.seed.is_none())));
+        if !self.mutations {
+            option("--stage", self.stage.clone());
+            option("--seed", text(self.seed));
+            option("--first", text(Some(self.first).filter(|_| self.seed.is_none())));
+        }
+        Found::of_program(&mut run)
+    }
 }
 
 /// A number of things: at least one.
@@ -145,6 +225,19 @@ fn print(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_programs_of_python_keep_their_rules() {
+        for arguments in [
+            &["xtask/programs_test.py"][..],
+            &["tests/compat/compat_test.py"],
+            &["tests/sim/mutations.py", "--check"],
+        ] {
+            let output = call("python3", arguments).output().expect("python3");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{arguments:?}: {errors}");
+        }
+    }
 
     #[test]
     fn options_belong_to_commands() {

@@ -1,14 +1,16 @@
 //! What a command found: its steps and its figures, as text or as one JSON object.
 
 use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use anyhow::Result;
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use memtape_core::diagnosis::bytes;
 use serde_json::{Value, json};
 
-use crate::process::{Counts, Step, Steps};
+use crate::process::{Counts, Step, Steps, json_of};
 
 /// What a command prints, and whether all is well.
 #[derive(Debug)]
@@ -26,6 +28,21 @@ impl Found {
     pub(crate) fn figures(is_good: bool, figures: &Value) -> Self {
         let text = table(&[(String::new(), figures)]);
         Self { is_good, text, object: json!({ "figures": figures }) }
+    }
+
+    /// What a program found, which prints one object on stdout and its progress on stderr: its
+    /// `figures`, and where it has one, its own `text` for a person. Good is an exit code of 0 and
+    /// no `ok` that is false.
+    pub(crate) fn of_program(program: &mut Command) -> Result<Self> {
+        let (is_good, mut object) = json_of(program, Stdio::inherit())?;
+        let text = object["text"].as_str().map(String::from);
+        let text = text.unwrap_or_else(|| table(&[(String::new(), &object["figures"])]));
+        if let Some(object) = object.as_object_mut() {
+            object.remove("text");
+        }
+        let why = object["failed"].as_str().map(|why| format!("{why} failed\n"));
+        let is_good = is_good && object["ok"] != false;
+        Ok(Self { is_good, text: why.unwrap_or(text), object })
     }
 
     /// Why there are no figures.

@@ -5,10 +5,11 @@
 //! have builds of their own, and cargo leaves a core idle while the last packages are built.
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
+use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::process::{BUILD, Step, Steps, call, cargo, command, root, run};
+use crate::process::{BUILD, Step, Steps, built, call, cargo, command, root, run};
 use crate::python;
 use crate::report::Found;
 use crate::supply_chain;
@@ -17,14 +18,12 @@ const LINTS: [&str; 8] =
     ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 
 /// The oldest release, and the one that the tests have whole: `cargo xtask compat` tries them all.
-const COMPAT: [&str; 8] =
-    ["run", "--locked", "--quiet", "--package=xtask", "--", "compat", "2.0.1", "2.11.0"];
+const COMPAT: [&str; 2] = ["2.0.1", "2.11.0"];
 
 /// The environment of the S3-compatible server that the store's tests run against, and what is in
 /// it. The server's own dependencies come with the extra of that name.
 const S3: &str = "target/s3";
-const S3_PACKAGE: &str = "moto==5.2.5";
-const S3_WITH_SERVER: &str = "moto[server]==5.2.5";
+const S3_PACKAGE: &str = "moto[server]==5.2.5";
 
 /// The type checker of the Python module, and its environment.
 const TYPES: &str = "target/types";
@@ -60,7 +59,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
     steps.0.extend([
         run("types", types()),
         run("tests", tests(&apart)),
-        run("compat", cargo(&COMPAT)),
+        run("compat", compat(&COMPAT)),
     ]);
     if has_slurm {
         steps.0.push(run("Slurm", beside("tests/slurm/cluster", SLURM)));
@@ -76,12 +75,8 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
 /// fail, and say what is missing.
 fn fetch() -> Option<Step> {
     let torch = (!python::is_torch_ready()).then(|| run("fetch PyTorch", python::install_torch()));
-    if !python::has(S3, &[S3_PACKAGE]) {
-        run("fetch an S3 server", python::make("python3", S3, &[S3_WITH_SERVER]));
-    }
-    if !python::has(TYPES, &[TYPES_PACKAGE]) {
-        run("fetch a type checker", python::make("python3", TYPES, &[TYPES_PACKAGE]));
-    }
+    run("fetch an S3 server", python::environment(S3, &[S3_PACKAGE]));
+    run("fetch a type checker", python::environment(TYPES, &[TYPES_PACKAGE]));
     // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
     // the tests say so and check what they can without it.
     if !root().join("target/viz/VERSION").is_file() {
@@ -113,6 +108,13 @@ fn beside(cluster: &str, names: &str) -> Command {
     beside.args(["test", "--locked", "--offline", "--workspace", "--no-fail-fast", "--quiet"]);
     beside.args(["--tests", names]);
     beside
+}
+
+/// Tries the hooks with these releases of PyTorch.
+pub(crate) fn compat<S: AsRef<OsStr>>(versions: &[S]) -> Command {
+    let mut compat = call("python3", &["tests/compat/compat.py"]);
+    compat.args(["memtape", "libmemtape.so"].map(|name| built("debug").join(name))).args(versions);
+    compat
 }
 
 /// Is this Debian 12, and may namespaces be made as its root?

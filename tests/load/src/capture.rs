@@ -37,9 +37,11 @@ const CAPTURE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
 /// What to capture.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Wish {
+    #[arg(long)]
     pub(crate) ranks: u32,
+    #[arg(long, default_value_t = 20)]
     pub(crate) captures: u32,
 }
 

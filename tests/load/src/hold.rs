@@ -24,10 +24,13 @@ const ACK_TIME_MAX: Duration = Duration::from_secs(1);
 const LATE_PART_MAX: f64 = 0.001;
 
 /// What to hold.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Load {
+    #[arg(long)]
     pub(crate) ranks: u32,
+    #[arg(long, default_value_t = 1)]
     pub(crate) jobs: u32,
+    #[arg(long = "seconds", default_value = "70", value_parser = crate::seconds)]
     pub(crate) time: Duration,
 }
 

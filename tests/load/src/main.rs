@@ -2,10 +2,10 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found. `memtape-load siege` attacks the coordinator meanwhile; `memtape-load capture` does it
-//! with real agents and ranks. `memtape-load snapshot` and `memtape-load census` read tapes and
-//! start no coordinator. `cargo xtask bench cluster`, `bench siege`, `bench capture` and `bench
-//! census` build and run them, and put the figures into words.
+//! found and whether it is sound. `memtape-load siege` attacks the coordinator meanwhile;
+//! `memtape-load capture` does it with real agents and ranks. `memtape-load snapshot` and
+//! `memtape-load census` read tapes and start no coordinator. `cargo xtask bench cluster`, `bench
+//! siege`, `bench capture` and `bench census` build and run them.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! their own use is reported beside it.
@@ -27,33 +27,51 @@ mod storm;
 mod trust;
 mod upload;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use clap::Parser as _;
+use serde_json::{Value, json};
 
-const USAGE: &str = "\
-usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N] [--tls 0|1]
-       memtape-load storm --memtape FILE --ranks N [--snapshot-bytes N]
-       memtape-load siege --memtape FILE --ranks N [--seconds S] [--idle N] [--uploads N]
-                          [--readers N] [--snapshot-bytes N]
-       memtape-load capture --memtape FILE --ranks N [--captures N]
-       memtape-load snapshot --tape FILE
-       memtape-load census
-";
+/// Thousands of simulated agents against a real coordinator.
+#[derive(clap::Parser)]
+struct Options {
+    /// The `memtape` binary.
+    #[arg(long, global = true, default_value = "target/release/memtape")]
+    memtape: PathBuf,
+    /// With certificates, roles and owners of jobs.
+    #[arg(long, global = true)]
+    tls: bool,
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(clap::Subcommand)]
+enum Mode {
+    /// Ranks that report once a second.
+    Hold(hold::Load),
+    /// Agents that upload at the same moment.
+    Storm(storm::Storm),
+    /// Agents that report while others hold the coordinator's connections open.
+    Siege(siege::Siege),
+    /// Captures with real agents and ranks.
+    Capture(capture::Wish),
+    /// The snapshot of a rank out of its tape.
+    Snapshot {
+        #[arg(long)]
+        tape: PathBuf,
+    },
+    /// Censuses of a rank.
+    Census,
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some((mode, options)) = arguments.split_first() else {
-        eprint!("{USAGE}");
-        return ExitCode::from(64);
-    };
-    match run(mode, options) {
+    let options = Options::parse();
+    match run(&options) {
         Ok(figures) => {
-            println!("{figures}");
+            println!("{}", json!({ "ok": is_sound(&options.mode, &figures), "figures": figures }));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -63,86 +81,54 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
-    let options = Options::of(options)?;
-    if mode == "snapshot" {
-        return snapshot::snapshot(&options.path("--tape")?);
+/// Nothing was lost, and what was asked for was done. A size that was not held is a finding about
+/// the machine.
+fn is_sound(mode: &Mode, figures: &Value) -> bool {
+    let is_whole = figures["lost"] == 0 && figures["streams_broken"] == 0;
+    match mode {
+        Mode::Hold(_) => is_whole,
+        Mode::Storm(_) => {
+            figures["rss_bytes"].as_u64() <= figures["bound_bytes"].as_u64()
+                && figures["snapshots"].as_u64() > Some(0)
+                && figures["snapshots"] == figures["agents"]
+                && figures["lost"] == 0
+        }
+        // One rank of each agent has a snapshot.
+        Mode::Siege(_) => {
+            let mut phases = ["before", "during", "after"].into_iter();
+            let is_aligned = |phase| figures[phase]["capture_aligned"] == figures["agents"];
+            is_whole && figures["all_attackers_there"] == true && phases.all(is_aligned)
+        }
+        Mode::Capture(_) => figures["aligned_min"] == figures["ranks"],
+        Mode::Snapshot { .. } | Mode::Census => true,
     }
-    if mode == "census" {
-        return census::census();
-    }
+}
+
+fn run(options: &Options) -> anyhow::Result<Value> {
     // For reqwest; it fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     raise_file_limit();
-    let has_tls = options.number("--tls", Some(0))? != 0;
     let binary = coordinator::Binary {
-        path: options.path("--memtape")?,
+        path: options.memtape.clone(),
         arguments: Vec::new(),
-        trust: has_tls.then(|| trust::Trust::new(&[]).map(Arc::new)).transpose()?,
+        trust: options.tls.then(|| trust::Trust::new(&[]).map(Arc::new)).transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        match mode {
-            "hold" => {
-                let load = hold::Load {
-                    ranks: options.number("--ranks", None)?,
-                    jobs: options.number("--jobs", Some(1))?,
-                    time: Duration::from_secs(options.number("--seconds", Some(70))?.into()),
-                };
-                hold::hold(&binary, load).await
-            }
-            "storm" => {
-                let storm = storm::Storm {
-                    ranks: options.number("--ranks", None)?,
-                    snapshot_bytes: options.number("--snapshot-bytes", Some(1 << 20))? as usize,
-                };
-                storm::storm(&binary, storm).await
-            }
-            "siege" => {
-                let siege = siege::Siege {
-                    ranks: options.number("--ranks", None)?,
-                    phase: Duration::from_secs(options.number("--seconds", Some(30))?.into()),
-                    idle: options.number("--idle", Some(16_384))?,
-                    uploads: options.number("--uploads", Some(2_000))?,
-                    readers: options.number("--readers", Some(1_000))?,
-                    snapshot_bytes: options.number("--snapshot-bytes", Some(4 << 20))? as usize,
-                };
-                siege::siege(&binary, siege).await
-            }
-            "capture" => {
-                let wish = capture::Wish {
-                    ranks: options.number("--ranks", None)?,
-                    captures: options.number("--captures", Some(20))?,
-                };
-                capture::capture(&binary, wish).await
-            }
-            other => bail!("there is no {other:?}\n{USAGE}"),
+        match &options.mode {
+            Mode::Hold(load) => hold::hold(&binary, *load).await,
+            Mode::Storm(storm) => storm::storm(&binary, *storm).await,
+            Mode::Siege(siege) => siege::siege(&binary, *siege).await,
+            Mode::Capture(wish) => capture::capture(&binary, *wish).await,
+            Mode::Snapshot { tape } => snapshot::snapshot(tape),
+            Mode::Census => census::census(),
         }
     })
 }
 
-/// Options by their names, each with a value.
-struct Options(BTreeMap<String, String>);
-
-impl Options {
-    fn of(arguments: &[String]) -> anyhow::Result<Self> {
-        let pairs = arguments.chunks(2).map(|pair| match pair {
-            [name, value] => Ok((name.clone(), value.clone())),
-            rest => bail!("{rest:?} has no value\n{USAGE}"),
-        });
-        Ok(Self(pairs.collect::<Result<_, _>>()?))
-    }
-
-    fn number(&self, name: &str, default: Option<u32>) -> anyhow::Result<u32> {
-        match self.0.get(name) {
-            Some(text) => text.parse().with_context(|| format!("{name} must be a number")),
-            None => default.with_context(|| format!("{name} is missing\n{USAGE}")),
-        }
-    }
-
-    fn path(&self, name: &str) -> anyhow::Result<PathBuf> {
-        self.0.get(name).map(PathBuf::from).with_context(|| format!("{name} is missing\n{USAGE}"))
-    }
+/// A number of seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_secs)
 }
 
 /// One connection for each agent: as many files as we may have.

@@ -28,17 +28,23 @@ use crate::trust::Trust;
 use crate::upload::Template;
 
 /// What besieges it, and for how long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Siege {
+    #[arg(long)]
     pub(crate) ranks: u32,
+    #[arg(long = "seconds", default_value = "30", value_parser = crate::seconds)]
     pub(crate) phase: Duration,
     /// Connections that say nothing.
+    #[arg(long, default_value_t = 16_384)]
     pub(crate) idle: u32,
     /// Uploads that never begin.
+    #[arg(long, default_value_t = 2_000)]
     pub(crate) uploads: u32,
     /// Users who do not read.
+    #[arg(long, default_value_t = 1_000)]
     pub(crate) readers: u32,
     /// Snapshot of each agent.
+    #[arg(long, default_value_t = 4 << 20)]
     pub(crate) snapshot_bytes: usize,
 }
 

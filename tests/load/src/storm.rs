@@ -30,10 +30,12 @@ const STORM_TIME_MAX: Duration = Duration::from_secs(300);
 const CAPTURE_DEADLINE: &str = "240s";
 
 /// What to send.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Storm {
+    #[arg(long)]
     pub(crate) ranks: u32,
     /// Snapshot of each agent.
+    #[arg(long, default_value_t = 1 << 20)]
     pub(crate) snapshot_bytes: usize,
 }
 

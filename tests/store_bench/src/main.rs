@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let checked = measure::<Memtape>("memtape", place.path(), steps, &mut figures)?;
     ensure!(measure::<Sled>("sled", place.path(), steps, &mut figures)? == checked);
     ensure!(measure::<Redb>("redb", place.path(), steps, &mut figures)? == checked);
-    println!("{}", Value::Object(figures));
+    println!("{}", json!({ "figures": figures }));
     Ok(())
 }
 
@@ -58,7 +58,8 @@ fn measure<P: Peer>(
     let folder = place.join(name);
     std::fs::create_dir(&folder)?;
     let mut put = |key: &str, value: f64| {
-        figures.insert(format!("{name}_{key}"), json!((value * 1000.0).round() / 1000.0));
+        figures.entry(key).or_insert_with(|| json!({}))[name] =
+            json!((value * 1000.0).round() / 1000.0);
     };
     let store = P::open(&folder, wall_ns(0))?;
     let mut took = Duration::ZERO;

@@ -1,15 +1,13 @@
-//! All programs, two at a time, and their table: `cargo xtask programs`.
-//!
-//!     memtape-programs [--json] [--at-once N] [--only NAME]…
-//!
-//! `--only` takes the programs whose name contains this. What each printed and what was found is
-//! left in `target/programs/NAME.json`. The exit code is 1 when anything is not as expected.
+//! All programs, two at a time, and their table: `cargo xtask programs`. What each printed and what
+//! was found is left in `target/programs/NAME.json`. The exit code is 1 when anything is not as
+//! expected.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use clap::Parser as _;
 use memtape_tests::programs::list::PROGRAMS;
 use memtape_tests::programs::table::{self, Row};
 use memtape_tests::programs::{Program, drive};
@@ -18,11 +16,22 @@ use memtape_tests::{Torch, root, torch};
 /// Programs that run at the same time: most of each is waiting.
 const AT_ONCE: usize = 2;
 
+/// Real PyTorch programs through the whole product.
+#[derive(clap::Parser)]
+struct Options {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Programs that run at the same time.
+    #[arg(long, default_value_t = AT_ONCE)]
+    at_once: usize,
+    /// Those whose name contains this.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
 fn main() -> ExitCode {
-    let Some(options) = options() else {
-        eprintln!("usage: memtape-programs [--json] [--at-once N] [--only NAME]…");
-        return ExitCode::from(64);
-    };
+    let options = Options::parse();
     let Some(torch) = torch("real programs") else { return ExitCode::FAILURE };
     let is_wanted =
         |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(part));
@@ -34,33 +43,13 @@ fn main() -> ExitCode {
     if rows.iter().all(Row::is_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-struct Options {
-    json: bool,
-    at_once: usize,
-    only: Vec<String>,
-}
-
-fn options() -> Option<Options> {
-    let mut options = Options { json: false, at_once: AT_ONCE, only: Vec::new() };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--json" => options.json = true,
-            "--only" => options.only.push(arguments.next()?),
-            "--at-once" => options.at_once = arguments.next()?.parse().ok().filter(|&n| n > 0)?,
-            _ => return None,
-        }
-    }
-    Some(options)
-}
-
 /// The rows, in the order of the programs.
 fn run_all(torch: &Torch, programs: &[&Program], at_once: usize) -> Vec<Row> {
     let folder = root().join("target/programs");
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..at_once {
+        for _ in 0..at_once.max(1) {
             scope.spawn(|| {
                 while let Some((index, program)) = take(&next, programs) {
                     let row = Row::of(program, &drive::run(torch, program, &folder));

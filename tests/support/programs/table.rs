@@ -204,21 +204,30 @@ fn remark(row: &Row) -> String {
     remarks.into_iter().filter_map(|(is, text)| is.then_some(text)).collect::<Vec<_>>().join(" ")
 }
 
-/// For a program: the figures, and all rows.
+/// For a program: the figures, all rows, and the text for a person.
 pub fn json(rows: &[Row]) -> Value {
     let count = |is: fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
     let mut delays: Vec<i64> = rows.iter().filter_map(Row::delay_steps).collect();
     delays.sort_unstable();
+    let (right, lines_right) =
+        (count(|row| row.is_right), count(|row| row.is_line_right == Some(true)));
+    let lines = count(|row| row.is_line_right.is_some());
+    let false_incidents = rows.iter().map(|row| row.false_incidents).sum::<usize>();
+    let sum = format!(
+        "{} programs, {right} as expected; {lines_right} of {lines} lines; {false_incidents} false \
+         incidents",
+        rows.len()
+    );
     json!({
         "figures": {
             "programs": rows.len(),
-            "right": count(|row| row.is_right),
-            "lines": count(|row| row.is_line_right.is_some()),
-            "lines_right": count(|row| row.is_line_right == Some(true)),
-            "false_incidents": rows.iter().map(|row| row.false_incidents).sum::<usize>(),
+            "right": right,
+            "lines": lines,
+            "lines_right": lines_right,
+            "false_incidents": false_incidents,
             "delay_median_steps": delays.get(delays.len().saturating_sub(1) / 2),
         },
         "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
-        "table": text(rows),
+        "text": format!("{}\n{sum}\n", text(rows)),
     })
 }

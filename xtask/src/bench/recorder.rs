@@ -20,7 +20,7 @@ use memtape_core::tape::layout::{Stacks, Tracker, descriptor, head, header, hook
 use serde_json::{Value, json};
 
 use super::{folder, only_tape, tapes};
-use crate::process::{Steps, built, cargo, command, read_json, say};
+use crate::process::{Steps, built, cargo, command, say};
 use crate::python;
 use crate::report::{Found, aligned, median, rounded};
 
@@ -58,7 +58,7 @@ struct Cell {
 }
 
 pub(super) fn bench(steps: &mut Steps) -> Result<Found> {
-    python::fetch_torch(steps)?;
+    python::fetch_torch(steps, &[])?;
     steps.take("library", library())?;
     let folder = folder()?;
     steps.take("switch", switch(&folder))?;
@@ -67,7 +67,7 @@ pub(super) fn bench(steps: &mut Steps) -> Result<Found> {
     for (name, is_detail) in [("measure", false), ("measure the tracker", true)] {
         let out = folder.join("rounds.json");
         steps.take(name, script(tapes.path(), &out, is_detail))?;
-        rounds.extend(read_json::<Rounds>(&out)?);
+        rounds.extend(serde_json::from_str::<Rounds>(&fs::read_to_string(&out)?)?);
     }
     let tape = check_tapes(tapes.path(), &mut rounds)?;
     let object = json!({ "figures": figures(&rounds, tape) });

@@ -11,7 +11,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A step that takes longer hangs: it is ended and fails, and its processes are named. The longest
@@ -23,7 +22,7 @@ const STEP_TIME_MAX: Duration = Duration::from_mins(60);
 const OUTPUT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often a step is asked whether it has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How a test's line begins that says what it left out on this machine.
 const LEFT_OUT: &str = "left out: ";
@@ -81,24 +80,9 @@ pub(crate) fn json_of(program: &mut Command, progress: Stdio) -> Result<(bool, V
     Ok((output.status.success(), object))
 }
 
-/// Standard output of a program that must succeed.
-pub(crate) fn output(program: &mut Command) -> Result<String> {
-    let name = name(program);
-    let output = program.output().with_context(|| name.clone())?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name}: {}\n{}", output.status, errors.trim_end());
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 fn name(program: &Command) -> String {
     let path = Path::new(program.get_program());
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// What a program left in a file of JSON.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
 /// Where a release build lies.
@@ -172,6 +156,19 @@ impl Steps {
         self.take("build", build)
     }
 
+    /// The path of a program that cargo installs into `target/tools`, in one version
+    /// (`name@version`): another version may have other options and other rules.
+    pub(crate) fn tool(&mut self, package: &str, options: &[&str]) -> PathBuf {
+        let tools = root().join("target/tools");
+        let (name, version) = package.split_once('@').unwrap_or((package, ""));
+        let installed = std::fs::read_to_string(tools.join(".crates.toml")).unwrap_or_default();
+        if !installed.contains(&format!("\"{name} {version} (")) {
+            let install = ["install", "--locked", "--root", "target/tools", package];
+            self.0.push(run("install a tool", cargo(&[&install, options].concat())));
+        }
+        tools.join("bin").join(name)
+    }
+
     /// The tests of all steps. A step that failed without a failed test (it did not compile, the
     /// format is off) counts as one failure, so that no failure is ever counted as nothing.
     pub(crate) fn counts(&self) -> Counts {
@@ -224,7 +221,7 @@ fn run_to_end(mut command: Command, time_max: Duration) -> std::io::Result<(bool
     let mut seen = Vec::new();
     let mut ended: Option<(bool, Instant)> = None;
     loop {
-        match lines.recv_timeout(LOOK_EVERY) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok(line) => seen.push(line),
             Err(RecvTimeoutError::Disconnected) => {
                 let is_good =
