@@ -21,6 +21,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtape_core::pickle::torch_snapshot;
 use serde_json::{Value, json};
+use strum::VariantArray as _;
 
 use crate::families::{Family, families};
 use crate::job::{Expect, Layer};
@@ -180,7 +181,7 @@ fn label(family: &Family, seed: u64, scenario: &Scenario) -> Value {
             "expect": if fault.expect == Expect::Page { "page" } else { "notice" },
             "ranks": fault.ranks,
             "onset_step": fault.onset,
-            "layers": fault.layers.iter().map(|layer| layer.name()).collect::<Vec<_>>(),
+            "layers": fault.layers.iter().map(|layer| layer.as_str()).collect::<Vec<_>>(),
             "lines": lines.collect::<Vec<_>>(),
             "bytes_per_step": fault.rate as u64,
         })
@@ -223,11 +224,9 @@ pub fn write(folder: &Path, scenarios: &[(Family, u64, Scenario)]) -> io::Result
             written += put(folder, &path, &bytes, &mut sums)?;
         }
     }
-    let index = format!(
-        "{:#}\n",
-        json!({ "scenarios": index, "columns": COLUMNS,
-        "layers": Layer::ALL.map(Layer::name) })
-    );
+    let layers: Vec<&str> = Layer::VARIANTS.iter().map(|layer| layer.as_str()).collect();
+    let index =
+        format!("{:#}\n", json!({ "scenarios": index, "columns": COLUMNS, "layers": layers }));
     written += put(folder, "index.json", index.as_bytes(), &mut sums)?;
     fs::write(folder.join("SUMS"), lines(&sums))?;
     Ok(written)

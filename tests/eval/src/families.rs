@@ -2,7 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
-use crate::actors::{Named, fifth, fourth, opened, second, sixth, third};
+use crate::actors::{Named, apart, opened};
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -68,29 +68,19 @@ pub fn families() -> Vec<Family> {
     all.push(recorded("recorded", false));
     all.extend(of(Set::Tuned, true, TROUBLES));
     all.push(recorded("recorded_injected", true));
-    for (is_fault, named) in [
-        (false, opened::HEALTHY),
-        (true, opened::FAULTY),
-        (false, second::healthy::FAMILIES),
-        (true, second::faulty::FAMILIES),
-        (false, third::healthy::FAMILIES),
-        (true, third::faulty::FAMILIES),
-        (false, fourth::healthy::FAMILIES),
-        (true, fourth::faulty::FAMILIES),
-        (false, fifth::healthy_tensors::FAMILIES),
-        (false, fifth::healthy_outside::FAMILIES),
-        (true, fifth::faulty_tensors::FAMILIES),
-        (true, fifth::faulty_outside::FAMILIES),
+    for (set, is_fault, named) in [
+        (Set::Tuned, false, opened::healthy_tensors::FAMILIES),
+        (Set::Tuned, false, opened::healthy_loads::FAMILIES),
+        (Set::Tuned, false, opened::healthy_host::FAMILIES),
+        (Set::Tuned, true, opened::faulty_graphs::FAMILIES),
+        (Set::Tuned, true, opened::faulty_tensors::FAMILIES),
+        (Set::Tuned, true, opened::faulty_outside::FAMILIES),
+        (Set::Apart, false, apart::healthy_tensors::FAMILIES),
+        (Set::Apart, false, apart::healthy_outside::FAMILIES),
+        (Set::Apart, true, apart::faulty_tensors::FAMILIES),
+        (Set::Apart, true, apart::faulty_outside::FAMILIES),
     ] {
-        all.extend(of(Set::Tuned, is_fault, named));
-    }
-    for (is_fault, named) in [
-        (false, sixth::healthy_tensors::FAMILIES),
-        (false, sixth::healthy_outside::FAMILIES),
-        (true, sixth::faulty_tensors::FAMILIES),
-        (true, sixth::faulty_outside::FAMILIES),
-    ] {
-        all.extend(of(Set::Apart, is_fault, named));
+        all.extend(of(set, is_fault, named));
     }
     all
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use memtape_core::detector::Layer;
+
 use crate::actors::base::{self, Base};
 use crate::code::{Code, Site};
 use crate::rng::Rng;
@@ -51,114 +53,6 @@ impl Map {
             Self::Fsdp => "fsdp",
             Self::HsdpTp(_) => "hsdp_tp",
             Self::PpEp(_) => "pp_ep",
-        }
-    }
-}
-
-/// Accounts in which a fault shows, with the names that the detector has for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
-    /// Bytes in tensors.
-    Allocated,
-    /// Bytes in segments.
-    Reserved,
-    /// Live blocks.
-    Blocks,
-    /// Taken back, still used by other streams.
-    Deferred,
-    /// Of the process on the device, outside of the allocator.
-    NonTorch,
-    /// Of other processes on the device.
-    Other,
-    /// Anonymous memory on the host.
-    Host,
-    /// Pinned.
-    Pinned,
-    /// Shared memory.
-    Shared,
-    /// Of the data loader's workers.
-    Workers,
-    /// Bytes in tensors at the peak of each step.
-    Peak,
-    /// Peaks beyond those of the peers.
-    Spread,
-    /// Steps in which the cache had to be emptied.
-    Retries,
-    /// Steps that give segments back and take others.
-    Churn,
-}
-
-impl Layer {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Allocated,
-        Self::Reserved,
-        Self::Blocks,
-        Self::Deferred,
-        Self::NonTorch,
-        Self::Other,
-        Self::Host,
-        Self::Pinned,
-        Self::Shared,
-        Self::Workers,
-        Self::Peak,
-        Self::Spread,
-        Self::Retries,
-        Self::Churn,
-    ];
-
-    /// Those that are read beside the tape.
-    pub const READ: [Self; 7] = [
-        Self::Deferred,
-        Self::NonTorch,
-        Self::Other,
-        Self::Host,
-        Self::Pinned,
-        Self::Shared,
-        Self::Workers,
-    ];
-
-    /// The name in output, as the detector has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Reserved => "reserved",
-            Self::Blocks => "blocks",
-            Self::Deferred => "deferred",
-            Self::NonTorch => "non_torch",
-            Self::Other => "other",
-            Self::Host => "host",
-            Self::Pinned => "pinned",
-            Self::Shared => "shared",
-            Self::Workers => "workers",
-            Self::Peak => "peak",
-            Self::Spread => "spread",
-            Self::Retries => "retries",
-            Self::Churn => "churn",
-        }
-    }
-
-    /// It is memory of the host.
-    pub fn is_host(self) -> bool {
-        matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
-    }
-
-    /// Its bytes (blocks and retries: their number) in a step.
-    pub fn of(self, step: &crate::world::Step) -> u64 {
-        let outside = &step.outside;
-        match self {
-            Self::Allocated => step.end,
-            Self::Reserved => step.reserved,
-            Self::Blocks => step.blocks,
-            Self::Deferred => step.deferred,
-            Self::NonTorch => outside.non_torch,
-            Self::Other => outside.other,
-            Self::Host => outside.host,
-            Self::Pinned => outside.pinned,
-            Self::Shared => outside.shared,
-            Self::Workers => outside.workers,
-            Self::Peak | Self::Spread => step.peak,
-            Self::Retries | Self::Churn => u64::from(step.retries),
         }
     }
 }

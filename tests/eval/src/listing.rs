@@ -46,7 +46,7 @@ pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Inciden
         let _ = writeln!(
             text,
             "    {about} {} rank {}{} since {} at {}, paged {:?}, closed {:?}, {:?}, {line:?}",
-            incident.layer().name(),
+            incident.layer().as_str(),
             incident.rank(),
             if incident.last.is_wide { " and others" } else { "" },
             incident.first.onset,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser as _;
 use memtape_eval::exam::{Plan, chosen, examine};
 use memtape_eval::export;
 use memtape_eval::families::{Family, Set};
@@ -10,90 +11,94 @@ use memtape_eval::runner::Incident;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
 
-const USAGE: &str = "\
-usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] [--seeds N] [--first S]
-                    [--ranks-max N] [--baselines] [--small] [--json] [--export DIR [--sample]]";
-
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
 const SEEDS_SMALL: u64 = 4;
 const RANKS_MAX: u32 = 4_096;
 const RANKS_MAX_SMALL: u32 = 8;
 
-/// Exit code for a bad command line (`EX_USAGE` of sysexits).
-const EXIT_USAGE: u8 = 64;
-
-#[derive(Default)]
-struct Line {
-    plan: Plan,
-    is_small: bool,
-    is_json: bool,
+/// What the detector and the diagnosis find in labelled jobs.
+#[derive(clap::Parser)]
+struct Options {
+    /// Families that may be tuned on, those that may not, or all.
+    #[arg(long, default_value = "tuned", value_parser = ["tuned", "apart", "all"])]
+    families: String,
+    /// This family alone.
+    #[arg(long)]
+    family: Option<String>,
+    /// Show each job; not of families that are kept apart.
+    #[arg(long)]
     each: bool,
-    is_sample: bool,
+    /// Scenarios of each family [default: 24; with --small 4].
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Ranks of a job at most [default: 4096; with --small 8].
+    #[arg(long)]
+    ranks_max: Option<u32>,
+    /// Examine other detectors as well.
+    #[arg(long)]
+    baselines: bool,
+    /// Small jobs, and few of them.
+    #[arg(long)]
+    small: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Write the jobs into this folder as plain files.
+    #[arg(long, value_name = "DIR")]
     export: Option<PathBuf>,
+    /// Of these, the sample that lies in the repository.
+    #[arg(long, requires = "export")]
+    sample: bool,
 }
 
-fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
-    let mut line = Line::default();
-    line.plan.set = Some(Set::Tuned);
-    let mut seeds = None;
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--families" => {
-                line.plan.set = match arguments.next()?.as_str() {
-                    "tuned" => Some(Set::Tuned),
-                    "apart" => Some(Set::Apart),
-                    "all" => None,
-                    _ => return None,
-                };
-            }
-            "--family" => (line.plan.family, line.plan.set) = (Some(arguments.next()?), None),
-            "--seeds" => seeds = Some(arguments.next()?.parse().ok()?),
-            "--ranks-max" => line.plan.ranks_max = arguments.next()?.parse().ok()?,
-            "--first" => line.plan.first = arguments.next()?.parse().ok()?,
-            "--baselines" => line.plan.baselines = true,
-            "--small" => line.is_small = true,
-            "--json" => line.is_json = true,
-            "--each" => line.each = true,
-            "--sample" => line.is_sample = true,
-            "--export" => line.export = Some(PathBuf::from(arguments.next()?)),
-            _ => return None,
+impl Options {
+    fn plan(&self) -> Plan {
+        let (seeds, ranks) =
+            if self.small { (SEEDS_SMALL, RANKS_MAX_SMALL) } else { (SEEDS, RANKS_MAX) };
+        let set = match self.families.as_str() {
+            _ if self.family.is_some() => None,
+            "tuned" => Some(Set::Tuned),
+            "apart" => Some(Set::Apart),
+            _ => None,
+        };
+        Plan {
+            set,
+            family: self.family.clone(),
+            seeds: self.seeds.unwrap_or(seeds),
+            first: self.first,
+            ranks_max: self.ranks_max.unwrap_or(ranks),
+            baselines: self.baselines,
         }
     }
-    let (usual, ranks) =
-        if line.is_small { (SEEDS_SMALL, RANKS_MAX_SMALL) } else { (SEEDS, RANKS_MAX) };
-    line.plan.seeds = seeds.unwrap_or(usual);
-    if line.plan.ranks_max == 0 {
-        line.plan.ranks_max = ranks;
-    }
-    Some(line)
 }
 
 fn main() -> ExitCode {
-    let Some(line) = line(std::env::args().skip(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(EXIT_USAGE);
-    };
-    if let Some(folder) = &line.export {
-        let scenarios = if line.is_sample { export::sample() } else { scenarios(&line.plan) };
+    let options = Options::parse();
+    let plan = options.plan();
+    if let Some(folder) = &options.export {
+        let scenarios = if options.sample { export::sample() } else { scenarios(&plan) };
         return write(&scenarios, folder);
     }
     let quiet = |_: &Family, _: u64, _: &Scenario, _: &[Incident]| {};
-    let outcome = if line.each {
-        examine(&line.plan, &|family, seed, scenario, incidents| {
+    let outcome = if options.each {
+        examine(&plan, &|family, seed, scenario, incidents| {
             // Single scenarios of held-out families are not shown.
             if family.set == Set::Tuned {
                 eprint!("{}", memtape_eval::listing::one(family, seed, scenario, incidents));
             }
         })
     } else {
-        examine(&line.plan, &quiet)
+        examine(&plan, &quiet)
     };
     if outcome.families.is_empty() {
         eprintln!("there is no such family");
-        return ExitCode::from(EXIT_USAGE);
+        return ExitCode::FAILURE;
     }
-    if line.is_json {
+    if options.json {
         println!("{}", table::json(&outcome));
     } else {
         print!("{}", table::text(&outcome));

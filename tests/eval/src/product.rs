@@ -6,16 +6,28 @@ use std::collections::VecDeque;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
-use memtape_core::detector::{self, Detector, Growth, GrowthKey, RankView, Reading, Sample, Scope};
+use memtape_core::detector::{
+    Detector, Growth, GrowthKey, Layer, RankView, Reading, Sample, Scope,
+};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 use memtape_core::tape::layout::Clock;
 
 use crate::camera::{Camera, Shot};
-use crate::job::Layer;
 use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
+
+/// Layers that are read beside the tape.
+const READ: [Layer; 7] = [
+    Layer::Deferred,
+    Layer::NonTorch,
+    Layer::Other,
+    Layer::Host,
+    Layer::Pinned,
+    Layer::Shared,
+    Layer::Workers,
+];
 
 /// Memtape as it is.
 #[derive(Debug, Default)]
@@ -80,7 +92,7 @@ impl Product {
             retries: Some(case.retries),
             ooms: Some(case.ooms),
             step_time_ns: Some(case.step_ns),
-            in_peaks: (growth.layer == detector::Layer::Peak).then_some(true),
+            in_peaks: (growth.layer == Layer::Peak).then_some(true),
             peaks: Some(Peaks { own, peers }),
             step_need: self
                 .detector
@@ -97,7 +109,7 @@ impl Product {
     fn alarm(&self, growth: &Growth) -> Alarm {
         Alarm {
             rank: growth.rank,
-            layer: layer(growth.layer),
+            layer: growth.layer,
             is_wide: growth.scope != Scope::OneRank,
             onset: self.of_scenario(growth.onset_step),
             step: self.of_scenario(growth.last_step),
@@ -188,15 +200,14 @@ impl Judge for Product {
     }
 
     fn reading(&mut self, now_ns: u64, rank: u32, step: u64, of: &Step) {
-        for known in Layer::READ {
-            let Ok(layer) = known.name().parse::<detector::Layer>() else { continue };
+        for layer in READ {
             let reading = Reading {
                 rank,
                 device: 0,
                 step: self.first_step + step,
                 layer,
-                bytes: known.of(of),
-                limit_bytes: if known.is_host() { self.host_limit } else { 0 },
+                bytes: of.of(layer),
+                limit_bytes: if layer.is_host() { self.host_limit } else { 0 },
             };
             self.detector.reading(now_ns, &reading);
         }
@@ -257,9 +268,4 @@ fn forecast(growth: &Growth) -> Option<Forecast> {
     let p50 = known.map(|said| said.p50).or(growth.steps_to_oom)?;
     let (p10, p90) = (known.map(|said| said.p10), known.map(|said| said.p90));
     Some(Forecast { p10, p50, p90 })
-}
-
-fn layer(layer: detector::Layer) -> Layer {
-    let known = Layer::ALL.into_iter().find(|known| known.name() == layer.as_str());
-    known.unwrap_or(Layer::Allocated)
 }

@@ -104,7 +104,7 @@ impl Scenario {
         let Some(fault) = &self.fault else { return self.oom.is_none() };
         let Some(&layer) = fault.layers.first() else { return false };
         let rises = |rank: u32| {
-            let at = |step: u64| self.step(rank, step).map_or(0, |of| layer.of(of));
+            let at = |step: u64| self.step(rank, step).map_or(0, |of| of.of(layer));
             let before = at(fault.onset.saturating_sub(1).max(1));
             let highest = (fault.onset..=self.steps).map(at).max().unwrap_or(0);
             highest.saturating_sub(before) >= fault.rise_min
@@ -120,7 +120,7 @@ impl Scenario {
             return;
         };
         let Some((&layer, onset)) = fault.layers.first().zip(Some(fault.onset)) else { return };
-        let level = |rank: u32, step: u64| self.step(rank, step).map_or(0, |of| layer.of(of));
+        let level = |rank: u32, step: u64| self.step(rank, step).map_or(0, |of| of.of(layer));
         let rose =
             |step: &u64| fault.ranks.iter().any(|&rank| level(rank, *step) > level(rank, onset));
         let begun = (onset..=self.steps).find(rose).unwrap_or(self.steps);
@@ -152,7 +152,7 @@ impl Scenario {
 
     /// Bytes (blocks: their number) that an account of a rank grew by between two steps.
     pub fn growth(&self, rank: u32, layer: Layer, from: u64, to: u64) -> i64 {
-        let at = |step: u64| self.step(rank, step).map_or(0, |of| layer.of(of)) as i64;
+        let at = |step: u64| self.step(rank, step).map_or(0, |of| of.of(layer)) as i64;
         at(to) - at(from)
     }
 

@@ -6,7 +6,7 @@
 //! other.
 
 use memtape_core::caching_allocator::Allocator;
-use memtape_core::detector::Sample;
+use memtape_core::detector::{Layer, Sample};
 use memtape_core::tape::StepRecord;
 
 use crate::allocator::{Handle, Lying, SegmentLife, Segments, Tag};
@@ -73,6 +73,27 @@ pub struct Step {
     pub retries: u32,
     /// Outside of the allocator, at the end.
     pub outside: Outside,
+}
+
+impl Step {
+    /// The bytes of a layer in this step; of blocks and retries their number.
+    pub fn of(&self, layer: Layer) -> u64 {
+        match layer {
+            Layer::Allocated => self.end,
+            Layer::Reserved => self.reserved,
+            Layer::Blocks => self.blocks,
+            Layer::Deferred => self.deferred,
+            Layer::NonTorch => self.outside.non_torch,
+            Layer::Other => self.outside.other,
+            Layer::Host => self.outside.host,
+            Layer::Pinned => self.outside.pinned,
+            Layer::Shared => self.outside.shared,
+            Layer::Workers => self.outside.workers,
+            Layer::Peak | Layer::Spread => self.peak,
+            Layer::Retries | Layer::Churn => u64::from(self.retries),
+            Layer::Progress | Layer::Process => 0,
+        }
+    }
 }
 
 /// A block that was there at the end of some step.

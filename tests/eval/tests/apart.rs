@@ -34,7 +34,7 @@ fn each(is_fault: bool, check: impl Fn(&Family, u64, &Scenario)) {
 }
 
 fn at(scenario: &Scenario, rank: u32, layer: Layer, step: u64) -> u64 {
-    scenario.step(rank, step).map_or(0, |of| layer.of(of))
+    scenario.step(rank, step).map_or(0, |of| of.of(layer))
 }
 
 /// The lowest level of an account in some steps.

@@ -1,53 +1,42 @@
-//! Simulates many seeds, or one with all its events printed.
-//!
-//! `memtape-sim [--stage STAGE] --seeds N [--first S] [--json]` or
-//! `memtape-sim [--stage STAGE] --seed S`. With a stage of a restart, the coordinator is killed
-//! there. The exit code is 1 when something did not hold.
+//! Simulates many seeds, or one with all its events printed. The exit code is 1 when something did
+//! not hold.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use clap::Parser as _;
 use memtape_sim::{Counts, Outcome, Plan, Stage, simulate, simulate_acts};
 
 /// Failing seeds that are shown.
 const SHOWN_MAX: usize = 20;
 
+/// Simulates many seeds, or one with all its events printed.
+#[derive(clap::Parser)]
+struct Options {
+    /// The coordinator acts on a job, and is killed at this stage of the restart.
+    #[arg(long)]
+    stage: Option<Stage>,
+    /// Number of seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// This one alone, with all its events.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let (mut seeds, mut first, mut one, mut is_json) = (300, 1, None, false);
-    let mut stage = None;
-    while let Some(argument) = arguments.next() {
-        if argument == "--stage" {
-            let name = arguments.next().unwrap_or_default();
-            stage = Stage::ALL.into_iter().find(|stage| stage.as_str() == name);
-            if stage.is_some() {
-                continue;
-            }
-        }
-        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
-        let known = match argument.as_str() {
-            "--seeds" => number().map(|number| seeds = number),
-            "--first" => number().map(|number| first = number),
-            "--seed" => number().map(|number| one = Some(number)),
-            "--json" => {
-                is_json = true;
-                Some(())
-            }
-            _ => None,
-        };
-        if known.is_none() {
-            let stages = Stage::ALL.map(Stage::as_str).join("|");
-            eprintln!(
-                "usage: memtape-sim [--stage {stages}] [--seeds N] [--first S] [--seed S] [--json]"
-            );
-            return ExitCode::from(64);
-        }
-    }
-    match one {
-        Some(seed) => one_in_detail(stage, seed, is_json),
-        None => many(stage, first, seeds, is_json),
+    let Options { stage, seeds, first, seed, json } = Options::parse();
+    match seed {
+        Some(seed) => one_in_detail(stage, seed, json),
+        None => many(stage, first, seeds, json),
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Acts {
 }
 
 /// A stage of a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Stage {
     /// It is decided on, and waits for its capture.
     Plan,

@@ -33,6 +33,17 @@ pub(super) fn bytes_of(job: &mut Job, low: f64, high: f64, share: f64) -> f64 {
     job.rng.log_uniform(low, high).min(job.device_bytes as f64 * share)
 }
 
+/// Not more than this share of the device, in bytes.
+pub(super) fn at_most(job: &Job, bytes: f64, share: f64) -> f64 {
+    bytes.min(job.device_bytes as f64 * share)
+}
+
+/// What a model returns for every pixel or token of a batch.
+pub(super) fn dense_output(job: &mut Job) -> u64 {
+    let drawn = job.rng.log_uniform(1e8, 1.2e9);
+    at_most(job, drawn, 0.01) as u64
+}
+
 /// Gives a job that keeps much on the host the hosts for it.
 pub(super) fn roomy_host(job: &mut Job) {
     if job.host_limit > 0 {

@@ -1,5 +1,7 @@
 //! What goes wrong in real jobs, each with its label. Most of them come on top of something benign.
 
+use strum::VariantArray as _;
+
 use super::Named;
 use super::draws::{Plan, RISE_MIN, TENSORS, label, notice, one_or_all, plan};
 use crate::allocator::{Handle, PRIVATE};
@@ -429,7 +431,7 @@ fn silent_rank(job: &mut Job) {
     let rank = job.one();
     job.fill(job.device_bytes / 3);
     job.arrival.silent = Some((rank, plan.onset));
-    label(job, "telemetry", vec![rank], &plan, &Layer::ALL, &[]);
+    label(job, "telemetry", vec![rank], &plan, Layer::VARIANTS, &[]);
     notice(job, 0);
 }
 

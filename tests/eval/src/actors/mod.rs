@@ -1,7 +1,5 @@
 //! The parts that programs are made of: a model and its loop, what healthy jobs do besides, and
 //! what faulty ones do.
-//!
-//! The sets after the first were written while they were kept apart from all tuning.
 
 use crate::job::Job;
 
@@ -17,31 +15,16 @@ pub mod base;
 pub mod benign;
 mod draws;
 pub mod faults;
-pub mod opened;
 
-/// Written from threads of people who train, without a look at the detector.
-pub mod second {
-    pub mod faulty;
-    pub mod healthy;
-}
-
-/// Written from threads and from what is published about training, without a look at the detector.
-pub mod third {
-    pub mod faulty;
-    pub mod healthy;
-}
-
-/// Written without knowledge of the detector or the diagnosis.
-pub mod fourth {
-    pub mod faulty;
-    pub mod healthy;
-}
-
-/// Written like the fourth set.
-pub mod fifth {
+/// Families that were kept apart when they were written, from threads of people who train and
+/// without knowledge of the detector or the diagnosis, and were opened afterwards: they may be
+/// looked at and tuned on as all the others.
+pub mod opened {
+    pub mod faulty_graphs;
     pub mod faulty_outside;
     pub mod faulty_tensors;
-    pub mod healthy_outside;
+    pub mod healthy_host;
+    pub mod healthy_loads;
     pub mod healthy_tensors;
 }
 
@@ -49,7 +32,7 @@ pub mod fifth {
 /// their jobs is not read: work on the detector or the diagnosis uses the total alone. A wrong
 /// label is corrected here, and `README.md` records it. When something is tuned after their total
 /// was read, they are opened, and others are written.
-pub mod sixth {
+pub mod apart {
     pub mod faulty_outside;
     pub mod faulty_tensors;
     pub mod healthy_outside;

@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use clap::Parser as _;
 use memtape_core::census::{Census, LineId, STEPS_MIN};
 use memtape_core::detector::Sample;
 use memtape_core::snapshot::Held;
@@ -34,8 +35,6 @@ const CENSUS_STEPS: u64 = STEPS_MIN;
 const WORK_LINES: u64 = 12;
 const SECOND_NS: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
-/// Exit code for a bad command line (`EX_USAGE` of sysexits).
-const EXIT_USAGE: u8 = 64;
 
 /// Counts the bytes that are there.
 struct Counting;
@@ -68,26 +67,21 @@ struct Cost {
     core_share: f64,
 }
 
+/// What the detector costs.
+#[derive(clap::Parser)]
+struct Options {
+    #[arg(long, default_value_t = RANKS)]
+    ranks: u64,
+    #[arg(long, default_value_t = STEPS)]
+    steps: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
 fn main() -> ExitCode {
-    let (mut ranks, mut steps, mut is_json) = (RANKS, STEPS, false);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
-        let known = match argument.as_str() {
-            "--ranks" => number().map(|number| ranks = number),
-            "--steps" => number().map(|number| steps = number.max(TIMED_STEPS)),
-            "--json" => {
-                is_json = true;
-                Some(())
-            }
-            "--cost" => Some(()),
-            _ => None,
-        };
-        if known.is_none() {
-            eprintln!("usage: memtape-eval-cost [--ranks N] [--steps N] [--json]");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    }
+    let Options { ranks, steps, json: is_json } = Options::parse();
+    let steps = steps.max(TIMED_STEPS);
     let (ours, line) = match (
         measure(&mut Product::default(), ranks, steps),
         measure(&mut PerRank::new(Line::default), ranks, steps),
