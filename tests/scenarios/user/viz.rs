@@ -3,8 +3,8 @@
 //! The job in tests/viz/job.py holds still at a moment that is known from three sides: Memtape's
 //! export, PyTorch's snapshot with its own history, and PyTorch's counters. Two checks:
 //!
-//! - always: the pickle keeps the rules of the viewer's unpickler ([`pickle`]), and its segments,
-//!   blocks and events are those of the counters;
+//! - always: the pickle keeps the rules of the viewer's unpickler (tests/viz/rules.py), and its
+//!   segments, blocks and events are those of the counters;
 //! - where there are Node and MemoryViz.js (`cargo xtask test` gets it from PyTorch's source with
 //!   tests/viz/fetch.py): the viewer's own code opens both pickles and replays both traces.
 //!
@@ -19,8 +19,6 @@ use std::time::Duration;
 use memtape_tests::processes::{Process, wait_for};
 use memtape_tests::{left_out, memtape, root, tapes, torch};
 use serde_json::Value;
-
-mod pickle;
 
 /// A job that was halted, in the files that it left.
 struct Halted {
@@ -56,10 +54,6 @@ impl Halted {
             known: serde_json::from_str(&known).expect("JSON"),
             _scratch: scratch,
         })
-    }
-
-    fn known(&self, name: &str) -> i64 {
-        self.known[name].as_i64().expect("a counter")
     }
 }
 
@@ -114,30 +108,26 @@ fn the_pickle_opens_in_the_viewer() {
 
 /// The pickle by itself: the rules of the viewer's unpickler, and the counters' numbers.
 fn keeps_the_rules(moment: &Halted) {
-    let bytes = fs::read(&moment.ours).expect("the pickle");
-    let snapshot = pickle::read(&bytes).expect("the viewer's unpickler would take it");
-    // PyTorch's own keeps them too: otherwise the rules here would be wrong.
-    let bytes = fs::read(&moment.theirs).expect("PyTorch's pickle");
-    pickle::read(&bytes).expect("the viewer's unpickler takes PyTorch's");
-
-    let list = |name: &str| snapshot.get(name).expect(name).items();
-    let (segments, traces) = (list("segments"), list("device_traces"));
-    let blocks: Vec<_> = segments
-        .iter()
-        .flat_map(|segment| segment.get("blocks").expect("blocks").items())
-        .filter(|block| !block.get("state").expect("its state").is_text("inactive"))
-        .collect();
-    let sum = |values: &[pickle::Value], key: &str| -> i64 {
-        values.iter().map(|each| each.get(key).and_then(|v| v.integer()).expect(key)).sum()
+    let read = |pickle: &Path| -> Value {
+        let mut python = Command::new("python3");
+        let output = python.arg(root().join("tests/viz/rules.py")).arg(pickle).output();
+        let output = output.expect("python3");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
     };
-    let allocs = traces.iter().flat_map(pickle::Value::items);
-    let allocs = allocs.filter(|event| event.get("action").is_some_and(|a| a.is_text("alloc")));
-    assert_eq!(segments.len() as i64, moment.known("segments"));
-    assert_eq!(sum(&segments, "total_size"), moment.known("reserved"));
-    assert_eq!(blocks.len() as i64, moment.known("active_blocks"));
-    assert_eq!(sum(&blocks, "size"), moment.known("allocated"));
-    assert_eq!(allocs.count() as i64, moment.known("allocs"));
+    // PyTorch's own keeps them too: otherwise the rules would be wrong.
+    read(&moment.theirs);
+    for (name, found) in read(&moment.ours).as_object().expect("an object") {
+        assert_eq!(found, &moment.known[name], "{name}");
+    }
     say("the pickle keeps the rules of the viewer's unpickler");
+}
+
+#[test]
+fn the_rules_of_the_viewer() {
+    let test = Command::new("python3").arg(root().join("tests/viz/rules_test.py")).output();
+    let test = test.expect("python3");
+    assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
 }
 
 /// What a live block's stack shows, without what differs: we name methods with their class.
