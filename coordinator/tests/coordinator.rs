@@ -15,7 +15,7 @@ mod turns;
 
 use std::time::Duration;
 
-use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start};
+use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start, training};
 use memtape_coordinator::{Config, Webhook};
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
@@ -53,10 +53,7 @@ async fn train_until_captured(agent: &mut Agent, job: &Job, from: u64) -> (u64, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leak_is_found_captured_named_and_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     let (step, (request, snapshots)) = train_until_captured(&mut agent, &JOB, 0).await;
     assert_eq!(request.tape_ids.len(), 4);
     assert!(request.step <= step && step - request.step <= 16, "T is a newest step of all ranks");
@@ -328,10 +325,7 @@ async fn a_capture_survives_a_kill_in_its_middle() {
 /// tapes. Its word counts, until an agent knows them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_was_taken_for_over_keeps_its_incident() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
     let is = |state: &'static str| {
         move |answer: &Value| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::JOB;
-use crate::fake::{Agent, answer, config, start};
+use crate::fake::{Agent, answer, config, start, training};
 
 const CAPTURE: &str = "cap-0k3f9a2-0123456789-alone";
 
@@ -29,10 +29,7 @@ fn taken_alone(capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capture_taken_alone_is_kept_as_it_is() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (dir, running, mut agent) = training(&JOB).await;
     agent.train(&JOB, 1..=3).await;
     let snapshot = JOB.snapshot(1, 3, 0);
     let tape = JOB.tape(1);
@@ -71,10 +68,7 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
 /// The announcement came, the coordinator died, the snapshot comes to the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_may_come_after_a_restart_or_never() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (dir, running, mut agent) = training(&JOB).await;
     let snapshot = JOB.snapshot(2, 3, 0);
     let lost = "cap-0k3f9a3-0123456789-alone";
     agent.say(taken_alone(CAPTURE, 2, &snapshot)).await;
@@ -97,10 +91,7 @@ async fn a_snapshot_may_come_after_a_restart_or_never() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_captures_are_bounded_and_have_names_of_their_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     for number in 0..80 {
         agent.say(taken_alone(&format!("cap-0k3f9a2-{number:010}-alone"), 0, b"")).await;
     }

@@ -13,7 +13,7 @@ use tokio_stream::StreamExt as _;
 use tonic::Code;
 
 use crate::JOB;
-use crate::fake::{Agent, Job, PATIENCE, Running, config, start};
+use crate::fake::{Agent, Job, PATIENCE, Running, attached, config, start, training};
 
 /// Captures of these jobs, as many as a job can have, and one more.
 const JOBS: [&str; 6] = ["j0", "j1", "j2", "j3", "j4", "j5"];
@@ -33,9 +33,7 @@ fn without_snapshot(job: &Job, number: usize) -> FromAgent {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_agent_captures_has_a_rate() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     let mut number = 0;
     for name in JOBS {
         let job = Job { name, ..JOB };
@@ -64,10 +62,7 @@ async fn a_flood_of_agent_captures_has_a_rate() {
 /// The coordinator has forgotten the job, or never had room for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_tape_is_not_known_announces_it_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     agent.train(&JOB, 1..=1).await;
     let other = Job { name: "other", ..JOB };
     agent

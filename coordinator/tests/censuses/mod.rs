@@ -4,7 +4,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::json;
 
-use crate::fake::{Agent, Job, MIB, config, start};
+use crate::fake::{Agent, Job, MIB, config, start, training};
 
 const JOB: Job = Job::new("lines", 2);
 const LINE: u64 = 7;
@@ -32,10 +32,7 @@ fn report(rank: u32, step: u64, censuses: Vec<v1::Census>) -> v1::RankReport {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (dir, running, mut agent) = training(&JOB).await;
     let flat = census(STEP, true, vec![line(0..8, 5 * MIB)]);
     agent.report(vec![report(0, STEP, vec![flat])]).await;
     let begun = census(100, true, vec![line(40..72, MIB)]);
@@ -85,10 +82,7 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_without_their_beginning_are_not_shown() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     agent.report(vec![report(0, STEP, vec![census(STEP, false, vec![line(0..80, MIB)])])]).await;
     agent.settle().await;
     let (_, answer) = running.get("/api/v1/jobs/lines/lines").await;

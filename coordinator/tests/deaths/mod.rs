@@ -4,15 +4,12 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, answer, config, start, wall_ns};
+use crate::fake::{Job, answer, training, wall_ns};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_rank_is_captured_with_the_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
     let job = Job::new("train", 4);
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&job).await;
+    let (_dir, running, mut agent) = training(&job).await;
     agent.train(&job, 1..=40).await;
     let down = |rank: u32, end: v1::RankEnd| {
         FromAgent::RankDown(v1::RankDown {

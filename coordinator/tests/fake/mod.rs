@@ -15,6 +15,7 @@ use memtape_proto::{PROTOCOL, v1};
 use memtape_store::Error as StoreError;
 use prost::Message as _;
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -59,6 +60,21 @@ pub(crate) async fn start(config: Config) -> Running {
             }
         }
     }
+}
+
+/// A coordinator in a folder of its own, and the agent of `node-a`.
+pub(crate) async fn attached() -> (TempDir, Running, Agent) {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let agent = Agent::attach(&running, "node-a").await;
+    (dir, running, agent)
+}
+
+/// The same, with the ranks of a job announced.
+pub(crate) async fn training(job: &Job) -> (TempDir, Running, Agent) {
+    let (dir, running, agent) = attached().await;
+    agent.announce(job).await;
+    (dir, running, agent)
 }
 
 async fn start_once(config: Config) -> anyhow::Result<Running> {

@@ -6,7 +6,7 @@ use memtape_core::snapshot::origin::Origin;
 use memtape_proto::v1;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, MIB, Running, config, start};
+use crate::fake::{Agent, Job, MIB, Running, attached, config, start, training};
 
 const JOB: Job = Job::new("held", 2);
 
@@ -82,9 +82,7 @@ async fn rank(running: &Running, number: usize) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     for number in 0..2 {
         let role = format!("pp{number}");
         let up = v1::RankUp { role, ..JOB.rank_up(number) };
@@ -186,10 +184,7 @@ async fn check_metrics(running: &Running) {
 /// What a rank held when it was last seen is there after a restart of the coordinator.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_words_of_a_rank_are_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (dir, running, mut agent) = training(&JOB).await;
     agent.report(vec![full(&JOB, 0, 5), full(&JOB, 1, 5)]).await;
     for number in 0..2 {
         let down = v1::RankDown {
@@ -219,9 +214,7 @@ const FOUND_BY: u64 = 4_000;
 
 /// Trains with these readings until an incident is diagnosed, and answers every capture.
 async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) -> Value {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     agent.announce(job).await;
     let mut step = 0;
     let incident = loop {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::fake::{Agent, config, start};
+use crate::fake::attached;
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
@@ -127,9 +127,7 @@ fn is_of(name: &Value, value: &Value) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_is_the_running_server() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     agent.gpus = vec![memtape_proto::v1::Gpu { uuid: "GPU-0".into(), ..Default::default() }];
     agent.announce(&JOB).await;
     let (_, (request, _)) = train_until_captured(&mut agent, &JOB, 0).await;

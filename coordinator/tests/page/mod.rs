@@ -8,7 +8,7 @@ use memtape_core::pickle::torch_snapshot;
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::fake::{Agent, config, start};
+use crate::fake::{config, start, training};
 use crate::{JOB, train_until_captured};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,10 +55,7 @@ async fn the_api_lists_its_routes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_of_a_capture_is_downloaded_as_a_pickle() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     let (_, (request, snapshots)) = train_until_captured(&mut agent, &JOB, 0).await;
     let id = &request.capture_id;
     let path = format!("/api/v1/captures/{id}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 
-use crate::fake::{Agent, Job, Running, config, start};
+use crate::fake::{Agent, Job, Running, attached};
 
 const MIB: u64 = 1 << 20;
 const EXPAND: &str = "expandable_segments:True";
@@ -74,9 +74,7 @@ async fn hints(running: &Running) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_are_proven_by_the_attempts_that_apply_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     assert_eq!(running.get("/api/v1/jobs/train/hints").await.0, 404);
 
     let first = Attempt { number: 0, hints: "", reserved: 4096 * MIB, retries: 12 };
@@ -123,9 +121,7 @@ const BOTH: &str = "expandable_segments:True,roundup_power2_divisions:8";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_setting_that_helped_stays_when_a_later_one_does_not() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
     of(0, "", 4096 * MIB).run(&mut agent, 30).await;
     of(1, EXPAND, 1024 * MIB).run(&mut agent, 30).await;
@@ -144,9 +140,7 @@ async fn a_setting_that_helped_stays_when_a_later_one_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_resumes_is_compared_by_the_number_of_its_steps() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
     of(0, "", 4096 * MIB).run(&mut agent, 40).await;
     let resumed = of(1, EXPAND, 1024 * MIB);
@@ -165,9 +159,7 @@ async fn an_attempt_that_resumes_is_compared_by_the_number_of_its_steps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_without_the_settings_is_not_compared() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     let of = |number, hints, reserved| Attempt { number, hints, reserved, retries: 0 };
     // Rank 1 holds most, and only rank 0 was started with hints.
     of(0, "", 4096 * MIB).run(&mut agent, 30).await;

@@ -10,15 +10,13 @@ mod metrics;
 
 use std::path::Path;
 
-use crate::fake::{Agent, config, start};
+use crate::fake::attached;
 use crate::host_readings::{full, gpu};
 use crate::{JOB, train_until_captured};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reference_is_what_the_coordinator_says_of_itself() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
+    let (_dir, running, mut agent) = attached().await;
     agent.gpus = (0..JOB.ranks).map(gpu).collect();
     agent.announce(&JOB).await;
     let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;

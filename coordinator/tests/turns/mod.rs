@@ -3,7 +3,7 @@
 use memtape_proto::v1;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, LEAK_LINE, MIB, config, start};
+use crate::fake::{Agent, Job, LEAK_LINE, MIB, config, start, training};
 
 /// Two servers, one of which leaks, while the other has no requests.
 const JOB: Job = Job { leaking: Some(0), ..Job::new("serve", 2) };
@@ -22,10 +22,7 @@ fn rank(answer: &Value, rank: usize) -> &Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_leaks_is_found_beside_one_that_idles() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (dir, running, mut agent) = training(&JOB).await;
     agent.report(vec![turns(1, 1..=70)]).await;
     let mut turn = 0;
     while agent.requests.is_empty() {
@@ -75,10 +72,7 @@ async fn a_server_that_leaks_is_found_beside_one_that_idles() {
 /// A census is taken before the first turn, and only its changes are sent afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lines_of_a_server_are_known_from_before_its_first_turn() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     let census = |step, is_whole, steps: Vec<u64>| {
         let count = steps.len();
         let line = v1::CensusLine {
@@ -103,10 +97,7 @@ async fn the_lines_of_a_server_are_known_from_before_its_first_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_trains_after_all_begins_with_its_first_step() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&JOB).await;
+    let (_dir, running, mut agent) = training(&JOB).await;
     agent.report(vec![turns(0, 1..=200), Agent::rank_reports(&JOB, 1, 1..=3)]).await;
     agent.settle().await;
     let (_, jobs) = running.get("/api/v1/jobs").await;
