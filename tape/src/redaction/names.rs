@@ -8,153 +8,35 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// A name that ends with one of these, spelled together or not, means a secret.
-const ENDINGS: [&str; 27] = [
-    "password",
-    "passwords",
-    "passw0rd",
-    "apikeys",
-    "accesskeys",
-    "secretkeys",
-    "privatekeys",
-    "authtokens",
-    "accesstokens",
-    "apitokens",
-    "passwd",
-    "passphrase",
-    "passcode",
-    "secret",
-    "secrets",
-    "credential",
-    "credentials",
-    "apikey",
-    "accesskey",
-    "secretkey",
-    "privatekey",
-    "authtoken",
-    "accesstoken",
-    "apitoken",
-    "hftoken",
-    "connectionstring",
-    "clientsecret",
-];
+const ENDINGS: &str = "\
+    password passwords passw0rd apikeys accesskeys secretkeys privatekeys authtokens \
+    accesstokens apitokens passwd passphrase passcode secret secrets credential credentials \
+    apikey accesskey secretkey privatekey authtoken accesstoken apitoken hftoken \
+    connectionstring clientsecret";
 
 /// A name that is, or ends with, one of these words.
-const LAST: [&str; 11] = [
-    "auth",
-    "authorization",
-    "jwt",
-    "cookie",
-    "signature",
-    "sig",
-    "sas",
-    "passkey",
-    "cred",
-    "creds",
-    "otp",
-];
+const LAST: &str = "auth authorization jwt cookie signature sig sas passkey cred creds otp";
 
 /// A `key` after one of these is a secret.
-const KEYS: [&str; 34] = [
-    "api",
-    "access",
-    "secret",
-    "private",
-    "account",
-    "auth",
-    "client",
-    "encryption",
-    "license",
-    "licence",
-    "master",
-    "service",
-    "shared",
-    "signing",
-    "ssh",
-    "storage",
-    "subscription",
-    "admin",
-    "hf",
-    "wandb",
-    "comet",
-    "neptune",
-    "clearml",
-    "openai",
-    "anthropic",
-    "aws",
-    "gcp",
-    "azure",
-    "mlflow",
-    "swanlab",
-    "cohere",
-    "webhook",
-    "deploy",
-    "project",
-];
+const KEYS: &str = "\
+    api access secret private account auth client encryption license licence master service \
+    shared signing ssh storage subscription admin hf wandb comet neptune clearml openai \
+    anthropic aws gcp azure mlflow swanlab cohere webhook deploy project";
 
 /// A `pass` after one of these is a password; training has forward passes and multiple passes.
-const PASSES: [&str; 20] = [
-    "user", "db", "database", "admin", "root", "login", "mail", "smtp", "imap", "ssh", "ftp",
-    "http", "proxy", "mysql", "pg", "postgres", "redis", "mongo", "registry", "docker",
-];
+const PASSES: &str = "\
+    user db database admin root login mail smtp imap ssh ftp http proxy mysql pg postgres \
+    redis mongo registry docker";
 
 /// A name that ends with one of these is that of the words before it: `--hf-token-value`.
-const VALUES: [&str; 2] = ["value", "string"];
+const VALUES: &str = "value string";
 
 /// A `token` after one of these is none.
-const NO_TOKENS: [&str; 52] = [
-    "pad",
-    "padding",
-    "eos",
-    "bos",
-    "unk",
-    "mask",
-    "sep",
-    "cls",
-    "image",
-    "video",
-    "audio",
-    "special",
-    "stop",
-    "start",
-    "end",
-    "trigger",
-    "placeholder",
-    "initializer",
-    "max",
-    "min",
-    "num",
-    "per",
-    "next",
-    "drop",
-    "first",
-    "last",
-    "prefix",
-    "suffix",
-    "begin",
-    "new",
-    "added",
-    "extra",
-    "input",
-    "output",
-    "target",
-    "source",
-    "language",
-    "text",
-    "prompt",
-    "response",
-    "class",
-    "concept",
-    "modifier",
-    "fim",
-    "newline",
-    "boi",
-    "eoi",
-    "think",
-    "tool",
-    "speech",
-    "speaker",
-    "answer",
-];
+const NO_TOKENS: &str = "\
+    pad padding eos bos unk mask sep cls image video audio special stop start end trigger \
+    placeholder initializer max min num per next drop first last prefix suffix begin new added \
+    extra input output target source language text prompt response class concept modifier fim \
+    newline boi eoi think tool speech speaker answer";
 
 /// Names that operators added, each as its words spelled together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,7 +58,7 @@ impl Names {
         let together = words.concat();
         let ends = |ending: &str| together.ends_with(ending);
         let previous = before.last().map(String::as_str);
-        if ENDINGS.iter().any(|ending| ends(ending))
+        if ENDINGS.split(' ').any(ends)
             || self.added.iter().any(|name| ends_with_words(words, name))
         {
             return true;
@@ -184,16 +66,20 @@ impl Names {
         // A variable: only programs that want a secret have these.
         let is_variable = !name.chars().any(char::is_lowercase);
         match last.as_str() {
-            "token" => previous.is_none_or(|word| !NO_TOKENS.contains(&word)),
+            "token" => previous.is_none_or(|word| !is_one_of(NO_TOKENS, word)),
             // There are counts of tokens of every kind.
-            "tokens" => previous.is_none_or(|word| KEYS.contains(&word)),
-            "key" => previous.is_some_and(|word| is_variable || KEYS.contains(&word)),
-            "keys" => previous.is_some_and(|word| KEYS.contains(&word)),
-            "pass" | "pw" => previous.is_none_or(|word| is_variable || PASSES.contains(&word)),
+            "tokens" => previous.is_none_or(|word| is_one_of(KEYS, word)),
+            "key" => previous.is_some_and(|word| is_variable || is_one_of(KEYS, word)),
+            "keys" => previous.is_some_and(|word| is_one_of(KEYS, word)),
+            "pass" | "pw" => previous.is_none_or(|word| is_variable || is_one_of(PASSES, word)),
             "pwd" => previous.is_some(),
-            last => LAST.contains(&last),
+            last => is_one_of(LAST, last),
         }
     }
+}
+
+fn is_one_of(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
 }
 
 /// Is it a password in a connection string, as in `Server=x;Pwd=y`? `PWD=/data` is the folder of a
@@ -207,7 +93,7 @@ pub(super) fn is_assigned_password(name: &str, value: &str) -> bool {
 /// for a value.
 fn without_values(words: &[String]) -> &[String] {
     let is_value =
-        |word: &str| VALUES.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit());
+        |word: &str| is_one_of(VALUES, word) || word.bytes().all(|byte| byte.is_ascii_digit());
     match words {
         [rest @ .., last] if !rest.is_empty() && is_value(last) => without_values(rest),
         _ => words,

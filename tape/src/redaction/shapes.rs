@@ -7,7 +7,8 @@ use super::MARK;
 
 /// A kind of tokens.
 struct Shape {
-    prefix: &'static str,
+    /// What it may begin with.
+    prefixes: &'static str,
     /// Least characters behind the prefix.
     rest_min: usize,
     /// Beside letters and digits it may have these.
@@ -16,52 +17,32 @@ struct Shape {
     has_digit: bool,
 }
 
-const fn shape(prefix: &'static str, rest_min: usize, also: &'static str) -> Shape {
-    Shape { prefix, rest_min, also, has_digit: false }
+const fn shape(
+    prefixes: &'static str,
+    rest_min: usize,
+    also: &'static str,
+    has_digit: bool,
+) -> Shape {
+    Shape { prefixes, rest_min, also, has_digit }
 }
 
-const SHAPES: [Shape; 41] = [
-    shape("hf_", 16, ""),
-    shape("api_org_", 16, ""),
-    shape("ghp_", 16, ""),
-    shape("gho_", 16, ""),
-    shape("ghu_", 16, ""),
-    shape("ghs_", 16, ""),
-    shape("ghr_", 16, ""),
-    shape("github_pat_", 16, "_"),
-    shape("glpat-", 16, "-_."),
-    shape("xoxb-", 10, "-"),
-    shape("xoxp-", 10, "-"),
-    shape("xoxa-", 10, "-"),
-    shape("xoxr-", 10, "-"),
-    shape("xoxs-", 10, "-"),
-    shape("xapp-", 10, "-"),
-    shape("AKIA", 16, ""),
-    shape("ASIA", 16, ""),
-    shape("AIza", 30, "-_"),
-    shape("ya29.", 16, "-_"),
-    shape("npm_", 16, ""),
-    shape("pypi-", 32, "-_"),
-    shape("nvapi-", 16, "-_"),
-    shape("mtk_", 16, "-_"),
-    shape("eyJ", 20, "-_."),
-    shape("sk_live_", 16, "_"),
-    shape("sk_test_", 16, "_"),
-    shape("rk_live_", 16, "_"),
-    shape("whsec_", 16, "+/="),
-    shape("dckr_pat_", 16, "-_"),
-    shape("dckr_oat_", 16, "-_"),
-    shape("dop_v1_", 16, ""),
-    shape("hvs.", 16, "-_"),
-    shape("hvb.", 16, "-_"),
-    shape("gsk_", 16, ""),
-    shape("r8_", 24, ""),
-    shape("SG.", 30, "-_."),
-    shape("AGE-SECRET-KEY-1", 8, ""),
-    shape("hooks.slack.com/services/", 16, "/"),
-    Shape { prefix: "xai-", rest_min: 20, also: "", has_digit: true },
-    Shape { prefix: "glsa_", rest_min: 20, also: "_", has_digit: true },
-    Shape { prefix: "sk-", rest_min: 16, also: "-_", has_digit: true },
+const SHAPES: [Shape; 16] = [
+    shape("hf_ api_org_ ghp_ gho_ ghu_ ghs_ ghr_ AKIA ASIA npm_ dop_v1_ gsk_", 16, "", false),
+    shape("github_pat_ sk_live_ sk_test_ rk_live_", 16, "_", false),
+    shape("glpat-", 16, "-_.", false),
+    shape("xoxb- xoxp- xoxa- xoxr- xoxs- xapp-", 10, "-", false),
+    shape("AIza", 30, "-_", false),
+    shape("ya29. nvapi- mtk_ dckr_pat_ dckr_oat_ hvs. hvb.", 16, "-_", false),
+    shape("pypi-", 32, "-_", false),
+    shape("eyJ", 20, "-_.", false),
+    shape("whsec_", 16, "+/=", false),
+    shape("r8_", 24, "", false),
+    shape("SG.", 30, "-_.", false),
+    shape("AGE-SECRET-KEY-1", 8, "", false),
+    shape("hooks.slack.com/services/", 16, "/", false),
+    shape("xai-", 20, "", true),
+    shape("glsa_", 20, "_", true),
+    shape("sk-", 16, "-_", true),
 ];
 
 /// A text without the tokens and the users of URLs in it.
@@ -91,12 +72,13 @@ pub(super) fn without_secrets(text: &str) -> String {
 /// The length of the token that a text begins with.
 fn token_length(text: &str) -> Option<usize> {
     SHAPES.iter().find_map(|shape| {
-        let rest = text.strip_prefix(shape.prefix)?;
+        let prefix = shape.prefixes.split(' ').find(|prefix| text.starts_with(prefix))?;
+        let rest = &text[prefix.len()..];
         let is_part = |mark: char| mark.is_ascii_alphanumeric() || shape.also.contains(mark);
         let length = rest.find(|mark| !is_part(mark)).unwrap_or(rest.len());
         let has_digit = rest[..length].contains(|mark: char| mark.is_ascii_digit());
         let is_token = length >= shape.rest_min && (has_digit || !shape.has_digit);
-        is_token.then_some(shape.prefix.len() + length)
+        is_token.then_some(prefix.len() + length)
     })
 }
 
