@@ -214,7 +214,6 @@ impl<'a> Failed<'a> {
         if let Some(refused) = self.inquiry.past.and_then(|past| past.refused.last()) {
             return why_refused(refused);
         }
-        let free = request.free_reserved();
         let asked = bytes(request.bytes);
         let device = self.suspect.devices.iter().find(|each| each.device == request.device);
         let size = device.map_or(0, |device| device.device_bytes);
@@ -224,11 +223,14 @@ impl<'a> Failed<'a> {
             bytes(request.allocated),
             bytes(request.reserved),
         )];
-        if free >= request.bytes && request.bytes > 0 {
+        if self.is_split(request) && request.bytes > 0 {
+            let left = request.device_free.filter(|&left| left > 0);
+            let left =
+                left.map_or(String::new(), |left| format!(", {} more on the device,", bytes(left)));
             said.push(format!(
-                "{} of that were free and could not serve {asked}: inactive splits that are too \
-                 small, or blocks of other pools and streams",
-                bytes(free),
+                "{} of that were free{left} and could not serve {asked}: inactive splits that are \
+                 too small, or blocks of other pools and streams",
+                bytes(request.free_reserved()),
             ));
         }
         let beside = request.device_free.and_then(|left| {
