@@ -38,10 +38,6 @@ pub(crate) const CONFIRMED_PPM: u32 = 700_000;
 /// Ablation: half: line 96.0 %; twice: no change.
 pub(crate) const DOMINANT_PPM: i64 = 600_000;
 
-/// The same inside a model that was called: one layer may hold most of the activations.
-/// Ablation: no change at half or twice the value.
-pub(crate) const DOMINANT_IN_MODEL_PPM: i64 = 900_000;
-
 /// Share of the growth that went through a line for it to be the shared one, in ppm.
 /// Ablation: half: line 96.0 %; twice: line 97.6 %.
 pub(crate) const SHARED_PPM: i64 = 800_000;

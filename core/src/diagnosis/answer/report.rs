@@ -11,7 +11,7 @@ use super::restart::restart;
 use super::sentence::parts;
 use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::SUSPECTS_MAX;
-use crate::diagnosis::evidence::account::{Measure, unsigned};
+use crate::diagnosis::evidence::account::{Measure, signed, unsigned};
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::evidence::outside::Outside;
@@ -137,10 +137,6 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
 /// The lines that took memory outside the allocator, where the answer is about such memory.
 fn outside_lines<'a>(case: &'a Case<'a>, class: Class) -> Option<&'a Outside<'a>> {
     case.outside_lines.as_ref().filter(|_| class.is_outside())
-}
-
-fn signed(bytes: u64) -> i64 {
-    crate::diagnosis::evidence::account::signed(bytes)
 }
 
 /// Adds what the case says for and against the answer, whatever its class: first the comparison of

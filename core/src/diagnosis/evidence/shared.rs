@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::lines::{Growing, Line};
-use crate::diagnosis::constants::{DOMINANT_IN_MODEL_PPM, DOMINANT_PPM, SHARED_PPM};
+use crate::diagnosis::constants::{DOMINANT_PPM, SHARED_PPM};
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_module_call, is_user_frame};
 
@@ -38,9 +38,7 @@ pub(crate) fn shared<'a>(growing: &[Growing<'a>], lines: &[Line<'a>]) -> Option<
         }
     }
     let call = called.iter().max_by_key(|&(_, sum)| *sum).map(|(frame, sum)| (*frame, *sum));
-    let is_model = call.is_some_and(|(_, sum)| is_share(sum, SHARED_PPM));
-    let dominant = if is_model { DOMINANT_IN_MODEL_PPM } else { DOMINANT_PPM };
-    if is_share(top.net_grown, dominant) {
+    if is_share(top.net_grown, DOMINANT_PPM) {
         return None;
     }
     let own: Vec<&Frame> = top.stack.iter().copied().filter(|frame| is_user_frame(frame)).collect();
