@@ -20,7 +20,6 @@
 //! | [`action`] | whether an action on a job has helped |
 //! | [`settings`] | times and sizes as options write them |
 //! | [`sharing`] | turns and amounts of the owners who share a node |
-//! | [`torch`] | PyTorch's own snapshots as states of ranks |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -44,7 +43,6 @@ pub mod rates;
 pub mod roles;
 pub mod settings;
 pub mod sharing;
-pub mod torch;
 
 pub use memtape_pickle as pickle;
 pub use memtape_tape as tape;

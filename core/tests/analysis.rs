@@ -7,7 +7,6 @@ use memtape_core::diagnosis::{Cause, Class};
 use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::step_source::StepSource;
-use memtape_core::torch::rank::rank_state;
 use proptest::prelude::*;
 
 fn clean(ranks: &[Rank], what: &str) {
@@ -281,8 +280,8 @@ proptest! {
         // Often the whole file, or nearly nothing would be read.
         let cut = if cut < 1000 { usize::from(cut) % length } else { length };
         let mut reader = Reader::new();
-        if reader.feed(&bytes[..cut]).is_ok() && let Ok(snapshot) = reader.finish() {
-            let found = History::of(rank_state(snapshot).rank);
+        if reader.feed(&bytes[..cut]).is_ok() && let Ok(file) = reader.finish() {
+            let found = History::of(file.rank);
             let sound = through_a_file(&trained(Job { steps: 5, ..Job::default() }, 1));
             let _ = diff(&found, &sound);
             let moments = vec![found.clone(), sound.clone(), found.clone()];

@@ -9,5 +9,5 @@ extern crate alloc;
 pub mod read;
 pub mod write;
 
-pub use read::{fault, opcodes, reader, torch, value};
+pub use read::{Record, fault, opcodes, reader, torch, value};
 pub use write::{torch_snapshot, torch_snapshot_in_parts};

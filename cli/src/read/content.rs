@@ -15,12 +15,11 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
-use memtape_core::pickle::torch::TorchSnapshot;
+use memtape_core::pickle::torch::TorchFile;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::{Clock, MAGIC};
 use memtape_core::tape::read::Loss;
 use memtape_core::tape::rewind::PointInTime;
-use memtape_core::torch::rank::{Converted, rank_state};
 use memtape_proto::snapshot::{self, Bounds};
 
 use crate::client::Client;
@@ -57,7 +56,7 @@ pub(crate) enum Format {
 #[derive(Debug)]
 pub(crate) enum Content {
     /// PyTorch's memory snapshot.
-    Torch(Box<TorchSnapshot>),
+    Torch(Box<TorchFile>),
     /// The state of a rank.
     Rank(Box<RankSnapshot>),
 }
@@ -91,18 +90,16 @@ pub(crate) struct Wanted {
 }
 
 impl Opened {
-    /// The state of the rank, whatever was read, and how many entries of a file of PyTorch were not
-    /// usable.
-    pub(crate) fn into_rank(self, source: &Source) -> (RankSnapshot, u64) {
+    /// The state of the rank, whatever was read.
+    pub(crate) fn into_rank(self, source: &Source) -> RankSnapshot {
         match self.content {
-            Content::Rank(rank) => (*rank, 0),
+            Content::Rank(rank) => *rank,
             Content::Torch(torch) => {
-                let names_rank = !torch.origin.is_empty();
-                let Converted { mut rank, unusable } = rank_state(*torch);
-                if !names_rank {
+                let TorchFile { mut rank, notes, .. } = *torch;
+                if !notes.is_exported {
                     rank.identity.rank = named_rank(&source.name()).unwrap_or(0);
                 }
-                (rank, unusable)
+                rank
             }
         }
     }
@@ -264,7 +261,7 @@ mod tests {
     }
 
     fn sample() -> RankSnapshot {
-        let block = Block { address: 4096, size: 512, stack: 1, ..Block::default() };
+        let block = Block { address: 1 << 40, size: 512, stack: 1, ..Block::default() };
         let frame = Frame { file: "/app/a.py".to_string(), line: 3, function: "f".to_string() };
         RankSnapshot {
             step: 7,
@@ -294,7 +291,7 @@ mod tests {
         ] {
             let opened = opened(&bytes).expect("readable");
             assert_eq!(opened.format, format);
-            let (rank, _) = opened.into_rank(&Source::File("rank4.x".into()));
+            let rank = opened.into_rank(&Source::File("rank4.x".into()));
             assert_eq!((rank.step, rank.devices[0].blocks.len()), (7, 1), "{format:?}");
         }
     }
@@ -324,7 +321,7 @@ mod tests {
         let source = BufReader::with_capacity(CHUNK_BYTES, Pipe(&bytes));
         let opened = read(source).expect("readable").expect("no tape");
         assert_eq!(opened.format, Format::Snapshot);
-        let (rank, _) = opened.into_rank(&Source::File("-".into()));
+        let rank = opened.into_rank(&Source::File("-".into()));
         assert_eq!(rank.devices[0].blocks.len(), count);
     }
 

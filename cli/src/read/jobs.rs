@@ -139,7 +139,7 @@ fn shown(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use memtape_core::diagnosis::files::History;
-    use memtape_core::pickle::torch::{Notes, Shape};
+    use memtape_core::pickle::torch::Notes;
     use memtape_core::snapshot::RankSnapshot;
     use memtape_core::tape::layout::Clock;
 
@@ -163,8 +163,6 @@ mod tests {
             clock: Clock::Steps,
             history: History { rank, devices: Vec::new() },
             notes: Notes::default(),
-            shape: Shape::Snapshot,
-            unusable: 0,
         }
     }
 

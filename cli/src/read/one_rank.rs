@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::bail;
 use memtape_core::limits::TRACE_EVENTS_MAX;
-use memtape_core::torch::origin;
 
 use crate::client::unknown::{listed_ranks, no_rank};
 use crate::globals::Globals;
@@ -107,6 +106,7 @@ fn say_left_out(error: &anyhow::Error) {
 pub(crate) fn rank_of(source: &Source, opened: &Opened) -> Option<u32> {
     match &opened.content {
         Content::Rank(rank) => Some(rank.identity.rank),
-        Content::Torch(torch) => origin::rank(torch).or_else(|| named_rank(&source.name())),
+        Content::Torch(torch) if torch.notes.is_exported => Some(torch.rank.identity.rank),
+        Content::Torch(_) => named_rank(&source.name()),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use anyhow::{Context, bail};
 use memtape_core::pickle::fault::{Fault, ReadError};
 use memtape_core::pickle::reader::Reader;
-use memtape_core::pickle::torch::TorchSnapshot;
+use memtape_core::pickle::torch::TorchFile;
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
@@ -19,7 +19,7 @@ const CHUNKS_AHEAD: usize = 8;
 
 /// Reads a snapshot.
 /// Fails when the bytes cannot be read or are no snapshot, with one line that says what they are.
-pub(crate) fn unpickle(mut source: impl BufRead + Send) -> anyhow::Result<TorchSnapshot> {
+pub(crate) fn unpickle(mut source: impl BufRead + Send) -> anyhow::Result<TorchFile> {
     let start = source.fill_buf().context("cannot be decompressed")?;
     match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'<') => bail!(

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::bail;
 use memtape_core::diagnosis::files::History;
 use memtape_core::limits::{FILES_ANALYZED_MAX, TAPE_EVENTS_ANALYZED_MAX};
-use memtape_core::pickle::torch::{Notes, Shape};
+use memtape_core::pickle::torch::Notes;
 use memtape_core::tape::layout::Clock;
 
 use crate::client::Client;
@@ -36,10 +36,6 @@ pub(crate) struct Snapshot {
     pub(crate) history: History,
     /// What it lacks, and what it has that is not known.
     pub(crate) notes: Notes,
-    /// Whether it holds more than segments.
-    pub(crate) shape: Shape,
-    /// Entries that lack an address or a size.
-    pub(crate) unusable: u64,
 }
 
 /// A source that cannot be read.
@@ -106,11 +102,10 @@ fn read(source: &Source, client: Option<&Client>) -> anyhow::Result<Snapshot> {
     let wanted = Wanted { step: None, oom: false, events_max: TAPE_EVENTS_ANALYZED_MAX };
     let opened = content::open(source, client, wanted)?;
     let (format, bytes, clock) = (opened.format, opened.bytes, opened.clock);
-    let (notes, shape) = match &opened.content {
-        Content::Torch(torch) => (torch.notes.clone(), torch.shape),
-        Content::Rank(_) => (Notes { bytes, ..Notes::default() }, Shape::Snapshot),
+    let notes = match &opened.content {
+        Content::Torch(torch) => torch.notes.clone(),
+        Content::Rank(_) => Notes { bytes, ..Notes::default() },
     };
-    let (rank, unusable) = opened.into_rank(source);
-    let history = History::of(rank);
-    Ok(Snapshot { path: source.name(), format, clock, history, notes, shape, unusable })
+    let history = History::of(opened.into_rank(source));
+    Ok(Snapshot { path: source.name(), format, clock, history, notes })
 }

@@ -1,52 +1,101 @@
 """Says line by line what a memory snapshot on standard input holds, with CPython's own reader.
 
-core/tests/pickles/mod.rs says the same of what Memtape reads; the two must be equal.
+core/tests/pickles/mod.rs says the same of the state that Memtape makes of it; the two must be
+equal.
 """
 
 import pickle
+import re
 import sys
+
+FOREIGN = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so", "??")
+KINDS = {"alloc": "Alloc", "free_requested": "FreeDeferred", "free_completed": "FreeCompleted",
+         "segment_alloc": "SegmentAlloc", "segment_free": "SegmentFree",
+         "segment_map": "SegmentMap", "segment_unmap": "SegmentUnmap", "snapshot": "Snapshot",
+         "oom": "Oom"}
+OF_BLOCKS = ("alloc", "free_requested", "free_completed")
 
 
 def stack(record):
-    if "frames" not in record:
-        return "-"
-    frames = [f"{f.get('name', '-')}@{f.get('filename', '-')}:{f.get('line', '-')}"
-              for f in record["frames"]]
-    return "[" + " ".join(frames) + "]"
+    frames = record.get("frames", [])
+    python = [f"{f['name']}@{f['filename']}:{f['line']}" for f in frames
+              if f["filename"] and not f["filename"].endswith(FOREIGN) and "::" not in f["name"]]
+    nodes = [f"{node}@:0" for f in frames for node in re.findall(r"\w+Backward\d+\b", f["name"])]
+    return "[" + " ".join(python or nodes[:1]) + "]"
 
 
-def fields(record, *keys):
-    return " ".join(str(record[key]).replace(" ", "") if key in record else "-" for key in keys)
+def stream(record, pool):
+    return str(record.get("stream", "-")) + " " + str(record.get(pool, "-")).replace(" ", "")
 
 
-SEGMENT = ("device", "address", "total_size", "allocated_size", "active_size", "requested_size",
-           "stream", "segment_type", "segment_pool_id", "is_expandable")
-snapshot = pickle.load(sys.stdin.buffer)
-if isinstance(snapshot, list):
-    snapshot = {"segments": snapshot}
-out = []
-for segment in snapshot.get("segments", []):
-    out.append(f"segment {fields(segment, *SEGMENT)} {stack(segment)}")
-    for block in segment.get("blocks", []):
-        keys = ("address", "size", "requested_size", "state")
-        out.append(f"block {fields(block, *keys)} {stack(block)}")
-for device, trace in enumerate(snapshot.get("device_traces", [])):
-    out.append(f"trace {device}")
-    for event in trace:
-        keys = ("action", "addr", "device_free", "size", "stream", "time_us", "compile_context",
-                "user_metadata")
-        out.append(f"event {fields(event, *keys)} {stack(event)}")
-for note in snapshot.get("external_annotations", []):
-    out.append(f"annotation {fields(note, 'stage', 'name', 'device', 'time_us')}")
+def event(entry):
+    """Kind, time, address, size, detail, stream, stack."""
+    action, size, stands = entry["action"], entry["size"], entry.get("addr", 0)
+    detail = 0
+    if action in OF_BLOCKS:
+        size, detail = -(-size // 512) * 512, size
+    elif action == "oom":
+        stands, detail = 0, entry["device_free"]
+    return [KINDS[action], entry.get("time_us", 0), stands, size, detail,
+            stream(entry, "pool_id"), stack(entry)]
+
+
+def events(trace, live):
+    found = []
+    requests = any(entry["action"] == "free_requested" for entry in trace)
+    for entry in trace:
+        of = event(entry)
+        before = found[-1] if found else [None] * 7
+        if of[0] == "FreeCompleted" and before[0] == "FreeDeferred" and before[2] == of[2]:
+            before[0] = "Free"
+            continue
+        if of[0] == "FreeCompleted" and not requests:
+            of[0] = "Free"
+        found.append(of)
+    # The last allocation at the address of a live block is the block's.
+    for of in reversed(found):
+        block = live.pop(of[2], None) if of[0] == "Alloc" else None
+        if block:
+            of[3] = block["size"]
+            of[6] = of[6] if of[6] != "[]" else stack(block)
+    return found
 
 
 def settings(outer, value):
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            settings(f"{outer}.{key}" if outer else key, inner)
+    elif value and value != -1 and (outer, value) != ("pinned_num_register_threads", 1):
         out.append(f"setting {outer} {value}")
-        return
-    for key, inner in value.items():
-        settings(f"{outer}.{key}" if outer else key, inner)
 
 
+snapshot = pickle.load(sys.stdin.buffer)
+if isinstance(snapshot, list):
+    snapshot = {"segments": snapshot}
+segments, traces = snapshot.get("segments", []), snapshot.get("device_traces", [])
+numbers = {segment["device"] for segment in segments}
+numbers |= {device for device, trace in enumerate(traces) if trace}
+out = []
+for device in sorted(numbers):
+    own = sorted((s for s in segments if s["device"] == device), key=lambda s: s["address"])
+    live = [(block, segment) for segment in own for block in segment["blocks"]
+            if block["state"] != "inactive"]
+    allocated = sum(b["size"] for b, _ in live if b["state"] == "active_allocated")
+    out.append(f"device {device} {allocated} {sum(s['total_size'] for s in own)}")
+    for s in own:
+        small, grows = int(s["segment_type"] == "small"), int(s["is_expandable"])
+        of = stream(s, "segment_pool_id")
+        out.append(f"segment {s['address']} {s['total_size']} {of} {small} {grows} {stack(s)}")
+    for b, s in live:
+        pending = int(b["state"] != "active_allocated")
+        sizes = f"{b['size']} {b['requested_size']}"
+        of = stream(s, "segment_pool_id")
+        out.append(f"block {b['address']} {sizes} {pending} {of} {stack(b)}")
+    trace = traces[device] if device < len(traces) else []
+    for of in events(trace, {block["address"]: block for block, _ in live}):
+        out.append("event " + " ".join(map(str, of)))
+for note in snapshot.get("external_annotations", []):
+    name = note["name"].replace(" ", "")
+    out.append(f"annotation {note['stage']} {name} {note.get('device', '-')} {note['time_us']}")
 settings("", snapshot.get("allocator_settings", {}))
 sys.stdout.write("\n".join(out) + "\n")

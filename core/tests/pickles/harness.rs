@@ -3,7 +3,6 @@
 use memtape_core::diagnosis::files::{History, Rank, analyze, diff};
 use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::value::Limits;
-use memtape_core::torch::rank::rank_state;
 
 /// Small, so that a fuzzer meets each of them.
 const LIMITS: Limits = Limits {
@@ -34,8 +33,8 @@ pub(crate) fn read_any(data: &[u8]) {
 
     let mut reader = Reader::with_limits(limits);
     let read = pieces.clone().try_for_each(|piece| reader.feed(piece));
-    let snapshot = match read.and_then(|()| reader.finish()) {
-        Ok(snapshot) => snapshot,
+    let rank = match read.and_then(|()| reader.finish()) {
+        Ok(file) => file.rank,
         Err(error) => {
             let line = error.to_string();
             assert!(!line.contains('\n') && line.len() < 400, "{line:?}");
@@ -43,29 +42,16 @@ pub(crate) fn read_any(data: &[u8]) {
             return;
         }
     };
-    let mut stacks: Vec<u32> = Vec::new();
-    for segment in snapshot.segments.iter().chain(&snapshot.host_segments) {
-        stacks.extend(segment.stack);
-        stacks.extend(snapshot.blocks_of(segment).iter().filter_map(|block| block.stack()));
-    }
-    let mut events = 0;
-    for trace in snapshot.traces.iter().chain(&snapshot.host_traces) {
-        for event in snapshot.events_of(trace) {
-            events += 1;
-            stacks.extend(event.stack());
-            let _ = (snapshot.stream_of(event), snapshot.pool_of(event));
-            let _ = (snapshot.compile_context_of(event), snapshot.user_metadata_of(event));
+    for device in &rank.devices {
+        let of_segments = device.segments.iter().map(|segment| segment.stack);
+        let of_blocks = device.blocks.iter().map(|block| block.stack);
+        let of_events = device.trace.iter().map(|event| event.stack);
+        for stack in of_segments.chain(of_blocks).chain(of_events) {
+            let frames = &rank.stacks[stack as usize];
+            assert!(frames.iter().all(|&frame| (frame as usize) < rank.frames.len()));
         }
     }
-    assert_eq!(events, snapshot.events.len(), "each event belongs to one trace");
-    for stack in stacks {
-        assert!((stack as usize) < snapshot.stack_count());
-        for &frame in snapshot.stack(stack) {
-            assert!((frame as usize) < snapshot.frame_count());
-            let _ = snapshot.frame(frame);
-        }
-    }
-    let found = History::of(rank_state(snapshot).rank);
+    let found = History::of(rank);
     let _ = diff(&found, &found);
     let moments = Rank { rank: 1, states: vec![found.clone(), found.clone()] };
     let _ = analyze(&[Rank { rank: 0, states: vec![found.clone()] }, moments]);

@@ -1,6 +1,5 @@
-//! What the tests of the pickle reader share: values as text, a small pickler, CPython beside it,
-//! and the meaning of bytes for the fuzzer.
-#![allow(dead_code)] // Each test, and the fuzzer, uses a part.
+//! What the tests of the pickle reader share: values and states as text, and CPython beside them.
+#![allow(dead_code)] // Each test uses a part.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -9,8 +8,9 @@ use std::process::{Command, Stdio};
 
 use memtape_core::pickle::fault::ReadError;
 use memtape_core::pickle::reader::{Reader, Whole};
-use memtape_core::pickle::torch::{Action, BlockState, SettingValue, Stage, TorchSnapshot};
-use memtape_core::pickle::value::{Heap, Limits, Slot, Value, View};
+use memtape_core::pickle::torch::TorchFile;
+use memtape_core::pickle::value::{Heap, Limits, Slot, Value};
+use memtape_core::snapshot::RankSnapshot;
 
 /// How deep [`show`] goes before it takes a value for one that holds itself.
 const DEPTH_MAX: usize = 200;
@@ -33,7 +33,7 @@ pub(crate) fn read_snapshot(
     bytes: &[u8],
     pieces: &[usize],
     limits: Limits,
-) -> Result<TorchSnapshot, ReadError> {
+) -> Result<TorchFile, ReadError> {
     let mut reader = Reader::with_limits(limits);
     for piece in cut(bytes, pieces) {
         reader.feed(piece)?;
@@ -42,7 +42,7 @@ pub(crate) fn read_snapshot(
 }
 
 /// A snapshot in one piece, with the limits that everybody has.
-pub(crate) fn snapshot(bytes: &[u8]) -> Result<TorchSnapshot, ReadError> {
+pub(crate) fn snapshot(bytes: &[u8]) -> Result<TorchFile, ReadError> {
     read_snapshot(bytes, &[], Limits::default())
 }
 
@@ -65,153 +65,85 @@ pub(crate) fn show(heap: &Heap, value: Value) -> String {
 }
 
 fn show_at(heap: &Heap, value: Value, depth: usize) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    match value.view() {
-        View::None => "N".to_string(),
-        View::Bool(truth) => if truth { "T" } else { "F" }.to_string(),
-        View::Int(number) => format!("i{number}"),
-        View::Wide(number) => match heap.wide(number) {
-            Some(wide) => format!("i{wide}"),
-            None => format!("w{}", hex(heap.bytes(number))),
-        },
-        View::Float(number) => format!("f{:016x}", heap.float(number).to_bits()),
-        View::Text(number) => format!("s{}", hex(heap.text(number).as_bytes())),
-        View::Bytes(number) => format!("b{}", hex(heap.bytes(number))),
-        View::Object(_) if depth > DEPTH_MAX => "…".to_string(),
-        View::Object(slot) => {
-            let slot = heap.slot(slot);
-            let items: Vec<String> =
-                heap.items(slot).map(|item| show_at(heap, item, depth + 1)).collect();
-            match slot {
-                Slot::EmptyList | Slot::List(_) => format!("[{}]", items.join(",")),
-                Slot::Tuple(_) => format!("({})", items.join(",")),
-                Slot::EmptySet | Slot::Set(_) => {
-                    let mut items = items;
-                    items.sort();
-                    format!("<{}>", items.join(","))
-                }
-                _ => {
-                    let pairs: Vec<String> = items.chunks(2).map(|pair| pair.join(":")).collect();
-                    format!("{{{}}}", pairs.join(","))
-                }
-            }
+    let number = match value {
+        Value::None => return "N".to_string(),
+        Value::Bool(truth) => return if truth { "T" } else { "F" }.to_string(),
+        Value::Int(number) => return format!("i{number}"),
+        Value::Big(number) => return format!("i{number}"),
+        Value::Float(number) => return format!("f{:016x}", number.to_bits()),
+        Value::Text(number) => {
+            let hex = heap.text(number).bytes().map(|byte| format!("{byte:02x}"));
+            return format!("s{}", hex.collect::<String>());
         }
+        Value::Pair(number) => {
+            let (first, second) = heap.pair(number);
+            return format!("(i{first},i{second})");
+        }
+        Value::Object(_) if depth > DEPTH_MAX => return "…".to_string(),
+        Value::Object(number) => number,
+        Value::Other => return "?".to_string(),
+    };
+    let slot = heap.slot(number);
+    let items = heap.items(slot).iter().map(|item| show_at(heap, *item, depth + 1));
+    let items: Vec<String> = items.collect();
+    match slot {
+        Slot::Tuple(_) => format!("({})", items.join(",")),
+        Slot::EmptyDict | Slot::Dict(_) => {
+            let pairs: Vec<String> = items.chunks(2).map(|pair| pair.join(":")).collect();
+            format!("{{{}}}", pairs.join(","))
+        }
+        _ => format!("[{}]", items.join(",")),
     }
 }
 
-/// What a snapshot holds, in the lines of core/tests/data/snapshot_lines.py.
-pub(crate) fn lines(snapshot: &TorchSnapshot) -> String {
-    let mut out = String::new();
-    for segment in &snapshot.segments {
-        let pool = segment.pool.map(|(first, second)| format!("({first},{second})"));
-        let size = segment.is_small.map(|small| if small { "small" } else { "large" });
-        let fields = [
-            or_dash(segment.device),
-            or_dash(segment.address),
-            or_dash(segment.total_bytes),
-            or_dash(segment.allocated_bytes),
-            or_dash(segment.active_bytes),
-            or_dash(segment.requested_bytes),
-            or_dash(segment.stream),
-            or_dash(size),
-            or_dash(pool),
-            or_dash(segment.is_expandable.map(|is| if is { "True" } else { "False" })),
-            stack(snapshot, segment.stack),
-        ];
-        writeln!(out, "segment {}", fields.join(" ")).expect("a string takes all");
-        for block in snapshot.blocks_of(segment) {
-            let state = block.state.map(|state| match state {
-                BlockState::Allocated => "active_allocated",
-                BlockState::PendingFree => "active_pending_free",
-                BlockState::Inactive => "inactive",
-            });
-            let fields = [
-                or_dash(block.address()),
-                or_dash(block.bytes()),
-                or_dash(block.requested_bytes()),
-                or_dash(state),
-                stack(snapshot, block.stack()),
-            ];
-            writeln!(out, "block {}", fields.join(" ")).expect("a string takes all");
+/// What a state holds, in the lines of core/tests/data/snapshot_lines.py.
+pub(crate) fn lines(file: &TorchFile) -> String {
+    let (rank, mut out) = (&file.rank, String::new());
+    let mut line = |fields: &[&dyn std::fmt::Display]| {
+        let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+        writeln!(out, "{}", fields.join(" ")).expect("a string takes all");
+    };
+    for device in &rank.devices {
+        line(&[&"device", &device.device, &device.allocated, &device.reserved]);
+        for of in &device.segments {
+            let (small, grows) = (i32::from(of.small), i32::from(of.expandable));
+            let (stream, stack) = (stream(rank, of.stream_pool), stack(rank, of.stack));
+            line(&[&"segment", &of.address, &of.size, &stream, &small, &grows, &stack]);
+        }
+        for of in &device.blocks {
+            let (stream, stack) = (stream(rank, of.stream_pool), stack(rank, of.stack));
+            let pending = i32::from(of.pending);
+            line(&[&"block", &of.address, &of.size, &of.requested, &pending, &stream, &stack]);
+        }
+        for of in &device.trace {
+            let kind = format!("{:?}", of.kind);
+            let (stream, stack) = (stream(rank, of.stream_pool), stack(rank, of.stack));
+            let at_us = of.mono_ns / 1000;
+            line(&[&"event", &kind, &at_us, &of.address, &of.size, &of.detail, &stream, &stack]);
         }
     }
-    traces(snapshot, &mut out);
-    for note in &snapshot.annotations {
-        let stage = note.stage.map(|stage| match stage {
-            Stage::Start => "START",
-            Stage::End => "END",
-        });
-        let name = snapshot.name_of(note).map(|name| name.replace(' ', ""));
-        let fields =
-            [or_dash(stage), or_dash(name), or_dash(note.device()), or_dash(note.time_us())];
-        writeln!(out, "annotation {}", fields.join(" ")).expect("a string takes all");
+    for of in &file.annotations {
+        let device = of.device.map_or("-".to_string(), |device| device.to_string());
+        let stage = if of.is_start { "START" } else { "END" };
+        line(&[&"annotation", &stage, &of.name.replace(' ', ""), &device, &of.at_us]);
     }
-    for setting in &snapshot.settings {
-        let value = match setting.value {
-            SettingValue::None => "None".to_string(),
-            SettingValue::Bool(truth) => if truth { "True" } else { "False" }.to_string(),
-            SettingValue::Int(number) => number.to_string(),
-            SettingValue::Float(number) => format!("{number:?}"),
-            SettingValue::Text(text) => snapshot.text(text).to_string(),
-        };
-        writeln!(out, "setting {} {value}", setting.name).expect("a string takes all");
+    for (name, value) in &rank.settings {
+        line(&[&"setting", name, value]);
     }
     out
 }
 
-fn traces(snapshot: &TorchSnapshot, out: &mut String) {
-    for (device, trace) in snapshot.traces.iter().enumerate() {
-        writeln!(out, "trace {device}").expect("a string takes all");
-        for event in snapshot.events_of(trace) {
-            let text = |text: Option<&str>| or_dash(text.map(|text| text.replace(' ', "")));
-            let fields = [
-                action(event.action).to_string(),
-                or_dash(event.address()),
-                or_dash(event.device_free_bytes()),
-                or_dash(event.bytes()),
-                or_dash(snapshot.stream_of(event)),
-                or_dash(event.time_us()),
-                text(snapshot.compile_context_of(event)),
-                text(snapshot.user_metadata_of(event)),
-                stack(snapshot, event.stack()),
-            ];
-            writeln!(out, "event {}", fields.join(" ")).expect("a string takes all");
-        }
-    }
+fn stream(rank: &RankSnapshot, number: u16) -> String {
+    let of = rank.stream_pools[usize::from(number)];
+    let stream = of.stream.map_or("-".to_string(), |stream| stream.to_string());
+    let pool = of.pool.map_or("-".to_string(), |(first, second)| format!("({first},{second})"));
+    format!("{stream} {pool}")
 }
 
-fn or_dash<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".to_string(), |value| value.to_string())
-}
-
-fn stack(snapshot: &TorchSnapshot, number: Option<u32>) -> String {
-    let Some(number) = number else { return "-".to_string() };
-    let frames: Vec<String> = snapshot
-        .stack(number)
-        .iter()
-        .map(|&frame| {
-            let frame = snapshot.frame(frame);
-            let (name, file) = (or_dash(frame.name), or_dash(frame.file));
-            format!("{name}@{file}:{}", or_dash(frame.line))
-        })
-        .collect();
-    format!("[{}]", frames.join(" "))
-}
-
-fn action(action: Action) -> &'static str {
-    match action {
-        Action::Alloc => "alloc",
-        Action::FreeRequested => "free_requested",
-        Action::FreeCompleted => "free_completed",
-        Action::SegmentAlloc => "segment_alloc",
-        Action::SegmentFree => "segment_free",
-        Action::SegmentMap => "segment_map",
-        Action::SegmentUnmap => "segment_unmap",
-        Action::Snapshot => "snapshot",
-        Action::Oom => "oom",
-        Action::Annotate => "annotate",
-        Action::Unknown => "-",
-    }
+fn stack(rank: &RankSnapshot, number: u32) -> String {
+    let frames = rank.frames_of(number);
+    let frames = frames.map(|of| format!("{}@{}:{}", of.function, of.file, of.line));
+    format!("[{}]", frames.collect::<Vec<_>>().join(" "))
 }
 
 /// A file of core/tests/data.

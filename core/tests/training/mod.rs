@@ -12,7 +12,6 @@ use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StreamPool, TraceEvent,
     TraceKind,
 };
-use memtape_core::torch::rank::rank_state;
 
 pub(crate) const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -354,7 +353,7 @@ pub(crate) fn through_a_file(snapshot: &RankSnapshot) -> History {
     for piece in pickle.chunks(70_000) {
         reader.feed(piece).expect("our own pickle");
     }
-    History::of(rank_state(reader.finish().expect("our own pickle")).rank)
+    History::of(reader.finish().expect("our own pickle").rank)
 }
 
 /// A rank with one file.

@@ -86,7 +86,9 @@ pub enum Fault {
          torch.cuda.memory_snapshot returned"
     )]
     NoSnapshot(&'static str),
-    /// A record that stands in the snapshot twice.
-    #[error("the same {0} stands in the snapshot twice: write it again, with PyTorch's own dump")]
+    /// A record or a list that stands in the snapshot twice, or not in the order of the file.
+    #[error(
+        "a {0} stands in the snapshot twice, or out of order: write it with PyTorch's own dump"
+    )]
     Twice(&'static str),
 }

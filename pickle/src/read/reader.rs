@@ -4,19 +4,18 @@
 //! can look up and call things: it knows the opcodes that build data, of protocols 2 to 5, and
 //! ends with the byte and the name of any other ([`super::opcodes`]). It is fed pieces of any
 //! size; an opcode that is cut in two waits in a small buffer for its rest. What has been read is
-//! in a [`Heap`], or has become a record of a memory snapshot (`fold`).
+//! in a [`Heap`], or has become a record of a memory snapshot (`records`).
 //!
 //! It does not do I/O or unpack gzip, and it allocates only for bytes that have arrived, never
 //! because a length says so.
 
 use alloc::vec::Vec;
 
-use crate::read::assemble::assemble;
 use crate::read::fault::{Fault, ReadError};
-use crate::read::fold::{TEXTS, TorchFolder};
 use crate::read::opcodes::{self as opcode, Kind};
-use crate::read::torch::TorchSnapshot;
-use crate::read::value::{Heap, Limits, Slot, Value, View, over};
+use crate::read::records::{Records, TEXTS, kind_of};
+use crate::read::torch::{TorchFile, assemble};
+use crate::read::value::{Heap, Limits, Slot, Value, over};
 
 /// Newest protocol that is known.
 const PROTOCOL_MAX: u8 = 5;
@@ -32,13 +31,13 @@ const LINE_BYTES_MAX: usize = 22;
 #[derive(Debug)]
 pub struct Reader {
     heap: Heap,
-    folder: TorchFolder,
+    records: Records,
     stack: Vec<Value>,
     /// For each open mark the height of the stack.
     marks: Vec<u32>,
     /// Values below are beyond the innermost mark.
     fence: usize,
-    memo: Vec<Value>,
+    memo: Vec<Option<Value>>,
     /// Places of the memo that are set, which numbers MEMOIZE.
     memo_set: usize,
     /// The beginning of an opcode whose rest has not come.
@@ -49,7 +48,6 @@ pub struct Reader {
     frame_end: u64,
     protocol: Option<u8>,
     is_over: bool,
-    bytes_after_end: u64,
 }
 
 /// What is there when a pickle has been read.
@@ -58,15 +56,13 @@ pub struct Whole {
     /// Everything that is no record.
     pub heap: Heap,
     /// The records.
-    pub(crate) folder: TorchFolder,
+    pub(crate) records: Records,
     /// The value that the pickle stands for.
     pub root: Value,
     /// Its protocol.
     pub protocol: u8,
     /// Bytes of the pickle.
     pub bytes: u64,
-    /// Bytes behind it, which Python ignores too.
-    pub bytes_after_end: u64,
 }
 
 /// How far an opcode reaches.
@@ -93,7 +89,7 @@ impl Reader {
     pub fn with_limits(limits: Limits) -> Self {
         Self {
             heap: Heap::new(limits, TEXTS),
-            folder: TorchFolder::new(),
+            records: Records::new(),
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
@@ -104,7 +100,6 @@ impl Reader {
             frame_end: 0,
             protocol: None,
             is_over: false,
-            bytes_after_end: 0,
         }
     }
 
@@ -114,7 +109,7 @@ impl Reader {
     }
 
     /// The file is at its end: the snapshot that it holds.
-    pub fn finish(self) -> Result<TorchSnapshot, ReadError> {
+    pub fn finish(self) -> Result<TorchFile, ReadError> {
         let whole = self.finish_values()?;
         let offset = whole.bytes;
         assemble(whole).map_err(|fault| ReadError { offset, fault })
@@ -130,11 +125,10 @@ impl Reader {
         let root = self.stack.pop().ok_or_else(|| fail(Fault::TooFew("STOP")))?;
         Ok(Whole {
             heap: self.heap,
-            folder: self.folder,
+            records: self.records,
             root,
             protocol: self.protocol.unwrap_or_default(),
             bytes: self.offset,
-            bytes_after_end: self.bytes_after_end,
         })
     }
 
@@ -151,11 +145,8 @@ impl Reader {
                 self.step(&whole, extent.header)?;
             }
         }
-        while !piece.is_empty() {
-            if self.is_over {
-                self.bytes_after_end = self.bytes_after_end.saturating_add(piece.len() as u64);
-                return Ok(());
-            }
+        // Bytes behind the end are ignored, as Python does.
+        while !piece.is_empty() && !self.is_over {
             let extent = self.extent(piece)?;
             match piece.split_at_checked(extent.bytes) {
                 Some((whole, rest)) => {
@@ -231,16 +222,13 @@ impl Reader {
             opcode::BINPUT | opcode::LONG_BINPUT => self.store(little_endian(operand), byte)?,
             opcode::MARK => self.mark()?,
             opcode::BININT1 | opcode::BININT2 => {
-                self.push(Value::small(little_endian(operand) as i32))?;
+                self.push(Value::Int(little_endian(operand) as i64))?;
             }
             opcode::BININT => {
                 let value = (little_endian(operand) as u32).cast_signed();
-                self.push(Value::small(value))?;
+                self.push(Value::Int(value.into()))?;
             }
-            opcode::LONG1 | opcode::LONG4 => {
-                let value = self.heap.new_integer(data(whole, header))?;
-                self.push(value)?;
-            }
+            opcode::LONG1 | opcode::LONG4 => self.push(Value::integer(data(whole, header)))?,
             opcode::SHORT_BINUNICODE
             | opcode::BINUNICODE
             | opcode::BINUNICODE8
@@ -251,32 +239,34 @@ impl Reader {
             }
             opcode::EMPTY_DICT => self.push_new(Slot::EmptyDict)?,
             opcode::EMPTY_LIST => self.push_new(Slot::EmptyList)?,
-            opcode::SETITEMS => self.set_items(byte)?,
-            opcode::APPENDS => self.append_items(byte)?,
-            opcode::NEWTRUE => self.push(Value::bool(true))?,
-            opcode::NEWFALSE => self.push(Value::bool(false))?,
-            opcode::NONE => self.push(Value::NONE)?,
+            opcode::SETITEMS | opcode::APPENDS => {
+                let start = self.unmark(byte)?;
+                self.fill_from(start, byte)?;
+            }
+            opcode::NEWTRUE => self.push(Value::Bool(true))?,
+            opcode::NEWFALSE => self.push(Value::Bool(false))?,
+            opcode::NONE => self.push(Value::None)?,
             opcode::STOP => self.stop()?,
-            _ => self.step_seldom(whole, header)?,
+            _ => self.step_seldom(whole)?,
         }
         self.offset += whole.len() as u64;
         Ok(())
     }
 
-    fn step_seldom(&mut self, whole: &[u8], header: usize) -> Result<(), Fault> {
+    fn step_seldom(&mut self, whole: &[u8]) -> Result<(), Fault> {
         let &[byte, ref operand @ ..] = whole else { return Ok(()) };
         match byte {
             opcode::PROTO => self.start(operand)?,
             opcode::FRAME => self.frame(little_endian(operand))?,
             opcode::BINFLOAT => {
                 let bits = operand.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
-                let value = self.heap.new_float(f64::from_bits(bits))?;
-                self.push(value)?;
+                self.push(Value::Float(f64::from_bits(bits)))?;
             }
-            opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
-                let value = self.heap.new_bytes(data(whole, header))?;
-                self.push(value)?;
-            }
+            opcode::SHORT_BINBYTES
+            | opcode::BINBYTES
+            | opcode::BINBYTES8
+            | opcode::BYTEARRAY8
+            | opcode::EMPTY_SET => self.push(Value::Other)?,
             opcode::GET => self.recall(decimal(operand, byte)?)?,
             opcode::PUT => self.store(decimal(operand, byte)?, byte)?,
             opcode::POP => self.pop_or_unmark(byte)?,
@@ -295,7 +285,6 @@ impl Reader {
 
     fn step_container(&mut self, byte: u8) -> Result<(), Fault> {
         match byte {
-            opcode::EMPTY_SET => self.push_new(Slot::EmptySet)?,
             opcode::EMPTY_TUPLE => self.tuple_of(0, byte)?,
             opcode::TUPLE1 => self.tuple_of(1, byte)?,
             opcode::TUPLE2 => self.tuple_of(2, byte)?,
@@ -304,21 +293,28 @@ impl Reader {
                 let start = self.unmark(byte)?;
                 self.tuple_of(self.stack.len() - start, byte)?;
             }
-            opcode::APPEND => {
-                let item = self.pop(byte)?;
-                let list = self.top(byte)?;
-                self.fill_list(list, &[item], byte)?;
+            opcode::APPEND => self.fill_from(self.below(1, byte)?, byte)?,
+            opcode::SETITEM => self.fill_from(self.below(2, byte)?, byte)?,
+            opcode::ADDITEMS => {
+                let start = self.unmark(byte)?;
+                self.stack.truncate(start);
+                if self.top(byte)? != Value::Other {
+                    return Err(Fault::WrongKind(opcode::name(byte)));
+                }
             }
-            opcode::SETITEM => {
-                let value = self.pop(byte)?;
-                let key = self.pop(byte)?;
-                let dict = self.top(byte)?;
-                self.fill_dict(dict, &[key, value], byte)?;
+            opcode::FROZENSET => {
+                let start = self.unmark(byte)?;
+                self.stack.truncate(start);
+                self.push(Value::Other)?;
             }
-            opcode::ADDITEMS => self.add_items(byte)?,
-            opcode::LIST => self.made_of_items(Slot::EmptyList, byte)?,
-            opcode::DICT => self.made_of_items(Slot::EmptyDict, byte)?,
-            opcode::FROZENSET => self.made_of_items(Slot::EmptySet, byte)?,
+            opcode::LIST | opcode::DICT => {
+                let start = self.unmark(byte)?;
+                let empty = if byte == opcode::LIST { Slot::EmptyList } else { Slot::EmptyDict };
+                let container = self.heap.new_object(empty)?;
+                self.fill(container, start, byte)?;
+                self.stack.truncate(start);
+                self.push(Value::Object(container))?;
+            }
             _ => return Err(refusal(byte)),
         }
         Ok(())
@@ -368,8 +364,8 @@ impl Reader {
     }
 
     fn push_new(&mut self, slot: Slot) -> Result<(), Fault> {
-        let value = self.heap.new_object(slot)?;
-        self.push(value)
+        let number = self.heap.new_object(slot)?;
+        self.push(Value::Object(number))
     }
 
     fn top(&self, byte: u8) -> Result<Value, Fault> {
@@ -377,10 +373,10 @@ impl Reader {
         above.last().copied().ok_or_else(|| Fault::TooFew(opcode::name(byte)))
     }
 
-    fn pop(&mut self, byte: u8) -> Result<Value, Fault> {
-        let top = self.top(byte)?;
-        self.stack.pop();
-        Ok(top)
+    /// Where the topmost `count` values begin, all above the innermost mark.
+    fn below(&self, count: usize, byte: u8) -> Result<usize, Fault> {
+        let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.fence);
+        start.ok_or_else(|| Fault::TooFew(opcode::name(byte)))
     }
 
     /// POP takes a mark as well as a value.
@@ -416,7 +412,7 @@ impl Reader {
     fn recall(&mut self, number: u64) -> Result<(), Fault> {
         let index = usize::try_from(number).map_err(|_| Fault::NoMemo(number))?;
         match self.memo.get(index) {
-            Some(&value) if value != Value::UNSET => self.push(value),
+            Some(&Some(value)) => self.push(value),
             _ => Err(Fault::NoMemo(number)),
         }
     }
@@ -432,12 +428,11 @@ impl Reader {
         let index = usize::try_from(number).ok().filter(|&index| index < max);
         let index = index.ok_or(over("memo numbers", max, "memo_max"))?;
         if index >= self.memo.len() {
-            self.memo.resize(index, Value::UNSET);
-            self.memo.push(top);
+            self.memo.resize(index, None);
+            self.memo.push(Some(top));
             self.memo_set += 1;
         } else if let Some(place) = self.memo.get_mut(index) {
-            self.memo_set += usize::from(*place == Value::UNSET);
-            *place = top;
+            self.memo_set += usize::from(place.replace(top).is_none());
         }
         Ok(())
     }
@@ -445,114 +440,39 @@ impl Reader {
     // --- containers ------------------------------------------------------------------------------
 
     fn tuple_of(&mut self, count: usize, byte: u8) -> Result<(), Fault> {
-        let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.fence);
-        let start = start.ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;
+        let start = self.below(count, byte)?;
         let tuple = self.heap.new_tuple(self.stack.get(start..).unwrap_or_default())?;
         self.stack.truncate(start);
         self.push(tuple)
     }
 
-    fn set_items(&mut self, byte: u8) -> Result<(), Fault> {
-        let stack = core::mem::take(&mut self.stack);
-        let filled = self.fill_from(&stack, byte, Self::fill_dict);
-        self.stack = stack;
-        self.stack.truncate(filled?);
+    /// Fills the container below with what is on the stack from `start` on.
+    fn fill_from(&mut self, start: usize, byte: u8) -> Result<(), Fault> {
+        let below = self.stack.get(self.fence.min(start)..start).unwrap_or_default();
+        let container = *below.last().ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;
+        let number = container.object().ok_or_else(|| Fault::WrongKind(opcode::name(byte)))?;
+        self.fill(number, start, byte)?;
+        self.stack.truncate(start);
         Ok(())
     }
 
-    fn append_items(&mut self, byte: u8) -> Result<(), Fault> {
-        let stack = core::mem::take(&mut self.stack);
-        let filled = self.fill_from(&stack, byte, Self::fill_list);
-        self.stack = stack;
-        self.stack.truncate(filled?);
-        Ok(())
-    }
-
-    fn add_items(&mut self, byte: u8) -> Result<(), Fault> {
-        let stack = core::mem::take(&mut self.stack);
-        let filled = self.fill_from(&stack, byte, Self::fill_set);
-        self.stack = stack;
-        self.stack.truncate(filled?);
-        Ok(())
-    }
-
-    /// Fills the container below the mark with what is above, and says where that begins.
-    fn fill_from(
-        &mut self,
-        stack: &[Value],
-        byte: u8,
-        fill: fn(&mut Self, Value, &[Value], u8) -> Result<(), Fault>,
-    ) -> Result<usize, Fault> {
-        let start = self.marks.pop().ok_or_else(|| Fault::NoMark(opcode::name(byte)))? as usize;
-        self.fence = self.marks.last().map_or(0, |&below| below as usize);
-        let (below, items) = stack.split_at_checked(start).unwrap_or((stack, &[]));
-        let container = below.get(self.fence..).unwrap_or_default().last();
-        let container = *container.ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;
-        fill(self, container, items, byte)?;
-        Ok(start)
-    }
-
-    /// LIST, DICT and FROZENSET make a new container of all that is above the mark.
-    fn made_of_items(&mut self, empty: Slot, byte: u8) -> Result<(), Fault> {
-        let start = self.unmark(byte)?;
-        let items = self.stack.split_off(start);
-        let value = self.heap.new_object(empty)?;
-        match empty {
-            Slot::EmptyDict => self.fill_dict(value, &items, byte)?,
-            Slot::EmptyList => self.fill_list(value, &items, byte)?,
-            _ => self.fill_set(value, &items, byte)?,
-        }
-        self.push(value)
-    }
-
-    fn fill_dict(&mut self, dict: Value, pairs: &[Value], byte: u8) -> Result<(), Fault> {
-        if !pairs.len().is_multiple_of(2) {
+    fn fill(&mut self, container: u32, start: usize, byte: u8) -> Result<(), Fault> {
+        let items = self.stack.get(start..).unwrap_or_default();
+        let is_list = matches!(byte, opcode::APPEND | opcode::APPENDS | opcode::LIST);
+        if !is_list && !items.len().is_multiple_of(2) {
             return Err(Fault::Odd(opcode::name(byte)));
         }
-        let (number, slot) = self.container(dict, byte)?;
-        match slot {
-            Slot::EmptyDict | Slot::Dict(_) | Slot::Folded(..) => {}
-            _ => return Err(Fault::WrongKind(opcode::name(byte))),
-        }
-        let now = self.folder.dict(&mut self.heap, slot, pairs)?;
-        self.change(number, slot, now);
-        Ok(())
-    }
-
-    fn fill_list(&mut self, list: Value, items: &[Value], byte: u8) -> Result<(), Fault> {
-        let (number, slot) = self.container(list, byte)?;
-        match slot {
-            Slot::EmptyList | Slot::List(_) | Slot::Stack(_) => {}
-            _ => return Err(Fault::WrongKind(opcode::name(byte))),
-        }
-        let now = self.folder.list(&mut self.heap, slot, items)?;
-        self.change(number, slot, now);
-        Ok(())
-    }
-
-    fn fill_set(&mut self, set: Value, items: &[Value], byte: u8) -> Result<(), Fault> {
-        let (number, slot) = self.container(set, byte)?;
-        match slot {
-            Slot::EmptySet | Slot::Set(_) => {}
-            _ => return Err(Fault::WrongKind(opcode::name(byte))),
-        }
-        let now = self.heap.extend(slot, items)?;
-        self.change(number, slot, now);
-        Ok(())
-    }
-
-    fn container(&self, value: Value, byte: u8) -> Result<(u32, Slot), Fault> {
-        match value.view() {
-            View::Object(number) => Ok((number, self.heap.slot(number))),
+        match (is_list, self.heap.slot(container)) {
+            (true, Slot::EmptyList | Slot::List(_)) | (false, Slot::Dict(_)) => {
+                self.heap.extend(container, items)
+            }
+            (false, Slot::EmptyDict) => {
+                let Some(kind) = kind_of(items) else { return self.heap.extend(container, items) };
+                let number = self.records.add(&mut self.heap, kind, items)?;
+                self.heap.set(container, Slot::Record(kind, number));
+                Ok(())
+            }
             _ => Err(Fault::WrongKind(opcode::name(byte))),
-        }
-    }
-
-    fn change(&mut self, number: u32, slot: Slot, now: Slot) {
-        if let Some(place) = self.heap.slots.get_mut(number as usize)
-            && now != slot
-        {
-            *place = now;
         }
     }
 }

@@ -1,24 +1,63 @@
-//! A memory snapshot of PyTorch as it was read: typed, compact, and honest about what it lacks.
+//! A memory snapshot of PyTorch as the state of a rank, in the form that tapes and captures have.
 //!
-//! Releases of PyTorch write different keys. What a file does not have is `None` here and is
-//! counted in [`Notes::missing`]; it is never a 0. What this module does not know is skipped and
-//! counted in [`Notes::skipped`]. Texts, frames and stacks are numbers, each there once.
-//!
-//! It holds what the file says and draws no conclusion.
+//! While the file came in, each of its dictionaries became a record (`records`). Now the top of the
+//! pickle says which belong to the snapshot. What a file lacks stays unknown: sizes of devices,
+//! names of jobs, births of blocks that are older than the trace (their `birth_step` is 0). Steps
+//! are found, or counted by the recorder; [`DeviceSnapshot::step_source`] says which. Of freed
+//! blocks a file has the bytes that were asked for; they are rounded as the allocator rounds by
+//! default.
 
-use alloc::string::String;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::read::intern::Interner;
+use memtape_tape::identity::Identity;
+use memtape_tape::snapshot::{
+    Block, DeviceSnapshot, RankSnapshot, SegmentSource, TraceEvent, TraceKind,
+};
 
-/// In packed records: nothing is known.
-pub(crate) const NOTHING: u32 = u32::MAX;
+use crate::read::fault::Fault;
+use crate::read::reader::Whole;
+use crate::read::records::{LoadedSegment, Records, Word, word};
+use crate::read::settings::Settings;
+use crate::read::steps::{self, Steps};
+use crate::read::value::{Heap, Record, Slot, Value};
 
-/// In packed records: no time is known.
-pub(crate) const NO_TIME: i64 = i64::MIN;
+pub use crate::read::records::{Annotation, Missing};
 
-/// What the file is.
+/// A memory snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct TorchFile {
+    /// The state. Its tape has no name where Memtape did not export the file: then the rank is not
+    /// known, and the steps count from the beginning of the trace.
+    pub rank: RankSnapshot,
+    /// Beginnings and ends of what the profiler names, in the order of the file.
+    pub annotations: Vec<Annotation>,
+    /// What a reader met besides the data.
+    pub notes: Notes,
+}
+
+/// What a reader met besides the data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// What the file is.
+    pub shape: Shape,
+    /// Memtape exported it: it names its rank.
+    pub is_exported: bool,
+    /// Pickle protocol.
+    pub protocol: u8,
+    /// Bytes of the pickle.
+    pub bytes: u64,
+    /// Keys that records lack.
+    pub missing: Vec<Missing>,
+    /// Blocks, segments and events that lack an address or a size, and what does not belong in its
+    /// list: all were left out.
+    pub unusable: u64,
+}
+
+/// What a file is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
     /// What `torch.cuda.memory._snapshot()` returns.
@@ -28,407 +67,283 @@ pub enum Shape {
     Segments,
 }
 
-/// A memory snapshot.
-#[derive(Clone, Debug, Default)]
-pub struct TorchSnapshot {
-    /// What the file is.
-    pub shape: Shape,
-    /// Memory that the allocator took from devices, in the order of the file.
-    pub segments: Vec<Segment>,
-    /// The same for pinned memory of the host.
-    pub host_segments: Vec<Segment>,
-    /// Pieces of all segments; each segment knows which are its own.
-    pub blocks: Vec<Block>,
-    /// For each device index its events.
-    pub traces: Vec<Range<u32>>,
-    /// For each trace of pinned host memory its events.
-    pub host_traces: Vec<Range<u32>>,
-    /// Events of all traces, each trace oldest first.
-    pub events: Vec<Event>,
-    /// Beginnings and ends of what the profiler names.
-    pub annotations: Vec<Annotation>,
-    /// The allocator's settings; those in an inner dictionary have a dotted name.
-    pub settings: Vec<Setting>,
-    /// What stands under the key `memtape`, in files that Memtape exported.
-    pub origin: Vec<Setting>,
-    /// What the file lacks or has too much.
-    pub notes: Notes,
-    pub(crate) texts: Interner<u8>,
-    /// Name, file and line of each frame.
-    pub(crate) frames: Interner<u32>,
-    pub(crate) stacks: Interner<u32>,
-    pub(crate) stream_pools: Interner<u64>,
-}
+/// The snapshot that the records make.
+pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
+    let Whole { mut heap, mut records, root, protocol, bytes } = whole;
+    let top = Top::of(&heap, root)?;
+    let of_segments = listed(&mut heap, &mut records, top.segments, (Record::Segment, "segment"))?;
+    let traces = traces(&mut heap, &mut records, top.traces)?;
+    let kind = (Record::Annotation, "annotation");
+    let of_annotations = listed(&mut heap, &mut records, top.annotations, kind)?;
+    let annotations: Vec<Annotation> = within(&records.annotations, &of_annotations)
+        .iter()
+        .filter_map(|annotation| annotation.clone())
+        .collect();
+    let origin = Settings::of(&heap, top.origin);
+    let mut missing = top.missing();
+    missing.extend(records.missing());
 
-/// What a reader met besides the data.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Notes {
-    /// Pickle protocol.
-    pub protocol: u8,
-    /// Bytes of the pickle.
-    pub bytes: u64,
-    /// Bytes behind its end.
-    pub bytes_after_end: u64,
-    /// Keys that records lack.
-    pub missing: Vec<Missing>,
-    /// Keys that are not known.
-    pub skipped: Vec<Count>,
-    /// Keys whose value is of another kind than PyTorch's; it counts as missing.
-    pub mistyped: Vec<Count>,
-    /// Counts that are in none of the lists above, which end at 256 different ones.
-    pub counts_left_out: u64,
-    /// Things in a list that do not belong there.
-    pub misplaced: u64,
-    /// Settings that are too many, too deep or too long.
-    pub settings_left_out: u64,
-    /// Texts that are not UTF-8; what is not was replaced.
-    pub odd_texts: u64,
-}
-
-/// How many records lack a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// Of which kind.
-    pub record: Record,
-    /// Which key.
-    pub key: &'static str,
-    /// How many lack it.
-    pub count: u64,
-    /// How many there are.
-    pub of: u64,
-}
-
-/// How often a key was met.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// In which kind of record.
-    pub record: Record,
-    /// Which key.
-    pub key: String,
-    /// How often.
-    pub count: u64,
-}
-
-/// Kinds of record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Record {
-    /// The whole.
-    Snapshot,
-    /// A segment.
-    Segment,
-    /// A block.
-    Block,
-    /// An event of a trace.
-    Event,
-    /// A frame of a stack.
-    Frame,
-    /// An annotation.
-    Annotation,
-}
-
-/// Memory taken from a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// Device index.
-    pub device: Option<u32>,
-    /// Address on the device.
-    pub address: Option<u64>,
-    /// Size in bytes.
-    pub total_bytes: Option<u64>,
-    /// Bytes handed out.
-    pub allocated_bytes: Option<u64>,
-    /// Bytes handed out, or taken back and still in use by a stream.
-    pub active_bytes: Option<u64>,
-    /// Bytes that were asked for.
-    pub requested_bytes: Option<u64>,
-    /// CUDA stream.
-    pub stream: Option<u64>,
-    /// Memory pool.
-    pub pool: Option<(u64, u64)>,
-    /// For blocks of at most 1 MiB.
-    pub is_small: Option<bool>,
-    /// Memory in it is mapped and unmapped.
-    pub is_expandable: Option<bool>,
-    /// Number of the stack that took it.
-    pub stack: Option<u32>,
-    /// Its blocks, in the order of the file; `None` where the file says nothing of blocks.
-    pub blocks: Option<(u32, u32)>,
-}
-
-/// A piece of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
-    pub(crate) requested_bytes: u64,
-    pub(crate) stack: u32,
-    /// What it is used for.
-    pub state: Option<BlockState>,
-    pub(crate) known: u8,
-}
-
-/// What a block is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockState {
-    /// In use by a tensor.
-    Allocated,
-    /// Taken back, and still in use by a stream.
-    PendingFree,
-    /// Free.
-    Inactive,
-}
-
-/// An event of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
-    pub(crate) time_us: i64,
-    pub(crate) stack: u32,
-    pub(crate) compile_context: u32,
-    pub(crate) user_metadata: u32,
-    pub(crate) stream_pool: u16,
-    pub(crate) known: u8,
-    /// What happened.
-    pub action: Action,
-}
-
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// A block was handed out.
-    Alloc,
-    /// A block was given back.
-    FreeRequested,
-    /// No stream uses a block any more that was given back.
-    FreeCompleted,
-    /// A segment was taken from the device.
-    SegmentAlloc,
-    /// A segment went back to the device.
-    SegmentFree,
-    /// Memory was mapped into an expandable segment.
-    SegmentMap,
-    /// Memory was unmapped from one.
-    SegmentUnmap,
-    /// A snapshot was taken.
-    Snapshot,
-    /// A request failed.
-    Oom,
-    /// A tensor was given a name.
-    Annotate,
-    /// Something this version does not know; counted as mistyped.
-    Unknown,
-}
-
-/// A moment that the profiler names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Annotation {
-    pub(crate) time_us: i64,
-    pub(crate) name: u32,
-    pub(crate) device: u16,
-    /// Which end it is.
-    pub stage: Option<Stage>,
-}
-
-/// Which end of an annotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// It begins.
-    Start,
-    /// It ends.
-    End,
-}
-
-/// A setting.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
-    /// Name, with those of outer dictionaries before it and dots between.
-    pub name: String,
-    /// What it is.
-    pub value: SettingValue,
-}
-
-/// What a setting is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SettingValue {
-    /// `None`.
-    None,
-    /// A truth value.
-    Bool(bool),
-    /// An integer.
-    Int(i64),
-    /// A floating-point number.
-    Float(f64),
-    /// A text, by its number.
-    Text(u32),
-}
-
-/// A frame of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// Name of the function.
-    pub name: Option<&'a str>,
-    /// Name of the file.
-    pub file: Option<&'a str>,
-    /// Line number, 0 where PyTorch knows none.
-    pub line: Option<u32>,
-}
-
-/// Bits of `known` in packed records.
-pub(crate) mod known {
-    pub(crate) const ADDRESS: u8 = 1;
-    pub(crate) const BYTES: u8 = 2;
-    pub(crate) const REQUESTED: u8 = 4;
-    pub(crate) const DEVICE_FREE: u8 = 8;
-}
-
-fn there(known: u8, bit: u8, value: u64) -> Option<u64> {
-    (known & bit != 0).then_some(value)
-}
-
-fn numbered(number: u32) -> Option<u32> {
-    (number != NOTHING).then_some(number)
-}
-
-impl Block {
-    /// Address on the device.
-    pub fn address(&self) -> Option<u64> {
-        there(self.known, known::ADDRESS, self.address)
+    let newest_ns = records.events.iter().flatten().map(|event| event.mono_ns).max();
+    let mut devices = devices(&mut records, &of_segments, &traces, &origin);
+    let mut last_step = 0;
+    for (index, trace) in traces.iter().enumerate().rev().filter(|(_, it)| !it.is_empty()) {
+        records.events.truncate(trace.end as usize);
+        let events = records.events.split_off(trace.start as usize);
+        let index = u8::try_from(index).ok();
+        let Some(device) = index.and_then(|index| devices.get_mut(&index)) else { continue };
+        let steps = steps::find(&records, &annotations, &origin, (device.device, &events));
+        last_step = steps.finished().max(last_step);
+        add_trace(device, events, &steps);
     }
-
-    /// Size in bytes, rounded as the allocator rounds.
-    pub fn bytes(&self) -> Option<u64> {
-        there(self.known, known::BYTES, self.bytes)
-    }
-
-    /// Bytes that were asked for; of a free block, by its last user.
-    pub fn requested_bytes(&self) -> Option<u64> {
-        there(self.known, known::REQUESTED, self.requested_bytes)
-    }
-
-    pub(crate) fn set_requested(&mut self, bytes: u64) {
-        (self.requested_bytes, self.known) = (bytes, self.known | known::REQUESTED);
-    }
-
-    pub(crate) fn set_address(&mut self, address: u64) {
-        (self.address, self.known) = (address, self.known | known::ADDRESS);
-    }
-
-    /// Number of the stack that asked for it; stack 0 is the empty one.
-    pub fn stack(&self) -> Option<u32> {
-        numbered(self.stack)
-    }
+    let narrow =
+        |name: &str| origin.number(name).and_then(|n| n.try_into().ok()).unwrap_or_default();
+    let rank = RankSnapshot {
+        identity: Identity {
+            tape_id: origin.text("tape_id").unwrap_or_default().to_string(),
+            job: origin.text("job").unwrap_or_default().to_string(),
+            attempt: narrow("attempt"),
+            rank: narrow("rank"),
+            ..Identity::default()
+        },
+        step: origin.number("step").unwrap_or(last_step),
+        wall_ns: newest_ns.and_then(|ns| ns.try_into().ok()).unwrap_or_default(),
+        devices: devices.into_values().collect(),
+        settings: Settings::of(&heap, top.settings).as_texts(),
+        stream_pools: records.stream_pools,
+        frames: records.frames,
+        stacks: records.stacks,
+        ..RankSnapshot::default()
+    };
+    let (shape, is_exported, unusable) = (top.shape, !origin.is_empty(), records.unusable);
+    let notes = Notes { shape, is_exported, protocol, bytes, missing, unusable };
+    Ok(TorchFile { rank, annotations, notes })
 }
 
-impl Event {
-    /// Address on the device.
-    pub fn address(&self) -> Option<u64> {
-        there(self.known, known::ADDRESS, self.address)
-    }
-
-    /// Free bytes of the device when a request failed.
-    pub fn device_free_bytes(&self) -> Option<u64> {
-        there(self.known, known::DEVICE_FREE, self.address)
-    }
-
-    /// Bytes that were asked for, or of the segment.
-    pub fn bytes(&self) -> Option<u64> {
-        there(self.known, known::BYTES, self.bytes)
-    }
-
-    /// Unix time in microseconds.
-    pub fn time_us(&self) -> Option<i64> {
-        (self.time_us != NO_TIME).then_some(self.time_us)
-    }
-
-    /// Number of the stack; stack 0 is the empty one.
-    pub fn stack(&self) -> Option<u32> {
-        numbered(self.stack)
-    }
+fn within<'a, T>(all: &'a [T], range: &Range<u32>) -> &'a [T] {
+    all.get(range.start as usize..range.end as usize).unwrap_or_default()
 }
 
-impl Annotation {
-    /// Unix time in microseconds.
-    pub fn time_us(&self) -> Option<i64> {
-        (self.time_us != NO_TIME).then_some(self.time_us)
-    }
-
-    /// Device index.
-    pub fn device(&self) -> Option<u32> {
-        (self.device != u16::MAX).then_some(u32::from(self.device))
-    }
+/// The records of a list; none of what is no list.
+fn listed(
+    heap: &mut Heap,
+    records: &mut Records,
+    list: Option<Value>,
+    (kind, name): (Record, &'static str),
+) -> Result<Range<u32>, Fault> {
+    let Some(list) = list else { return Ok(0..0) };
+    let found = records.listed(heap, list, kind, name)?;
+    records.unusable += u64::from(found.is_none());
+    Ok(found.unwrap_or(0..0))
 }
 
-impl TorchSnapshot {
-    /// The text with this number.
-    pub fn text(&self, number: u32) -> &str {
-        core::str::from_utf8(self.texts.get(number)).unwrap_or_default()
+/// The events of each device: a list of lists, or a list of events, which is the first device's.
+fn traces(
+    heap: &mut Heap,
+    records: &mut Records,
+    list: Option<Value>,
+) -> Result<Vec<Range<u32>>, Fault> {
+    let slot = list.and_then(Value::object).map(|number| heap.slot(number));
+    let items = slot.map(|slot| heap.items(slot).to_vec()).unwrap_or_default();
+    let is_event = |item: &Value| {
+        let slot = item.object().map(|number| heap.slot(number));
+        matches!(slot, Some(Slot::Record(Record::Event, _)))
+    };
+    let kind = (Record::Event, "trace entry");
+    if items.iter().any(is_event) {
+        return Ok([listed(heap, records, list, kind)?].into());
     }
+    items.into_iter().map(|trace| listed(heap, records, Some(trace), kind)).collect()
+}
 
-    /// Number of different frames.
-    pub fn frame_count(&self) -> usize {
-        self.frames.len()
-    }
+/// What stands at the top of the pickle.
+#[derive(Debug, Default)]
+struct Top {
+    shape: Shape,
+    segments: Option<Value>,
+    traces: Option<Value>,
+    annotations: Option<Value>,
+    settings: Option<Value>,
+    origin: Option<Value>,
+}
 
-    /// The frame with this number.
-    pub fn frame(&self, number: u32) -> Frame<'_> {
-        let parts = |index: usize| self.frames.get(number).get(index).copied().and_then(numbered);
-        Frame {
-            name: parts(0).map(|text| self.text(text)),
-            file: parts(1).map(|text| self.text(text)),
-            line: parts(2),
+impl Top {
+    fn of(heap: &Heap, root: Value) -> Result<Self, Fault> {
+        let Some(number) = root.object() else {
+            return Err(Fault::NoSnapshot("a single number or text"));
+        };
+        let slot = heap.slot(number);
+        let items = heap.items(slot);
+        match slot {
+            Slot::Dict(_) => Self::of_dict(items),
+            Slot::EmptyDict => Err(Fault::NoSnapshot("an empty dictionary")),
+            Slot::EmptyList | Slot::List(_) => {
+                let is_segment = |item: &Value| {
+                    let slot = item.object().map(|number| heap.slot(number));
+                    matches!(slot, Some(Slot::Record(Record::Segment, _)))
+                };
+                if !items.iter().all(is_segment) {
+                    return Err(Fault::NoSnapshot("a list of other things than segments"));
+                }
+                Ok(Self { shape: Shape::Segments, segments: Some(root), ..Self::default() })
+            }
+            Slot::Record(..) => Err(Fault::NoSnapshot("one piece of a snapshot")),
+            _ => Err(Fault::NoSnapshot("a tuple or a list that was used")),
         }
     }
 
-    /// Number of different stacks, the empty one, number 0, among them.
-    pub fn stack_count(&self) -> usize {
-        self.stacks.len()
+    fn of_dict(pairs: &[Value]) -> Result<Self, Fault> {
+        let mut top = Self::default();
+        for &[key, value] in pairs.as_chunks::<2>().0 {
+            let part = match word(key) {
+                Some(Word::Segments) => &mut top.segments,
+                Some(Word::DeviceTraces) => &mut top.traces,
+                Some(Word::AllocatorSettings) => &mut top.settings,
+                Some(Word::ExternalAnnotations) => &mut top.annotations,
+                Some(Word::Memtape) => &mut top.origin,
+                _ => continue,
+            };
+            *part = Some(value);
+        }
+        if top.segments.is_none() && top.traces.is_none() {
+            return Err(Fault::NoSnapshot("a dictionary without the keys segments, device_traces"));
+        }
+        Ok(top)
     }
 
-    /// Numbers of the frames of a stack, innermost first.
-    pub fn stack(&self, number: u32) -> &[u32] {
-        self.stacks.get(number)
+    /// The keys that a whole snapshot lacks.
+    fn missing(&self) -> Vec<Missing> {
+        let expected = [
+            ("segments", self.segments),
+            ("device_traces", self.traces),
+            ("allocator_settings", self.settings),
+            ("external_annotations", self.annotations),
+        ];
+        let is_whole = self.shape == Shape::Snapshot;
+        let absent = expected.into_iter().filter(|(_, part)| is_whole && part.is_none());
+        let missing = |(key, _)| Missing { record: Record::Snapshot, key, count: 1, of: 1 };
+        absent.map(missing).collect()
     }
+}
 
-    /// Blocks of a segment.
-    pub fn blocks_of(&self, segment: &Segment) -> &[Block] {
-        let (start, end) = segment.blocks.unwrap_or_default();
-        self.blocks.get(start as usize..end as usize).unwrap_or_default()
-    }
-
-    /// Events of a trace.
-    pub fn events_of(&self, trace: &Range<u32>) -> &[Event] {
-        self.events.get(trace.start as usize..trace.end as usize).unwrap_or_default()
-    }
-
-    /// CUDA stream of an event.
-    pub fn stream_of(&self, event: &Event) -> Option<u64> {
-        match self.stream_pools.get(u32::from(event.stream_pool)) {
-            &[1, stream, ..] => Some(stream),
-            _ => None,
+/// Devices with memory or events, without their traces.
+fn devices(
+    records: &mut Records,
+    of_segments: &Range<u32>,
+    traces: &[Range<u32>],
+    origin: &Settings<'_>,
+) -> BTreeMap<u8, DeviceSnapshot> {
+    let mut devices: BTreeMap<u8, DeviceSnapshot> = BTreeMap::new();
+    let fresh = |device: u8| DeviceSnapshot {
+        device,
+        segment_source: SegmentSource::Allocator,
+        step_source: steps::NO_STEPS,
+        complete: true,
+        ..DeviceSnapshot::default()
+    };
+    for loaded in within(&records.segments, of_segments) {
+        match u8::try_from(loaded.device) {
+            Ok(device) if loaded.segment.address > 0 && loaded.segment.size > 0 => {
+                let found = devices.entry(device).or_insert_with(|| fresh(device));
+                records.unusable += add_segment(found, loaded, &records.blocks);
+            }
+            _ => records.unusable += 1,
         }
     }
-
-    /// Memory pool of an event.
-    pub fn pool_of(&self, event: &Event) -> Option<(u64, u64)> {
-        match self.stream_pools.get(u32::from(event.stream_pool)) {
-            &[_, _, 1, first, second] => Some((first, second)),
-            _ => None,
+    for (device, _) in (0..=u8::MAX).zip(traces).filter(|(_, trace)| !trace.is_empty()) {
+        devices.entry(device).or_insert_with(|| fresh(device));
+    }
+    for (device, found) in &mut devices {
+        found.blocks.sort_unstable_by_key(|block| block.address);
+        found.segments.sort_unstable_by_key(|segment| segment.address);
+        let sizes = found.segments.iter().map(|segment| segment.size);
+        found.reserved = sizes.fold(0, u64::saturating_add);
+        // Segments that Memtape made up around the blocks, for viewers.
+        if origin.is_true(&format!("devices.{device}.segments_made_up")) {
+            found.reserved = origin.number(&format!("devices.{device}.reserved")).unwrap_or(0);
+            found.segments.clear();
+            found.segment_source = SegmentSource::None;
         }
     }
+    devices
+}
 
-    /// What was compiled when it happened; empty or `N/A` where nothing was.
-    pub fn compile_context_of(&self, event: &Event) -> Option<&str> {
-        numbered(event.compile_context).map(|text| self.text(text))
+/// Adds a segment and its live blocks; how many of the blocks are not usable.
+fn add_segment(
+    found: &mut DeviceSnapshot,
+    loaded: &LoadedSegment,
+    blocks: &[(Block, bool)],
+) -> u64 {
+    let segment = loaded.segment;
+    let mut unusable = 0;
+    found.segments.push(segment);
+    let Some(range) = &loaded.blocks else {
+        found.allocated = found.allocated.saturating_add(loaded.allocated);
+        return 0;
+    };
+    let mut next = segment.address;
+    for &(block, is_live) in within(blocks, range) {
+        if block.size == 0 {
+            unusable += 1;
+            continue;
+        }
+        // Old releases write no address: blocks lie in a row.
+        let address = if block.address > 0 { block.address } else { next };
+        next = address.saturating_add(block.size);
+        if !is_live {
+            continue;
+        }
+        if !block.pending {
+            found.allocated = found.allocated.saturating_add(block.size);
+        }
+        found.blocks.push(Block { address, stream_pool: segment.stream_pool, ..block });
     }
+    unusable
+}
 
-    /// What the program said of itself when it happened.
-    pub fn user_metadata_of(&self, event: &Event) -> Option<&str> {
-        numbered(event.user_metadata).map(|text| self.text(text))
+/// Numbers the steps of the events of a device, and dates its blocks by the last allocation at the
+/// address of each.
+fn add_trace(device: &mut DeviceSnapshot, mut events: Vec<Option<TraceEvent>>, steps: &Steps) {
+    let is_request = |event: &TraceEvent| event.kind == TraceKind::FreeDeferred;
+    let has_requests = events.iter().flatten().any(is_request);
+    let mut born: Vec<Option<usize>> = alloc::vec![None; device.blocks.len()];
+    let mut finished_at = steps.forwards();
+    for index in 0..events.len() {
+        let before = index.checked_sub(1).and_then(|before| events.get(before).copied().flatten());
+        let Some(Some(event)) = events.get_mut(index) else { continue };
+        event.step = finished_at(index);
+        match event.kind {
+            // A free that no stream holds up is two entries in a row.
+            TraceKind::FreeCompleted
+                if before.is_some_and(|it| is_request(&it) && it.address == event.address) =>
+            {
+                let whole = before.map(|it| TraceEvent { kind: TraceKind::Free, ..it });
+                events[index - 1] = whole;
+                events[index] = None;
+            }
+            TraceKind::FreeCompleted if !has_requests => event.kind = TraceKind::Free,
+            TraceKind::Alloc => {
+                let at = device.blocks.binary_search_by_key(&event.address, |block| block.address);
+                let place = at.ok().and_then(|at| born.get_mut(at));
+                place.into_iter().for_each(|place| *place = Some(index));
+            }
+            _ => {}
+        }
     }
+    for (block, born) in device.blocks.iter_mut().zip(born) {
+        let allocation = born.and_then(|index| events.get_mut(index)?.as_mut());
+        allocation.into_iter().for_each(|allocation| date(block, allocation));
+    }
+    device.step_source = steps.source;
+    device.trace = events.into_iter().flatten().collect();
+}
 
-    /// Name of an annotation.
-    pub fn name_of(&self, annotation: &Annotation) -> Option<&str> {
-        numbered(annotation.name).map(|text| self.text(text))
+/// A live block and its allocation: each has what the other lacks.
+fn date(block: &mut Block, allocation: &mut TraceEvent) {
+    (block.birth_step, block.birth_ns) = (allocation.step, allocation.mono_ns);
+    // The allocator may have handed out more than was asked for.
+    allocation.size = block.size;
+    // With `context="state"` the trace has no stacks.
+    if allocation.stack == 0 {
+        allocation.stack = block.stack;
     }
 }

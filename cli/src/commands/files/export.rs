@@ -114,11 +114,11 @@ fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let (source, opened) = one_rank::open_at(&args.id, args.rank, wanted, globals)?;
     // The annotations of a file are drawn, and are not in the state.
     let annotations = match &opened.content {
-        Content::Torch(torch) => of_pytorch::tracks(torch),
+        Content::Torch(torch) => of_pytorch::tracks(&torch.annotations),
         Content::Rank(_) => Vec::new(),
     };
     let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
-    let (mut state, _) = opened.into_rank(&source);
+    let mut state = opened.into_rank(&source);
     if let Some(line) = warning(&state, lost_blocks).filter(|_| kind != Kind::Pickle) {
         eprintln!("memtape: {line}");
     }

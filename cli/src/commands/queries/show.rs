@@ -74,7 +74,7 @@ fn of_known(id: &str, globals: &Globals) -> anyhow::Result<()> {
 fn of_rank(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     let (source, opened) = one_rank::open(&PathBuf::from(&args.id), args.rank, globals)?;
     let (moment, clock, name) = (opened.moment, opened.clock, source.name());
-    let (state, _) = opened.into_rank(&source);
+    let state = opened.into_rank(&source);
     let mut json = rank_state::json(&name, &state);
     if let Source::Stored(of) = &source {
         json["capture"] = of.capture.clone().into();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::pickle::torch::{Annotation, Stage, TorchSnapshot};
+use memtape_core::pickle::torch::Annotation;
 
 use super::{Slice, Track};
 
@@ -11,25 +11,22 @@ const TRACKS_MAX: usize = 64;
 
 /// One track for each name of an annotation; what differs after a `#`, as in `ProfilerStep#12`, is
 /// no other name. An end without a start and a start without an end are left out.
-pub(crate) fn tracks(of: &TorchSnapshot) -> Vec<Track> {
+pub(crate) fn tracks(annotations: &[Annotation]) -> Vec<Track> {
     let mut open: BTreeMap<(&str, Option<u32>), i64> = BTreeMap::new();
     let mut tracks: BTreeMap<&str, Vec<Slice>> = BTreeMap::new();
-    for annotation in &of.annotations {
-        let Some((name, at_ns, stage)) = said(of, annotation) else { continue };
-        let key = (name, annotation.device());
-        match stage {
-            Stage::Start => {
-                open.insert(key, at_ns);
-            }
-            Stage::End => {
-                let Some(start_ns) = open.remove(&key) else { continue };
-                let track = name.split_once('#').map_or(name, |(base, _)| base);
-                if tracks.len() < TRACKS_MAX || tracks.contains_key(track) {
-                    let end_ns = at_ns.max(start_ns);
-                    let slice = Slice { name: name.to_string(), start_ns, end_ns };
-                    tracks.entry(track).or_default().push(slice);
-                }
-            }
+    for annotation in annotations {
+        let (name, at_us) = (annotation.name.as_str(), annotation.at_us);
+        let at_ns = i64::try_from(at_us.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let key = (name, annotation.device);
+        if annotation.is_start {
+            open.insert(key, at_ns);
+            continue;
+        }
+        let Some(start_ns) = open.remove(&key) else { continue };
+        let track = name.split_once('#').map_or(name, |(base, _)| base);
+        if tracks.len() < TRACKS_MAX || tracks.contains_key(track) {
+            let slice = Slice { name: name.to_string(), start_ns, end_ns: at_ns.max(start_ns) };
+            tracks.entry(track).or_default().push(slice);
         }
     }
     let track = |(name, slices): (&str, Vec<Slice>)| Track {
@@ -37,11 +34,6 @@ pub(crate) fn tracks(of: &TorchSnapshot) -> Vec<Track> {
         slices: without_overlap(slices),
     };
     tracks.into_iter().map(track).collect()
-}
-
-fn said<'a>(of: &'a TorchSnapshot, annotation: &Annotation) -> Option<(&'a str, i64, Stage)> {
-    let at_ns = annotation.time_us()?.saturating_mul(1000);
-    Some((of.name_of(annotation)?, at_ns, annotation.stage?))
 }
 
 /// The slices in the order of time; one that begins before the end of another is left out.

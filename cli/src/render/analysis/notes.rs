@@ -2,7 +2,8 @@
 
 use memtape_core::diagnosis::files::History;
 use memtape_core::diagnosis::location;
-use memtape_core::pickle::torch::{Record, Shape};
+use memtape_core::pickle::Record;
+use memtape_core::pickle::torch::Shape;
 use memtape_core::snapshot::step_source::StepSource;
 
 use super::{Mode, Report};
@@ -33,7 +34,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         ));
     }
     notes.extend(other_devices(report));
-    let shapes = report.files.iter().filter(|file| file.shape == Shape::Segments).count();
+    let shapes = report.files.iter().filter(|file| file.notes.shape == Shape::Segments).count();
     if shapes > 0 {
         notes.push(format!(
             "{} segments only, no history: call torch.cuda.memory._record_memory_history before, \
@@ -61,7 +62,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(stackless)
         ));
     }
-    let unusable: u64 = report.files.iter().map(|file| file.unusable).sum();
+    let unusable: u64 = report.files.iter().map(|file| file.notes.unusable).sum();
     if unusable > 0 {
         notes.push(format!("{unusable} entries lack an address or a size and were left out"));
     }

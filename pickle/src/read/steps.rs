@@ -10,12 +10,22 @@
 //! the same events.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::origin::step_ends;
-use crate::pickle::torch::{Action, Event, Stage, TorchSnapshot};
-use crate::snapshot::step_source::StepSource;
+use memtape_tape::snapshot::step_source::StepSource;
+use memtape_tape::snapshot::{TraceEvent, TraceKind};
+
+use crate::read::records::{Annotation, Records};
+use crate::read::settings::Settings;
+use crate::read::value::Value;
+
+/// A trace without steps.
+pub(crate) const NO_STEPS: StepSource = StepSource::None;
+
+/// An entry of a trace; none for one that says nothing of memory.
+type Entry = Option<TraceEvent>;
 
 /// Bursts that a stack must come in to say anything about steps.
 const BURSTS_MIN: usize = 3;
@@ -36,28 +46,37 @@ pub(crate) struct Steps {
     before: u64,
 }
 
-/// Finds the steps of a device's trace.
-pub(crate) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Steps {
-    if let Some(starts) = recorded(snapshot, device, events) {
+/// Finds the steps of the trace of a device.
+pub(crate) fn find(
+    records: &Records,
+    annotations: &[Annotation],
+    origin: &Settings<'_>,
+    (device, events): (u8, &[Entry]),
+) -> Steps {
+    if let Some(starts) = recorded(origin, device, events) {
         return Steps::of(StepSource::Recorded, starts, events);
     }
-    let found = annotated(snapshot, device, events).or_else(|| recurring(snapshot, events));
-    let (source, starts, last_number) = found.unwrap_or((StepSource::None, Vec::new(), None));
+    let found = annotated(annotations, device, events).or_else(|| recurring(records, events));
+    let (source, starts, last_number) = found.unwrap_or((NO_STEPS, Vec::new(), None));
     // A trace without numbers begins at step 0.
     let before = last_number.unwrap_or(0).saturating_sub(starts.len() as u64);
     let numbered = starts.into_iter().zip(before + 1..).collect();
     Steps::of(source, numbered, events)
 }
 
+fn is_alloc(event: &Entry) -> bool {
+    event.is_some_and(|event| event.kind == TraceKind::Alloc)
+}
+
 impl Steps {
     /// A step ends when what it held is gone: the next one begins with the next allocation.
-    fn of(source: StepSource, mut starts: Vec<(u32, u64)>, events: &[Event]) -> Self {
+    fn of(source: StepSource, mut starts: Vec<(u32, u64)>, events: &[Entry]) -> Self {
         let before = starts.first().map_or(0, |&(_, finished)| finished.saturating_sub(1));
         let mut from = 0;
         for (start, _) in &mut starts {
             from = from.max(*start as usize);
             let rest = events.get(from..).unwrap_or_default();
-            from += rest.iter().take_while(|event| event.action != Action::Alloc).count();
+            from += rest.iter().take_while(|event| !is_alloc(event)).count();
             *start = u32::try_from(from).unwrap_or(u32::MAX);
         }
         // Of steps without an allocation the last one counts.
@@ -72,26 +91,32 @@ impl Steps {
         self.starts.last().map_or(self.before, |&(_, finished)| finished)
     }
 
-    /// For an event how many steps had finished; the events are asked for from the last on.
-    pub(crate) fn backwards(&self) -> impl FnMut(usize) -> u64 {
-        let mut rest = self.starts.as_slice();
+    /// For an event how many steps had finished; the events are asked for from the first on.
+    pub(crate) fn forwards(&self) -> impl FnMut(usize) -> u64 {
+        let (mut rest, mut finished) = (self.starts.as_slice(), self.before);
         move |event| {
-            while let Some((_, before)) =
-                rest.split_last().filter(|((start, _), _)| *start as usize > event)
+            while let Some((&(_, by_then), later)) =
+                rest.split_first().filter(|((start, _), _)| *start as usize <= event)
             {
-                rest = before;
+                (rest, finished) = (later, by_then);
             }
-            rest.last().map_or(self.before, |&(_, finished)| finished)
+            finished
         }
     }
 }
 
-/// Steps that Memtape's recorder counted.
-fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Vec<(u32, u64)>> {
-    let mut ends = step_ends(snapshot, device);
-    ends.retain(|&(_, event)| event > 0 && (event as usize) < events.len());
-    (!ends.is_empty())
-        .then(|| ends.into_iter().map(|(finished, event)| (event, finished)).collect())
+/// Steps that Memtape's recorder counted: how many had finished, and the number of the event behind
+/// the end.
+fn recorded(origin: &Settings<'_>, device: u8, events: &[Entry]) -> Option<Vec<(u32, u64)>> {
+    let prefix = format!("devices.{device}.step_ends.");
+    let one = |(name, value): (&str, Value)| {
+        let finished: u64 = name.strip_prefix(prefix.as_str())?.parse().ok()?;
+        let event = u32::try_from(value.unsigned()?).ok()?;
+        (event > 0 && (event as usize) < events.len()).then_some((event, finished))
+    };
+    let mut ends: Vec<(u32, u64)> = origin.iter().filter_map(one).collect();
+    ends.sort_unstable();
+    (!ends.is_empty()).then_some(ends)
 }
 
 /// Who says where steps begin, their first events without the first step's, and the number of the
@@ -99,46 +124,44 @@ fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<V
 type Found = (StepSource, Vec<u32>, Option<u64>);
 
 /// Steps that PyTorch wrote down.
-fn annotated(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Found> {
-    let profiler = named(snapshot, device, Stage::Start, |name| name.strip_prefix("ProfilerStep#"));
-    let starts = starts_at(events, profiler.iter().map(|&(time_us, _)| time_us));
+fn annotated(annotations: &[Annotation], device: u8, events: &[Entry]) -> Option<Found> {
+    let profiler = named(annotations, device, true, "ProfilerStep#");
+    let starts = starts_at(events, profiler.iter().map(|&(at_us, _)| at_us));
     if starts.len() + 1 >= BURSTS_MIN {
         let last_number = profiler.last().and_then(|(_, number)| number.parse().ok());
         return Some((StepSource::Profiler, starts, last_number));
     }
     // With several optimizers the first one that steps is what a step is counted by.
-    let optimizer = |name| str::strip_prefix(name, "Optimizer.step#");
-    let all = named(snapshot, device, Stage::End, optimizer);
+    let all = named(annotations, device, false, "Optimizer.step#");
     let anchor = all.first().map(|&(_, name)| name)?;
-    let ends = all.iter().filter(|&&(_, name)| name == anchor).map(|&(time_us, _)| time_us);
+    let ends = all.iter().filter(|&&(_, name)| name == anchor).map(|&(at_us, _)| at_us);
     let starts = starts_at(events, ends);
     (starts.len() + 1 >= BURSTS_MIN).then_some((StepSource::Optimizer, starts, None))
 }
 
-/// Times and names of annotations, in the order of time.
+/// Times of annotations whose names begin so, and what follows in each, in the order of time.
 fn named<'a>(
-    snapshot: &'a TorchSnapshot,
-    device: u32,
-    stage: Stage,
-    strip: impl Fn(&'a str) -> Option<&'a str>,
-) -> Vec<(i64, &'a str)> {
-    let one = |annotation: &'a crate::pickle::torch::Annotation| {
-        let is_it = annotation.stage == Some(stage)
-            && annotation.device().is_none_or(|found| found == device);
-        let time_us = annotation.time_us().filter(|_| is_it)?;
-        Some((time_us, strip(snapshot.name_of(annotation)?)?))
+    annotations: &'a [Annotation],
+    device: u8,
+    is_start: bool,
+    prefix: &str,
+) -> Vec<(u64, &'a str)> {
+    let is_of = |of: &&Annotation| {
+        of.is_start == is_start && of.device.is_none_or(|found| found == u32::from(device))
     };
-    let mut found: Vec<(i64, &str)> = snapshot.annotations.iter().filter_map(one).collect();
-    found.sort_by_key(|&(time_us, _)| time_us);
+    let of = annotations.iter().filter(is_of);
+    let mut found: Vec<(u64, &str)> =
+        of.filter_map(|of| Some((of.at_us, of.name.strip_prefix(prefix)?))).collect();
+    found.sort_by_key(|&(at_us, _)| at_us);
     found
 }
 
 /// The first event at or after each of these times, as far as there are events before it.
-fn starts_at(events: &[Event], times: impl Iterator<Item = i64>) -> Vec<u32> {
+fn starts_at(events: &[Entry], times: impl Iterator<Item = u64>) -> Vec<u32> {
     let mut starts: Vec<u32> = Vec::new();
     let mut from = 0;
     for time_us in times {
-        let is_before = |event: &Event| event.time_us().is_none_or(|at| at < time_us);
+        let is_before = |event: &Entry| event.is_none_or(|event| event.mono_ns / 1000 < time_us);
         let later = events.get(from..).unwrap_or_default();
         from += later.iter().take_while(|event| is_before(event)).count();
         let start = u32::try_from(from).unwrap_or(u32::MAX);
@@ -150,13 +173,13 @@ fn starts_at(events: &[Event], times: impl Iterator<Item = i64>) -> Vec<u32> {
 }
 
 /// Steps by what comes again and again.
-fn recurring(snapshot: &TorchSnapshot, events: &[Event]) -> Option<Found> {
-    let by_stack = EventsByStack::of(snapshot.stack_count(), events);
-    let stacks = 1..u32::try_from(snapshot.stack_count()).unwrap_or(u32::MAX);
+fn recurring(records: &Records, events: &[Entry]) -> Option<Found> {
+    let by_stack = EventsByStack::of(records.stacks.len(), events);
+    let stacks = 1..u32::try_from(records.stacks.len()).unwrap_or(u32::MAX);
     let mut of_optimizer: Vec<u32> = stacks
         .clone()
         .filter(|&stack| {
-            !by_stack.events_of_stack(stack).is_empty() && is_optimizer(snapshot, stack)
+            !by_stack.events_of_stack(stack).is_empty() && is_optimizer(records, stack)
         })
         .flat_map(|stack| by_stack.events_of_stack(stack).iter().copied())
         .collect();
@@ -233,12 +256,11 @@ fn weighted_median(mut values: Vec<u32>) -> u32 {
 }
 
 /// A stack of `torch.optim`, or of an optimizer that is made like one.
-fn is_optimizer(snapshot: &TorchSnapshot, stack: u32) -> bool {
-    snapshot.stack(stack).iter().any(|&frame| {
-        let frame = snapshot.frame(frame);
-        let file = frame.file.unwrap_or_default();
-        file.contains("torch/optim/")
-            || (frame.name == Some("step") && file.to_ascii_lowercase().contains("optim"))
+fn is_optimizer(records: &Records, stack: u32) -> bool {
+    let frames = records.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
+    frames.iter().filter_map(|&frame| records.frames.get(frame as usize)).any(|frame| {
+        frame.file.contains("torch/optim/")
+            || (frame.function == "step" && frame.file.to_ascii_lowercase().contains("optim"))
     })
 }
 
@@ -249,11 +271,11 @@ struct EventsByStack {
 }
 
 impl EventsByStack {
-    fn of(stacks: usize, events: &[Event]) -> Self {
+    fn of(stacks: usize, events: &[Entry]) -> Self {
         let births = || {
             let numbered = (0..u32::MAX).zip(events);
-            let births = numbered.filter(|(_, event)| event.action == Action::Alloc);
-            births.map(|(number, event)| (event.stack().unwrap_or_default() as usize, number))
+            let births = numbered.filter(|(_, event)| is_alloc(event));
+            births.map(|(number, event)| (event.map_or(0, |event| event.stack) as usize, number))
         };
         let mut ends = vec![0_u32; stacks + 1];
         births().for_each(|(stack, _)| *ends.get_mut(stack + 1).unwrap_or(&mut 0) += 1);

@@ -1,0 +1,642 @@
+//! Makes records of the dictionaries of a memory snapshot as soon as they are filled.
+//!
+//! A trace of a million events is a million dictionaries of eight keys. Each is recognised by a key
+//! that no other kind has (`action`, `blocks`, `state`, `stage`, `filename`) and becomes what the
+//! state of a rank has; its pieces are forgotten. Every pickler writes what a dictionary holds
+//! before the dictionary is filled, so a record needs nothing that comes later; a list that grows
+//! after a record used it is refused.
+//!
+//! Releases of PyTorch write different keys. A number that a file does not have is 0 here, which no
+//! address, size or time is; how many records have each key is counted ([`Records::missing`]).
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use memtape_tape::snapshot::{Block, Frame, Segment, StreamPool, TraceEvent, TraceKind};
+
+use crate::read::fault::Fault;
+use crate::read::stacks::{backward_node, is_python};
+use crate::read::value::{Heap, Record, Slot, Value, over};
+
+/// Different streams and pools; more count as the unknown one.
+const STREAM_POOLS_MAX: usize = 60_000;
+
+/// Sizes are rounded up to multiples of this (`kMinBlockSize`).
+const BLOCK_BYTES_MIN: u64 = 512;
+
+const RECORDS: usize = 6;
+
+macro_rules! words {
+    ($($name:ident = $text:literal)*) => {
+        /// Texts that mean something in a snapshot.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Word { $($name),* }
+
+        /// Their texts, which get the first numbers, so that they are recognised by number.
+        pub(crate) const TEXTS: &[&str] = &[$($text),*];
+        const WORDS: &[Word] = &[$(Word::$name),*];
+    };
+}
+
+words! {
+    Action = "action" Addr = "addr" Size = "size" Stream = "stream" TimeUs = "time_us"
+    CompileContext = "compile_context" UserMetadata = "user_metadata" Frames = "frames"
+    PoolId = "pool_id" DeviceFree = "device_free" Address = "address" Device = "device"
+    RequestedSize = "requested_size" State = "state" History = "history" RealSize = "real_size"
+    TotalSize = "total_size" AllocatedSize = "allocated_size" ActiveSize = "active_size"
+    SegmentType = "segment_type" SegmentPoolId = "segment_pool_id" Blocks = "blocks"
+    IsExpandable = "is_expandable" Name = "name" Filename = "filename" Line = "line"
+    Stage = "stage" Segments = "segments" DeviceTraces = "device_traces"
+    AllocatorSettings = "allocator_settings" ExternalAnnotations = "external_annotations"
+    Memtape = "memtape"
+    Alloc = "alloc" FreeRequested = "free_requested" FreeCompleted = "free_completed"
+    SegmentAlloc = "segment_alloc" SegmentFree = "segment_free" SegmentMap = "segment_map"
+    SegmentUnmap = "segment_unmap" Snapshot = "snapshot" Oom = "oom" Annotate = "annotate"
+    ActiveAllocated = "active_allocated" ActivePendingFree = "active_pending_free"
+    ActiveAwaitingFree = "active_awaiting_free" Inactive = "inactive"
+    Small = "small" Large = "large" Start = "START" End = "END"
+}
+
+/// The keys that PyTorch writes, by kind of record.
+const EXPECTED: [(Record, &[Word]); 5] = {
+    use Word::*;
+    [
+        (
+            Record::Segment,
+            &[
+                Device,
+                Address,
+                TotalSize,
+                AllocatedSize,
+                ActiveSize,
+                RequestedSize,
+                Stream,
+                SegmentType,
+                SegmentPoolId,
+                IsExpandable,
+                Frames,
+                Blocks,
+            ],
+        ),
+        (Record::Block, &[Address, Size, RequestedSize, State, Frames]),
+        (
+            Record::Event,
+            &[
+                Action,
+                Addr,
+                DeviceFree,
+                Size,
+                Stream,
+                PoolId,
+                TimeUs,
+                Frames,
+                CompileContext,
+                UserMetadata,
+            ],
+        ),
+        (Record::Annotation, &[Name, Stage, TimeUs, Device]),
+        (Record::Frame, &[Name, Filename, Line]),
+    ]
+};
+
+/// The word that a value is, if it is one.
+pub(crate) fn word(value: Value) -> Option<Word> {
+    match value {
+        Value::Text(number) => WORDS.get(number as usize).copied(),
+        _ => None,
+    }
+}
+
+/// What kind of record these keys make.
+pub(crate) fn kind_of(pairs: &[Value]) -> Option<Record> {
+    let mut found = None;
+    for [key, _] in pairs.as_chunks::<2>().0 {
+        match word(*key) {
+            Some(Word::Action) => return Some(Record::Event),
+            Some(Word::Blocks | Word::TotalSize) => return Some(Record::Segment),
+            Some(Word::State) => found = Some(Record::Block),
+            Some(Word::Stage) => found = found.or(Some(Record::Annotation)),
+            Some(Word::Filename) => found = found.or(Some(Record::Frame)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// How many records lack a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Of which kind.
+    pub record: Record,
+    /// Which key.
+    pub key: &'static str,
+    /// How many lack it.
+    pub count: u64,
+    /// How many there are.
+    pub of: u64,
+}
+
+/// A moment that the profiler names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// The name.
+    pub name: String,
+    /// Device index.
+    pub device: Option<u32>,
+    /// Unix time in microseconds.
+    pub at_us: u64,
+    /// It begins; else it ends.
+    pub is_start: bool,
+}
+
+/// A segment, and which of the blocks are its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadedSegment {
+    pub(crate) segment: Segment,
+    pub(crate) device: u32,
+    /// Bytes handed out.
+    pub(crate) allocated: u64,
+    /// None where the file says nothing of blocks.
+    pub(crate) blocks: Option<Range<u32>>,
+}
+
+/// A frame as the file has it.
+#[derive(Debug)]
+struct LoadedFrame {
+    /// The text that is its function's name.
+    name: Option<u32>,
+    /// Its number among the frames of Python.
+    python: Option<u32>,
+}
+
+/// Stream and pool.
+type StreamPoolKey = (Option<u64>, Option<(u64, u64)>);
+
+/// The records so far.
+#[derive(Debug)]
+pub(crate) struct Records {
+    pub(crate) segments: Vec<LoadedSegment>,
+    /// Blocks, and whether they are live.
+    pub(crate) blocks: Vec<(Block, bool)>,
+    /// Entries of all traces; none for one that says nothing of memory.
+    pub(crate) events: Vec<Option<TraceEvent>>,
+    pub(crate) annotations: Vec<Option<Annotation>>,
+    /// Frames of Python; number 0 is the unknown one.
+    pub(crate) frames: Vec<Frame>,
+    /// Stacks of Python; number 0 is the empty one.
+    pub(crate) stacks: Vec<Vec<u32>>,
+    pub(crate) stream_pools: Vec<StreamPool>,
+    /// Records without an address or a size, and things in a list that do not belong there.
+    pub(crate) unusable: u64,
+    loaded_frames: Vec<LoadedFrame>,
+    loaded_numbers: BTreeMap<[Option<u32>; 3], u32>,
+    stack_numbers: BTreeMap<Vec<u32>, u32>,
+    node_numbers: BTreeMap<String, u32>,
+    stream_pool_numbers: BTreeMap<StreamPoolKey, u16>,
+    /// How many records of each kind have a key with a value of PyTorch's kind.
+    seen: [[u64; WORDS.len()]; RECORDS],
+    made: [u64; RECORDS],
+    ooms: u64,
+    /// Up to which number the records of each kind stand in a list of the snapshot.
+    listed: [u32; RECORDS],
+}
+
+impl Records {
+    pub(crate) fn new() -> Self {
+        Self {
+            segments: Vec::new(),
+            blocks: Vec::new(),
+            events: Vec::new(),
+            annotations: Vec::new(),
+            frames: vec![Frame::default()],
+            stacks: vec![Vec::new()],
+            stream_pools: vec![StreamPool::default()],
+            unusable: 0,
+            loaded_frames: Vec::new(),
+            loaded_numbers: BTreeMap::new(),
+            stack_numbers: BTreeMap::from([(Vec::new(), 0)]),
+            node_numbers: BTreeMap::new(),
+            stream_pool_numbers: BTreeMap::from([(StreamPoolKey::default(), 0)]),
+            seen: [[0; WORDS.len()]; RECORDS],
+            made: [0; RECORDS],
+            ooms: 0,
+            listed: [0; RECORDS],
+        }
+    }
+
+    /// Makes a record of a dictionary; its number among those of its kind.
+    pub(crate) fn add(
+        &mut self,
+        heap: &mut Heap,
+        kind: Record,
+        pairs: &[Value],
+    ) -> Result<u32, Fault> {
+        self.made[kind as usize] += 1;
+        let count = match kind {
+            Record::Segment => self.segment(heap, pairs)?,
+            Record::Block => self.block(heap, pairs),
+            Record::Event => self.event(heap, pairs),
+            Record::Annotation => self.annotation(heap, pairs),
+            Record::Frame => return self.frame(heap, pairs),
+            Record::Snapshot => 0,
+        };
+        let max = heap.limits.objects_max;
+        u32::try_from(count).ok().and_then(|count| count.checked_sub(1)).ok_or(over(
+            "records",
+            max,
+            "objects_max",
+        ))
+    }
+
+    /// Counts that a record of this kind has a key.
+    fn see(&mut self, kind: Record, word: Word, is_good: bool) {
+        let of_kind = self.seen.get_mut(kind as usize);
+        let count = of_kind.and_then(|seen| seen.get_mut(word as usize));
+        count.into_iter().for_each(|count| *count += u64::from(is_good));
+    }
+
+    fn event(&mut self, heap: &mut Heap, pairs: &[Value]) -> usize {
+        let (mut kind, mut address, mut bytes, mut time_us) = (None, 0, 0, 0_u64);
+        let (mut stack, mut device_free, mut stream, mut pool) = (0, 0, None, None);
+        for (word, value) in keys(pairs) {
+            let number = value.unsigned();
+            let is_good = match word {
+                Word::Action => {
+                    kind = action(value);
+                    kind.is_some() || self::word(value) == Some(Word::Annotate)
+                }
+                Word::Addr => set(number, &mut address),
+                Word::DeviceFree => set(number, &mut device_free),
+                Word::Size => set(number, &mut bytes),
+                Word::TimeUs => set(number, &mut time_us),
+                Word::Frames => set(self.stack(heap, value), &mut stack),
+                Word::Stream => set(number.map(Some), &mut stream),
+                Word::PoolId => set(pair(heap, value).map(Some), &mut pool),
+                Word::CompileContext | Word::UserMetadata => matches!(value, Value::Text(_)),
+                _ => false,
+            };
+            self.see(Record::Event, word, is_good);
+        }
+        self.ooms += u64::from(kind == Some(TraceKind::Oom));
+        let is_of_block = matches!(
+            kind,
+            Some(
+                TraceKind::Alloc
+                    | TraceKind::Free
+                    | TraceKind::FreeDeferred
+                    | TraceKind::FreeCompleted
+            )
+        );
+        let is_usable = !is_of_block || (address > 0 && bytes > 0);
+        self.unusable += u64::from(!is_usable);
+        let (address, size, detail) = match kind {
+            Some(TraceKind::Oom) => (0, bytes, device_free),
+            _ if is_of_block => (address, rounded(bytes), bytes),
+            _ => (address, bytes, 0),
+        };
+        let mono_ns = time_us.saturating_mul(1000);
+        let stream_pool = self.stream_pool((stream, pool));
+        let event =
+            |kind| TraceEvent { kind, mono_ns, address, size, detail, stack, stream_pool, step: 0 };
+        self.events.push(kind.filter(|_| is_usable).map(event));
+        self.events.len()
+    }
+
+    fn segment(&mut self, heap: &mut Heap, pairs: &[Value]) -> Result<usize, Fault> {
+        let mut loaded = LoadedSegment::default();
+        let (mut stream, mut pool) = (None, None);
+        for (word, value) in keys(pairs) {
+            let number = value.unsigned();
+            let segment = &mut loaded.segment;
+            let is_good = match word {
+                Word::Device => {
+                    let device = number.and_then(|device| u32::try_from(device).ok());
+                    set(device, &mut loaded.device)
+                }
+                Word::Address => set(number, &mut segment.address),
+                Word::TotalSize => set(number, &mut segment.size),
+                Word::AllocatedSize => set(number, &mut loaded.allocated),
+                Word::ActiveSize | Word::RequestedSize => number.is_some(),
+                Word::Stream => set(number.map(Some), &mut stream),
+                Word::SegmentPoolId => set(pair(heap, value).map(Some), &mut pool),
+                Word::SegmentType => set(is_small(value), &mut segment.small),
+                Word::IsExpandable => set(truth(value), &mut segment.expandable),
+                Word::Frames => set(self.stack(heap, value), &mut segment.stack),
+                Word::Blocks => {
+                    loaded.blocks = self.listed(heap, value, Record::Block, "block")?;
+                    loaded.blocks.is_some()
+                }
+                _ => false,
+            };
+            self.see(Record::Segment, word, is_good);
+        }
+        loaded.segment.stream_pool = self.stream_pool((stream, pool));
+        self.segments.push(loaded);
+        Ok(self.segments.len())
+    }
+
+    fn block(&mut self, heap: &mut Heap, pairs: &[Value]) -> usize {
+        let (mut block, mut is_live) = (Block::default(), false);
+        for (word, value) in keys(pairs) {
+            let number = value.unsigned();
+            let is_good = match word {
+                Word::Address => set(number, &mut block.address),
+                Word::Size => set(number, &mut block.size),
+                Word::RequestedSize => set(number, &mut block.requested),
+                Word::State => {
+                    let state = self::word(value);
+                    block.pending =
+                        matches!(state, Some(Word::ActivePendingFree | Word::ActiveAwaitingFree));
+                    is_live = block.pending || state == Some(Word::ActiveAllocated);
+                    is_live || state == Some(Word::Inactive)
+                }
+                Word::Frames => set(self.stack(heap, value), &mut block.stack),
+                Word::History => {
+                    self.history(heap, value, &mut block);
+                    true
+                }
+                _ => false,
+            };
+            self.see(Record::Block, word, is_good);
+        }
+        self.blocks.push((block, is_live));
+        self.blocks.len()
+    }
+
+    /// Releases before 2.1: the newest entry of a block's history has its stack and its real size.
+    fn history(&mut self, heap: &mut Heap, list: Value, block: &mut Block) {
+        let items = |heap: &Heap, value: Value| {
+            value.object().map(|number| heap.items(heap.slot(number)).to_vec())
+        };
+        let newest = list.object().and_then(|list| heap.items(heap.slot(list)).first().copied());
+        let entry = newest.and_then(|newest| items(heap, newest)).unwrap_or_default();
+        for (word, value) in keys(&entry) {
+            let (word, is_good) = match word {
+                Word::Frames => (word, set(self.stack(heap, value), &mut block.stack)),
+                Word::RealSize => {
+                    (Word::RequestedSize, set(value.unsigned(), &mut block.requested))
+                }
+                Word::Addr => (Word::Address, set(value.unsigned(), &mut block.address)),
+                _ => continue,
+            };
+            self.see(Record::Block, word, is_good);
+        }
+    }
+
+    fn annotation(&mut self, heap: &Heap, pairs: &[Value]) -> usize {
+        let (mut name, mut at_us, mut device, mut is_start) = (None, None, None, None);
+        for (word, value) in keys(pairs) {
+            let is_good = match word {
+                Word::Stage => {
+                    is_start = match self::word(value) {
+                        Some(Word::Start) => Some(true),
+                        Some(Word::End) => Some(false),
+                        _ => None,
+                    };
+                    is_start.is_some()
+                }
+                Word::Name => set(text(value).map(Some), &mut name),
+                Word::TimeUs => set(value.unsigned().map(Some), &mut at_us),
+                Word::Device => {
+                    let number = value.unsigned().and_then(|device| u16::try_from(device).ok());
+                    set(number.map(|number| Some(u32::from(number))), &mut device)
+                }
+                _ => false,
+            };
+            self.see(Record::Annotation, word, is_good);
+        }
+        let whole = name.zip(at_us).zip(is_start).map(|((name, at_us), is_start)| Annotation {
+            name: heap.text(name).to_string(),
+            device,
+            at_us,
+            is_start,
+        });
+        self.annotations.push(whole);
+        self.annotations.len()
+    }
+
+    /// Equal frames are one.
+    fn frame(&mut self, heap: &Heap, pairs: &[Value]) -> Result<u32, Fault> {
+        let (mut name, mut file, mut line) = (None, None, None);
+        for (word, value) in keys(pairs) {
+            let is_good = match word {
+                Word::Name => set(text(value).map(Some), &mut name),
+                Word::Filename => set(text(value).map(Some), &mut file),
+                Word::Line => {
+                    let number = value.unsigned().and_then(|line| u32::try_from(line).ok());
+                    set(number.map(Some), &mut line)
+                }
+                _ => false,
+            };
+            self.see(Record::Frame, word, is_good);
+        }
+        let parts = [name, file, line];
+        if let Some(&known) = self.loaded_numbers.get(&parts) {
+            return Ok(known);
+        }
+        let text = |number: Option<u32>| number.map_or("", |number| heap.text(number));
+        let python = is_python(text(file), text(name)).then(|| {
+            self.push_frame(Frame {
+                file: text(file).to_string(),
+                line: line.unwrap_or_default(),
+                function: text(name).to_string(),
+            })
+        });
+        let number = self.loaded_frames.len() as u32;
+        self.loaded_frames.push(LoadedFrame { name, python });
+        self.loaded_numbers.insert(parts, number);
+        Ok(number)
+    }
+
+    fn push_frame(&mut self, frame: Frame) -> u32 {
+        self.frames.push(frame);
+        (self.frames.len() - 1) as u32
+    }
+
+    /// The number of the stack that a list of frames is; none for what is no list.
+    fn stack(&mut self, heap: &mut Heap, list: Value) -> Option<u32> {
+        let number = list.object()?;
+        match heap.slot(number) {
+            Slot::Stack(stack) => Some(stack),
+            Slot::EmptyList => Some(0),
+            Slot::List(_) | Slot::Tuple(_) => {
+                let items = heap.take(number);
+                let stack = self.stack_of(heap, &items);
+                heap.set(number, Slot::Stack(stack));
+                Some(stack)
+            }
+            _ => None,
+        }
+    }
+
+    /// With `stacks="all"` PyTorch writes the C++ frames too, and all allocations look alike there:
+    /// they are left out. Where a stack has no Python at all, because autograd's threads have none,
+    /// the name of the backward node is kept in their place.
+    fn stack_of(&mut self, heap: &Heap, items: &[Value]) -> u32 {
+        let loaded = |value: &Value| match heap.slot(value.object()?) {
+            Slot::Record(Record::Frame, frame) => Some(frame as usize),
+            _ => None,
+        };
+        let loaded: Vec<usize> = items.iter().filter_map(loaded).collect();
+        self.unusable += (items.len() - loaded.len()) as u64;
+        let python = |&frame: &usize| self.loaded_frames.get(frame)?.python;
+        let mut frames: Vec<u32> = loaded.iter().filter_map(python).collect();
+        if frames.is_empty() {
+            let name = |&frame: &usize| Some(heap.text(self.loaded_frames.get(frame)?.name?));
+            let node = loaded.iter().filter_map(name).find_map(backward_node).map(String::from);
+            frames.extend(node.map(|node| self.node(node)));
+        }
+        if let Some(&known) = self.stack_numbers.get(&frames) {
+            return known;
+        }
+        let number = self.stacks.len() as u32;
+        self.stacks.push(frames.clone());
+        self.stack_numbers.insert(frames, number);
+        number
+    }
+
+    fn node(&mut self, function: String) -> u32 {
+        if let Some(&known) = self.node_numbers.get(&function) {
+            return known;
+        }
+        let number = self.push_frame(Frame { function: function.clone(), ..Frame::default() });
+        self.node_numbers.insert(function, number);
+        number
+    }
+
+    fn stream_pool(&mut self, key: StreamPoolKey) -> u16 {
+        if let Some(&known) = self.stream_pool_numbers.get(&key) {
+            return known;
+        }
+        let number = self.stream_pools.len();
+        if number >= STREAM_POOLS_MAX {
+            return 0;
+        }
+        self.stream_pools.push(StreamPool { stream: key.0, pool: key.1 });
+        self.stream_pool_numbers.insert(key, number as u16);
+        number as u16
+    }
+
+    /// Which records of a kind a list holds; none for what is no list. Each record stands in one
+    /// list of the snapshot: a pickle can refer to a list a million times in a few bytes.
+    pub(crate) fn listed(
+        &mut self,
+        heap: &mut Heap,
+        list: Value,
+        kind: Record,
+        name: &'static str,
+    ) -> Result<Option<Range<u32>>, Fault> {
+        let Some(number) = list.object() else { return Ok(None) };
+        let items = match heap.slot(number) {
+            Slot::EmptyList => return Ok(Some(0..0)),
+            Slot::List(_) | Slot::Tuple(_) => heap.take(number),
+            Slot::Used => return Err(Fault::Twice("list")),
+            _ => return Ok(None),
+        };
+        let listed = &mut self.listed[kind as usize];
+        let mut range: Option<Range<u32>> = None;
+        for item in items {
+            let at = match item.object().map(|number| heap.slot(number)) {
+                Some(Slot::Record(of, at)) if of == kind => at,
+                _ => {
+                    self.unusable += 1;
+                    continue;
+                }
+            };
+            let range = range.get_or_insert(at..at);
+            if at != range.end || at < *listed {
+                return Err(Fault::Twice(name));
+            }
+            range.end = at + 1;
+            *listed = range.end;
+        }
+        Ok(Some(range.unwrap_or(0..0)))
+    }
+
+    /// Which keys the records lack.
+    pub(crate) fn missing(&self) -> Vec<Missing> {
+        let mut found = Vec::new();
+        for (record, words) in EXPECTED {
+            let of = self.made[record as usize];
+            for &word in words {
+                // A request that failed has no address.
+                let expected = match (record, word) {
+                    (Record::Event, Word::Addr) => of - self.ooms,
+                    (Record::Event, Word::DeviceFree) => self.ooms,
+                    _ => of,
+                };
+                let count = expected.saturating_sub(self.seen[record as usize][word as usize]);
+                if count > 0 {
+                    found.push(Missing { record, key: TEXTS[word as usize], count, of });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The keys that are known, with their values.
+fn keys(pairs: &[Value]) -> impl Iterator<Item = (Word, Value)> + '_ {
+    pairs.as_chunks::<2>().0.iter().filter_map(|&[key, value]| Some((word(key)?, value)))
+}
+
+/// Takes over what is known, and says whether something is.
+fn set<T>(value: Option<T>, to: &mut T) -> bool {
+    let is_known = value.is_some();
+    value.into_iter().for_each(|value| *to = value);
+    is_known
+}
+
+fn text(value: Value) -> Option<u32> {
+    match value {
+        Value::Text(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn truth(value: Value) -> Option<bool> {
+    match value {
+        Value::Bool(truth) => Some(truth),
+        _ => None,
+    }
+}
+
+fn pair(heap: &Heap, value: Value) -> Option<(u64, u64)> {
+    match value {
+        Value::Pair(number) => Some(heap.pair(number)),
+        _ => None,
+    }
+}
+
+fn is_small(value: Value) -> Option<bool> {
+    match word(value) {
+        Some(Word::Small) => Some(true),
+        Some(Word::Large) => Some(false),
+        _ => None,
+    }
+}
+
+/// Bytes as the allocator rounds them.
+fn rounded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(BLOCK_BYTES_MIN).unwrap_or(u64::MAX)
+}
+
+/// What an entry of a trace is; a free that was requested counts as deferred until its completion
+/// is found.
+fn action(value: Value) -> Option<TraceKind> {
+    Some(match word(value)? {
+        Word::Alloc => TraceKind::Alloc,
+        Word::FreeRequested => TraceKind::FreeDeferred,
+        Word::FreeCompleted => TraceKind::FreeCompleted,
+        Word::SegmentAlloc => TraceKind::SegmentAlloc,
+        Word::SegmentFree => TraceKind::SegmentFree,
+        Word::SegmentMap => TraceKind::SegmentMap,
+        Word::SegmentUnmap => TraceKind::SegmentUnmap,
+        Word::Snapshot => TraceKind::Snapshot,
+        Word::Oom => TraceKind::Oom,
+        _ => return None,
+    })
+}
