@@ -8,13 +8,16 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio::sync::watch;
 
-/// Time between two looks at a folder.
-pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Time between two polls of a folder.
+pub const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Larger files are none of certificates.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -29,50 +32,30 @@ const REVOKED: &str = "ca.crl";
 /// Bits of a mode by which other users read a key. A group may, as in a mounted secret.
 const READ_BY_OTHERS: u32 = 0o007;
 
-/// Why a folder of certificates cannot be used.
+/// Why a folder of certificates cannot be used, or made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{path} cannot be read: {error}")]
-    Unread {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error("{0} cannot be read: {1}")]
+    Unread(PathBuf, io::Error),
     /// There is none of the names that such a file can have.
     #[error(
-        "{folder} holds no {what}: put tls.crt, tls.key and ca.crt there, or svid.pem, \
-         svid_key.pem and svid_bundle.pem; `memtape tls init` makes them"
+        "{0} holds no {1}: put tls.crt, tls.key and ca.crt there, or svid.pem, svid_key.pem and \
+         svid_bundle.pem; `memtape tls init` makes them"
     )]
-    Absent {
-        /// The folder.
-        folder: PathBuf,
-        /// What it lacks.
-        what: &'static str,
-    },
+    Absent(PathBuf, &'static str),
     /// It is larger than any such file.
     #[error("{0} is larger than 4 MiB: it cannot be a file of certificates")]
     TooLarge(PathBuf),
     /// It holds something else.
-    #[error("{path} holds no {what} in PEM")]
-    NoPem {
-        /// The file.
-        path: PathBuf,
-        /// What was expected.
-        what: &'static str,
-    },
+    #[error("{0} holds no {1} in PEM")]
+    NoPem(PathBuf, &'static str),
     /// Every user can read the key.
     #[error("{0} can be read by every user: make it private with chmod 600")]
     OpenKey(PathBuf),
     /// Certificate, key and authorities do not fit each other.
-    #[error("the certificates in {folder} cannot be used: {why}")]
-    Unfit {
-        /// The folder.
-        folder: PathBuf,
-        /// Why not.
-        why: String,
-    },
+    #[error("the certificates in {0} cannot be used: {1}")]
+    Unfit(PathBuf, String),
     /// The program was built without the feature `authority`.
     #[error(
         "this build makes no certificates: add `--features full` to the build, or take the wheel \
@@ -80,19 +63,88 @@ pub enum TlsError {
     )]
     NotBuilt,
     /// There is a file already, which is not replaced.
-    #[error("{path} is there already: name another folder with --out, or move this one away")]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} is there already: name another folder with --out, or move this one away")]
+    Exists(PathBuf),
     /// A certificate or a file cannot be made.
-    #[error("{what} cannot be made: {why}")]
-    Unmade {
-        /// The file or the certificate.
-        what: String,
-        /// Why not.
-        why: String,
-    },
+    #[error("{0} cannot be made: {1}")]
+    Unmade(String, String),
+}
+
+/// What a party needs of its folder. The folder is read again when its files change.
+pub trait Contents: Sized + Send + Sync + 'static {
+    /// Makes it of the files.
+    ///
+    /// # Errors
+    /// The folder lacks something, or its files do not fit each other.
+    fn of(folder: &Path, material: Material) -> Result<Self, TlsError>;
+}
+
+/// What a folder holds now: [`crate::server::ServerTls`] and [`crate::client::ClientTls`].
+#[derive(Debug)]
+pub struct Followed<T> {
+    folder: PathBuf,
+    /// With the hash of the files that it is made of.
+    current: RwLock<([u8; 32], Arc<T>)>,
+    replaced: watch::Sender<u64>,
+}
+
+impl<T: Contents> Followed<T> {
+    /// Reads a folder. Blocks.
+    ///
+    /// # Errors
+    /// The folder lacks something, or its files do not fit each other.
+    pub fn open(folder: &Path) -> Result<Self, TlsError> {
+        let current = RwLock::new(Self::read(folder)?);
+        Ok(Self { folder: folder.to_path_buf(), current, replaced: watch::channel(0).0 })
+    }
+
+    /// What is in use.
+    pub fn current(&self) -> Arc<T> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Changes each time when other files are in use.
+    pub fn replaced(&self) -> watch::Receiver<u64> {
+        self.replaced.subscribe()
+    }
+
+    /// Polls the folder for ever. Files that cannot be used are reported once; those from before
+    /// stay in use.
+    pub async fn follow(self: Arc<Self>) {
+        let mut is_reported = false;
+        loop {
+            tokio::time::sleep(POLL_EVERY).await;
+            let this = self.clone();
+            match tokio::task::spawn_blocking(move || this.poll()).await {
+                Ok(Ok(())) => is_reported = false,
+                Ok(Err(error)) if !std::mem::replace(&mut is_reported, true) => {
+                    tracing::error!("the certificates stay those from before: {error}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Polls the folder once. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; the files from before stay in use.
+    pub fn poll(&self) -> Result<(), TlsError> {
+        let digest = Material::read(&self.folder)?.digest;
+        if digest == self.current.read().unwrap_or_else(PoisonError::into_inner).0 {
+            return Ok(());
+        }
+        let read = Self::read(&self.folder)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        self.replaced.send_modify(|replaced| *replaced += 1);
+        tracing::info!("certificates are replaced");
+        Ok(())
+    }
+
+    fn read(folder: &Path) -> Result<([u8; 32], Arc<T>), TlsError> {
+        let material = Material::read(folder)?;
+        Ok((material.digest, Arc::new(T::of(folder, material)?)))
+    }
 }
 
 /// What a folder holds.
@@ -119,26 +171,25 @@ impl Material {
     /// can read.
     pub fn read(folder: &Path) -> Result<Self, TlsError> {
         let names = NAMES.iter().find(|names| folder.join(names[2]).exists());
-        let absent = |what| TlsError::Absent { folder: folder.to_path_buf(), what };
+        let absent = |what| TlsError::Absent(folder.to_path_buf(), what);
         let [certificate, key, authorities] =
             names.ok_or(absent("certificate of an authority"))?.map(|name| folder.join(name));
         let mut digest = blake3::Hasher::new();
         let text = file(&authorities, &mut digest)?;
-        let authorities = certificates(&authorities, &text)?;
+        let authorities = all(&authorities, &text, "certificate")?;
         let revoked = folder.join(REVOKED);
         let revoked = match revoked.exists() {
-            true => lists(&revoked, &file(&revoked, &mut digest)?)?,
+            true => all(&revoked, &file(&revoked, &mut digest)?, "list of revoked certificates")?,
             false => Vec::new(),
         };
         let mut material =
             Self { chain: Vec::new(), key: None, authorities, revoked, digest: [0; 32] };
         if certificate.exists() || key.exists() {
             check_mode(&key)?;
-            material.chain = certificates(&certificate, &file(&certificate, &mut digest)?)?;
+            material.chain = all(&certificate, &file(&certificate, &mut digest)?, "certificate")?;
             let text = file(&key, &mut digest)?;
             let read = PrivateKeyDer::from_pem_slice(&text);
-            material.key =
-                Some(read.map_err(|_| TlsError::NoPem { path: key, what: "private key" })?);
+            material.key = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
         }
         material.digest = *digest.finalize().as_bytes();
         Ok(material)
@@ -153,13 +204,22 @@ impl Material {
         folder: &Path,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
         let key = self.key.as_ref().map(PrivateKeyDer::clone_key);
-        let absent = TlsError::Absent { folder: folder.to_path_buf(), what: "certificate and key" };
-        Ok((self.chain.clone(), key.ok_or(absent)?))
+        let absent = || TlsError::Absent(folder.to_path_buf(), "certificate and key");
+        Ok((self.chain.clone(), key.ok_or_else(absent)?))
+    }
+
+    /// The authorities, as rustls takes them.
+    pub(crate) fn roots(&self) -> Result<RootCertStore, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        for authority in &self.authorities {
+            roots.add(authority.clone())?;
+        }
+        Ok(roots)
     }
 }
 
 fn file(path: &Path, digest: &mut blake3::Hasher) -> Result<Vec<u8>, TlsError> {
-    let unread = |error| TlsError::Unread { path: path.to_path_buf(), error };
+    let unread = |error| TlsError::Unread(path.to_path_buf(), error);
     if fs::metadata(path).map_err(unread)?.len() > FILE_BYTES_MAX {
         return Err(TlsError::TooLarge(path.to_path_buf()));
     }
@@ -169,21 +229,16 @@ fn file(path: &Path, digest: &mut blake3::Hasher) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+/// All items of a kind in a file; at least one.
+fn all<T: PemObject>(path: &Path, text: &[u8], what: &'static str) -> Result<Vec<T>, TlsError> {
+    let read: Result<Vec<T>, _> = T::pem_slice_iter(text).collect();
     let found = read.ok().filter(|found| !found.is_empty());
-    found.ok_or(TlsError::NoPem { path: path.to_path_buf(), what: "certificate" })
-}
-
-fn lists(path: &Path, text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let read: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(text).collect();
-    let found = read.ok().filter(|found| !found.is_empty());
-    found.ok_or(TlsError::NoPem { path: path.to_path_buf(), what: "list of revoked certificates" })
+    found.ok_or_else(|| TlsError::NoPem(path.to_path_buf(), what))
 }
 
 fn check_mode(key: &Path) -> Result<(), TlsError> {
-    let metadata =
-        fs::metadata(key).map_err(|error| TlsError::Unread { path: key.to_path_buf(), error })?;
+    let unread = |error| TlsError::Unread(key.to_path_buf(), error);
+    let metadata = fs::metadata(key).map_err(unread)?;
     match metadata.permissions().mode() & READ_BY_OTHERS {
         0 => Ok(()),
         _ => Err(TlsError::OpenKey(key.to_path_buf())),

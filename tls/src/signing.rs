@@ -48,7 +48,7 @@ pub fn issue(authority: &Path, folder: &Path, party: &Party, days: u64) -> Resul
     let what = || format!("a certificate for {}", party.name());
     let read = |name: &str| {
         let path = authority.join(name);
-        fs::read_to_string(&path).map_err(|error| TlsError::Unread { path, error })
+        fs::read_to_string(&path).map_err(|error| TlsError::Unread(path, error))
     };
     let (certificate, key) = (read("ca.crt")?, read("ca.key")?);
     let key = KeyPair::from_pem(&key).map_err(|error| unmade(what(), error))?;
@@ -99,7 +99,7 @@ fn make_folder(folder: &Path) -> Result<(), TlsError> {
 /// Writes a new file, whole or not at all.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => TlsError::Exists { path: path.to_path_buf() },
+        ErrorKind::AlreadyExists => TlsError::Exists(path.to_path_buf()),
         _ => unmade(path.display().to_string(), error),
     };
     let mut file =
@@ -108,5 +108,5 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
 }
 
 fn unmade(what: String, why: impl ToString) -> TlsError {
-    TlsError::Unmade { what, why: why.to_string() }
+    TlsError::Unmade(what, why.to_string())
 }

@@ -107,23 +107,23 @@ async fn what_is_replaced_counts_from_the_next_handshake_on() {
     let (tls, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
     let chain = shake(&tls, &agent, "10.0.0.1").await.unwrap();
     let replaced = tls.replaced();
-    tls.look().unwrap();
+    tls.poll().unwrap();
     assert!(!replaced.has_changed().unwrap(), "nothing was replaced");
     // A renewed certificate of the same authority.
     let renewed = folder.path().join("renewed");
     let party = Party::Agent("n1".to_string());
     issue(&folder.path().join("authority"), &renewed, &party, DAYS).unwrap();
     replace(&renewed, &client);
-    agent.look().unwrap();
+    agent.poll().unwrap();
     let newer = shake(&tls, &agent, "10.0.0.1").await.unwrap();
     assert!(newer != chain && tls.trusts(&newer) && tls.trusts(&chain));
     // Half of a new pair changes nothing; the whole of it does.
     let (_other, new_server, new_client) = pki();
     std::fs::copy(new_server.join("tls.crt"), server.join("tls.crt")).unwrap();
-    assert!(matches!(tls.look(), Err(TlsError::Unfit { .. })));
+    assert!(matches!(tls.poll(), Err(TlsError::Unfit(..))));
     assert!(shake(&tls, &agent, "10.0.0.1").await.is_some());
     replace(&new_server, &server);
-    tls.look().unwrap();
+    tls.poll().unwrap();
     assert!(replaced.has_changed().unwrap() && !tls.trusts(&newer));
     assert!(shake(&tls, &agent, "10.0.0.1").await.is_none());
     assert!(shake(&tls, &ClientTls::open(&new_client).unwrap(), "10.0.0.1").await.is_some());

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use memtape_core::access::{Caller, Rules};
-use memtape_tls::folder::LOOK_EVERY;
+use memtape_tls::folder::POLL_EVERY;
 use memtape_tls::server::ServerTls;
 use memtape_tls::steady;
 use tokio::sync::watch;
@@ -267,7 +267,7 @@ impl Door {
                 reported = unread;
             }
             // Sooner where there may be another provider.
-            let _ = tokio::time::timeout(LOOK_EVERY, changes.changed()).await;
+            let _ = tokio::time::timeout(POLL_EVERY, changes.changed()).await;
         }
     }
 
@@ -275,7 +275,7 @@ impl Door {
         let mut replaced = self.tls.as_ref().map(|tls| tls.replaced());
         let mut is_reported = false;
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
             if replaced.as_mut().is_some_and(|replaced| {
                 let has_changed = replaced.has_changed().unwrap_or(false);
                 replaced.mark_unchanged();
