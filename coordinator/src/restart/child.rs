@@ -8,10 +8,13 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use memtape_core::action::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
+
+use crate::restart::target::{failed, refused};
 
 /// Bytes kept of a program's standard output and standard error: their ends.
 const STDOUT_BYTES_MAX: usize = 64 << 10;
@@ -38,6 +41,11 @@ impl ChildError {
             Self::NotStarted { .. } => true,
             Self::TooLong { .. } | Self::Lost { .. } => false,
         }
+    }
+
+    /// What came of a target whose program has no exit status.
+    pub(super) fn outcome(self) -> Outcome {
+        if self.is_refusal() { refused(self) } else { failed(self) }
     }
 }
 

@@ -4,28 +4,16 @@
 //! A command that ends with another status than 0 has done nothing; one that is killed may have
 //! restarted the job, or kept the node out.
 
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use memtape_core::action::TargetKind;
 use memtape_core::redaction::Redaction;
 
 use crate::restart::child::{ChildError, bare, run as run_child};
-use crate::restart::target::{Order, Running, Target, outcome};
+use crate::restart::target::{Done, Order, Running, Target, failed, outcome, refused};
 
 /// Variables that every command gets: what a program needs to be found and to start.
 const PASSED_ALWAYS: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CommandError {
-    #[error(transparent)]
-    Child(#[from] ChildError),
-    #[error("{program} ended with {status}")]
-    Failed { program: String, status: ExitStatus },
-    #[error("{program} ended with {status}: {line}")]
-    FailedSaying { program: String, status: ExitStatus, line: String },
-}
 
 /// A program with its arguments.
 #[derive(Clone, Debug)]
@@ -52,23 +40,11 @@ impl Target for Command {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(run(self, order).await, CommandError::is_refusal) })
+        Box::pin(async { outcome(run(self, order).await) })
     }
 }
 
-impl CommandError {
-    /// Is it sure that nothing was restarted?
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::Child(error) => error.is_refusal(),
-            Self::Failed { status, .. } | Self::FailedSaying { status, .. } => {
-                status.code().is_some()
-            }
-        }
-    }
-}
-
-async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
+async fn run(command: &Command, order: &Order) -> Done {
     let program = command.program.clone();
     let passed = PASSED_ALWAYS.into_iter().chain(command.passed.iter().map(String::as_str));
     let mut child = bare(&program, passed);
@@ -87,17 +63,17 @@ async fn run(command: &Command, order: &Order) -> Result<String, CommandError> {
         .env("MEMTAPE_INCIDENT", &order.incident)
         .env("MEMTAPE_CLASS", &order.class)
         .env("MEMTAPE_WHY", &order.why);
-    let ended = run_child(child, command.timeout).await?;
+    let ended = run_child(child, command.timeout).await.map_err(ChildError::outcome)?;
     let (status, line) = (ended.status, ended.line.as_str());
-    match (status.success(), line) {
-        (true, _) => Ok("done".to_string()),
-        (false, "") => Err(CommandError::Failed { program, status }),
-        (false, line) => {
-            // Viewers of the job read it.
-            let line = Redaction::default().line(line);
-            Err(CommandError::FailedSaying { program, status, line })
-        }
+    if status.success() {
+        return Ok("done".to_string());
     }
+    let mut why = format!("{program} ended with {status}");
+    if !line.is_empty() {
+        // Viewers of the job read it.
+        why = format!("{why}: {}", Redaction::default().line(line));
+    }
+    Err(if status.code().is_some() { refused(why) } else { failed(why) })
 }
 
 #[cfg(test)]
@@ -123,14 +99,6 @@ mod tests {
 
     fn done() -> Outcome {
         Outcome::Finished { said: "done".to_string() }
-    }
-
-    fn refused(why: &str) -> Outcome {
-        Outcome::Refused { why: why.to_string() }
-    }
-
-    fn failed(why: &str) -> Outcome {
-        Outcome::Failed { why: why.to_string() }
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use std::pin::Pin;
 
 use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
+use memtape_core::limits::NODES_KEPT_OUT_MAX;
+use memtape_core::policy::keep_out::may_keep_out;
 use serde::Serialize;
 
 /// Something that can restart a job.
@@ -37,16 +39,34 @@ pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>
 /// A target that finishes what was left.
 pub(crate) type Resuming<'a> = Pin<Box<dyn Future<Output = Option<Outcome>> + Send + 'a>>;
 
-/// What came of a target that says by its errors whether it is sure that nothing was done.
-pub(crate) fn outcome<E: Display>(
-    result: Result<String, E>,
-    is_refusal: impl FnOnce(&E) -> bool,
-) -> Outcome {
-    match result {
-        Ok(said) => Outcome::Finished { said },
-        Err(error) if is_refusal(&error) => Outcome::Refused { why: error.to_string() },
-        Err(error) => Outcome::Failed { why: error.to_string() },
+/// What a target has done, in one line; else an [`Outcome::Refused`], where it is sure that nothing
+/// was done, or an [`Outcome::Failed`].
+pub(super) type Done = Result<String, Outcome>;
+
+/// What came of a target.
+pub(super) fn outcome(done: Done) -> Outcome {
+    done.map_or_else(|outcome| outcome, |said| Outcome::Finished { said })
+}
+
+/// It is sure that nothing was done.
+pub(super) fn refused(why: impl Display) -> Outcome {
+    Outcome::Refused { why: why.to_string() }
+}
+
+/// It may have been done.
+pub(super) fn failed(why: impl Display) -> Outcome {
+    Outcome::Failed { why: why.to_string() }
+}
+
+/// Refuses to keep one more node out where too many are.
+pub(super) fn admit_one_more(kept_out: usize) -> Result<(), Outcome> {
+    if may_keep_out(kept_out) {
+        return Ok(());
     }
+    Err(refused(format!(
+        "{kept_out} nodes are kept out already, and at most {NODES_KEPT_OUT_MAX} may be: nothing \
+         was done"
+    )))
 }
 
 /// The input of a target.

@@ -9,32 +9,11 @@ use memtape_core::action::TargetKind;
 use ring::hmac;
 use tokio::time::sleep;
 
-use crate::restart::target::{Order, Running, Target, outcome};
+use crate::restart::target::{Done, Order, Running, Target, failed, outcome, refused};
 use memtape_disk::clock;
 
 /// Waits before the tries. A restart that is late is worse than none, so the schedule is short.
 const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
-
-/// Why a request was not taken.
-#[derive(Debug, thiserror::Error)]
-enum WebhookError {
-    #[error("the webhook cannot be called: {0}")]
-    NoClient(#[source] reqwest::Error),
-    #[error("refused with {status}")]
-    Refused { status: u16, is_sure: bool },
-    #[error("not delivered in {tries} tries: {why}")]
-    NotDelivered { tries: usize, why: String, is_sure: bool },
-}
-
-impl WebhookError {
-    /// Is it sure that no try was taken?
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::NoClient(_) => true,
-            Self::Refused { is_sure, .. } | Self::NotDelivered { is_sure, .. } => *is_sure,
-        }
-    }
-}
 
 /// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,7 +51,7 @@ impl Target for Caller {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(run(self, order).await, WebhookError::is_refusal) })
+        Box::pin(async { outcome(run(self, order).await) })
     }
 }
 
@@ -81,16 +60,17 @@ pub(crate) fn is_http_url(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }
 
-async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<String, WebhookError> {
+async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Done {
     let client = reqwest::Client::builder()
         .timeout(*timeout)
         .redirect(reqwest::redirect::Policy::none())
         .build()
-        .map_err(WebhookError::NoClient)?;
+        .map_err(|error| refused(format!("the webhook cannot be called: {error}")))?;
     let body = event(order).to_string();
     // A receiver that broke down may have restarted the job before; one that was not reached, or
     // sends elsewhere, has not.
     let (mut why, mut is_sure) = (String::new(), true);
+    let not_taken = |is_sure, why| if is_sure { refused(why) } else { failed(why) };
     for wait in TRIES {
         sleep(wait).await;
         let seconds = clock::now().wall_ns / 1_000_000_000;
@@ -108,7 +88,8 @@ async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<Stri
                 return Ok(format!("answered {}", answer.status().as_u16()));
             }
             Ok(answer) if answer.status().is_client_error() => {
-                return Err(WebhookError::Refused { status: answer.status().as_u16(), is_sure });
+                let why = format!("refused with {}", answer.status().as_u16());
+                return Err(not_taken(is_sure, why));
             }
             Ok(answer) => {
                 is_sure &= answer.status().is_redirection();
@@ -121,7 +102,7 @@ async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<Stri
             }
         }
     }
-    Err(WebhookError::NotDelivered { tries: TRIES.len(), why, is_sure })
+    Err(not_taken(is_sure, format!("not delivered in {} tries: {why}", TRIES.len())))
 }
 
 /// The request as a CloudEvent.

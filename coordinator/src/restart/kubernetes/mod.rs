@@ -9,11 +9,11 @@
 //! by the label, and resumes that; nothing else is kept. An object that could not be found again
 //! so, for lack of rights, is not suspended.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::time::Duration;
 
 use kube::Config;
-use memtape_core::action::TargetKind;
+use memtape_core::action::{Outcome, TargetKind};
 use memtape_core::identity::cut;
 use memtape_core::limits::{KUBERNETES_RESUME_SECONDS_MAX, KUBERNETES_SUSPEND_SECONDS_MAX};
 use serde_json::{Value, json};
@@ -21,10 +21,9 @@ use tokio::time::{Instant, sleep};
 
 use self::api::{Api, ApiError};
 use self::objects::{
-    Address, Collection, Controller, KINDS, Kind, Object, OwnerError, controller, is_name,
-    left_suspended,
+    Address, Collection, Controller, KINDS, Kind, Object, controller, is_name, left_suspended,
 };
-use crate::restart::target::{Order, Resuming, Running, Target, outcome};
+use crate::restart::target::{Done, Order, Resuming, Running, Target, failed, outcome, refused};
 
 mod api;
 pub(crate) mod nodes;
@@ -39,67 +38,19 @@ const EVENT_BYTES_MAX: usize = 1000;
 /// Objects that one action can have left suspended: one, unless other programs copy its label.
 const LEFT_MAX: usize = 4;
 
-/// Why a job was not restarted.
-#[derive(Debug, thiserror::Error)]
-enum KubernetesError {
-    #[error("the rank is in no pod that its agent knows")]
-    NoPod,
-    #[error("pod {0} is another one now: nothing was done")]
-    OtherPod(String),
-    #[error("pod {pod} does not run on node {node}: nothing was done")]
-    OtherNode { pod: String, node: String },
-    #[error("pod {0} has ended or is being deleted: nothing was done")]
-    Ended(String),
-    #[error("pod {0} has no controller that would replace it: nothing was done")]
-    Alone(String),
-    #[error("{0} is suspended already: nothing was done")]
-    Suspended(Object),
-    #[error("{0}: nothing was done")]
-    NotRead(ApiError),
-    #[error("{0}: nothing was done")]
-    NoController(OwnerError),
-    #[error("{0}: nothing was done")]
-    NotTaken(ApiError),
-    #[error("this version of Kubernetes cannot suspend {0}: nothing was restarted")]
-    NotSuspendable(Object),
-    #[error("{0}: it may have been done")]
-    Uncertain(ApiError),
-    #[error("{object} had not ended {limit:?} after it was suspended; it was resumed")]
-    Slow { object: Object, limit: Duration },
-    #[error("{object} stays suspended, resume it by hand: {why}")]
-    NotResumed { object: Object, why: ApiError },
-    #[error("{0} is suspended, but no longer by this action: it was left so")]
-    TakenOver(Object),
-    #[error("it is not known whether a job stays suspended: {0}")]
-    NotSearched(ApiError),
+/// The object is as it was read: nothing was done.
+fn not_done(why: impl Display) -> Outcome {
+    refused(format!("{why}: nothing was done"))
 }
 
-impl KubernetesError {
-    /// Is it sure that nothing was changed?
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::NoPod
-            | Self::OtherPod(_)
-            | Self::OtherNode { .. }
-            | Self::Ended(_)
-            | Self::Alone(_)
-            | Self::Suspended(_)
-            | Self::NotRead(_)
-            | Self::NoController(_)
-            | Self::NotTaken(_)
-            | Self::NotSuspendable(_) => true,
-            Self::Uncertain(_)
-            | Self::Slow { .. }
-            | Self::NotResumed { .. }
-            | Self::TakenOver(_)
-            | Self::NotSearched(_) => false,
-        }
-    }
+/// It is not known what came of a change.
+fn uncertain(why: &ApiError) -> Outcome {
+    failed(format!("{why}: it may have been done"))
+}
 
-    /// What a failed write means.
-    fn of_write(error: ApiError) -> Self {
-        if error.is_refusal() { Self::NotTaken(error) } else { Self::Uncertain(error) }
-    }
+/// What a failed write means.
+fn of_write(error: &ApiError) -> Outcome {
+    if error.is_refusal() { not_done(error) } else { uncertain(error) }
 }
 
 /// The cluster that the coordinator has credentials for.
@@ -129,13 +80,13 @@ impl Target for Kubernetes {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(self.restart(order).await, KubernetesError::is_refusal) })
+        Box::pin(async { outcome(self.restart(order).await) })
     }
 
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
         Box::pin(async {
             let resumed = self.resume_left(order).await.transpose()?;
-            Some(outcome(resumed, KubernetesError::is_refusal))
+            Some(outcome(resumed))
         })
     }
 }
@@ -152,25 +103,27 @@ impl Kubernetes {
         }
     }
 
-    async fn connect(&self) -> Result<Api, KubernetesError> {
-        let connected = Api::connect(self.config.as_ref(), self.timeout).await;
-        connected.map_err(KubernetesError::NotRead)
+    async fn connect(&self) -> Result<Api, Outcome> {
+        Api::connect(self.config.as_ref(), self.timeout).await.map_err(not_done)
     }
 
-    async fn restart(&self, order: &Order) -> Result<String, KubernetesError> {
+    async fn restart(&self, order: &Order) -> Done {
         let named = [&order.namespace, &order.pod];
         if !named.into_iter().all(|name| is_name(name)) || order.pod_uid.is_empty() {
-            return Err(KubernetesError::NoPod);
+            return Err(refused("the rank is in no pod that its agent knows"));
         }
         let api = self.connect().await?;
         let (address, pod) = self.pod(&api, order).await?;
         let owner = controller(&api, &order.namespace, &pod).await;
-        match owner.map_err(KubernetesError::NoController)? {
-            Controller::None => Err(KubernetesError::Alone(shown(order))),
+        match owner.map_err(not_done)? {
+            Controller::None => {
+                let pod = shown(order);
+                Err(not_done(format!("pod {pod} has no controller that would replace it")))
+            }
             Controller::Replacing(owner) => {
                 let only_this = json!({ "preconditions": { "uid": order.pod_uid } });
                 let deleted = api.delete(&address.path(), &address, &only_this).await;
-                deleted.map_err(KubernetesError::of_write)?;
+                deleted.map_err(|error| of_write(&error))?;
                 announce(&api, order, "Pod", &address, &pod).await;
                 Ok(format!("deleted pod {}, which {owner} replaces", shown(order)))
             }
@@ -179,37 +132,32 @@ impl Kubernetes {
     }
 
     /// The pod of the rank: that very one, on its node, not at its end.
-    async fn pod(&self, api: &Api, order: &Order) -> Result<(Address, Value), KubernetesError> {
+    async fn pod(&self, api: &Api, order: &Order) -> Result<(Address, Value), Outcome> {
         let collection = Collection::pods(&order.namespace);
         let address = Address { collection, name: order.pod.clone() };
-        let pod = api.get(&address.path(), &address).await.map_err(KubernetesError::NotRead)?;
+        let pod = api.get(&address.path(), &address).await.map_err(not_done)?;
+        let name = shown(order);
         if pod["metadata"]["uid"] != *order.pod_uid {
-            return Err(KubernetesError::OtherPod(shown(order)));
+            return Err(not_done(format!("pod {name} is another one now")));
         }
         if pod["spec"]["nodeName"] != *order.node {
-            let (pod, node) = (shown(order), order.node.clone());
-            return Err(KubernetesError::OtherNode { pod, node });
+            return Err(not_done(format!("pod {name} does not run on node {}", order.node)));
         }
         let is_ending = pod["metadata"]["deletionTimestamp"].is_string();
         if is_ending || has_ended(&pod) {
-            return Err(KubernetesError::Ended(shown(order)));
+            return Err(not_done(format!("pod {name} has ended or is being deleted")));
         }
         Ok((address, pod))
     }
 
     /// Suspends an object that runs, and resumes it when it has ended.
-    async fn suspend(
-        &self,
-        api: &Api,
-        order: &Order,
-        mut object: Object,
-    ) -> Result<String, KubernetesError> {
+    async fn suspend(&self, api: &Api, order: &Order, mut object: Object) -> Done {
         let action = &order.action;
         if object.is_suspended_by(action) {
             return self.finish(api, order, object).await;
         }
         if object.is_suspended() {
-            return Err(KubernetesError::Suspended(object));
+            return Err(not_done(format!("{object} is suspended already")));
         }
         if object.is_restarted_by(action) {
             return Ok(format!("{object} was restarted by this action before"));
@@ -217,15 +165,15 @@ impl Kubernetes {
         // What could not be found again after a kill is not suspended.
         let collection = object.address.collection.clone();
         let left = left_suspended(api, object.kind, &collection, action, LEFT_MAX).await;
-        left.map_err(KubernetesError::NotRead)?;
+        left.map_err(not_done)?;
         let change = object.suspending(action);
         match api.patch(&object.address.path(), &object.address, &change).await {
             Ok(value) => object.value = value,
-            Err(error) if error.is_refusal() => return Err(KubernetesError::NotTaken(error)),
+            Err(error) if error.is_refusal() => return Err(not_done(error)),
             Err(error) => {
                 // The answer is lost: the object says what came of it.
                 if !self.sees_suspended(api, action, &mut object).await {
-                    return Err(KubernetesError::Uncertain(error));
+                    return Err(uncertain(&error));
                 }
             }
         }
@@ -235,7 +183,9 @@ impl Kubernetes {
             if let Err(why) = api.patch(&object.address.path(), &object.address, &unmarking).await {
                 tracing::warn!("the id of action {action} stays on {object}: {why}");
             }
-            return Err(KubernetesError::NotSuspendable(object));
+            return Err(refused(format!(
+                "this version of Kubernetes cannot suspend {object}: nothing was restarted"
+            )));
         }
         announce(api, order, object.kind.name, &object.address, &object.value).await;
         self.finish(api, order, object).await
@@ -256,12 +206,7 @@ impl Kubernetes {
     }
 
     /// Waits until a suspended object has ended, and resumes it. It is resumed in any case.
-    async fn finish(
-        &self,
-        api: &Api,
-        order: &Order,
-        mut object: Object,
-    ) -> Result<String, KubernetesError> {
+    async fn finish(&self, api: &Api, order: &Order, mut object: Object) -> Done {
         let limit = self.suspend_max;
         let deadline = Instant::now() + limit;
         let mut is_over = false;
@@ -269,7 +214,7 @@ impl Kubernetes {
             sleep(self.poll).await;
             // An error is met again below, if it lasts.
             if let Err(error @ ApiError::NotFound { .. }) = object.read(api).await {
-                return Err(KubernetesError::Uncertain(error));
+                return Err(uncertain(&error));
             }
             // Another program may have resumed it.
             is_over =
@@ -279,7 +224,9 @@ impl Kubernetes {
         if is_over {
             Ok(format!("suspended and resumed {object}"))
         } else {
-            Err(KubernetesError::Slow { object, limit })
+            Err(failed(format!(
+                "{object} had not ended {limit:?} after it was suspended; it was resumed"
+            )))
         }
     }
 
@@ -289,13 +236,15 @@ impl Kubernetes {
         api: &Api,
         action: &str,
         object: &mut Object,
-    ) -> Result<(), KubernetesError> {
+    ) -> Result<(), Outcome> {
         let deadline = Instant::now() + self.resume_max;
         loop {
             let resumed = match object.read(api).await {
                 Ok(()) if !object.is_suspended() => return Ok(()),
                 Ok(()) if !object.is_suspended_by(action) => {
-                    return Err(KubernetesError::TakenOver(object.clone()));
+                    return Err(failed(format!(
+                        "{object} is suspended, but no longer by this action: it was left so"
+                    )));
                 }
                 Ok(()) => {
                     let change = object.resuming();
@@ -306,19 +255,19 @@ impl Kubernetes {
             match resumed {
                 Ok(_) => return Ok(()),
                 Err(why) if Instant::now() >= deadline => {
-                    return Err(KubernetesError::NotResumed { object: object.clone(), why });
+                    return Err(failed(format!(
+                        "{object} stays suspended, resume it by hand: {why}"
+                    )));
                 }
                 // It is gone: there is nothing to resume.
-                Err(why @ ApiError::NotFound { .. }) => {
-                    return Err(KubernetesError::Uncertain(why));
-                }
+                Err(why @ ApiError::NotFound { .. }) => return Err(uncertain(&why)),
                 Err(_) => sleep(self.poll).await,
             }
         }
     }
 
     /// Resumes what this action has left suspended; none where that is nothing.
-    async fn resume_left(&self, order: &Order) -> Result<Option<String>, KubernetesError> {
+    async fn resume_left(&self, order: &Order) -> Result<Option<String>, Outcome> {
         // A job outside of Kubernetes has no namespace.
         if !is_name(&order.namespace) {
             return Ok(None);
@@ -332,7 +281,9 @@ impl Kubernetes {
             match searched {
                 Ok(found) => break found,
                 Err(why) if Instant::now() >= deadline => {
-                    return Err(KubernetesError::NotSearched(why));
+                    return Err(failed(format!(
+                        "it is not known whether a job stays suspended: {why}"
+                    )));
                 }
                 Err(_) => sleep(self.poll).await,
             }

@@ -7,14 +7,14 @@
 
 use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
-use memtape_core::limits::NODES_KEPT_OUT_MAX;
-use memtape_core::policy::keep_out::may_keep_out;
 use serde_json::{Value, json};
 
-use super::Kubernetes;
-use super::api::{Api, ApiError};
+use super::api::Api;
 use super::objects::{as_read, is_name};
-use crate::restart::target::{Order, Resuming, Running, Target, outcome};
+use super::{Kubernetes, not_done, uncertain};
+use crate::restart::target::{
+    Done, Order, Resuming, Running, Target, admit_one_more, failed, outcome, refused,
+};
 
 /// Key of the taint.
 const TAINT: &str = "memtape.io/suspect";
@@ -26,48 +26,6 @@ const LABEL: &str = "memtape.io/suspect";
 /// Nodes with the label that are looked at; with more, none is kept out.
 const LABELLED_MAX: usize = 100;
 
-/// Why a node was not kept out.
-#[derive(Debug, thiserror::Error)]
-enum NodeError {
-    #[error("the node has no name that Kubernetes can know: {0:?}")]
-    NoName(String),
-    #[error("{0}: nothing was done")]
-    NotRead(ApiError),
-    #[error("node {0} has the taint {TAINT} already: nothing was done")]
-    Tainted(String),
-    #[error("node {0} is cordoned already: nothing was done")]
-    Cordoned(String),
-    #[error(
-        "{0} nodes are kept out already, and at most {NODES_KEPT_OUT_MAX} may be: nothing was \
-             done"
-    )]
-    TooMany(usize),
-    #[error("{0} nodes have the label {LABEL}: take it off those that are back in use")]
-    TooManyLabels(usize),
-    #[error("{0}: nothing was done")]
-    NotTaken(ApiError),
-    #[error("{0}: it may have been done")]
-    Uncertain(ApiError),
-    #[error("node {0} is not kept out by this decision")]
-    NotOut(String),
-}
-
-impl NodeError {
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::NoName(_)
-            | Self::NotRead(_)
-            | Self::Tainted(_)
-            | Self::Cordoned(_)
-            | Self::TooMany(_)
-            | Self::TooManyLabels(_)
-            | Self::NotTaken(_)
-            | Self::NotOut(_) => true,
-            Self::Uncertain(_) => false,
-        }
-    }
-}
-
 /// Keeps nodes out of the cluster that the coordinator has credentials for.
 #[derive(Clone, Debug)]
 pub(crate) struct Taint(pub(crate) Kubernetes);
@@ -78,54 +36,45 @@ impl Target for Taint {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(self.taint(order).await, NodeError::is_refusal) })
+        Box::pin(async { outcome(self.taint(order).await) })
     }
 
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
-        Box::pin(async {
-            let found = self.is_out(order).await;
-            Some(match found {
-                // It is as unknown as before.
-                Err(NodeError::NotRead(why)) => Outcome::Failed {
-                    why: format!("it is not known whether the node is kept out: {why}"),
-                },
-                found => outcome(found, NodeError::is_refusal),
-            })
-        })
+        Box::pin(async { Some(outcome(self.is_out(order).await)) })
     }
 }
 
 impl Taint {
-    async fn taint(&self, order: &Order) -> Result<String, NodeError> {
+    async fn taint(&self, order: &Order) -> Done {
         let (node, action) = (&order.node, &order.action);
-        let api = self.api().await?;
-        let found = self.read(&api, node).await?;
+        check_name(node)?;
+        let (path, what) = (path(node), shown(node));
+        let api = self.0.connect().await?;
+        let found = api.get(&path, &what).await.map_err(not_done)?;
         if taint_of(&found).is_some() {
-            return Err(NodeError::Tainted(node.clone()));
+            return Err(not_done(format!("node {node} has the taint {TAINT} already")));
         }
         if found["spec"]["unschedulable"] == true {
-            return Err(NodeError::Cordoned(node.clone()));
+            return Err(not_done(format!("node {node} is cordoned already")));
         }
         let known = api.list("/api/v1/nodes", LABEL, LABELLED_MAX, &"nodes").await;
-        let known = known.map_err(NodeError::NotRead)?;
+        let known = known.map_err(not_done)?;
         if known.len() >= LABELLED_MAX {
-            return Err(NodeError::TooManyLabels(known.len()));
+            let count = known.len();
+            let why = format!(
+                "{count} nodes have the label {LABEL}: take it off those that are back in use"
+            );
+            return Err(refused(why));
         }
-        let kept_out = known.iter().filter(|node| taint_of(node).is_some()).count();
-        if !may_keep_out(kept_out) {
-            return Err(NodeError::TooMany(kept_out));
-        }
-        let (path, what) = (path(node), shown(node));
+        admit_one_more(known.iter().filter(|node| taint_of(node).is_some()).count())?;
         match api.patch(&path, &what, &tainting(&found, action)).await {
             Ok(_) => {}
-            Err(error) if error.is_refusal() => {
-                return Err(NodeError::NotTaken(error));
-            }
+            Err(error) if error.is_refusal() => return Err(not_done(error)),
             Err(error) => {
                 // The answer is lost: the node says what came of it.
-                let found = self.read(&api, node).await;
+                let found = api.get(&path, &what).await;
                 if !found.is_ok_and(|found| taint_of(&found) == Some(action)) {
-                    return Err(NodeError::Uncertain(error));
+                    return Err(uncertain(&error));
                 }
             }
         }
@@ -133,26 +82,23 @@ impl Taint {
     }
 
     /// Is the node kept out by this decision? It changes nothing.
-    async fn is_out(&self, order: &Order) -> Result<String, NodeError> {
+    async fn is_out(&self, order: &Order) -> Done {
         let node = &order.node;
-        let found = self.read(&self.api().await?, node).await?;
+        check_name(node)?;
+        // It is as unknown as before.
+        let unknown = |why| failed(format!("it is not known whether the node is kept out: {why}"));
+        let api = Api::connect(self.0.config.as_ref(), self.0.timeout).await.map_err(unknown)?;
+        let found = api.get(&path(node), &shown(node)).await.map_err(unknown)?;
         match taint_of(&found) == Some(&order.action) {
             true => Ok(format!("tainted node {node}: {TAINT}:NoSchedule")),
-            false => Err(NodeError::NotOut(node.clone())),
+            false => Err(refused(format!("node {node} is not kept out by this decision"))),
         }
     }
+}
 
-    async fn api(&self) -> Result<Api, NodeError> {
-        let connected = Api::connect(self.0.config.as_ref(), self.0.timeout).await;
-        connected.map_err(NodeError::NotRead)
-    }
-
-    async fn read(&self, api: &Api, node: &str) -> Result<Value, NodeError> {
-        if !is_name(node) {
-            return Err(NodeError::NoName(node.to_string()));
-        }
-        api.get(&path(node), &shown(node)).await.map_err(NodeError::NotRead)
-    }
+fn check_name(node: &str) -> Result<(), Outcome> {
+    let why = || refused(format!("the node has no name that Kubernetes can know: {node:?}"));
+    is_name(node).then_some(()).ok_or_else(why)
 }
 
 fn path(node: &str) -> String {

@@ -12,11 +12,11 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use memtape_core::action::TargetKind;
+use memtape_core::action::{Outcome, TargetKind};
 use tokio::time::sleep;
 
 use crate::restart::child::{ChildError, Ended, bare, run as run_child};
-use crate::restart::target::{Order, Running, Target, outcome};
+use crate::restart::target::{Done, Order, Running, Target, failed, outcome, refused};
 
 pub(crate) mod nodes;
 
@@ -31,35 +31,6 @@ const FIELDS: &str =
 /// may carry out a request after `scontrol` has given up.
 const CHECKS_MAX: usize = 10;
 
-/// Why a job was not requeued.
-#[derive(Debug, thiserror::Error)]
-enum SlurmError {
-    #[error("the rank is in no Slurm job that its agent knows")]
-    NoJob,
-    #[error("the rank's node has no name that Slurm can know: {0:?}")]
-    NoNode(String),
-    #[error("job {job} was not looked at, so it was not requeued: {why}")]
-    NotSeen { job: String, why: Unseen },
-    #[error("job {job} does not run on node {node}: not requeued")]
-    Elsewhere { job: String, node: String },
-    #[error("job {job} is {state}: not requeued")]
-    NotRunning { job: String, state: String },
-    #[error("job {job} belongs to user id {found}, the rank to {expected}: not requeued")]
-    OtherUser { job: String, found: u32, expected: u32 },
-    #[error("job {job} has started again since the restart was decided: not requeued")]
-    StartedSince { job: String },
-    #[error("job {job} was not requeued: {line}")]
-    Refused { job: String, line: String },
-    #[error(transparent)]
-    NotAsked(ChildError),
-    #[error("scontrol ended with {status}, and the job may be requeued: {line}")]
-    Uncertain { status: ExitStatus, line: String },
-    #[error("it is not known whether job {job} was requeued: {why}")]
-    Unverified { job: String, why: Unseen },
-    #[error("Slurm took the request, but job {job} still runs as before")]
-    Unchanged { job: String },
-}
-
 /// Why `squeue` shows no job.
 #[derive(Debug, thiserror::Error)]
 enum Unseen {
@@ -71,24 +42,6 @@ enum Unseen {
     Said(String),
     #[error("squeue printed no job in its fields: {0:?}")]
     Unreadable(String),
-}
-
-impl SlurmError {
-    /// Is it sure that nothing was requeued?
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::NoJob
-            | Self::NoNode(_)
-            | Self::NotSeen { .. }
-            | Self::Elsewhere { .. }
-            | Self::NotRunning { .. }
-            | Self::OtherUser { .. }
-            | Self::StartedSince { .. }
-            | Self::Refused { .. } => true,
-            Self::NotAsked(error) => error.is_refusal(),
-            Self::Uncertain { .. } | Self::Unverified { .. } | Self::Unchanged { .. } => false,
-        }
-    }
 }
 
 /// Slurm's programs on this machine.
@@ -186,33 +139,40 @@ impl Target for Slurm {
     }
 
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
-        Box::pin(async { outcome(requeue(self, order).await, SlurmError::is_refusal) })
+        Box::pin(async { outcome(requeue(self, order).await) })
     }
 }
 
-async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
-    let (job, node) = (order.slurm_job.clone(), order.node.clone());
+async fn requeue(slurm: &Slurm, order: &Order) -> Done {
+    let (job, node) = (&order.slurm_job, &order.node);
     if job.is_empty() || !job.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(SlurmError::NoJob);
+        return Err(refused("the rank is in no Slurm job that its agent knows"));
     }
-    if !is_plain_node(&node) {
-        return Err(SlurmError::NoNode(node));
-    }
-    let before = match slurm.look(&job, &node).await {
+    check_node(node, "the rank's node")?;
+    let before = match slurm.look(job, node).await {
         Ok(Some(before)) => before,
-        Ok(None) => return Err(SlurmError::Elsewhere { job, node }),
-        Err(why) => return Err(SlurmError::NotSeen { job, why }),
+        Ok(None) => {
+            let why = format!("job {job} does not run on node {node}: not requeued");
+            return Err(refused(why));
+        }
+        Err(why) => {
+            let why = format!("job {job} was not looked at, so it was not requeued: {why}");
+            return Err(refused(why));
+        }
     };
     check(&before, order)?;
     let asked = match slurm.ask("scontrol", &["requeue", &before.name]).await {
-        Err(error) if error.is_refusal() => return Err(SlurmError::NotAsked(error)),
+        Err(error) if error.is_refusal() => return Err(refused(error)),
         asked => asked,
     };
     let is_taken = asked.as_ref().is_ok_and(|ended| ended.status.success());
     let mut is_unchanged = true;
     for _ in 0..CHECKS_MAX {
-        match slurm.look(&job, &node).await {
-            Err(why) => return Err(SlurmError::Unverified { job, why }),
+        match slurm.look(job, node).await {
+            Err(why) => {
+                let why = format!("it is not known whether job {job} was requeued: {why}");
+                return Err(failed(why));
+            }
             Ok(Some(now)) if now == before => {}
             // It ends or is gone, maybe by itself.
             Ok(now) if !is_taken && now.as_ref().is_none_or(|it| it.is_same_start(&before)) => {
@@ -223,35 +183,44 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Result<String, SlurmError> {
         }
         sleep(slurm.poll).await;
     }
-    let Ended { status, line, .. } = asked.map_err(SlurmError::NotAsked)?;
+    let Ended { status, line, .. } = asked.map_err(ChildError::outcome)?;
     Err(match status.code() {
-        Some(0) => SlurmError::Unchanged { job },
+        Some(0) => failed(format!("Slurm took the request, but job {job} still runs as before")),
         // It also fails when the answer of a busy `slurmctld` is late.
-        Some(_) if is_unchanged => SlurmError::Refused { job, line },
-        Some(_) | None => SlurmError::Uncertain { status, line },
+        Some(_) if is_unchanged => refused(format!("job {job} was not requeued: {line}")),
+        Some(_) | None => {
+            failed(format!("scontrol ended with {status}, and the job may be requeued: {line}"))
+        }
     })
 }
 
-/// Is this the name of one node? Slurm's programs take ranges, lists and files in its place.
-fn is_plain_node(node: &str) -> bool {
+/// Refuses what is not the name of one node: Slurm's programs take ranges, lists and files in its
+/// place.
+fn check_node(node: &str, which: &str) -> Result<(), Outcome> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !node.is_empty() && node.bytes().all(is_plain)
+    if !node.is_empty() && node.bytes().all(is_plain) {
+        return Ok(());
+    }
+    Err(refused(format!("{which} has no name that Slurm can know: {node:?}")))
 }
 
 /// May the job be requeued as it is?
-fn check(found: &Job, order: &Order) -> Result<(), SlurmError> {
-    let job = order.slurm_job.clone();
+fn check(found: &Job, order: &Order) -> Result<(), Outcome> {
+    let (job, Job { state, uid, .. }) = (&order.slurm_job, found);
     if !found.is_running() {
-        return Err(SlurmError::NotRunning { job, state: found.state.clone() });
+        return Err(refused(format!("job {job} is {state}: not requeued")));
     }
-    if let Some(expected) = order.owner_uid.filter(|uid| *uid != found.uid) {
-        return Err(SlurmError::OtherUser { job, found: found.uid, expected });
+    if let Some(expected) = order.owner_uid.filter(|expected| expected != uid) {
+        return Err(refused(format!(
+            "job {job} belongs to user id {uid}, the rank to {expected}: not requeued"
+        )));
     }
     let decided = order.wall_ns.div_euclid(1_000_000_000);
-    match found.started {
-        Some(started) if started <= decided => Ok(()),
-        _ => Err(SlurmError::StartedSince { job }),
+    if found.started.is_some_and(|started| started <= decided) {
+        return Ok(());
     }
+    let why = format!("job {job} has started again since the restart was decided: not requeued");
+    Err(refused(why))
 }
 
 #[cfg(test)]

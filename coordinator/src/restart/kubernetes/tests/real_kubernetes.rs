@@ -353,7 +353,7 @@ async fn what_was_changed_meanwhile_is_refused() {
     let stale = read().await;
     let changed = space.change(&path, &json!({ "spec": { "replicas": 2 } })).await;
     let refused = target.suspend(&api, &order, stale).await.unwrap_err();
-    assert!(refused.is_refusal());
+    assert!(matches!(refused, Outcome::Refused { .. }));
     let of = "llm of jobsets.jobset.x-k8s.io in namespace stale";
     assert_eq!(refused.to_string(), format!("{of} has changed meanwhile: nothing was done"));
     assert_eq!(space.read(&path).await, changed);
@@ -361,7 +361,7 @@ async fn what_was_changed_meanwhile_is_refused() {
     let mut other = read().await;
     other.value["metadata"]["uid"] = json!("99999999-0000-4000-8000-000000000000");
     let refused = target.suspend(&api, &order, other).await.unwrap_err();
-    assert!(refused.is_refusal(), "{refused}");
+    assert!(matches!(refused, Outcome::Refused { .. }), "{refused}");
     assert_eq!(space.read(&path).await, changed);
     assert_eq!(space.events_of(&changed).await, Vec::<Value>::new());
 }
