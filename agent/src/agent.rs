@@ -270,7 +270,6 @@ impl Agent {
                     self.acked_ns = now.mono_ns;
                 }
                 self.captures.acked(number);
-                self.remedies.acked(number);
                 if let Some(spool) = &mut self.spool {
                     spool.acked(number);
                 }

@@ -1,8 +1,8 @@
 //! The remedies that an agent knows: those under way in ranks, and the last that are over, so that
 //! a request that is said twice is carried out once.
 //!
-//! Each has one answer that is sent until it is known to have arrived, on every stream. This file
-//! keeps the books; `agent/remedying.rs` writes onto tapes and sends signals.
+//! The answer of each is sent on every stream: a coordinator that has it ignores it. This file keeps
+//! the books; `agent/remedying.rs` writes onto tapes and sends signals.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,9 +45,8 @@ struct Entry {
     armed: Option<Armed>,
     /// What is to be sent; none while a word was taken back and it is not known whether in time.
     answer: Option<Answer>,
-    /// The report of the present stream whose acknowledgement says that the answer has arrived.
-    arrives_with: Option<u64>,
-    has_arrived: bool,
+    /// The answer was sent on the present stream.
+    is_sent: bool,
 }
 
 /// All of them.
@@ -73,7 +72,7 @@ impl Remedies {
     /// Has the answer to a known one sent again.
     pub(crate) fn repeat(&mut self, key: &RemedyKey) {
         if let Some(entry) = self.entries.get_mut(key) {
-            (entry.arrives_with, entry.has_arrived) = (None, false);
+            entry.is_sent = false;
         }
     }
 
@@ -104,7 +103,7 @@ impl Remedies {
         if armed.is_none() {
             self.over.push_back(key.clone());
         }
-        let entry = Entry { ask, armed, answer, arrives_with: None, has_arrived: false };
+        let entry = Entry { ask, armed, answer, is_sent: false };
         self.entries.insert(key, entry);
         while self.entries.len() > REMEDIES_KNOWN_MAX
             && let Some(oldest) = self.over.pop_front()
@@ -123,31 +122,21 @@ impl Remedies {
         self.armed().find(|(key, _)| key.tape_id == tape_id)
     }
 
-    /// A new stream: answers that are not known to have arrived are sent again.
+    /// A new stream: answers may have been lost with the one before, and are sent again.
     pub(crate) fn start_stream(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.arrives_with = None);
+        self.entries.values_mut().for_each(|entry| entry.is_sent = false);
     }
 
     /// Answers to be sent on this stream.
     pub(crate) fn unsent(&self) -> Vec<(RemedyKey, Answer)> {
-        let unsent = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !entry.has_arrived && entry.arrives_with.is_none());
+        let unsent = self.entries.iter().filter(|(_, entry)| !entry.is_sent);
         unsent.filter_map(|(key, entry)| Some((key.clone(), entry.answer.clone()?))).collect()
     }
 
-    /// An answer was sent; the acknowledgement of this report will say that it has arrived.
-    pub(crate) fn sent(&mut self, key: &RemedyKey, report: u64) {
+    /// An answer was sent on this stream.
+    pub(crate) fn sent(&mut self, key: &RemedyKey) {
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.arrives_with = Some(report);
-        }
-    }
-
-    /// Everything up to this report has arrived.
-    pub(crate) fn acked(&mut self, report: u64) {
-        for entry in self.entries.values_mut() {
-            entry.has_arrived |= entry.arrives_with.is_some_and(|number| number <= report);
+            entry.is_sent = true;
         }
     }
 }
@@ -167,23 +156,19 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_sent_until_it_has_arrived() {
+    fn an_answer_is_sent_once_on_each_stream() {
         let mut remedies = Remedies::default();
         remedies.begin(key(1), ARMED);
         assert_eq!(remedies.unsent()[0].1.outcome, Outcome::Armed);
-        remedies.sent(&key(1), 3);
+        remedies.sent(&key(1));
         assert!(remedies.unsent().is_empty());
         remedies.start_stream();
         assert_eq!(remedies.unsent().len(), 1);
-        remedies.sent(&key(1), 1);
-        remedies.acked(1);
-        remedies.start_stream();
-        assert!(remedies.unsent().is_empty());
+        remedies.sent(&key(1));
         // What comes of it is another answer, which a second request gets, too.
         remedies.end_armed(key(1), ARMED, done());
         assert_eq!(remedies.unsent(), [(key(1), done())]);
-        remedies.sent(&key(1), 2);
-        remedies.acked(2);
+        remedies.sent(&key(1));
         assert!(remedies.unsent().is_empty() && remedies.armed().next().is_none());
         remedies.repeat(&key(1));
         assert_eq!(remedies.unsent(), [(key(1), done())]);

@@ -1,7 +1,7 @@
 //! Remedies that the coordinator asks for: what is checked, written and watched.
 //!
 //! The agent writes one word of a tape, and only of a rank whose job offers the remedy. What the
-//! rank replies is read in the usual looks. A request is prepared as a whole: where one of its
+//! rank replies is read in the usual polls. A request is prepared as a whole: where one of its
 //! ranks cannot be asked, none is.
 
 use std::collections::BTreeSet;
@@ -276,7 +276,7 @@ impl Agent {
         }
     }
 
-    /// Sees what has become of the remedies under way.
+    /// Polls the tapes for what has become of the remedies under way.
     pub(super) fn watch_remedies(&mut self) {
         let mut over = Vec::new();
         for (key, armed) in self.remedies.armed() {
@@ -301,7 +301,7 @@ impl Agent {
     pub(super) fn send_remedies(&mut self) {
         for (key, answer) in self.remedies.unsent() {
             if self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer)) {
-                self.remedies.sent(&key, self.deliveries.next_number());
+                self.remedies.sent(&key);
             }
         }
     }
