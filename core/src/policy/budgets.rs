@@ -5,8 +5,8 @@
 //! when its target refused it, it is tried again after a wait that doubles, and in each window as
 //! many tries may be refused as actions may be made. So neither a false alarm about all jobs nor a
 //! target that always fails acts, or tries, more than the budgets. A dry run counts for dry runs
-//! alone, and blocks no action. A node that is kept out has the budget of a job. This file does not
-//! know why an action is asked for.
+//! alone, and blocks no action. A node that is kept out has the budget of a job, and no owner. This
+//! file does not know why an action is asked for.
 
 use alloc::vec::Vec;
 
@@ -251,6 +251,8 @@ impl Budgets {
                     is_within(action.at_ns, now_ns, window_ns)
                         && match scope {
                             Scope::Job => past.subject() == planned.subject,
+                            // A node has no owner.
+                            Scope::Owner if kind == ActionKind::KeepOut => false,
                             Scope::Owner => key(action.owner.as_ref()) == key(planned.owner),
                             Scope::Node => !action.node.is_empty() && action.node == planned.node,
                             Scope::Cluster => true,
