@@ -1,8 +1,8 @@
 //! `/jobs/{job}/hints`: what could be changed in a job so that it takes less memory, and the effect
 //! of the settings applied at its last starts.
 //!
-//! One device of one rank is looked at, the fullest: its steps and its newest snapshot are read
-//! from the store, a block and a snapshot at a time.
+//! The hints are about one device of one rank, the fullest: its steps and its newest snapshot are
+//! read from the store, a block and a snapshot at a time.
 
 use axum::extract::Path;
 use axum::response::Json;
@@ -42,14 +42,14 @@ async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
     let gathered =
         asking.ask(move |view| gather(view, &job).ok_or_else(|| Problem::unknown("job", job)));
     let mut gathered = gathered.await??;
-    look(&asking.api.snapshots, &mut gathered).await;
+    read_capture(&asking.api.snapshots, &mut gathered).await;
     let store = asking.api.store.clone();
     let read = tasks::blocking(move || answer(&store, gathered));
     read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }
 
-/// Looks at the newest snapshot of the fullest device.
-async fn look(snapshots: &Snapshots, gathered: &mut Gathered) {
+/// Reads the newest snapshot of the fullest device.
+async fn read_capture(snapshots: &Snapshots, gathered: &mut Gathered) {
     let (Some((capture, hash)), Some(SeriesKey { device, .. })) =
         (gathered.snapshot.take(), gathered.series)
     else {
@@ -57,15 +57,11 @@ async fn look(snapshots: &Snapshots, gathered: &mut Gathered) {
     };
     match snapshots.read(hash, Bounds::default()).await {
         Ok((snapshot, _)) => {
-            let looked = tasks::blocking(move || Captured::of(&capture, &snapshot, device)).await;
-            gathered.facts.capture = looked.ok().flatten();
+            let read = tasks::blocking(move || Captured::of(&capture, &snapshot, device)).await;
+            gathered.facts.capture = read.ok().flatten();
         }
         Err(why) => {
-            gathered.facts.is_capture_unreadable = true;
-            gathered.answer.missing.push(format!(
-                "{capture} cannot be read: {why}: nothing is known of sharding, of checkpointing \
-                 and of inactive split memory"
-            ));
+            gathered.facts.unreadable = Some(format!("{capture} cannot be read: {why}"));
         }
     }
 }
@@ -90,7 +86,7 @@ fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
     let suggested = suggest(&facts);
     answer.reserved_bytes = facts.reserved_bytes;
     answer.settings = Setting::join(&to_apply(&applied, &facts.tried, &suggested.hints));
-    answer.add(&suggested);
+    (answer.hints, answer.missing) = (suggested.hints, suggested.missing);
     Ok(answer)
 }
 
@@ -122,7 +118,7 @@ fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, V
     shown.compared_with = Some(against.attempt.0);
     shown.compared_with_ordinal = Some(against.attempt.1);
     (shown.rank, shown.device) = (Some(against.before.rank), Some(against.before.device));
-    (shown.before, shown.after) = (Some((&before).into()), Some((&after).into()));
+    (shown.before, shown.after) = (Some(before.memory), Some(after.memory));
     let mut not_helpful = Vec::new();
     match &found {
         Some(found) => {

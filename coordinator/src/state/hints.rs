@@ -94,10 +94,6 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
     let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
     let newest = rank.newest.get(&totals.device);
     let has_steps = rank.clock() == Clock::Steps;
-    let peers = match rank.role {
-        Some(role) => attempt.ranks.values().filter(|of| of.role == Some(role)).count(),
-        None => usize::try_from(attempt.world()).unwrap_or(usize::MAX),
-    };
     let facts = Facts {
         step: newest.filter(|_| has_steps).map(of_row),
         peak_bytes: totals.peak_allocated,
@@ -106,7 +102,6 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
         ooms: totals.ooms,
         device_bytes: known(totals.device_bytes),
         beside_bytes: totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved)),
-        peers: u32::try_from(peers).unwrap_or(u32::MAX),
         config: rank.record.allocator.as_deref().map(Config::parse),
         ..Facts::default()
     };

@@ -9,10 +9,12 @@ use crate::diagnosis::{bytes, plural};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {
     /// Number of the step.
     pub step: u64,
     /// Lowest bytes in tensors in the step.
+    #[cfg_attr(feature = "serde", serde(rename = "step_min_bytes"))]
     pub min_bytes: u64,
     /// Highest bytes in tensors in the step.
     pub peak_bytes: u64,

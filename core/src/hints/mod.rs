@@ -1,29 +1,23 @@
-//! Allocation hints: what could be changed in a job so that it takes less memory, or uses what is
-//! free.
+//! Hints: remedies that a person applies, so that a job takes less memory or uses what is free.
 //!
 //! [`Facts`] are what is known of the fullest device of a job. [`suggest`] makes a list of
-//! [`Hint`]s of them, those that save most first. Each names the bytes that it would save, whether
-//! that is a bound or an estimate, and what it rests on. Without evidence there is no hint:
-//! [`Missing`] says which evidence would be needed.
+//! [`Hint`]s of them, those that save most first: settings of the allocator, and the micro-batch.
+//! Each names the bytes that it would save, whether that is a bound or an estimate, and what it
+//! rests on. Without evidence there is no hint; the sentences in [`Suggestions::missing`] say which
+//! evidence would be needed.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `capture.rs` | what a capture shows |
-//! | `hint.rs` | a hint, and its sentences |
-//! | `proof.rs` | the effect of the settings that a start applied |
-//!
-//! The settings of PyTorch's allocator are in `allocator_settings.rs`.
+//! `capture.rs` has what a capture shows, and `proof.rs` the effect of the settings that a start
+//! applied. The settings themselves are in `allocator_settings.rs`.
 //!
 //! Nothing here changes a job: `memtape run --apply-hints` sets the environment of the next start.
 
 pub(crate) mod capture;
-mod hint;
 pub mod proof;
 #[cfg(test)]
 mod tests;
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -31,9 +25,8 @@ use core::cmp::Reverse;
 use crate::action::Memory;
 pub use crate::allocator_settings::{Config, Merged, Setting, merge};
 use crate::allocator_settings::{ROUNDING, SIZES_MIN};
-use crate::diagnosis::bytes;
-pub use capture::{Captured, Composition};
-pub use hint::{Bound, Change, Evidence, Hint, Subject};
+use crate::diagnosis::{bytes, plural};
+pub use capture::Captured;
 
 /// Fewer bytes are not worth a hint.
 const SAVING_BYTES_MIN: u64 = 64 << 20;
@@ -49,6 +42,20 @@ const ROOM_PERCENT: u64 = 25;
 
 /// Values of `max_split_size_mb` that are tried, in MiB.
 const SPLIT_SIZES_MIB: [u64; 6] = [32, 64, 128, 256, 512, 1024];
+
+/// What is missing, what hints it would give, and what to do.
+const NO_STEPS: &str = "no training step has ended: nothing is known of the micro-batch";
+const NO_CAPTURE: &str = "there is no capture of this rank (memtape capture JOB): nothing is known \
+                          of inactive split memory";
+const NO_SEGMENTS: &str = "the capture does not know the allocator's segments (memtape run \
+                           --detail): nothing is known of inactive split memory";
+const NO_DEVICE_SIZE: &str = "the size of the device is not known, nor whether it is nearly full";
+const NO_OUTSIDE: &str = "the memory of the process outside the allocator is not known, nor \
+                          whether a larger micro-batch has room";
+const NO_SETTINGS: &str = "the allocator's settings were not recorded: it is not known whether \
+                           expandable_segments is on";
+const FOREIGN_ALLOCATOR: &str =
+    "the job uses another allocator than PyTorch's own: no setting of it is suggested";
 
 /// What is known of the device of a rank that is fullest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,74 +75,63 @@ pub struct Facts {
     /// Bytes that the process holds on the device outside the allocator; none where that is not
     /// known.
     pub beside_bytes: Option<u64>,
-    /// Ranks that do the same work, itself included.
-    pub peers: u32,
     /// Its allocator's settings; none where they were not recorded.
     pub config: Option<Config>,
     /// What the newest capture shows of it; none where there is no capture.
     pub capture: Option<Captured>,
-    /// There is a capture, which cannot be read.
-    pub is_capture_unreadable: bool,
+    /// Why the newest capture cannot be read; none where it can, and where there is none.
+    pub unreadable: Option<String>,
     /// Settings that were applied before and did not help.
     pub tried: Vec<Setting>,
 }
 
-/// Evidence that is missing, and for what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// No training step has ended.
-    Steps,
-    /// There is no capture of the rank.
-    Capture,
-    /// The capture does not know the allocator's segments.
-    Segments,
-    /// The capture has no events.
-    Events,
-    /// The size of the device is not known.
-    DeviceSize,
-    /// What the process holds on the device outside the allocator is not known.
-    OutsideAllocator,
-    /// The settings of the allocator were not recorded.
-    Settings,
-    /// Another allocator than PyTorch's own is in use.
-    Allocator,
+/// One thing that a person could change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Hint {
+    /// What it is about: `allocator` or `micro_batch`.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub subject: Subject,
+    /// What to change, in a sentence.
+    pub change: String,
+    /// The setting that `memtape run --apply-hints` sets; empty where the program must be changed.
+    pub setting: String,
+    /// Bytes that it would save on the rank; 0 where it uses memory that is free.
+    pub saves_bytes: u64,
+    /// Whether it saves at most so much, or about: `at_most` or `about`.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub bound: Bound,
+    /// How the bytes were computed.
+    pub computed: String,
+    /// What it rests on, in a phrase each.
+    pub evidence: Vec<String>,
+    /// What else it does.
+    pub side_effect: String,
 }
 
-impl Missing {
-    /// What is missing, what hints it would give, and what to do.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Steps => {
-                "no training step has ended: nothing is known of the micro-batch and of activations"
-            }
-            Self::Capture => {
-                "there is no capture of this rank (memtape capture JOB): nothing is known of \
-                 sharding, of checkpointing and of inactive split memory"
-            }
-            Self::Segments => {
-                "the capture does not know the allocator's segments (memtape run --detail): \
-                 nothing is known of inactive split memory"
-            }
-            Self::Events => {
-                "the capture has no events: it is not known whether activations are checkpointed \
-                 already"
-            }
-            Self::DeviceSize => {
-                "the size of the device is not known, nor whether it is nearly full"
-            }
-            Self::OutsideAllocator => {
-                "the memory of the process outside the allocator is not known, nor whether a \
-                 larger micro-batch has room"
-            }
-            Self::Settings => {
-                "the allocator's settings were not recorded: it is not known whether \
-                 expandable_segments is on"
-            }
-            Self::Allocator => {
-                "the job uses another allocator than PyTorch's own: no setting of it is suggested"
-            }
-        }
-    }
+/// What a hint is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Subject {
+    /// A setting of the allocator.
+    #[default]
+    Allocator,
+    /// The micro-batch.
+    MicroBatch,
+}
+
+/// How sure a number of bytes is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Bound {
+    /// It saves no more.
+    #[default]
+    AtMost,
+    /// An estimate.
+    About,
 }
 
 /// The hints, and what evidence is missing for more.
@@ -143,8 +139,8 @@ impl Missing {
 pub struct Suggestions {
     /// Those that save most first.
     pub hints: Vec<Hint>,
-    /// What is missing.
-    pub missing: Vec<Missing>,
+    /// What is missing, in a sentence each.
+    pub missing: Vec<String>,
 }
 
 /// Makes hints of what is known. Two hints may be about the same bytes: what they save does not
@@ -153,14 +149,12 @@ pub fn suggest(facts: &Facts) -> Suggestions {
     let mut missing = Vec::new();
     let mut hints = Vec::new();
     hints.extend(allocator(facts, &mut missing));
-    hints.extend(load(facts, &mut missing));
-    hints.extend(sharding(facts));
-    hints.retain(|hint| {
-        let is_larger = matches!(hint.change, Change::LargerMicroBatch { .. });
-        is_larger || hint.saves_bytes >= SAVING_BYTES_MIN
-    });
-    if facts.capture.is_none() && !facts.is_capture_unreadable {
-        missing.push(Missing::Capture);
+    hints.extend(micro_batch(facts, &mut missing));
+    let mut missing: Vec<String> = missing.into_iter().map(ToString::to_string).collect();
+    match &facts.unreadable {
+        Some(why) => missing.push(format!("{why}: nothing is known of inactive split memory")),
+        None if facts.capture.is_none() => missing.push(NO_CAPTURE.to_string()),
+        None => {}
     }
     hints.sort_by_key(|hint| Reverse(hint.saves_bytes));
     Suggestions { hints, missing }
@@ -169,7 +163,7 @@ pub fn suggest(facts: &Facts) -> Suggestions {
 /// The settings that the next start should have: those of the last start that applied some, less
 /// those that did not help, and the one that is suggested now.
 pub fn to_apply(applied: &[Setting], tried: &[Setting], hints: &[Hint]) -> Vec<Setting> {
-    let suggested = hints.iter().filter_map(|hint| hint.change.setting());
+    let suggested = hints.iter().flat_map(|hint| Setting::listed(&hint.setting));
     let mut settings: Vec<Setting> = Vec::new();
     for setting in applied.iter().copied().chain(suggested) {
         let has_key = settings.iter().any(|of| of.key() == setting.key());
@@ -193,18 +187,22 @@ impl Facts {
     }
 
     /// Evidence that memory is short; empty where it is not.
-    fn pressure(&self) -> Vec<Evidence> {
+    fn pressure(&self) -> Vec<String> {
         let mut evidence = Vec::new();
         if self.ooms > 0 {
-            evidence.push(Evidence::OutOfMemory { count: self.ooms });
+            evidence.push(format!("{} for memory failed for good", plural(self.ooms, "request")));
         }
-        if self.retries > 0 {
-            evidence.push(Evidence::Retries { count: self.retries });
-        }
+        evidence.extend(self.retried());
         if let Some(percent) = self.peak_percent().filter(|percent| *percent >= FULL_PERCENT) {
-            evidence.push(Evidence::Full { percent });
+            evidence.push(format!("{percent} % of the device was in tensors at the peak"));
         }
         evidence
+    }
+
+    /// Evidence that the allocator emptied its cache and tried again.
+    fn retried(&self) -> Option<String> {
+        let times = || plural(self.retries, "time");
+        (self.retries > 0).then(|| format!("cudaMalloc failed, and was tried again: {}", times()))
     }
 
     fn is_split(&self, bytes: u64) -> bool {
@@ -216,12 +214,59 @@ impl Facts {
         let is_set = self.config.as_ref().is_some_and(|of| of.get(setting.key()).is_some());
         !is_set && !self.tried.contains(&setting)
     }
+
+    /// How what is reserved beyond the peak of tensors is computed.
+    fn idle_computed(&self) -> String {
+        let (reserved, peak) = (bytes(self.reserved_bytes), bytes(self.peak_bytes));
+        format!("{reserved} reserved less {peak} in tensors")
+    }
+
+    /// A setting that saves at most what is idle.
+    fn of_idle(&self, setting: Setting, evidence: Vec<String>) -> Hint {
+        let (saves_bytes, computed) = (self.idle(), self.idle_computed());
+        Hint { saves_bytes, computed, evidence, ..of_setting(setting) }
+    }
+
+    /// A setting that saves about what is inactive split, and no more than what is idle. It was
+    /// counted at one step; whole free segments may go, too.
+    fn of_split(&self, setting: Setting, split: u64, which: &str, evidence: Vec<String>) -> Hint {
+        let (of_split, idle) = (bytes(split), self.idle_computed());
+        Hint {
+            saves_bytes: split.min(self.idle()),
+            bound: Bound::About,
+            computed: format!("{of_split} inactive split{which}; no more than {idle}"),
+            evidence,
+            ..of_setting(setting)
+        }
+    }
+}
+
+/// The hint of a setting, without what it saves.
+fn of_setting(setting: Setting) -> Hint {
+    let side_effect = match setting {
+        Setting::ExpandableSegments => {
+            "sharing CUDA tensors between processes needs a PyTorch that supports it with \
+             expandable segments"
+        }
+        Setting::MaxSplitSizeMb(_) => {
+            "larger requests take whole blocks, so some of their memory stays unused, and \
+             cudaMalloc is called more often"
+        }
+        Setting::RoundupPower2Divisions(_) => "requests take more memory than they ask for",
+    };
+    Hint {
+        subject: Subject::Allocator,
+        change: format!("set {setting}"),
+        setting: setting.to_string(),
+        side_effect: side_effect.to_string(),
+        ..Hint::default()
+    }
 }
 
 /// One setting of the allocator at a time, so that the next attempt shows what it did.
-fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
+fn allocator(facts: &Facts, missing: &mut Vec<&'static str>) -> Option<Hint> {
     if facts.config.as_ref().is_some_and(Config::is_foreign) {
-        missing.push(Missing::Allocator);
+        missing.push(FOREIGN_ALLOCATOR);
         return None;
     }
     let capture = facts.capture.as_ref();
@@ -230,7 +275,7 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
         .and_then(|of| of.is_expandable)
         .or_else(|| facts.config.as_ref().map(Config::is_expandable));
     let Some(is_expandable) = is_expandable else {
-        missing.push(Missing::Settings);
+        missing.push(NO_SETTINGS);
         return None;
     };
     if !facts.is_split(facts.idle()) {
@@ -239,26 +284,23 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
     if is_expandable {
         return rounding(facts);
     }
-    let mut evidence = Vec::new();
     let split = capture.and_then(|of| of.split_bytes);
     if capture.is_some() && split.is_none() {
-        missing.push(Missing::Segments);
+        missing.push(NO_SEGMENTS);
     }
-    let saving = match (split, facts.retries) {
+    let mut evidence: Vec<String> = split.and(capture).map(of_capture).into_iter().collect();
+    evidence.extend(facts.retried());
+    let expand = Setting::ExpandableSegments;
+    let hint = match (split, facts.retries) {
         (Some(split), _) if facts.is_split(split) => {
-            evidence.extend(capture.map(of_capture));
-            facts.of_split(split, "")
+            facts.of_split(expand, split, "", evidence.clone())
         }
         // After a failed cudaMalloc the allocator gives its whole free segments back.
-        (None, 1..) => facts.of_idle(),
+        (None, 1..) => facts.of_idle(expand, evidence.clone()),
         _ => return None,
     };
-    if facts.retries > 0 {
-        evidence.push(Evidence::Retries { count: facts.retries });
-    }
-    let expand = Setting::ExpandableSegments;
     if facts.is_open(expand) {
-        return Some(saving.by(Change::Allocator(expand), evidence));
+        return Some(hint).filter(is_worth_it);
     }
     rounding(facts).or_else(|| splitting(facts, evidence))
 }
@@ -267,14 +309,14 @@ fn allocator(facts: &Facts, missing: &mut Vec<Missing>) -> Option<Hint> {
 fn rounding(facts: &Facts) -> Option<Hint> {
     let capture = facts.capture.as_ref()?;
     let count = capture.large_sizes.filter(|sizes| *sizes >= SIZES_MIN)?;
-    let evidence = [of_capture(capture), Evidence::Sizes { count }];
-    let hint = || facts.of_idle().by(Change::Allocator(ROUNDING), evidence.into());
+    let sizes = format!("{} of large requests", plural(count, "different size"));
+    let hint = || facts.of_idle(ROUNDING, vec![of_capture(capture), sizes]);
     facts.is_open(ROUNDING).then(hint)
 }
 
 /// Large blocks are not split any more: those above the largest size above which at least half of
 /// the inactive split memory lies.
-fn splitting(facts: &Facts, evidence: Vec<Evidence>) -> Option<Hint> {
+fn splitting(facts: &Facts, evidence: Vec<String>) -> Option<Hint> {
     let capture = facts.capture.as_ref()?;
     let all = capture.split_bytes?;
     let above = |mib: u64| {
@@ -285,38 +327,42 @@ fn splitting(facts: &Facts, evidence: Vec<Evidence>) -> Option<Hint> {
     let mut fitting = sizes.filter(|(_, split)| split.saturating_mul(2) >= all);
     let (mib, split) = fitting.next()?;
     let setting = Setting::MaxSplitSizeMb(mib);
-    let saving = facts.of_split(split, &format!(" in segments above {mib} MiB"));
-    facts.is_open(setting).then(|| saving.by(Change::Allocator(setting), evidence))
+    let which = format!(" in segments above {mib} MiB");
+    let hint = || facts.of_split(setting, split, &which, evidence);
+    facts.is_open(setting).then(hint).filter(is_worth_it)
 }
 
-/// The micro-batch, and checkpointing of activations.
-fn load(facts: &Facts, missing: &mut Vec<Missing>) -> Vec<Hint> {
+fn is_worth_it(hint: &Hint) -> bool {
+    hint.saves_bytes >= SAVING_BYTES_MIN
+}
+
+/// Half of the micro-batch where memory is short, and a larger one where there is room.
+fn micro_batch(facts: &Facts, missing: &mut Vec<&'static str>) -> Option<Hint> {
     let Some(step) = facts.step else {
-        missing.push(Missing::Steps);
-        return Vec::new();
+        missing.push(NO_STEPS);
+        return None;
     };
     let mut evidence = facts.pressure();
     if evidence.is_empty() {
         match (facts.device_bytes, facts.beside_bytes) {
-            (None, _) => missing.push(Missing::DeviceSize),
-            (Some(_), None) => missing.push(Missing::OutsideAllocator),
+            (None, _) => missing.push(NO_DEVICE_SIZE),
+            (Some(_), None) => missing.push(NO_OUTSIDE),
             (Some(_), Some(_)) => {}
         }
-        return larger(facts, step).into_iter().collect();
+        return larger(facts, step);
     }
-    evidence.push(Evidence::Step { step: step.step });
-    let mut hints = vec![of_step(step, true).by(Change::SmallerMicroBatch, evidence.clone())];
-    if let Some(capture) = &facts.capture {
-        match capture.is_checkpointed {
-            Some(true) => {}
-            Some(false) => {
-                evidence.push(of_capture(capture));
-                hints.push(of_step(step, false).by(Change::Checkpointing, evidence));
-            }
-            None => missing.push(Missing::Events),
-        }
-    }
-    hints
+    evidence.push(of_step(step));
+    let (peak, least) = (bytes(step.peak_bytes), bytes(step.min_bytes));
+    let smaller = Hint {
+        subject: Subject::MicroBatch,
+        change: "halve the micro-batch, and double the accumulation".to_string(),
+        saves_bytes: step.transient() / 2,
+        computed: format!("half of the peak of the step, {peak}, less its minimum, {least}"),
+        evidence,
+        side_effect: "more and smaller kernels for the same batch: a step takes longer".to_string(),
+        ..Hint::default()
+    };
+    Some(smaller).filter(is_worth_it)
 }
 
 /// A larger micro-batch has room.
@@ -326,100 +372,30 @@ fn larger(facts: &Facts, step: Memory) -> Option<Hint> {
     let room = device.saturating_sub(reserved).saturating_sub(beside);
     let has_room = room.saturating_mul(100) >= device.saturating_mul(ROOM_PERCENT);
     let times = transient.saturating_add(room).checked_div(transient)?;
-    let saving = Saving {
-        bytes: 0,
+    if !has_room || times < 2 || transient < SAVING_BYTES_MIN {
+        return None;
+    }
+    let (device, reserved) = (bytes(device), bytes(reserved));
+    let (beside, transient) = (bytes(beside), bytes(transient));
+    Some(Hint {
+        subject: Subject::MicroBatch,
+        change: format!("a micro-batch up to about {times} times as large has room"),
         bound: Bound::About,
         computed: format!(
-            "{} on the device less {} reserved and {} outside the allocator; a step needs {} \
-             beyond its minimum",
-            bytes(device),
-            bytes(reserved),
-            bytes(beside),
-            bytes(transient)
+            "{device} on the device less {reserved} reserved and {beside} outside the allocator; \
+             a step needs {transient} beyond its minimum"
         ),
-    };
-    let evidence = vec![Evidence::Step { step: step.step }];
-    (has_room && times >= 2 && transient >= SAVING_BYTES_MIN)
-        .then(|| saving.by(Change::LargerMicroBatch { times }, evidence))
+        evidence: vec![of_step(step)],
+        side_effect: "uses the memory that is free: a longer sequence can then run out of memory"
+            .to_string(),
+        ..Hint::default()
+    })
 }
 
-/// Optimizer state, or all that is kept, is divided over the ranks that hold the same.
-fn sharding(facts: &Facts) -> Vec<Hint> {
-    let mut evidence = facts.pressure();
-    let (Some(capture), 2.., false) = (&facts.capture, facts.peers, evidence.is_empty()) else {
-        return Vec::new();
-    };
-    let Composition { parameters, optimizer_state, gradients, .. } = capture.composition;
-    // A state that is smaller than the parameters may be a part of one already.
-    if capture.is_sharded || optimizer_state == 0 || optimizer_state < parameters {
-        return Vec::new();
-    }
-    evidence.push(of_capture(capture));
-    let ranks = facts.peers;
-    let shared = |change, held: u64| {
-        let saving = Saving {
-            bytes: held.saturating_sub(held.div_ceil(u64::from(ranks))),
-            bound: Bound::About,
-            computed: format!(
-                "{} held, of which 1/{ranks} stays on each of {ranks} ranks",
-                bytes(held)
-            ),
-        };
-        saving.by(change, evidence.clone())
-    };
-    let mut hints = vec![shared(Change::ShardOptimizer { ranks }, optimizer_state)];
-    if parameters > 0 {
-        let held = parameters.saturating_add(gradients).saturating_add(optimizer_state);
-        hints.push(shared(Change::ShardParameters { ranks }, held));
-    }
-    hints
+fn of_capture(capture: &Captured) -> String {
+    format!("{} at step {}", capture.capture, capture.step)
 }
 
-fn of_capture(capture: &Captured) -> Evidence {
-    Evidence::Capture { capture: capture.capture.clone(), step: capture.step }
-}
-
-/// What a change would save, how sure that is, and how it was computed.
-struct Saving {
-    bytes: u64,
-    bound: Bound,
-    computed: String,
-}
-
-impl Saving {
-    fn by(self, change: Change, evidence: Vec<Evidence>) -> Hint {
-        let Self { bytes: saves_bytes, bound, computed } = self;
-        Hint { change, saves_bytes, bound, computed, evidence }
-    }
-}
-
-impl Facts {
-    /// What is reserved beyond the peak of tensors.
-    fn of_idle(&self) -> Saving {
-        let (reserved, peak) = (bytes(self.reserved_bytes), bytes(self.peak_bytes));
-        let computed = format!("{reserved} reserved less {peak} in tensors");
-        Saving { bytes: self.idle(), bound: Bound::AtMost, computed }
-    }
-
-    /// What is inactive split, and no more than what is idle. It was counted at one step; whole
-    /// free segments may go, too.
-    fn of_split(&self, split: u64, which: &str) -> Saving {
-        let idle = self.of_idle();
-        let computed =
-            format!("{} inactive split{which}; no more than {}", bytes(split), idle.computed);
-        Saving { bytes: split.min(idle.bytes), bound: Bound::About, computed }
-    }
-}
-
-/// What comes and goes within a step, or half of it.
-fn of_step(step: Memory, is_half: bool) -> Saving {
-    let transient = step.transient();
-    let computed = format!(
-        "{}the peak of the step, {}, less its minimum, {}",
-        if is_half { "half of " } else { "" },
-        bytes(step.peak_bytes),
-        bytes(step.min_bytes)
-    );
-    let saved = if is_half { transient / 2 } else { transient };
-    Saving { bytes: saved, bound: Bound::AtMost, computed }
+fn of_step(step: Memory) -> String {
+    format!("the record of step {}", step.step)
 }

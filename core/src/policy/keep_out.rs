@@ -269,7 +269,7 @@ mod tests {
     fn what_is_not_known_is_not_found() {
         let never = |readings: &[Used]| {
             let long = readings.iter().copied().flat_map(|reading| repeated(reading, 100));
-            assert_eq!(found(long), [], "{readings:?}");
+            assert!(found(long).is_empty(), "{readings:?}");
         };
         never(&[IDLE, BUSY, IDLE, BUSY, (2, Some(0), 0)]);
         // Its idle memory was never seen.
@@ -282,7 +282,7 @@ mod tests {
         never(&[IDLE, BUSY, (41, None, 0)]);
         // It is given back in time, again and again.
         let short = (0..50).flat_map(|_| [BUSY, LEFT, LEFT, LEFT, LEFT, LEFT, IDLE]);
-        assert_eq!(found([IDLE].into_iter().chain(short)), []);
+        assert!(found([IDLE].into_iter().chain(short)).is_empty());
     }
 
     /// What is known after some readings, a second apart.

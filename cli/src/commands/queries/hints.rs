@@ -1,9 +1,10 @@
 //! `memtape hints`: what could be changed in a job so that it takes less memory, and the effect of
 //! the settings applied at its last start.
 
-use memtape_core::hints::{Setting, merge};
+use memtape_core::action::Memory;
+use memtape_core::hints::{Bound, Setting, Subject, merge};
 use memtape_core::identity::ALLOCATOR_VARIABLES;
-use memtape_proto::api::{AppliedHints, AttemptMemory, Hint, Hints};
+use memtape_proto::api::{AppliedHints, Hint, Hints};
 
 use super::names::OneJob;
 use crate::client::parse;
@@ -41,7 +42,7 @@ fn shown(hints: &Hints) -> String {
         let row = |hint: &Hint| {
             vec![
                 Cell::new(saves(hint), Meaning::Strong),
-                hint.subject.to_string().replace('_', " ").into(),
+                about(hint.subject).into(),
                 hint.change.clone().into(),
             ]
         };
@@ -82,7 +83,17 @@ fn fullest(hints: &Hints) -> String {
 fn saves(hint: &Hint) -> String {
     match hint.saves_bytes {
         0 => "uses free memory".to_string(),
-        saved => format!("{} {}", hint.bound.to_string().replace('_', " "), bytes(saved)),
+        saved => match hint.bound {
+            Bound::AtMost => format!("at most {}", bytes(saved)),
+            Bound::About => format!("about {}", bytes(saved)),
+        },
+    }
+}
+
+fn about(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Allocator => "allocator",
+        Subject::MicroBatch => "micro-batch",
     }
 }
 
@@ -116,14 +127,14 @@ fn applied(applied: &AppliedHints) -> String {
     lines.join("\n")
 }
 
-fn memory(memory: &AttemptMemory) -> String {
-    let AttemptMemory { step, step_min_bytes, peak_bytes, reserved_bytes, retries } = *memory;
+fn memory(memory: &Memory) -> String {
+    let Memory { step, min_bytes, peak_bytes, reserved_bytes, retries } = *memory;
     format!(
         "up to step {step}, {} reserved, {} in tensors at the peak, {} at the minimum of the step, \
          {}",
         bytes(reserved_bytes),
         bytes(peak_bytes),
-        bytes(step_min_bytes),
+        bytes(min_bytes),
         match retries {
             1 => "1 retry".to_string(),
             more => format!("{more} retries"),
@@ -161,8 +172,6 @@ fn of_user(hints: &Hints) -> String {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::hints::{Bound, Subject};
-
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -179,11 +188,11 @@ mod tests {
             device_bytes: Some(80 * GIB),
             allocator_settings: Some("max_split_size_mb:64".to_string()),
             hints: vec![Hint {
-                subject: Subject::Allocator.into(),
+                subject: Subject::Allocator,
                 change: "set expandable_segments:True".to_string(),
                 setting: "expandable_segments:True".to_string(),
                 saves_bytes: 20 * GIB,
-                bound: Bound::AtMost.into(),
+                bound: Bound::AtMost,
                 computed: "this less that".to_string(),
                 evidence: vec!["cap-1 at step 9".to_string(), "3 retries".to_string()],
                 side_effect: "none".to_string(),
@@ -221,9 +230,9 @@ next start: memtape run --job train --apply-hints -- COMMAND, or, without a comp
 
     #[test]
     fn what_was_applied_is_shown_before_and_after() {
-        let of = |reserved: u64, retries| AttemptMemory {
+        let of = |reserved: u64, retries| Memory {
             step: 40,
-            step_min_bytes: GIB,
+            min_bytes: GIB,
             peak_bytes: 2 * GIB,
             reserved_bytes: reserved * GIB,
             retries,
