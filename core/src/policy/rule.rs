@@ -80,14 +80,6 @@ pub enum RuleError {
         /// What is wrong.
         why: &'static str,
     },
-    /// A rule has no jobs or no classes.
-    #[error("line {line}: this rule never decides: its list of {what} is empty")]
-    Empty {
-        /// Line of the rule.
-        line: usize,
-        /// What it has none of.
-        what: &'static str,
-    },
 }
 
 impl Default for Rule {
@@ -117,7 +109,13 @@ impl Rule {
     fn mistake(&self) -> Option<&'static str> {
         let is_of_node = self.remedies.contains(&ActionKind::KeepOut);
         let of_node = is_of_node.then_some("keep-out is no remedy for a job: [nodes] has it");
-        self.levels.mistake().or(of_node)
+        let no_jobs = "this rule never decides: its list of jobs is empty";
+        let no_classes = "this rule never decides: its list of classes is empty";
+        self.levels
+            .mistake()
+            .or(of_node)
+            .or(self.jobs.is_empty().then_some(no_jobs))
+            .or(self.classes.is_empty().then_some(no_classes))
     }
 
     pub(super) fn has(&self, job: &str, class: Class) -> bool {
@@ -145,10 +143,6 @@ pub fn check(rules: &[Rule]) -> Result<(), RuleError> {
         let (line, before) = (rule.line, &rules[..at]);
         if let Some(why) = rule.mistake() {
             return Err(RuleError::Wrong { line, why });
-        }
-        let lists = [(rule.jobs.is_empty(), "jobs"), (rule.classes.is_empty(), "classes")];
-        if let Some((_, what)) = lists.into_iter().find(|(is_empty, _)| *is_empty) {
-            return Err(RuleError::Empty { line, what });
         }
         let covers = |one: &Rule, other: &Rule| other.covered_by(slice::from_ref(one)).is_some();
         if let Some(same) = before.iter().find(|it| covers(it, rule) && covers(rule, it)) {
@@ -225,9 +219,10 @@ mod tests {
         check(rule(1, &["b", "a"], &leak), rule(5, &["a", "b"], &leak), same);
         check(rule(1, &["a*"], all), rule(5, &["*"], all), None);
         check(rule(1, &["a"], &leak), rule(5, &["a"], all), None);
-        let empty = |what| Some(RuleError::Empty { line: 5, what });
-        check(rule(1, &["a"], all), rule(5, &[], all), empty("jobs"));
-        check(rule(1, &["a"], all), rule(5, &["b"], &[]), empty("classes"));
+        for empty in [rule(5, &[], all), rule(5, &["b"], &[])] {
+            let why = super::check(&[rule(1, &["a"], all), empty]).unwrap_err().to_string();
+            assert!(why.starts_with("line 5: this rule never decides: its list of"), "{why}");
+        }
         // Two that together have all of a third.
         let (some, others) = all.split_at(2);
         let rules = |last: Rule| vec![rule(1, &["*"], some), rule(3, &["a*", "b"], others), last];
