@@ -8,7 +8,7 @@ use memtape_core::detector::Finding;
 use crate::config::Config;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
-use crate::state::captures::room::Retention;
+use crate::state::captures::retention::Retention;
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Limits;

@@ -16,7 +16,7 @@ use memtape_core::limits::{PEERS_COMPARED_MAX, TAPES_PER_REQUEST_MAX};
 use tokio::sync::oneshot;
 
 use crate::state::captures::agent_initiated::Initiated;
-use crate::state::captures::room::Retention;
+use crate::state::captures::retention::Retention;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
@@ -28,7 +28,7 @@ use memtape_store::records::{CaptureRecord, PartRecord};
 use memtape_store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
-pub(crate) mod room;
+pub(crate) mod retention;
 pub(crate) mod uploads;
 
 /// All captures, by name; names are in order of age.
