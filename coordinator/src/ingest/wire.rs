@@ -32,8 +32,6 @@ mod host;
 mod owner;
 mod remedies;
 
-pub(crate) use remedies::remedy_request;
-
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
 
@@ -354,6 +352,11 @@ pub(crate) fn goodbye(reconnect_after: Duration) -> Outgoing {
     message(v1::coordinator_message::Body::Goodbye(v1::Goodbye {
         reconnect_after_ms: millis(reconnect_after),
     }))
+}
+
+/// Asks for a remedy.
+pub(crate) fn remedy_request(request: v1::RemedyRequest) -> Outgoing {
+    message(v1::coordinator_message::Body::RemedyRequest(request))
 }
 
 fn message(body: v1::coordinator_message::Body) -> Outgoing {

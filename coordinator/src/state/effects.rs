@@ -7,13 +7,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use memtape_core::action::remedy::Ask;
 use memtape_core::action::{ActionKind, Outcome, TargetKind, VerdictKind};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
+use memtape_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::restart::target::{Order, Target};
@@ -48,7 +47,7 @@ pub(crate) enum Effect {
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
     /// Ask an agent for something that its ranks do.
-    CallRanks { node: String, request: RemedyRequest },
+    CallRanks { node: String, request: v1::RemedyRequest },
     /// Ask an agent to connect again, and to announce all its tapes then.
     AskToComeAgain { node: String },
     /// Hand out work that takes its time.
@@ -108,18 +107,6 @@ pub(crate) struct SnapshotRequest {
     pub(crate) deadline_ns: u64,
     /// The tape whose rank's worker processes are sampled.
     pub(crate) sample_workers: Option<String>,
-}
-
-/// What ranks of one node are asked for.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct RemedyRequest {
-    /// Name of the call.
-    pub(crate) call: String,
-    /// At most `TAPES_PER_REQUEST_MAX`, all of this node.
-    pub(crate) tape_ids: Vec<String>,
-    pub(crate) ask: Ask,
-    /// Time from its arrival in which the agent may begin it.
-    pub(crate) valid: Duration,
 }
 
 /// Who asked for a capture.

@@ -1,23 +1,11 @@
-//! Remedies: what ranks are asked for, and what their agents answer.
+//! What agents answer about the remedies that their ranks were asked for.
 
 use memtape_core::action::remedy::Answer;
 use memtape_core::identity::ids::Kind;
 use memtape_proto::{remedies, v1};
 
-use super::{BadMessage, NUMBER_MAX, Outgoing, id, message, millis, number, short};
-use crate::state::effects::RemedyRequest;
+use super::{BadMessage, NUMBER_MAX, id, number, short};
 use crate::state::messages::RemedyAnswer;
-
-/// Asks an agent for a remedy.
-pub(crate) fn remedy_request(request: RemedyRequest) -> Outgoing {
-    let RemedyRequest { call, tape_ids, ask, valid } = request;
-    message(v1::coordinator_message::Body::RemedyRequest(v1::RemedyRequest {
-        call_id: call,
-        tape_ids,
-        valid_ms: millis(valid).max(1),
-        ..remedies::request(ask)
-    }))
-}
 
 /// What became of a call for one rank.
 ///
@@ -43,8 +31,6 @@ pub(super) fn answer(raw: &v1::RemedyAnswer) -> Result<RemedyAnswer, BadMessage>
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use memtape_core::action::remedy::{Ask, Outcome, Signal};
     use memtape_core::tape::mailbox::{Offers, Remedy};
 
@@ -92,20 +78,14 @@ mod tests {
     #[test]
     fn a_request_says_what_is_asked_for() {
         let said = |ask| {
-            let (call, valid) = ("act-0000001.1".to_string(), Duration::from_secs(5));
-            let request = RemedyRequest { call, tape_ids: vec!["t".to_string()], ask, valid };
-            match remedy_request(request).body {
-                Some(v1::coordinator_message::Body::RemedyRequest(raw)) => {
-                    (raw.remedy(), raw.step, raw.signal(), raw.valid_ms)
-                }
-                _ => panic!("no request"),
-            }
+            let raw = remedies::request(ask);
+            (raw.remedy(), raw.step, raw.signal())
         };
         let none = v1::RemedySignal::Unspecified;
         let gc = Ask::Remedy { remedy: Remedy::Gc, step: 7 };
-        assert_eq!(said(gc), (v1::Remedy::Gc, 7, none, 5000));
+        assert_eq!(said(gc), (v1::Remedy::Gc, 7, none));
         let signal = Ask::Signal(Signal::SigUsr1);
-        assert_eq!(said(signal), (v1::Remedy::Signal, 0, v1::RemedySignal::Usr1, 5000));
-        assert_eq!(said(Ask::Withdraw), (v1::Remedy::Withdraw, 0, none, 5000));
+        assert_eq!(said(signal), (v1::Remedy::Signal, 0, v1::RemedySignal::Usr1));
+        assert_eq!(said(Ask::Withdraw), (v1::Remedy::Withdraw, 0, none));
     }
 }

@@ -7,7 +7,6 @@
 //! name.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use memtape_core::action::call::{self, Call, Look, Tally};
 use memtape_core::action::remedy::Ask;
@@ -15,9 +14,10 @@ use memtape_core::action::{ActionKind, Event, Next, Outcome, PROOF_STEPS};
 use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::Reach;
 use memtape_core::tape::mailbox;
+use memtape_proto::{remedies, v1};
 
 use crate::state::actions::{Actions, is_due};
-use crate::state::effects::{Context, Effect, RemedyRequest};
+use crate::state::effects::{Context, Effect};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
@@ -212,11 +212,11 @@ impl RankCall {
         }
         for (node, tapes) in of_node {
             for tape_ids in tapes.chunks(TAPES_PER_REQUEST_MAX) {
-                let request = RemedyRequest {
-                    call: self.name.clone(),
+                let request = v1::RemedyRequest {
+                    call_id: self.name.clone(),
                     tape_ids: tape_ids.to_vec(),
-                    ask,
-                    valid: Duration::from_secs(CALL_ANSWER_SECONDS_MAX),
+                    valid_ms: u32::try_from(CALL_ANSWER_SECONDS_MAX * 1000).unwrap_or(u32::MAX),
+                    ..remedies::request(ask)
                 };
                 context.push(Effect::CallRanks { node: node.to_string(), request });
             }
