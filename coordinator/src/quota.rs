@@ -6,6 +6,8 @@
 //! | all, and each node | bytes of uploads, and a queue of them | it waits, or is refused |
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
+//! | each node, and each owner on it | a rate of changes of ranks | they wait, or are refused |
+//! | each owner | a rate of audited decisions to do nothing | the decision is counted |
 //!
 //! Bytes are reserved before they are read. A waiting upload costs only the few bytes that HTTP/2
 //! lets an agent send unread. Nothing is dropped here: agents keep what was refused, on their tapes
@@ -32,11 +34,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX,
-    BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX, CALLERS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
-    REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
+    BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX, CALLERS_MAX, DECLINED_AUDITED_MAX,
+    DECLINED_AUDITED_SECONDS_MAX, LARGE_ANSWERS_PER_CALLER_MAX, NODE_CHANGES_AT_ONCE_MAX,
+    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
+    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX, REQUESTS_AT_ONCE_MAX,
+    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
 };
 use memtape_core::rates::Rates;
@@ -45,6 +51,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::state::effects::Share;
 
 const SECOND_NS: u64 = 1_000_000_000;
+const MINUTE_NS: u64 = 60 * SECOND_NS;
 
 /// What an upload takes besides its snapshot: a chunk that is being understood.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
@@ -135,6 +142,15 @@ pub(crate) struct AnswerPermit {
 /// A value for each name that is in use.
 #[derive(Debug)]
 struct PerName<T>(Mutex<HashMap<String, Weak<T>>>);
+
+/// How often a node, and each owner on it, may change what is remembered: ranks that begin, change
+/// or end.
+#[derive(Debug)]
+pub(crate) struct ChangeRates {
+    of_nodes: Rates,
+    /// No owner uses up what the others on a node need.
+    of_owners: Rates,
+}
 
 /// How often each caller may do something: a bucket for each, which fills again with time.
 #[derive(Debug)]
@@ -267,6 +283,61 @@ impl<T: Default> PerName<T> {
     }
 }
 
+impl ChangeRates {
+    /// May a node change one thing more about ranks of this owner? Takes nothing.
+    ///
+    /// # Errors
+    /// It did too much: the time to wait.
+    pub(crate) fn check(
+        &self,
+        now_ns: u64,
+        node: &str,
+        owner: Option<&Owner>,
+    ) -> Result<(), Duration> {
+        self.of_nodes.check(now_ns, node)?;
+        self.of_owners.check(now_ns, holder(node, owner).as_str())
+    }
+
+    /// A node changes one thing about ranks of this owner.
+    ///
+    /// # Errors
+    /// It did too much: the time to wait.
+    pub(crate) fn take(
+        &mut self,
+        now_ns: u64,
+        node: &str,
+        owner: Option<&Owner>,
+    ) -> Result<(), Duration> {
+        self.of_nodes.check(now_ns, node)?;
+        self.of_owners.take(now_ns, holder(node, owner).as_str())?;
+        self.of_nodes.take(now_ns, node)
+    }
+}
+
+impl Default for ChangeRates {
+    fn default() -> Self {
+        let of_a_minute =
+            |count: u64, at_once, callers_max| Rates::new(MINUTE_NS / count, at_once, callers_max);
+        let (nodes, owners) = (NODE_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_AT_ONCE_MAX);
+        Self {
+            of_nodes: of_a_minute(NODE_CHANGES_PER_MINUTE_MAX, nodes, NODES_MAX),
+            of_owners: of_a_minute(OWNER_CHANGES_PER_MINUTE_MAX, owners, RANKS_MAX),
+        }
+    }
+}
+
+/// An owner on a node.
+fn holder(node: &str, owner: Option<&Owner>) -> String {
+    format!("{node} {:?}", owner.map(Owner::key))
+}
+
+/// How often decisions to do nothing about jobs of each owner are audited.
+pub(crate) fn declined_decisions() -> Rates {
+    let at_once = DECLINED_AUDITED_MAX as u64;
+    let refill_ns = DECLINED_AUDITED_SECONDS_MAX * SECOND_NS / at_once;
+    Rates::new(refill_ns, at_once, CALLERS_MAX)
+}
+
 impl CallerRates {
     /// Of all requests.
     pub(crate) fn of_requests() -> Self {
@@ -275,18 +346,18 @@ impl CallerRates {
 
     /// Of those that are audited: no caller fills the audit and drives out what others did.
     pub(crate) fn of_audited() -> Self {
-        Self::new(60 * SECOND_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX)
+        Self::new(MINUTE_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX)
     }
 
     /// Of refusals that are logged: a flood of them floods no log.
     pub(crate) fn of_logged() -> Self {
-        Self::new(60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
+        Self::new(MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
     }
 
     /// Of tokens that are not valid: no network makes the coordinator verify signatures all the
     /// time.
     pub(crate) fn of_bad_tokens() -> Self {
-        Self::new(60 * SECOND_NS / BAD_TOKENS_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX)
+        Self::new(MINUTE_NS / BAD_TOKENS_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX)
     }
 
     fn new(refill_ns: u64, at_once: u64) -> Self {
@@ -508,16 +579,21 @@ mod tests {
         assert_eq!(quotas.callers.0.lock().unwrap().len(), 1, "callers are forgotten");
     }
 
+    /// A user changes ranks as often as they may, by subordinate ids too: another one's are taken.
     #[test]
-    fn one_caller_takes_nothing_from_another() {
-        let rates = CallerRates::of_requests();
-        let taken = (0..REQUESTS_AT_ONCE_MAX + 10).filter(|_| rates.take(7, "a").is_ok()).count();
-        assert_eq!(taken as u64, REQUESTS_AT_ONCE_MAX);
-        let wait = rates.take(7, "a").unwrap_err();
-        assert!(wait > Duration::ZERO && wait <= Duration::from_secs(1), "{wait:?}");
-        assert!(rates.take(7, "b").is_ok());
-        let later_ns = 7 + u64::try_from(wait.as_nanos()).unwrap();
-        assert!(rates.take(later_ns, "a").is_ok() && rates.take(later_ns, "a").is_err());
+    fn changes_of_one_user_use_up_none_of_another() {
+        let mut rates = ChangeRates::default();
+        let owner = |uid, account| Owner { uid, account, ..Owner::default() };
+        let mut taken = 0;
+        for number in 0..2 * NODE_CHANGES_AT_ONCE_MAX as u32 {
+            let of = owner(100_000 + number % 9, Some(2001));
+            taken += u64::from(rates.take(7, "n", Some(&of)).is_ok());
+        }
+        assert_eq!(taken, OWNER_CHANGES_AT_ONCE_MAX);
+        assert!(rates.check(7, "n", Some(&owner(2001, None))).is_err());
+        let victim = owner(2002, Some(2002));
+        assert!(rates.take(7, "n", Some(&victim)).is_ok());
+        assert!(rates.take(7, "other", Some(&owner(2001, None))).is_ok(), "another node's");
     }
 
     #[test]
@@ -527,15 +603,5 @@ mod tests {
         // 100 s of a refusal each millisecond.
         assert!((10..=20).contains(&lines.count()));
         assert!(logged.take(0, "b").is_ok());
-    }
-
-    #[test]
-    fn many_callers_take_bounded_memory() {
-        let rates = CallerRates::of_requests();
-        for caller in 0..CALLERS_MAX {
-            assert!(rates.take(0, &caller.to_string()).is_ok());
-        }
-        assert!(rates.take(0, "one more").is_err());
-        assert!(rates.take(SECOND_NS / REQUESTS_PER_SECOND_MAX, "one more").is_ok());
     }
 }

@@ -190,12 +190,12 @@ limits! {
         "the oldest approval is forgotten",
         "the decision in the list of actions";
     DECLINED_AUDITED_MAX: usize = 20, Count, "coordinator",
-        "Decisions to do nothing about jobs of one owner that are audited within the time below",
+        "Decisions to do nothing about jobs of one owner that are audited at once",
         "further ones stand in the list of actions alone",
         "`memtape_losses_total{reason=\"decision_not_audited\"}`";
     DECLINED_AUDITED_SECONDS_MAX: u64 = 600, Seconds, "coordinator",
-        "Time within which decisions to do nothing are counted for the limit above",
-        "the count begins with 0",
+        "Time in which as many further decisions to do nothing may be audited",
+        "they may be audited again, one after the other",
         "none";
     CALL_ANSWER_SECONDS_MAX: u64 = 6, Seconds, "coordinator",
         "Time in which every rank answers that it will act at a step, or takes that back",

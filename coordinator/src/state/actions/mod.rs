@@ -19,10 +19,11 @@ use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Mode, Objection, Settings};
+use memtape_core::rates::Rates;
 
+use crate::quota::declined_decisions;
 use crate::restart::RestartConfig;
 use crate::restart::target::{Order, Target};
-use crate::state::actions::auditing::Audited;
 use crate::state::actions::calls::RankCall;
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
@@ -68,7 +69,8 @@ pub(crate) struct Actions {
     left: taking_up::Left,
     /// Measures the times of observations: it runs while a coordinator does.
     clock: StoreClock,
-    audited: Audited,
+    /// Of decisions to do nothing, by owner: how often they are audited.
+    declined: Rates,
 }
 
 impl Actions {
@@ -101,7 +103,7 @@ impl Actions {
             nodes: nodes::Nodes::default(),
             left,
             clock,
-            audited: Audited::default(),
+            declined: declined_decisions(),
         }
     }
 

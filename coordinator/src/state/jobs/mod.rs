@@ -22,10 +22,10 @@ use memtape_core::limits::{
 };
 use memtape_core::rates::Rates;
 
+use crate::quota::ChangeRates;
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
-use crate::state::jobs::change_rates::ChangeRates;
 use crate::state::jobs::shares::Holdings;
 use crate::state::messages::RankUp;
 use memtape_disk::clock::Now;
@@ -33,7 +33,6 @@ use memtape_store::Changes;
 use memtape_store::records::{AttemptRecord, End, RankRecord};
 
 pub(crate) mod attempt;
-mod change_rates;
 pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
