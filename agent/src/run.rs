@@ -15,6 +15,7 @@ use std::time::Duration;
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::boot_id_words;
 use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_disk::real::RealDisk;
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -39,7 +40,7 @@ use crate::node::machine::ThisNode;
 use crate::node::nvml::Gpus;
 use crate::node::process;
 use crate::node::workers::Workers;
-use crate::spool::{Folder, Spool};
+use crate::spool::Spool;
 use crate::tapes::folders::{FolderError, check_above, check_folder};
 use crate::tapes::source::TapeFolders;
 
@@ -201,8 +202,7 @@ fn make_folder(folder: &Path) {
 
 /// The spool in a folder; without one the agent works, and says so.
 fn spool(dir: &Path, bytes_max: u64, accounts: &Accounts) -> Option<Spool> {
-    let opened = Folder::open(dir)
-        .and_then(|folder| Spool::open(Box::new(folder), bytes_max, accounts.clone()));
+    let opened = Spool::open(Arc::new(RealDisk::new(dir)), bytes_max, accounts.clone());
     let tell = |error: &std::io::Error| {
         let path = dir.display();
         tracing::warn!(

@@ -14,31 +14,25 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::uid_of_tape;
 use memtape_core::limits::{SPOOL_CAPTURES_MAX, SPOOL_RANKS_MAX};
 use memtape_core::sharing::Amounts;
+use memtape_disk::files::{self, Disk, Held};
+use memtape_disk::frames;
 
 use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport, RankUp};
 
 mod delivery;
-
-mod disk;
-
-mod log;
-
 mod logs;
-
-#[cfg(all(test, feature = "simulation"))]
+#[cfg(test)]
 mod tests;
 
 use delivery::{Cursor, open_captures};
-pub(crate) use disk::{Disk, Folder};
-use log::Entry;
-#[cfg(feature = "simulation")]
-pub(crate) use log::encode as encode_entry;
-use logs::Logs;
+pub(crate) use logs::Entry;
+use logs::{Logs, name_of};
 
 /// Most bytes in one segment of step records or facts; less where the bound is small.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
@@ -52,12 +46,14 @@ const CURSOR_EVERY_NS: u64 = 1_000_000_000;
 
 const STEPS: &str = "steps";
 const FACTS: &str = "facts";
-/// Files of captures had another name before; every file that is of neither log is one.
 const CAPTURE: &str = "capture";
 const CURSOR: &str = "cursor";
 
 /// Version of all files here; others are left alone, and the spool is not used.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+
+/// Locked by the agent that uses the folder.
+const LOCK: &str = "lock";
 
 /// What was dropped since the spool was made, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +69,9 @@ pub(crate) struct Dropped {
 /// The spool.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    disk: Box<dyn Disk>,
+    disk: Arc<dyn Disk>,
+    /// Keeps other agents out.
+    _lock: Box<dyn Held>,
     bytes_max: u64,
     /// Who shares it.
     accounts: Accounts,
@@ -142,15 +140,25 @@ pub(crate) enum Next {
 
 impl Spool {
     /// Opens a spool, or makes one. `accounts` share it.
-    /// Fails with the errors of the disk, and when a newer version has written it.
+    /// Fails with the errors of the disk, when another process has it, and when a newer version has
+    /// written it.
     pub(crate) fn open(
-        mut disk: Box<dyn Disk>,
+        disk: Arc<dyn Disk>,
         bytes_max: u64,
         accounts: Accounts,
     ) -> io::Result<Self> {
-        let cursor = match disk.list()?.iter().any(|(name, _)| name == CURSOR) {
-            true => Cursor::decode(&disk.read(CURSOR, 0, 4096)?)?,
-            false => Cursor::default(),
+        disk.make_folder("")?;
+        let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => io::Error::other("another agent uses it"),
+            _ => error,
+        })?;
+        for file in disk.list("")?.iter().filter(|file| file.name.ends_with(files::ASIDE)) {
+            disk.remove(&file.name)?;
+        }
+        let cursor = match files::read_all(&*disk, CURSOR) {
+            Ok(bytes) => Cursor::decode(&bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Cursor::default(),
+            Err(error) => return Err(error),
         };
         let segment_bytes_max = SEGMENT_BYTES_MAX.min(bytes_max / SEGMENTS_MIN);
         let mut ups = BTreeMap::new();
@@ -159,7 +167,7 @@ impl Spool {
         let mut missed = BTreeMap::new();
         let delivered = cursor.delivered;
         let account = |tape_id: &str| accounts.of(uid_of_tape(tape_id).unwrap_or(0));
-        let facts = Logs::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
+        let facts = Logs::open(&disk, FACTS, segment_bytes_max, |entry| {
             let kept = wire::kept(&entry.payload)?;
             let of = account(fact_tape_id(&kept)?);
             match kept {
@@ -173,12 +181,12 @@ impl Spool {
             }
             Some(of)
         })?;
-        let steps = Logs::open(disk.as_mut(), STEPS, segment_bytes_max, |entry| {
+        let steps = Logs::open(&disk, STEPS, segment_bytes_max, |entry| {
             let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) else { return None };
             note_newest(&mut newest, &mut missed, &ranks);
             Some(account(ranks.first()?.tape_id()))
         })?;
-        let captures = open_captures(disk.as_mut(), account)?;
+        let captures = open_captures(&*disk, account)?;
         let newest_capture = captures.keys().next_back().copied().unwrap_or(0);
         let last = facts.last().max(steps.last()).max(newest_capture).max(cursor.next);
         let spool = Self {
@@ -192,6 +200,7 @@ impl Spool {
             is_failing: false,
             has_lost: false,
             disk,
+            _lock: lock,
             bytes_max,
             accounts,
             steps,
@@ -307,10 +316,9 @@ impl Spool {
         let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
         let number = self.take_number();
         let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
-        let bytes = entry.encoded_bytes();
-        let result = self.write((account, bytes), Kind::Steps, |spool| {
-            spool.steps.append(spool.disk.as_mut(), account, &entry)
-        });
+        let bytes = entry.disk_bytes();
+        let result =
+            self.write((account, bytes), Kind::Steps, |spool| spool.steps.append(account, &entry));
         let is_kept = self.note(result);
         if is_kept {
             note_newest(&mut self.newest, &mut self.missed, ranks);
@@ -360,10 +368,11 @@ impl Spool {
         let mut bytes = head(number, up, capture);
         let head_bytes = bytes.len() as u64;
         bytes.extend_from_slice(snapshot);
-        let name = log::name_of(CAPTURE, number);
+        let name = name_of(CAPTURE, number);
         let account = self.account(up.tape_id());
-        let result = self
-            .write((account, bytes.len() as u64), kind, |spool| spool.disk.replace(&name, &bytes));
+        let result = self.write((account, bytes.len() as u64), kind, |spool| {
+            files::replace(&*spool.disk, &name, &bytes)
+        });
         if !self.note(result) {
             return false;
         }
@@ -383,10 +392,10 @@ impl Spool {
 
     fn add_fact(&mut self, account: u32, payload: Vec<u8>) -> bool {
         let entry = Entry { number: self.take_number(), items: 1, payload };
-        let result = self.write((account, entry.encoded_bytes()), Kind::Facts, |spool| {
-            spool.facts.append(spool.disk.as_mut(), account, &entry)
+        let result = self.write((account, entry.disk_bytes()), Kind::Facts, |spool| {
+            spool.facts.append(account, &entry)
         });
-        let result = result.and_then(|()| self.facts.sync(self.disk.as_mut()));
+        let result = result.and_then(|()| self.facts.sync());
         self.note(result)
     }
 
@@ -437,7 +446,7 @@ impl Spool {
     /// Drops the oldest that a user has of what is worth no more than `kind`; false when there is
     /// nothing.
     fn drop_one(&mut self, account: u32, kind: Kind) -> bool {
-        let steps = self.steps.drop_oldest(self.disk.as_mut(), account, self.delivered);
+        let steps = self.steps.drop_oldest(account, self.delivered);
         if let Some(steps) = steps {
             self.count_dropped(Kind::Steps, steps);
             // The newest of a silent rank may be among them, and still on its tape.
@@ -470,11 +479,11 @@ impl Spool {
         each.capture.drop_snapshot();
         let head = head(number, &each.up, &each.capture);
         let name = &each.name;
-        let mut replaced = self.disk.replace(name, &head);
+        let mut replaced = files::replace(&*self.disk, name, &head);
         if replaced.is_err() {
             // A full disk may have no room for the short one beside the long one.
             let _ = self.disk.remove(name);
-            replaced = self.disk.replace(name, &head);
+            replaced = files::replace(&*self.disk, name, &head);
         }
         if replaced.is_ok() {
             (each.head_bytes, each.bytes) = (head.len() as u64, head.len() as u64);
@@ -487,7 +496,7 @@ impl Spool {
     }
 
     fn drop_facts(&mut self, account: u32) -> bool {
-        let facts = self.facts.drop_oldest(self.disk.as_mut(), account, self.delivered);
+        let facts = self.facts.drop_oldest(account, self.delivered);
         let Some(facts) = facts else { return false };
         self.count_dropped(Kind::Facts, facts);
         tracing::warn!(facts, "the spool is full: its oldest facts about ranks are dropped");
@@ -529,9 +538,9 @@ fn fact_tape_id(kept: &Kept) -> Option<&str> {
 
 /// What stands in a capture's file before its snapshot.
 fn head(number: u64, up: &RankUp, capture: &InitiatedCapture) -> Vec<u8> {
-    let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
-    head.extend(log::encode(number, 1, &wire::encode(&capture.message())));
-    head
+    let up = wire::encode(&wire::up_message(up.clone()));
+    let entry = |payload| frames::encode(&Entry { number, items: 0, payload }.encode());
+    [entry(up), entry(wire::encode(&capture.message()))].concat()
 }
 
 /// The newest steps among these, and what was missed before them.

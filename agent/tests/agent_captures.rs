@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_agent::Config;
-use memtape_agent::testing::{Event, MemoryDisk, MemoryRank, SimulatedAgent, UploadEnd};
+use memtape_agent::testing::{Event, MemoryRank, SimulatedAgent, UploadEnd};
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
+use memtape_simulated_disk::SimulatedDisk;
 
 use crate::World;
 
@@ -18,7 +19,7 @@ pub(crate) fn alone(ranks: u32, change: impl FnOnce(&mut Config)) -> World {
     let mut config = Config { node: "node-1".to_string(), ..Config::default() };
     change(&mut config);
     let (node, tapes) = (world.node.clone(), world.tapes.clone());
-    let disk = Some(MemoryDisk::default());
+    let disk = Some(SimulatedDisk::new(1).process());
     world.agent = SimulatedAgent::new(world.now, "boot-1", config, node, tapes, disk);
     world.train(5);
     world.tick();

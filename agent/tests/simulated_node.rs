@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use memtape_agent::Config;
 use memtape_agent::testing::{
-    Event, MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, Output, SMALL, SimulatedAgent,
-    UploadEnd,
+    Event, MemoryNode, MemoryRank, MemoryTapes, Now, Output, SMALL, SimulatedAgent, UploadEnd,
 };
 use memtape_core::identity::Identity;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
+use memtape_simulated_disk::SimulatedDisk;
 use prost::Message;
 
 mod agent_captures;
@@ -343,7 +343,7 @@ struct Random {
     seed: u64,
     random: u64,
     world: World,
-    disk: MemoryDisk,
+    disk: SimulatedDisk,
     known: Known,
     is_connected: bool,
     /// Not acknowledged yet.
@@ -351,18 +351,18 @@ struct Random {
     dead: BTreeSet<usize>,
     /// The disk fills up, fails, and loses its power.
     has_bad_disk: bool,
-    /// It lost its power, and with it what was not synced.
-    has_lost_power: bool,
+    /// Losses of its power, and with it of what was not synced, that the agent was restarted after.
+    power_losses: u64,
 }
 
 impl Random {
     fn new(seed: u64) -> Self {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(seed);
         let mut world = World::new(3, |_| ());
         world.agent = Self::agent(&world, &disk);
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (known, dead) = (Known::default(), BTreeSet::new());
-        let (is_connected, has_bad_disk, has_lost_power, unacked) = (false, false, false, None);
+        let (is_connected, has_bad_disk, power_losses, unacked) = (false, false, 0, None);
         Self {
             seed,
             random,
@@ -373,14 +373,16 @@ impl Random {
             unacked,
             dead,
             has_bad_disk,
-            has_lost_power,
+            power_losses,
         }
     }
 
-    fn agent(world: &World, disk: &MemoryDisk) -> SimulatedAgent {
+    /// An agent in the place of another, whose process is gone.
+    fn agent(world: &World, disk: &SimulatedDisk) -> SimulatedAgent {
+        disk.kill();
         let config = Config { node: "node-1".to_string(), ..Config::default() };
         let (node, tapes) = (world.node.clone(), world.tapes.clone());
-        SimulatedAgent::new(world.now, "boot-1", config, node, tapes, Some(disk.clone()))
+        SimulatedAgent::new(world.now, "boot-1", config, node, tapes, Some(disk.process()))
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -451,13 +453,17 @@ impl Random {
         self.is_connected = false;
     }
 
-    fn act(&mut self) {
-        if self.disk.is_off() {
-            // The agent's machine had the same power; its tapes are taken to have outlived it.
-            self.disk.power_on(self.random);
-            self.has_lost_power = true;
+    /// The agent's machine had the same power; its tapes are taken to have outlived it.
+    fn heed_power_loss(&mut self) {
+        let power_losses = self.disk.counts().power_losses;
+        if power_losses > self.power_losses {
+            self.power_losses = power_losses;
             self.restart_agent();
         }
+    }
+
+    fn act(&mut self) {
+        self.heed_power_loss();
         match self.below(12) {
             0..=3 => {
                 let steps = self.below(12);
@@ -483,15 +489,15 @@ impl Random {
                 0 => self.disk.set_failing(true),
                 1 => {
                     let bytes = self.below(30_000);
-                    self.disk.set_bytes_max(Some(bytes));
+                    self.disk.set_room(Some(bytes));
                 }
                 2 => {
                     let calls = self.below(6);
-                    self.disk.cut_power_after(calls);
+                    self.disk.crash_after(Some(calls), true);
                 }
                 _ => {
                     self.disk.set_failing(false);
-                    self.disk.set_bytes_max(None);
+                    self.disk.set_room(None);
                 }
             },
             _ => {}
@@ -508,13 +514,9 @@ impl Random {
             self.act();
         }
         self.disk.set_failing(false);
-        self.disk.set_bytes_max(None);
-        self.disk.cut_power_after(u64::MAX);
-        if self.disk.is_off() {
-            self.disk.power_on(self.seed);
-            self.has_lost_power = true;
-            self.restart_agent();
-        }
+        self.disk.set_room(None);
+        self.disk.crash_after(None, true);
+        self.heed_power_loss();
         if !self.is_connected {
             self.connect();
         }
@@ -546,7 +548,8 @@ fn random_runs() {
         let names: BTreeSet<String> = run.known.captures.keys().cloned().collect();
         assert_eq!(names, run.known.stored, "seed {seed}");
         captures += names.len();
-        assert!(run.disk.bytes() < 200, "seed {seed}: {} bytes are left", run.disk.bytes());
+        let left = run.disk.used_bytes();
+        assert!(left < 200, "seed {seed}: {left} bytes are left");
     }
     assert!(captures > 150, "only {captures} captures were taken alone");
 }
@@ -561,7 +564,7 @@ fn random_runs_on_bad_disks() {
         (run.has_bad_disk, run.known.has_bad_disk) = (true, true);
         run.live();
         let known = &run.known;
-        let is_excused = run.has_lost_power || known.gaps <= known.excused;
+        let is_excused = run.power_losses > 0 || known.gaps <= known.excused;
         assert!(is_excused, "seed {seed}: {} steps never came, {} said", known.gaps, known.excused);
         gaps += known.gaps;
         let v1::SpoolReport { steps_dropped, snapshots_dropped, facts_dropped, .. } = known.dropped;

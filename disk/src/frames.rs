@@ -1,4 +1,4 @@
-//! An append-only file of checked records: the ground under the journal and the step log.
+//! An append-only file of checked records: the ground under the journal, the step log and the spool of an agent.
 //!
 //! A record is `magic, length, crc32c, payload`. A file that ends in the middle of a record, as
 //! after a power cut, is cut back to the last whole one, and the cut is counted. Damage before
@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = *b"MTJ1";
 const HEADER_BYTES: usize = 12;
 
 /// Largest payload; what is larger on reading is damage.
-pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
 /// How much of a file's end is written once more when it is opened: more than one group of writes.
 const SETTLE_BYTES: u64 = 1 << 20;

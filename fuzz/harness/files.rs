@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use memtape_agent::Config;
 use memtape_agent::testing::{
-    Event, MemoryDisk, MemoryNode, MemoryTapes, Now, Output, SimulatedAgent,
+    Event, MemoryNode, MemoryTapes, Now, Output, SimulatedAgent, spool_entry,
 };
 use memtape_proto::v1;
+use memtape_simulated_disk::SimulatedDisk;
 use memtape_tls::client::ClientTls;
 use memtape_tls::server::ServerTls;
 
@@ -50,7 +51,7 @@ fn folder() -> PathBuf {
 /// Reads a spool that an earlier agent has left, and delivers it. An entry is its kind (a byte:
 /// which file, and whether it is whole), its number, its length (two bytes) and its bytes.
 pub(crate) fn read_spool(data: &[u8]) {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut rest = data;
     while let [kind, number, low, high, more @ ..] = rest {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
@@ -63,7 +64,7 @@ pub(crate) fn read_spool(data: &[u8]) {
             _ => "cursor".to_string(),
         };
         match kind & 0x40 {
-            0 => disk.put_entry(&name, number, u32::from(kind >> 4), bytes),
+            0 => disk.put(&name, &spool_entry(number, u32::from(kind >> 4), bytes)),
             _ => disk.put(&name, bytes),
         }
         rest = after;
@@ -74,7 +75,7 @@ pub(crate) fn read_spool(data: &[u8]) {
     };
     let config = Config { node: "node-1".to_string(), ..Config::default() };
     let (node, tapes) = (MemoryNode::default(), MemoryTapes::default());
-    let mut agent = SimulatedAgent::new(at(0), "boot", config, node, tapes, Some(disk));
+    let mut agent = SimulatedAgent::new(at(0), "boot", config, node, tapes, Some(disk.process()));
     let welcome = v1::Welcome { protocol: memtape_proto::PROTOCOL, ..v1::Welcome::default() };
     let body = Some(v1::coordinator_message::Body::Welcome(welcome));
     agent.handle(at(0), Event::Connected { welcome: v1::CoordinatorMessage { body } });

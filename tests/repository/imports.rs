@@ -30,7 +30,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
     ("tls", &[]),
     ("disk", &["memtape-core"]),
     ("store", &["memtape-core", "memtape-disk", "memtape-proto", TESTS_ONLY]),
-    ("agent", &["memtape-core", "memtape-proto", "memtape-tls"]),
+    ("agent", &["memtape-core", "memtape-disk", "memtape-proto", "memtape-tls", TESTS_ONLY]),
     (
         "coordinator",
         &[

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 
 use bytes::Bytes;
+use memtape_disk::files::{self, Disk};
+use memtape_disk::frames;
 
-use super::disk::Disk;
-use super::log::{self, Entry};
+use super::logs::{Entry, kind_and_number};
 use super::{
-    CURSOR, CURSOR_EVERY_NS, Dropped, FACTS, FORMAT, KeptCapture, Kind, Next, STEPS, SYNC_EVERY_NS,
+    CAPTURE, CURSOR, CURSOR_EVERY_NS, Dropped, FORMAT, KeptCapture, Kind, Next, SYNC_EVERY_NS,
     Spool,
 };
 use crate::link::upload::EncodedSnapshot;
@@ -68,16 +69,12 @@ impl Spool {
     }
 
     fn entry_after(&mut self, number: u64) -> Option<(u64, usize, Option<Kept>)> {
-        let disk: &mut dyn Disk = self.disk.as_mut();
-        let steps = self.steps.after(disk, number);
-        let facts = self.facts.after(disk, number);
-        let first: Option<&Entry> = match (steps, facts) {
-            (Some(step), Some(fact)) if fact.number < step.number => Some(fact),
-            (None, fact) => fact,
-            (step, _) => step,
+        let entry = match (self.steps.next_number(number), self.facts.next_number(number)) {
+            (Some(step), fact) if fact.is_none_or(|fact| step < fact) => self.steps.after(number),
+            _ => self.facts.after(number),
         };
         let found =
-            first.map(|entry| (entry.number, entry.items as usize, wire::kept(&entry.payload)));
+            entry.map(|entry| (entry.number, entry.items as usize, wire::kept(&entry.payload)));
         let (steps, facts) = (self.steps.take_lost(), self.facts.take_lost());
         self.dropped.steps += steps;
         self.dropped.facts += facts;
@@ -143,9 +140,8 @@ impl Spool {
     /// announced again without a snapshot.
     pub(crate) fn capture_snapshot(&mut self, number: u64) -> Option<EncodedSnapshot> {
         let each = self.captures.get(&number)?;
-        let bytes_max = usize::try_from(each.bytes).unwrap_or(usize::MAX);
-        let read = self.disk.read(&each.name, each.head_bytes, bytes_max);
-        let bytes = read.unwrap_or_default();
+        let length = usize::try_from(each.bytes - each.head_bytes).ok()?;
+        let bytes = read(&*self.disk, &each.name, each.head_bytes, length).unwrap_or_default();
         let hash = blake3::hash(&bytes);
         if each.capture.hash() == Some(*hash.as_bytes()) {
             return Some(EncodedSnapshot { bytes: Bytes::from(bytes), hash });
@@ -176,14 +172,14 @@ impl Spool {
     pub(crate) fn pass_time(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.synced_ns) >= SYNC_EVERY_NS {
             self.synced_ns = now_ns;
-            let synced = self.steps.sync(self.disk.as_mut());
+            let synced = self.steps.sync();
             self.note(synced);
         }
         if self.is_cursor_due && now_ns.saturating_sub(self.cursor_ns) >= CURSOR_EVERY_NS {
             self.cursor_ns = now_ns;
             let cursor =
                 Cursor { delivered: self.delivered, next: self.next, dropped: self.dropped };
-            let written = self.disk.replace(CURSOR, &cursor.encode());
+            let written = files::replace(&*self.disk, CURSOR, &cursor.encode());
             if self.note(written) {
                 self.is_cursor_due = false;
                 self.forget_delivered();
@@ -193,8 +189,8 @@ impl Spool {
 
     /// Deletes what lies before the cursor.
     fn forget_delivered(&mut self) {
-        self.steps.forget(self.disk.as_mut(), self.delivered);
-        self.facts.forget(self.disk.as_mut(), self.delivered);
+        self.steps.forget(self.delivered);
+        self.facts.forget(self.delivered);
         if self.last() <= self.delivered {
             self.ups.clear();
             self.downs.clear();
@@ -240,13 +236,12 @@ impl Cursor {
     pub(super) fn encode(self) -> Vec<u8> {
         let Dropped { steps, snapshots, facts } = self.dropped;
         let words = [FORMAT, self.delivered, self.next, steps, snapshots, facts];
-        log::encode(0, 0, &words.map(u64::to_le_bytes).concat())
+        frames::encode(&words.map(u64::to_le_bytes).concat())
     }
 
     /// One that is damaged is as none: what is there is then delivered again.
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let entries = log::decode(bytes).0;
-        let payload = entries.first().map_or(&[][..], |entry| &entry.payload);
+        let payload = frames::decode(bytes).ok().flatten().map_or(&[][..], |(payload, _)| payload);
         let words: Vec<u64> =
             payload.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         match words[..] {
@@ -267,26 +262,26 @@ impl Cursor {
 
 /// The agent-initiated captures on the disk.
 pub(super) fn open_captures(
-    disk: &mut dyn Disk,
+    disk: &dyn Disk,
     account: impl Fn(&str) -> u32,
 ) -> io::Result<BTreeMap<u64, KeptCapture>> {
     let mut captures = BTreeMap::new();
-    for (name, bytes) in disk.list()? {
-        let Some((kind, number)) = log::kind_and_number(&name) else { continue };
-        if matches!(kind, STEPS | FACTS) {
-            continue;
-        }
-        let (entries, _) = log::decode(&disk.read(&name, 0, CAPTURE_HEAD_BYTES_MAX)?);
-        let mut kept = entries.iter().map(|entry| wire::kept(&entry.payload));
-        let (Some(Some(Kept::Up(up))), Some(Some(Kept::Capture(capture)))) =
-            (kept.next(), kept.next())
-        else {
+    for files::Entry { name, bytes, .. } in disk.list("")? {
+        let Some((CAPTURE, number)) = kind_and_number(&name) else { continue };
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(CAPTURE_HEAD_BYTES_MAX);
+        let head = read(disk, &name, 0, length)?;
+        let mut rest = head.as_slice();
+        let mut kept = || {
+            let (record, behind) = frames::decode(rest).ok()??;
+            rest = behind;
+            wire::kept(&Entry::decode(record)?.payload)
+        };
+        let (Some(Kept::Up(up)), Some(Kept::Capture(capture))) = (kept(), kept()) else {
             tracing::warn!("{name} in the spool is damaged: it is deleted");
             disk.remove(&name)?;
             continue;
         };
-        let heads = entries.iter().take(2);
-        let head_bytes = heads.map(Entry::encoded_bytes).sum::<u64>();
+        let head_bytes = (head.len() - rest.len()) as u64;
         let kept = KeptCapture {
             name,
             account: account(up.tape_id()),
@@ -300,6 +295,12 @@ pub(super) fn open_captures(
         captures.insert(number, kept);
     }
     Ok(captures)
+}
+
+fn read(disk: &dyn Disk, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    disk.open(name)?.read_exact_at(&mut bytes, offset)?;
+    Ok(bytes)
 }
 
 /// Adds ranks to those of one report.

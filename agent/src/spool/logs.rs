@@ -1,132 +1,284 @@
-//! The logs of one kind: one for each user, so that what one user's ranks say is dropped without
-//! another's.
+//! Entries with rising numbers, in files of checked records, dropped from the front.
 //!
-//! Their numbers are one row, and entries are read in its order. Files of all users have the same
-//! names; an entry says whose tape it is about. This file does not decide what is dropped.
+//! Each user has files of their own, so that what one user's ranks say is dropped without another's.
+//! The numbers of all files are one row, and entries are read in its order. Where each entry lies is
+//! in memory. A file of an earlier process is not written again.
 
-use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use memtape_core::sharing::Amounts;
+use memtape_disk::files::Disk;
+use memtape_disk::frames::{self, Frames, frame_bytes};
 
-use super::disk::Disk;
-use super::log::{Entry, Log, files};
+/// Bytes of number and items before an entry's payload.
+const HEAD_BYTES: usize = 12;
 
-/// Logs of which a segment is held in memory between two calls.
-const READ_MAX: usize = 8;
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Its number; rising, over all logs of a spool.
+    pub(crate) number: u64,
+    /// Things in it, for counting.
+    pub(crate) items: u32,
+    /// What it says.
+    pub(crate) payload: Vec<u8>,
+}
 
-/// The logs of one kind, by user.
+impl Entry {
+    /// Bytes that it takes on the disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        frame_bytes(HEAD_BYTES + self.payload.len())
+    }
+
+    /// The content of its record.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (number, items) = (self.number.to_le_bytes(), self.items.to_le_bytes());
+        [&number, items.as_slice(), &self.payload].concat()
+    }
+
+    /// The entry in a record; none when it makes no sense.
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        let (number, rest) = record.split_first_chunk()?;
+        let (items, payload) = rest.split_first_chunk()?;
+        Some(Self {
+            number: u64::from_le_bytes(*number),
+            items: u32::from_le_bytes(*items),
+            payload: payload.to_vec(),
+        })
+    }
+}
+
+/// The entries of one kind.
 #[derive(Debug)]
 pub(crate) struct Logs {
+    disk: Arc<dyn Disk>,
     kind: &'static str,
     segment_bytes_max: u64,
-    of_users: BTreeMap<u32, Log>,
-    /// Items in logs that are gone that could not be read.
+    /// In the order of their first entries.
+    segments: Vec<Segment>,
+    /// Items that could not be read.
     lost: u64,
 }
 
+/// A file of entries.
+#[derive(Debug)]
+struct Segment {
+    /// Number of its first entry, and so its name.
+    first: u64,
+    /// The user whose entries it has.
+    user: u32,
+    bytes: u64,
+    entries: Vec<Location>,
+    /// More may be added.
+    file: Option<Frames>,
+    is_synced: bool,
+}
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    number: u64,
+    items: u32,
+    offset: u64,
+    /// Of the whole record's content.
+    length: usize,
+}
+
 impl Logs {
-    /// The logs that the disk has of this kind; `visit` sees all entries, and says whose each is. A
-    /// file is its first entry's.
+    /// The entries that the disk has of this kind; `visit` sees all of them, and says whose each is.
+    /// A file is its first entry's. One without a whole entry is deleted.
     /// Fails with the errors of the disk.
     pub(crate) fn open(
-        disk: &mut dyn Disk,
+        disk: &Arc<dyn Disk>,
         kind: &'static str,
         segment_bytes_max: u64,
         mut visit: impl FnMut(&Entry) -> Option<u32>,
     ) -> io::Result<Self> {
-        let mut logs = Self { kind, segment_bytes_max, of_users: BTreeMap::new(), lost: 0 };
-        for (first, bytes) in files(disk, kind)? {
-            let Some((segment, entries)) = Log::read_segment(disk, kind, (first, bytes))? else {
+        let (disk, segments) = (disk.clone(), Vec::new());
+        let mut logs = Self { disk, kind, segment_bytes_max, segments, lost: 0 };
+        let files = logs.disk.list("")?.into_iter().filter_map(|file| {
+            let (of, first) = kind_and_number(&file.name)?;
+            (of == kind).then_some((first, file.bytes))
+        });
+        let mut files: Vec<(u64, u64)> = files.collect();
+        files.sort_unstable();
+        for (first, bytes) in files {
+            let (mut entries, mut user): (Vec<Location>, _) = (Vec::new(), None);
+            let name = name_of(kind, first);
+            let damage = frames::read(&*logs.disk, &name, 0, |offset, record| {
+                let Some(entry) = Entry::decode(record) else { return };
+                let Entry { number, items, .. } = entry;
+                // A record from inside a damaged one would be out of order.
+                if entries.last().is_none_or(|last| last.number < number) {
+                    user = user.or(visit(&entry));
+                    entries.push(Location { number, items, offset, length: record.len() });
+                }
+            })?;
+            if damage != frames::Damage::default() {
+                tracing::warn!("{name} in the spool is damaged: {damage:?}");
+            }
+            if entries.is_empty() {
+                logs.disk.remove(&name)?;
                 continue;
-            };
-            let users: Vec<Option<u32>> = entries.iter().map(&mut visit).collect();
-            let user = users.into_iter().flatten().next().unwrap_or(0);
-            logs.log_mut(user).add_segment(segment);
+            }
+            let user = user.unwrap_or(0);
+            let segment = Segment { first, user, bytes, entries, file: None, is_synced: false };
+            logs.segments.push(segment);
         }
         Ok(logs)
     }
 
     /// Bytes on the disk, by user.
     pub(crate) fn amounts(&self) -> Amounts<u32> {
-        self.of_users.iter().map(|(user, log)| (*user, log.bytes())).collect()
+        self.segments.iter().map(|segment| (segment.user, segment.bytes)).collect()
     }
 
     /// Number of the newest entry; 0 without any.
     pub(crate) fn last(&self) -> u64 {
-        self.of_users.values().map(Log::last).max().unwrap_or(0)
+        self.segments.iter().map(Segment::last).max().unwrap_or(0)
     }
 
     /// Adds an entry about a user's tapes.
     /// Fails with the errors of the disk; the entry is then not there.
-    pub(crate) fn append(
-        &mut self,
-        disk: &mut dyn Disk,
-        user: u32,
-        entry: &Entry,
-    ) -> io::Result<()> {
-        self.log_mut(user).append(disk, entry)
+    pub(crate) fn append(&mut self, user: u32, entry: &Entry) -> io::Result<()> {
+        let fits = entry.disk_bytes();
+        let of_user = |segment: &Segment| segment.user == user && segment.file.is_some();
+        let open = self.segments.iter().rposition(of_user);
+        let index = match open {
+            Some(index) if self.segments[index].bytes + fits <= self.segment_bytes_max => index,
+            full => {
+                if let Some(index) = full {
+                    self.segments[index].file = None;
+                }
+                self.begin(user, entry.number)?
+            }
+        };
+        let Segment { file: Some(file), entries, .. } = &mut self.segments[index] else {
+            return Ok(());
+        };
+        let (record, offset) = (entry.encode(), file.len_bytes());
+        if let Err(error) = file.append([record.as_slice()]) {
+            if entries.is_empty() {
+                self.remove(index);
+            }
+            return Err(error);
+        }
+        let segment = &mut self.segments[index];
+        let Entry { number, items, .. } = *entry;
+        segment.entries.push(Location { number, items, offset, length: record.len() });
+        (segment.bytes, segment.is_synced) = (offset + fits, false);
+        Ok(())
+    }
+
+    fn begin(&mut self, user: u32, first: u64) -> io::Result<usize> {
+        let (file, _) = Frames::open(&*self.disk, &name_of(self.kind, first), |_, _| {})?;
+        let (file, entries) = (Some(file), Vec::new());
+        let segment = Segment { first, user, bytes: 0, entries, file, is_synced: false };
+        self.segments.push(segment);
+        Ok(self.segments.len() - 1)
     }
 
     /// Returns when everything added would survive a loss of power.
     /// Fails with the errors of the disk; what was added may then be lost with the power.
-    pub(crate) fn sync(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
-        let synced: Vec<io::Result<()>> =
-            self.of_users.values_mut().map(|log| log.sync(disk)).collect();
-        synced.into_iter().collect()
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        let mut synced = Ok(());
+        let mut any = false;
+        for segment in self.segments.iter_mut().filter(|segment| !segment.is_synced) {
+            let name = name_of(self.kind, segment.first);
+            let result = self.disk.open(&name).and_then(|file| file.sync());
+            // A disk that failed once to sync may forget what it could not write: not tried again.
+            segment.is_synced = true;
+            if result.is_err() {
+                segment.file = None;
+            }
+            synced = synced.and(result);
+            any = true;
+        }
+        if any { synced.and(self.disk.sync_folder("")) } else { Ok(()) }
     }
 
-    /// The first entry with a larger number than this.
-    pub(crate) fn after(&mut self, disk: &mut dyn Disk, number: u64) -> Option<&Entry> {
-        let has_many = self.of_users.len() > READ_MAX;
-        let mut first: Option<(u64, u32)> = None;
-        for (user, log) in &mut self.of_users {
-            if let Some(next) = log.next_number(disk, number) {
-                first = first.into_iter().chain([(next, *user)]).min();
+    /// Number of the first entry with a larger number than this.
+    pub(crate) fn next_number(&self, number: u64) -> Option<u64> {
+        Some(self.locate(number)?.0)
+    }
+
+    fn locate(&self, number: u64) -> Option<(u64, usize, usize)> {
+        let firsts = self.segments.iter().enumerate().filter_map(|(index, segment)| {
+            let at = segment.entries.partition_point(|entry| entry.number <= number);
+            Some((segment.entries.get(at)?.number, index, at))
+        });
+        firsts.min()
+    }
+
+    /// The first entry with a larger number than this that can be read; those before it are lost.
+    pub(crate) fn after(&mut self, number: u64) -> Option<Entry> {
+        while let Some((_, index, at)) = self.locate(number) {
+            let segment = &mut self.segments[index];
+            let Location { items, offset, length, .. } = segment.entries[at];
+            let name = name_of(self.kind, segment.first);
+            let read = self.disk.open(&name);
+            let read = read.and_then(|file| frames::read_at(&*file, offset, length));
+            if let Some(entry) = read.ok().flatten().and_then(|record| Entry::decode(&record)) {
+                return Some(entry);
             }
-            if has_many {
-                log.forget_read();
+            // It was whole once: the disk has damaged it, or cannot be read.
+            tracing::warn!("a part of {name} in the spool cannot be read");
+            self.lost += u64::from(items);
+            segment.entries.remove(at);
+            if segment.entries.is_empty() {
+                self.remove(index);
             }
         }
-        self.of_users.get_mut(&first?.1)?.after(disk, number)
+        None
     }
 
-    /// Deletes the oldest segment of a user; answers the items in it with larger numbers than
-    /// `delivered`.
-    pub(crate) fn drop_oldest(
-        &mut self,
-        disk: &mut dyn Disk,
-        user: u32,
-        delivered: u64,
-    ) -> Option<u64> {
-        let dropped = self.of_users.get_mut(&user)?.drop_oldest(disk, delivered);
-        self.remove_empty();
-        dropped
+    /// Deletes a user's oldest file; answers the items in it with larger numbers than `delivered`.
+    pub(crate) fn drop_oldest(&mut self, user: u32, delivered: u64) -> Option<u64> {
+        let index = self.segments.iter().position(|segment| segment.user == user)?;
+        let entries = self.segments[index].entries.iter();
+        let undelivered = entries.filter(|entry| entry.number > delivered);
+        let items = undelivered.map(|entry| u64::from(entry.items)).sum();
+        self.remove(index);
+        Some(items)
     }
 
     /// Items that could not be read, since this was asked last.
     pub(crate) fn take_lost(&mut self) -> u64 {
-        let lost: u64 = self.of_users.values_mut().map(Log::take_lost).sum();
-        lost + std::mem::take(&mut self.lost)
+        std::mem::take(&mut self.lost)
     }
 
-    /// Deletes the segments of which all is delivered.
-    pub(crate) fn forget(&mut self, disk: &mut dyn Disk, delivered: u64) {
-        self.of_users.values_mut().for_each(|log| log.forget(disk, delivered));
-        self.remove_empty();
+    /// Deletes the files of which all is delivered.
+    pub(crate) fn forget(&mut self, delivered: u64) {
+        while let Some(index) = self.segments.iter().position(|segment| segment.last() <= delivered)
+        {
+            self.remove(index);
+        }
     }
 
-    fn remove_empty(&mut self) {
-        let lost = &mut self.lost;
-        self.of_users.retain(|_, log| {
-            let is_empty = log.bytes() == 0;
-            *lost += if is_empty { log.take_lost() } else { 0 };
-            !is_empty
-        });
+    fn remove(&mut self, index: usize) {
+        let name = name_of(self.kind, self.segments.remove(index).first);
+        if let Err(error) = self.disk.remove(&name) {
+            // It is read again after a restart, which does no harm.
+            tracing::warn!("{name} in the spool cannot be deleted: {error}");
+        }
     }
+}
 
-    fn log_mut(&mut self, user: u32) -> &mut Log {
-        let new = || Log::new(self.kind, self.segment_bytes_max);
-        self.of_users.entry(user).or_insert_with(new)
+impl Segment {
+    /// Number of its newest entry.
+    fn last(&self) -> u64 {
+        self.entries.last().map_or(self.first, |entry| entry.number)
     }
+}
+
+/// Name of a file of a kind that begins with this entry.
+pub(crate) fn name_of(kind: &str, number: u64) -> String {
+    format!("{kind}-{number:016x}")
+}
+
+/// The kind of a file and the number of its first entry, from its name.
+pub(crate) fn kind_and_number(name: &str) -> Option<(&str, u64)> {
+    let (kind, number) = name.split_once('-')?;
+    Some((kind, u64::from_str_radix(number, 16).ok()?))
 }

@@ -4,16 +4,19 @@ use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::Identity;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::read::Status;
+use memtape_disk::real::RealDisk;
+use memtape_simulated_disk::SimulatedDisk;
 
 use super::*;
 use crate::link::wire::{Ownership, RankFacts, Trigger, rank_down};
 use crate::tapes::death::{Death, Evidence};
-use crate::testing::MemoryDisk;
 
 const BOUND: u64 = 1 << 20;
 
-fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
-    Spool::open(Box::new(disk.clone()), bytes_max, Accounts::default()).expect("a spool")
+/// Opens it in a new process; earlier ones are gone.
+fn open(disk: &SimulatedDisk, bytes_max: u64) -> Spool {
+    disk.kill();
+    Spool::open(disk.process(), bytes_max, Accounts::default()).expect("a spool")
 }
 
 fn up(tape_id: &str) -> RankUp {
@@ -147,7 +150,7 @@ fn whole() -> Received {
 
 #[test]
 fn what_is_kept_is_delivered_once_and_in_order() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
     fill(&mut spool);
     // A restart, and a stream that ends before anything is acknowledged.
@@ -167,12 +170,12 @@ fn what_is_kept_is_delivered_once_and_in_order() {
     let mut spool = open(&disk, BOUND);
     assert!(spool.is_empty() && spool.dropped() == Dropped::default());
     assert_eq!(drain(&mut spool), Received::default());
-    assert!(disk.bytes() < 200, "{} bytes are left for nothing", disk.bytes());
+    assert!(disk.used_bytes() < 200, "{} bytes are left for nothing", disk.used_bytes());
 }
 
 #[test]
 fn an_acknowledged_part_is_not_delivered_again() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
     fill(&mut spool);
     spool.start_stream();
@@ -192,10 +195,10 @@ fn an_acknowledged_part_is_not_delivered_again() {
 #[test]
 fn a_full_spool_drops_what_is_worth_least() {
     for is_disk_full in [false, true] {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(1);
         let bound = 64 << 10;
         if is_disk_full {
-            disk.set_bytes_max(Some(bound));
+            disk.set_room(Some(bound));
         }
         let mut spool = open(&disk, if is_disk_full { BOUND } else { bound });
         spool.add_up(&up("tape-1"));
@@ -204,7 +207,7 @@ fn a_full_spool_drops_what_is_worth_least() {
         }
         let dropped = spool.dropped();
         assert!(dropped.steps > 0 && dropped.snapshots == 0 && dropped.facts == 0, "{dropped:?}");
-        assert!(disk.bytes() <= bound);
+        assert!(disk.used_bytes() <= bound);
         // Six snapshots of a fifth of the bound.
         for number in 0..6_u8 {
             let snapshot = vec![number; 13 << 10];
@@ -234,7 +237,7 @@ fn a_full_spool_drops_what_is_worth_least() {
 
 #[test]
 fn facts_go_last_and_are_counted() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, 16 << 10);
     for number in 0..400 {
         spool.add_up(&up(&format!("tape{number}-0")));
@@ -244,26 +247,26 @@ fn facts_go_last_and_are_counted() {
     assert!(dropped.facts > 0 && dropped.steps == 0, "{dropped:?}");
     let received = drain(&mut spool);
     assert_eq!(received.downs.last().map(String::as_str), Some("tape399-0"));
-    assert!(disk.bytes() <= 16 << 10);
+    assert!(disk.used_bytes() <= 16 << 10);
 }
 
 /// Cuts the power in the midst of every single call, and of some more; what was synced is there.
 #[test]
 fn a_loss_of_power_loses_nothing_that_was_synced() {
     let calls = {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(1);
         let mut spool = open(&disk, BOUND);
-        let before = disk.calls();
+        let before = disk.counts().operations;
         fill(&mut spool);
         spool.pass_time(1 << 40);
-        disk.calls() - before
+        disk.counts().operations - before
     };
     for seed in 0..calls * 20 {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(seed);
         let mut spool = open(&disk, BOUND);
         spool.add_up(&up("tape-0"));
         spool.add_down("tape-0", &down("tape-0"));
-        disk.cut_power_after(seed % calls);
+        disk.crash_after(Some(seed % calls), true);
         spool.add_up(&up("tape-1"));
         spool.add_steps(&steps("tape-1", 1, 150));
         spool.add_steps(&steps("tape-1", 151, 160));
@@ -273,7 +276,8 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         let is_capture_kept = spool.captures().count() == 1;
         spool.pass_time(1 << 40);
         drop(spool);
-        disk.power_on(seed);
+        disk.crash_after(None, true);
+        disk.power_loss();
         let mut spool = open(&disk, BOUND);
         let received = drain(&mut spool);
         assert_eq!(received.downs[0], "tape-0", "seed {seed}");
@@ -287,19 +291,30 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
     }
 }
 
+/// Changes one byte, counted over all files in order of their names.
+fn damage(disk: &SimulatedDisk, mut at: u64) {
+    for (name, bytes) in disk.files() {
+        if at < bytes {
+            disk.flip(&name, at, 0xff);
+            return;
+        }
+        at -= bytes;
+    }
+}
+
 /// One byte is changed at every place: nothing wrong is ever delivered, and what is lost is what
 /// lay there.
 #[test]
 fn damage_is_never_delivered() {
     let size = {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(1);
         fill(&mut open(&disk, BOUND));
-        disk.bytes()
+        disk.used_bytes()
     };
     for at in (0..size).step_by(37) {
-        let disk = MemoryDisk::default();
+        let disk = SimulatedDisk::new(1);
         fill(&mut open(&disk, BOUND));
-        disk.damage(at);
+        damage(&disk, at);
         let mut spool = open(&disk, BOUND);
         let received = drain(&mut spool);
         for (tape_id, steps) in &received.steps {
@@ -315,7 +330,7 @@ fn damage_is_never_delivered() {
 
 #[test]
 fn a_failing_disk_is_survived() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
     fill(&mut spool);
     disk.set_failing(true);
@@ -332,12 +347,11 @@ fn a_failing_disk_is_survived() {
 
 #[test]
 fn a_newer_format_is_left_alone() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let words = [FORMAT + 1, 0, 0, 0, 0, 0];
-    let bytes = log::encode(0, 0, &words.map(u64::to_le_bytes).concat());
-    Disk::replace(&mut disk.clone(), CURSOR, &bytes).expect("a file");
-    let error = Spool::open(Box::new(disk), BOUND, Accounts::default()).expect_err("a refusal");
-    assert!(error.to_string().contains("format 2"), "{error}");
+    disk.put(CURSOR, &frames::encode(&words.map(u64::to_le_bytes).concat()));
+    let error = Spool::open(disk.process(), BOUND, Accounts::default()).expect_err("a refusal");
+    assert!(error.to_string().contains("format 3"), "{error}");
 }
 
 /// The real folder does what the one in memory does, and is one agent's own.
@@ -345,16 +359,13 @@ fn a_newer_format_is_left_alone() {
 fn a_folder_is_a_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("state/spool");
-    let folder = || Folder::open(&path);
-    let mut spool = Spool::open(Box::new(folder().expect("mine")), BOUND, Accounts::default())
-        .expect("a spool");
+    let open = || Spool::open(Arc::new(RealDisk::new(&path)), BOUND, Accounts::default());
+    let mut spool = open().expect("mine");
     fill(&mut spool);
-    let error = folder().expect_err("another's");
+    let error = open().expect_err("another's");
     assert!(error.to_string().contains("another agent"), "{error}");
     drop(spool);
-    let mut spool =
-        Spool::open(Box::new(folder().expect("mine again")), BOUND, Accounts::default())
-            .expect("a spool");
+    let mut spool = open().expect("mine again");
     assert_eq!(drain(&mut spool), whole());
     let left: Vec<_> = std::fs::read_dir(&path).expect("folder").flatten().collect();
     let names: BTreeSet<_> =
@@ -366,7 +377,7 @@ fn a_folder_is_a_disk() {
 /// lost, also after a restart.
 #[test]
 fn one_user_pushes_out_nothing_of_another() {
-    let disk = MemoryDisk::default();
+    let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
     let snapshot = vec![7; 40 << 10];
     assert!(spool.add_up(&up("quiet-1")) && spool.add_steps(&steps("quiet-1", 1, 50)));

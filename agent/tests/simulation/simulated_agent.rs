@@ -18,10 +18,10 @@ use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::policy::node_check::Verdict;
+use memtape_disk::files::Disk;
 use memtape_proto::readings::{self, Gpu};
 use tokio::sync::mpsc;
 
-use super::memory_disk::MemoryDisk;
 use super::memory_tapes::MemoryTapes;
 use crate::agent::{self, Agent};
 use crate::capture::answers::{Work, WorkId};
@@ -277,11 +277,11 @@ impl SimulatedAgent {
         config: Config,
         node: MemoryNode,
         tapes: MemoryTapes,
-        disk: Option<MemoryDisk>,
+        disk: Option<Arc<dyn Disk>>,
     ) -> Self {
         let hello = wire::hello(&config.node, boot_id).into_raw();
-        let spool = disk
-            .and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max, accounts()).ok());
+        let spool =
+            disk.and_then(|disk| Spool::open(disk, config.spool_bytes_max, accounts()).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
         Self { agent, hello, outgoing: None, rewinds: BTreeMap::new(), counts: None, now }
     }

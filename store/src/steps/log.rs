@@ -21,7 +21,7 @@ pub(crate) const FOLDER: &str = "rows";
 const ROWS_MAX: usize = 1024;
 
 /// A record is finished when it is this long.
-const RECORD_BYTES: usize = PAYLOAD_BYTES_MAX / 4;
+const RECORD_BYTES: usize = PAYLOAD_BYTES_MAX / 16;
 
 const ROWS: u8 = b'R';
 const FORGOTTEN: u8 = b'F';

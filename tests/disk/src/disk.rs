@@ -55,6 +55,8 @@ struct Inner {
     room_bytes: Option<u64>,
     failing_writes: u64,
     failing_syncs: u64,
+    /// Every call fails.
+    is_failing: bool,
     /// Operations until a crash; whether the power goes, or only the process.
     crash_after: Option<(u64, bool)>,
     counts: Counts,
@@ -74,6 +76,7 @@ impl SimulatedDisk {
             room_bytes: None,
             failing_writes: 0,
             failing_syncs: 0,
+            is_failing: false,
             crash_after: None,
             counts: Counts::default(),
         };
@@ -109,6 +112,22 @@ impl SimulatedDisk {
     /// The next `count` syncs fail, and what they should have written is lost at a power loss.
     pub fn fail_syncs(&self, count: u64) {
         self.lock_inner().failing_syncs = count;
+    }
+
+    /// Every call fails from now on, or no more.
+    pub fn set_failing(&self, is_failing: bool) {
+        self.lock_inner().is_failing = is_failing;
+    }
+
+    /// Adds durable bytes to a file, as an earlier process may have left them.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let disk = self.process();
+        let put = disk.make(name).and_then(|file| {
+            file.write_all_at(bytes, file.len_bytes()?)?;
+            file.sync()?;
+            disk.sync_folder(folder_of(name))
+        });
+        assert!(put.is_ok(), "{name} is put on a disk that works: {put:?}");
     }
 
     /// Changes one durable byte of a file; false when there is none.
@@ -246,7 +265,11 @@ struct Process {
 impl Process {
     fn alive(&self) -> io::Result<MutexGuard<'_, Inner>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.generation == self.generation { Ok(inner) } else { Err(dead()) }
+        match (inner.generation == self.generation, inner.is_failing) {
+            (false, _) => Err(dead()),
+            (true, true) => Err(broken()),
+            (true, false) => Ok(inner),
+        }
     }
 
     fn file(&self, inode: u64) -> Arc<dyn DiskFile> {

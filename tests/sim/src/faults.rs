@@ -53,7 +53,7 @@ impl World {
             }
             Fault::FullSpool(node, for_ns) => {
                 let disk = &self.nodes[node].disk;
-                disk.set_bytes_max(Some(disk.bytes()));
+                disk.set_room(Some(disk.used_bytes()));
                 self.after(for_ns, Happening::MendSpool(node));
             }
             Fault::FailSpool(node, for_ns) => {
@@ -78,7 +78,7 @@ impl World {
         }
         self.is_count_needed = true;
         self.nodes[node].tapes.clear();
-        self.nodes[node].disk.power_on(self.rng.u64(..));
+        self.nodes[node].disk.power_loss();
         self.nodes[node].boots += 1;
         self.launcher_polls();
         self.after(for_ns, Happening::StartAgent(node));

@@ -187,7 +187,7 @@ impl World {
         while let Some(output) = agent.poll() {
             outputs.push(output);
         }
-        let (held_bytes, spool_bytes) = (agent.held_bytes(), self.nodes[node].disk.bytes());
+        let (held_bytes, spool_bytes) = (agent.held_bytes(), self.nodes[node].disk.used_bytes());
         if held_bytes > UPLOAD_BYTES_MAX || spool_bytes > SPOOL_BYTES_MAX {
             self.broken.push(format!("node {node} holds {held_bytes}, and {spool_bytes} on disk"));
         }

@@ -1,11 +1,10 @@
 //! One simulated node: its clocks, its tapes, its ranks and its agent.
 
 use memtape_agent::Config;
-use memtape_agent::testing::{
-    MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, SMALL, SimulatedAgent,
-};
+use memtape_agent::testing::{MemoryNode, MemoryRank, MemoryTapes, Now, SMALL, SimulatedAgent};
 use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Sizes;
+use memtape_simulated_disk::SimulatedDisk;
 
 use crate::plan::SECOND_NS;
 use crate::world::{SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX};
@@ -37,7 +36,7 @@ pub(crate) struct Node {
     /// Tapes in its memory.
     pub(crate) tapes: MemoryTapes,
     /// The disk of its agent's spool.
-    pub(crate) disk: MemoryDisk,
+    pub(crate) disk: SimulatedDisk,
     /// The agent; none while it is down.
     pub(crate) agent: Option<SimulatedAgent>,
     /// Agents so far: what belongs to an earlier one is stale.
@@ -64,7 +63,7 @@ impl Node {
             boots: (number as u32 + 1) << 16,
             skew_ns,
             tapes: MemoryTapes::default(),
-            disk: MemoryDisk::default(),
+            disk: SimulatedDisk::new(number as u64),
             agent: None,
             agents: 0,
             wakes_ns: None,
@@ -90,10 +89,10 @@ impl Node {
     /// Its disk is well again.
     pub(crate) fn mend_disk(&self) {
         self.disk.set_failing(false);
-        self.disk.set_bytes_max(None);
+        self.disk.set_room(None);
     }
 
-    /// Starts the agent.
+    /// Starts the agent; an earlier one is gone.
     pub(crate) fn start_agent(&mut self, now_ns: u64) {
         let config = Config {
             node: self.name.clone(),
@@ -103,7 +102,8 @@ impl Node {
         };
         let boot = format!("boot-{}", self.boots);
         let node = self.machine.clone();
-        let (tapes, disk) = (self.tapes.clone(), Some(self.disk.clone()));
+        self.disk.kill();
+        let (tapes, disk) = (self.tapes.clone(), Some(self.disk.process()));
         let agent = SimulatedAgent::new(self.now(now_ns), &boot, config, node, tapes, disk);
         self.agent = Some(agent);
         self.agents += 1;

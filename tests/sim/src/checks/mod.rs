@@ -397,8 +397,8 @@ impl Checks<'_> {
             self.expect(held_bytes <= UPLOAD_BYTES_MAX, || {
                 format!("{} holds {held_bytes} bytes", node.name)
             });
-            self.expect(node.disk.bytes() <= SPOOL_BYTES_MAX, || {
-                format!("the spool of {} has {} bytes", node.name, node.disk.bytes())
+            self.expect(node.disk.used_bytes() <= SPOOL_BYTES_MAX, || {
+                format!("the spool of {} has {} bytes", node.name, node.disk.used_bytes())
             });
         }
     }
