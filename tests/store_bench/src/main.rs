@@ -4,7 +4,6 @@
 //! Prints one JSON object of figures. Each store is a folder of its own on the same disk; its
 //! bytes are those that the file system has given it.
 
-mod bench;
 mod rows;
 mod stores;
 

@@ -1,7 +1,10 @@
 //! The rows: what ranks of a training job report, a step a second each. Most numbers hardly
 //! change; times and counts jitter as they do, and floors grow a little on some ranks.
 
-use crate::bench::Row;
+use memtape_store::block;
+
+/// The numbers of one row: first and last step, wall time, bytes and counts.
+pub(crate) type Row = [u64; block::COLUMNS];
 
 /// Ranks, and so series.
 pub(crate) const RANKS: u32 = 512;

@@ -3,11 +3,17 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use anyhow::Context;
+use memtape_disk::clock::{self, Now};
+use memtape_disk::{files::Disk, real::RealDisk};
+use memtape_store::records::{SeriesKey, StepRecord};
+use memtape_store::{Store, block, stretch};
 use redb::{Database, TableDefinition};
 
-use crate::bench::{BenchStore, Row, decode as decode_row, encode as encode_row};
+use crate::rows::Row;
 use crate::times;
 
 /// Rows by rank.
@@ -26,25 +32,61 @@ pub(crate) trait Peer: Sized {
     fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>>;
 }
 
-pub(crate) struct Memtape(BenchStore);
+/// The very store, on the real disk, without its thread, at times that are set.
+pub(crate) struct Memtape(Store);
+
+fn series(rank: u32) -> SeriesKey {
+    SeriesKey { serial: 1, rank, device: 0 }
+}
+
+fn set(wall_ns: i64) {
+    clock::set(Now { mono_ns: wall_ns.unsigned_abs(), wall_ns });
+}
 
 impl Peer for Memtape {
     fn open(folder: &Path, wall_ns: i64) -> anyhow::Result<Self> {
-        BenchStore::open(folder, wall_ns).map(Self)
+        set(wall_ns);
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        Ok(Self(Store::open_in_turns(&disk)?.0))
     }
 
     fn write(&self, wall_ns: i64, group: Group) -> anyhow::Result<()> {
-        self.0.write(wall_ns, group)
+        set(wall_ns);
+        let rows = |rows: Vec<Row>| rows.into_iter().map(StepRecord::from_numbers).collect();
+        let batch = group.into_iter().map(|(rank, numbers)| (series(rank), rows(numbers)));
+        let (sender, done) = channel();
+        self.0.steps(batch.collect(), Box::new(move |result| drop(sender.send(result))));
+        self.0.turn();
+        Ok(done.recv().context("the store is gone")??)
     }
 
     fn flush(&self) -> anyhow::Result<()> {
-        self.0.flush()
+        let (sender, done) = channel();
+        self.0.flush(Box::new(move |result| drop(sender.send(result))));
+        self.0.turn();
+        Ok(done.recv().context("the store is gone")??)
     }
 
     fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>> {
         let (from_ns, to_ns) = times(first, end);
-        self.0.window(rank, from_ns, to_ns)
+        // Time goes on as the wall clock says, here. What is packed is packed a minute late.
+        let within: Vec<u32> = (stretch(from_ns)..=stretch(to_ns) + 1).collect();
+        let rows = self.0.series_within(series(rank), &within)?;
+        let is_within = |row: &Row| (from_ns..to_ns).contains(&(row[2] as i64));
+        Ok(rows.iter().map(|row| row.to_numbers()).filter(is_within).collect())
     }
+}
+
+/// A row as bytes, for a store that keeps one value for each.
+fn encode_row(row: Row) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    block::put_rows(&mut bytes, &[StepRecord::from_numbers(row)]);
+    bytes
+}
+
+/// The row in those bytes; none when they are damaged.
+fn decode_row(mut bytes: &[u8]) -> Option<Row> {
+    block::take_rows(&mut bytes)?.first().map(|row| row.to_numbers())
 }
 
 pub(crate) struct Sled {
