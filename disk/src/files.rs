@@ -125,6 +125,20 @@ pub fn write_synced(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<(
     file.sync()
 }
 
+/// Ends the name of a file that is being made.
+pub const ASIDE: &str = ".new";
+
+/// Gives a file this content, durably: afterwards it has the old one or the new one.
+pub fn replace(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
+    let aside = format!("{name}{ASIDE}");
+    let replaced = write_synced(disk, &aside, content).and_then(|()| disk.rename(&aside, name));
+    if replaced.is_err() {
+        // The disk may be full: half a file is in the way.
+        let _ = remove_if_there(disk, &aside);
+    }
+    replaced.and_then(|()| disk.sync_folder(folder_of(name)))
+}
+
 /// The folder that a name lies in.
 pub fn folder_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)

@@ -1,16 +1,17 @@
-//! The catalogue: the index that the coordinator is served from.
+//! The catalogue: the index over what the store holds, in sled.
 //!
-//! It may come back older, empty or not at all: what must not be lost is compared with the
-//! journal at every start. Keys are ordered bytes; the first one tells the kind.
+//! The records in it are those of the journal: it is filled from the journal at every start, and
+//! never compared with it. The index of the steps is brought up to date (`steps/index.rs`). It may
+//! come back older, empty or damaged, and nothing is lost by that. Keys are ordered bytes; the
+//! first one tells the kind.
 
-use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use memtape_disk::files::{Disk, Entry};
+use crate::error::{Error, Kind, Result};
+use crate::journal::Live;
+use memtape_disk::files::Disk;
 use memtape_disk::tree::Change;
 use memtape_disk::tree::Tree;
 
@@ -20,11 +21,11 @@ const BATCH_MAX: usize = 512;
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 
+/// Its folder.
+pub(crate) const FOLDER: &str = "catalogue";
+
 /// First byte of the keys of the index of the steps.
 pub(crate) const STEPS_PREFIX: u8 = b's';
-
-/// Where the number of the last journal change that arrived here is kept.
-const SEQUENCE_KEY: &[u8] = b"m-sequence";
 
 /// Behind every key.
 const KEYS_END: [u8; 1] = [0xff];
@@ -34,79 +35,55 @@ const KEYS_END: [u8; 1] = [0xff];
 pub(crate) struct Catalogue {
     tree: Arc<dyn Tree>,
     /// It could not be written, as after a full disk: sled then refuses everything until it is
-    /// opened again. It is neither asked nor written any more; the next start mends it.
+    /// opened again. It is neither asked nor written any more until the next start.
     is_behind: Arc<AtomicBool>,
 }
 
-/// How the catalogue was had.
-#[derive(Debug)]
-pub(crate) enum Opened {
-    /// As it was.
-    Whole,
-    /// Without its snapshot, which was damaged; nothing is lost.
-    WithoutSnapshot(Error),
-    /// Empty, because it was damaged. The damaged one lies beside it under this name.
-    Rebuilt(Error, String),
-}
-
 impl Catalogue {
-    /// Opens or makes a catalogue, whatever state it is in.
-    pub(crate) fn open(disk: &dyn Disk, folder: &str, wall_ns: i64) -> Result<(Self, Opened)> {
-        let mut opened = Self::open_as_it_is(disk, folder);
+    /// Opens or makes a catalogue with these records. A damaged one is put aside; then the answer
+    /// says why, and where it lies.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        live: &Live,
+        wall_ns: i64,
+    ) -> Result<(Self, Option<String>)> {
+        let mut opened = Self::open_filled(disk, live);
         // sled's own threads may outlive its handle for a moment.
         for _ in 0..LOCKED_TRIES {
-            if matches!(opened, Err(Error::Locked(_))) && !disk.is_simulated() {
+            if opened.as_ref().is_err_and(|why| why.kind == Kind::Locked) && !disk.is_simulated() {
                 std::thread::sleep(LOCKED_PAUSE);
-                opened = Self::open_as_it_is(disk, folder);
+                opened = Self::open_filled(disk, live);
             }
         }
-        let why = match opened {
-            Ok(catalogue) => return Ok((catalogue, Opened::Whole)),
-            Err(why) if !why.is_damage() => return Err(why),
-            Err(why) => why,
-        };
-        if move_snapshots(disk, folder, wall_ns)? {
-            // sled makes the snapshot again from its log.
-            match Self::open_as_it_is(disk, folder) {
-                Ok(catalogue) => return Ok((catalogue, Opened::WithoutSnapshot(why))),
-                Err(why) if why.is_full() => return Err(why),
-                Err(_) => {}
+        match opened {
+            Ok(catalogue) => Ok((catalogue, None)),
+            Err(why) if matches!(why.kind, Kind::Locked | Kind::Full) => Err(why),
+            Err(why) => {
+                let aside = format!("{FOLDER}.damaged-{wall_ns}");
+                disk.rename(FOLDER, &aside)?;
+                let aside = disk.folder().join(aside);
+                let why = format!("{why}; the damaged one is kept at {}", aside.display());
+                Ok((Self::open_filled(disk, live)?, Some(why)))
             }
         }
-        let aside = format!("{folder}.damaged-{wall_ns}");
-        disk.rename(folder, &aside)?;
-        Ok((Self::open_as_it_is(disk, folder)?, Opened::Rebuilt(why, aside)))
     }
 
-    /// Opens it, and reads all records: a damaged page shows itself only when it is read. The
-    /// index of the steps is left out, as it is large; it is looked at by itself.
-    pub(crate) fn open_as_it_is(disk: &dyn Disk, folder: &str) -> Result<Self> {
-        let catalogue = Self { tree: disk.tree(folder)?, is_behind: Arc::default() };
-        catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
-        catalogue.tree.scan(&[STEPS_PREFIX + 1], &KEYS_END, &mut |_, _| true)?;
+    fn open_filled(disk: &dyn Disk, live: &Live) -> Result<Self> {
+        let catalogue = Self { tree: disk.tree(FOLDER)?, is_behind: Arc::default() };
+        let mut changes = Vec::new();
+        for key in catalogue.records()?.into_keys().filter(|key| !live.contains_key(key)) {
+            changes.push(Change { key, value: None });
+        }
+        let put = |(key, value): (&Vec<u8>, &Vec<u8>)| Change {
+            key: key.clone(),
+            value: Some(value.clone()),
+        };
+        changes.extend(live.iter().map(put));
+        catalogue.write(changes.iter())?;
         Ok(catalogue)
     }
 
-    /// Number of the last journal change that arrived here.
-    pub(crate) fn sequence(&self) -> Result<u64> {
-        let value = self.get(SEQUENCE_KEY)?;
-        let number = value.and_then(|value| value.as_slice().try_into().ok());
-        Ok(number.map_or(0, u64::from_le_bytes))
-    }
-
-    /// Applies changes, and with the last of them the number of the journal.
-    pub(crate) fn apply<'a>(
-        &self,
-        changes: impl Iterator<Item = &'a Change>,
-        sequence: u64,
-    ) -> Result<()> {
-        let numbered =
-            Change { key: SEQUENCE_KEY.to_vec(), value: Some(sequence.to_le_bytes().to_vec()) };
-        let changes = changes.map(|change| -> &Change { change });
-        self.write(changes.chain(std::iter::once(&numbered)))
-    }
-
-    /// Applies changes that no journal knows; nothing when it is behind.
+    /// Applies changes; nothing when it is behind.
     pub(crate) fn write<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<()> {
         let mut changes = changes.peekable();
         while changes.peek().is_some() && !self.is_behind() {
@@ -125,19 +102,9 @@ impl Catalogue {
 
     fn asked(&self) -> Result<&dyn Tree> {
         match self.is_behind() {
-            true => Err(Error::IndexBehind),
+            true => Err(Error::io("it could not be written, and is not used until the next start")),
             false => Ok(&*self.tree),
         }
-    }
-
-    /// The value of a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (mut found, end) = (None, [key, &[0]].concat());
-        self.scan_range(key, &end, |_, value| {
-            found = Some(value.to_vec());
-            false
-        })?;
-        Ok(found)
     }
 
     /// Shows every entry whose key has this prefix, in order, until `visit` answers false.
@@ -162,8 +129,8 @@ impl Catalogue {
     }
 
     /// All records: everything but the index of the steps and what the catalogue needs for itself.
-    pub(crate) fn records(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut records = BTreeMap::new();
+    pub(crate) fn records(&self) -> Result<Live> {
+        let mut records = Live::new();
         for kind in (b'a'..=b'z').filter(|&kind| kind != STEPS_PREFIX && kind != b'm') {
             self.scan(&[kind], |key, value| {
                 records.insert(key.to_vec(), value.to_vec());
@@ -188,20 +155,4 @@ impl Catalogue {
     pub(crate) fn len_bytes(&self) -> u64 {
         self.tree.len_bytes()
     }
-}
-
-/// Moves damaged snapshots out of sled's sight; false when there are none.
-fn move_snapshots(disk: &dyn Disk, folder: &str, wall_ns: i64) -> io::Result<bool> {
-    let entries = disk.list(folder)?;
-    // Without a log there is nothing to make a snapshot from.
-    if !entries.iter().any(|entry| entry.name == "db" && entry.bytes > 0) {
-        return Ok(false);
-    }
-    let mut any = false;
-    for Entry { name, .. } in entries.iter().filter(|entry| entry.name.starts_with("snap.")) {
-        let aside = format!("{folder}/damaged-{wall_ns}-{name}");
-        disk.rename(&format!("{folder}/{name}"), &aside)?;
-        any = true;
-    }
-    Ok(any)
 }

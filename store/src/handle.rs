@@ -1,17 +1,18 @@
 //! The handle on the store: what the coordinator calls.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use memtape_core::limits::CHANGES_QUEUED_MAX;
 
-use crate::backup::make::{self, Sink, WithSnapshots};
+use crate::backup::make::{self, WithSnapshots};
 use crate::blobs::{local::Blobs, remote::Remote};
 use crate::clock::{ClockWatch, StoreClock};
 use crate::encoding::{Changes, Loaded, load};
-use crate::error::{During, Error, Result};
+use crate::error::{During, Error, Kind, Result};
 use crate::inventory::Loss;
 use crate::records::{SeriesKey, StepRecord};
 use crate::recovery::{format, format::Whose, opening, opening::Recovery};
@@ -58,7 +59,11 @@ impl Store {
     pub fn expect(folder: &Path) -> Result<()> {
         match format::whose(&RealDisk::new(folder)) {
             Ok(Whose::Ours) => Ok(()),
-            _ => Err(Error::Expected { folder: folder.to_path_buf() }),
+            _ => Err(Error::foreign(format!(
+                "there is no store in {}, and --expect-store expects one: look where the folder \
+                 went, restore a backup, or start once without the option",
+                folder.display()
+            ))),
         }
     }
 
@@ -165,7 +170,7 @@ impl Store {
 
     /// What was found to be lost, until a rebuild.
     pub fn losses(&self) -> Vec<Loss> {
-        self.shared.inventory.losses()
+        self.shared.inventory.expected().lost.losses
     }
 
     /// Says how many snapshots that captures refer to are gone.
@@ -225,14 +230,15 @@ impl Store {
     /// # Errors
     /// While another one is kept.
     pub fn point(&self, taken: Taken) -> Result<()> {
-        let pin = Pin::new(&self.shared).ok_or(Error::BackupUnderWay)?;
+        let is_made = || Error::new(Kind::Locked, "another backup is being made: wait for it");
+        let pin = Pin::new(&self.shared).ok_or_else(is_made)?;
         self.send(Job::Point { pin, taken });
         Ok(())
     }
 
-    /// Makes a backup of a point. Blocks, also for as long as `sink` waits.
-    pub fn back_up(&self, point: &Point, with: WithSnapshots, sink: Sink<'_>) -> Result<()> {
-        make::write(&*self.shared.reader.disk, point, with, sink)
+    /// Makes a backup of a point. Blocks, also for as long as `out` waits.
+    pub fn back_up(&self, point: &Point, with: WithSnapshots, out: &mut dyn Write) -> Result<()> {
+        make::write(&*self.shared.reader.disk, point, with, out)
     }
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
@@ -282,12 +288,8 @@ impl Store {
 
 fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
     let (parts, recovery) = opening::open(disk)?;
-    let records = parts
-        .catalogue
-        .records()
-        .during(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
-    let mut loaded = load(&records);
-    loaded.changes_lost = parts.inventory.expected().changes_lost;
+    let mut loaded = load(&parts.live);
+    loaded.changes_lost = parts.inventory.expected().lost.changes;
     if loaded.unreadable > 0 {
         tracing::error!(records = loaded.unreadable, "records of the store make no sense");
     }

@@ -1,14 +1,14 @@
 //! The inventory: which files there must be, and how much of each is durable.
 //!
 //! Every other file shows by itself that a place in it is damaged. None shows that it is gone, or
-//! that its end is. The inventory is a file of notes about the others. A note is written after the
-//! sync that makes it true, and is not synced itself: a power loss takes back the newest notes, and
-//! an older inventory expects less. What is to be expected no more (a log that is packed, a file of
-//! steps that is too old) is forgotten durably before the file goes: the inventory is written again
-//! beside the old one, synced and renamed. So no crash leaves an inventory that expects too much.
+//! that its end is. The inventory is a log (`journal.rs`) of notes about the others. A note is
+//! written after the sync that makes it true, and is not synced itself: a power loss takes back the
+//! newest notes, and an older inventory expects less. What is to be expected no more (a log that is
+//! packed, a file of steps that is too old) is forgotten durably before the file goes. So no crash
+//! leaves an inventory that expects too much.
 //!
 //! It also has the losses that were found, until `memtape store rebuild` forgets them.
-//! Nothing here looks at the other files: `recovery/losses.rs` compares.
+//! `recovery/losses.rs` compares it with the files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,17 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use memtape_disk::files::{Disk, remove_if_there};
-use memtape_disk::frames::{self, Frames};
+use crate::journal::{self, Journal, Live};
+use memtape_disk::files::Disk;
+use memtape_disk::tree::Change;
 
 /// The file's name.
 pub(crate) const NAME: &str = "inventory";
-
-/// While it is written again.
-pub(crate) const NAME_ASIDE: &str = "inventory.new";
-
-/// Longer than this it is written again, without what was noted twice.
-const BYTES_MAX: u64 = 1 << 20;
 
 /// Losses that are kept; further ones are in the log and in the sums alone.
 const LOSSES_MAX: usize = 256;
@@ -34,6 +29,7 @@ const LOSSES_MAX: usize = 256;
 /// How much of a file is durable.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Extent {
+    /// Bytes; of the journal the number of the last change.
     pub bytes: u64,
     /// Steps in it.
     pub rows: u64,
@@ -72,94 +68,98 @@ pub struct Loss {
 /// What there must be.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Expected {
-    /// Number of the last durable change of the journal.
-    pub sequence: u64,
-    /// Logs of new steps.
-    pub logs: BTreeMap<u64, Extent>,
-    /// Files of packed steps.
-    pub steps: BTreeMap<u32, Extent>,
+    /// How much of each file.
+    pub files: BTreeMap<Part, Extent>,
     /// What was found to be lost.
-    pub losses: Vec<Loss>,
-    /// Changes of the journal that were lost, ever: each may have given a number to an attempt.
-    pub changes_lost: u64,
+    pub lost: Lost,
 }
 
-/// One record of the file. Of two about the same, the later one counts.
+/// What was lost.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Lost {
+    /// Until a person has read them.
+    pub losses: Vec<Loss>,
+    /// Changes of the journal that were lost, ever: each may have given a number to an attempt.
+    pub changes: u64,
+}
+
+/// Of what the log has records, with plain data as JSON, which cannot fail.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Note {
-    Journal(u64),
-    Log(u64, Extent),
-    Steps(u32, Extent),
-    Loss(Loss),
-    ChangesLost(u64),
+enum Key {
+    File(Part),
+    Lost,
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn note(part: Part, extent: Option<Extent>) -> Change {
+    Change { key: json(&Key::File(part)), value: extent.map(|extent| json(&extent)) }
 }
 
 impl Expected {
-    fn take(&mut self, note: Note) {
-        match note {
-            Note::Journal(sequence) => self.sequence = sequence,
-            Note::Log(number, extent) => {
-                self.logs.insert(number, extent);
-            }
-            Note::Steps(number, extent) => {
-                self.steps.insert(number, extent);
-            }
-            Note::Loss(loss) => self.losses.push(loss),
-            Note::ChangesLost(count) => self.changes_lost = count,
-        }
+    /// How much of a file.
+    pub(crate) fn extent(&self, part: Part) -> Extent {
+        self.files.get(&part).copied().unwrap_or_default()
     }
 
-    fn notes(&self) -> Vec<Note> {
-        let mut notes = vec![Note::Journal(self.sequence), Note::ChangesLost(self.changes_lost)];
-        notes.extend(self.logs.iter().map(|(number, extent)| Note::Log(*number, *extent)));
-        notes.extend(self.steps.iter().map(|(number, extent)| Note::Steps(*number, *extent)));
-        notes.extend(self.losses.iter().cloned().map(Note::Loss));
-        notes
+    /// The number of a new log, and of a new file of steps, that was never given.
+    pub(crate) fn next_numbers(&self) -> (u64, u32) {
+        let mut next = (0, 0);
+        for part in self.files.keys() {
+            match part {
+                Part::Log(number) => next.0 = next.0.max(number + 1),
+                Part::Steps(number) => next.1 = next.1.max(number + 1),
+                Part::Journal | Part::Inventory => {}
+            }
+        }
+        next
     }
 
     /// From now on a loss is known: the file is expected as it is, and the loss is remembered.
     pub(crate) fn settle(&mut self, loss: Loss) {
-        match loss.part {
-            Part::Journal => {
-                let kept = loss.left.unwrap_or(0);
-                self.changes_lost += loss.durable.saturating_sub(kept);
-                self.sequence = kept;
-            }
-            Part::Log(number) => settle_file(&mut self.logs, number, loss.left),
-            Part::Steps(number) => settle_file(&mut self.steps, number, loss.left),
-            Part::Inventory => {}
+        match (loss.left, self.files.get_mut(&loss.part)) {
+            (Some(left), Some(extent)) => extent.bytes = left,
+            _ => drop(self.files.remove(&loss.part)),
         }
-        if self.losses.len() < LOSSES_MAX {
-            self.losses.push(loss);
+        if loss.part == Part::Journal {
+            self.lost.changes += loss.changes();
+        }
+        if self.lost.losses.len() < LOSSES_MAX {
+            self.lost.losses.push(loss);
         }
     }
-}
 
-/// A file is expected as it is.
-fn settle_file<K: Ord>(files: &mut BTreeMap<K, Extent>, number: K, left: Option<u64>) {
-    match (left, files.get_mut(&number)) {
-        (Some(left), Some(extent)) => extent.bytes = left,
-        _ => {
-            files.remove(&number);
-        }
+    fn live(&self) -> Live {
+        let files = self.files.iter();
+        let mut live: Live =
+            files.map(|(part, extent)| (json(&Key::File(*part)), json(extent))).collect();
+        live.insert(json(&Key::Lost), json(&self.lost));
+        live
     }
 }
 
 /// Reads the file, and changes nothing; none when it is not there.
 pub(crate) fn read(disk: &dyn Disk) -> io::Result<Option<Expected>> {
+    let live = match journal::read(disk, NAME) {
+        Ok(contents) => contents.live,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let mut expected = Expected::default();
-    let read = frames::read(disk, NAME, 0, |_, payload| {
-        // Damage that a checksum does not find.
-        if let Ok(note) = serde_json::from_slice(payload) {
-            expected.take(note);
+    for (key, value) in live {
+        // Damage that a checksum does not find expects less.
+        match serde_json::from_slice(&key) {
+            Ok(Key::File(part)) => {
+                expected.files.extend(serde_json::from_slice(&value).ok().map(|of| (part, of)));
+            }
+            Ok(Key::Lost) => expected.lost = serde_json::from_slice(&value).unwrap_or_default(),
+            Err(_) => {}
         }
-    });
-    match read {
-        Ok(_) => Ok(Some(expected)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
     }
+    Ok(Some(expected))
 }
 
 /// The open inventory, shared by those who make and remove files.
@@ -168,20 +168,15 @@ pub(crate) struct Inventory(Arc<Mutex<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
-    disk: Arc<dyn Disk>,
-    frames: Frames,
+    journal: Journal,
     expected: Expected,
-    /// It was renamed, and its folder is not synced yet.
-    is_name_unsynced: bool,
 }
 
 impl Inventory {
     /// Writes an inventory of all that there is, durably.
     pub(crate) fn begin(disk: &Arc<dyn Disk>, expected: Expected) -> io::Result<Self> {
-        let frames = write_again(&**disk, &expected)?;
-        disk.sync_folder("")?;
-        let kept = Kept { disk: disk.clone(), frames, expected, is_name_unsynced: false };
-        Ok(Self(Arc::new(Mutex::new(kept))))
+        let journal = Journal::begin(disk, NAME, (0, &expected.live()), false)?;
+        Ok(Self(Arc::new(Mutex::new(Kept { journal, expected }))))
     }
 
     /// What there must be.
@@ -189,55 +184,47 @@ impl Inventory {
         self.lock().expected.clone()
     }
 
-    /// The losses that are known.
-    pub(crate) fn losses(&self) -> Vec<Loss> {
-        self.lock().expected.losses.clone()
-    }
-
-    /// The journal is durable up to this change.
-    pub(crate) fn journal(&self, sequence: u64) {
-        self.lock().note(Note::Journal(sequence));
-    }
-
-    /// A log of steps is durable up to here.
-    pub(crate) fn log(&self, number: u64, extent: Extent) {
-        self.lock().note(Note::Log(number, extent));
+    /// A file is durable up to here.
+    pub(crate) fn durable(&self, part: Part, extent: Extent) {
+        let mut kept = self.lock();
+        kept.expected.files.insert(part, extent);
+        // Without it less is expected.
+        let noted = kept.journal.note([note(part, Some(extent))].iter());
+        if noted.is_ok() && kept.journal.is_bloated() {
+            let live = kept.expected.live();
+            let _ = kept.journal.rewrite(&live);
+        }
     }
 
     /// A file of steps is durable up to here, with this number of steps more than before.
     pub(crate) fn steps(&self, number: u32, bytes: u64, more_rows: u64) {
+        let part = Part::Steps(number);
+        let rows = self.lock().expected.extent(part).rows + more_rows;
+        self.durable(part, Extent { bytes, rows });
+    }
+
+    /// These files are about to be removed; returns when that is durable.
+    pub(crate) fn forget(&self, is_meant: impl Fn(Part) -> bool) -> io::Result<()> {
         let mut kept = self.lock();
-        let rows = kept.expected.steps.get(&number).map_or(0, |known| known.rows);
-        kept.note(Note::Steps(number, Extent { bytes, rows: rows + more_rows }));
+        let gone: Vec<Part> =
+            kept.expected.files.keys().copied().filter(|part| is_meant(*part)).collect();
+        kept.expected.files.retain(|part, _| !is_meant(*part));
+        let gone: Vec<Change> = gone.into_iter().map(|part| note(part, None)).collect();
+        kept.write(&gone)
     }
 
-    /// The logs before this one are about to be removed.
-    pub(crate) fn forget_logs(&self, before: u64) -> io::Result<()> {
+    /// Changes what was lost; returns when that is durable.
+    pub(crate) fn lost<T>(&self, change: impl FnOnce(&mut Expected) -> T) -> io::Result<T> {
         let mut kept = self.lock();
-        if kept.expected.logs.range(..before).next().is_none() {
-            return Ok(());
-        }
-        kept.change(|expected| expected.logs = expected.logs.split_off(&before))
-    }
-
-    /// A file of steps is about to be removed.
-    pub(crate) fn forget_steps(&self, number: u32) -> io::Result<()> {
-        self.lock().change(|expected| {
-            expected.steps.remove(&number);
-        })
-    }
-
-    /// These losses are known from now on.
-    pub(crate) fn settle(&self, losses: Vec<Loss>) -> io::Result<()> {
-        self.lock().change(|expected| losses.into_iter().for_each(|loss| expected.settle(loss)))
-    }
-
-    /// The losses that are known, which are not remembered any longer.
-    pub(crate) fn forget_losses(&self) -> io::Result<Vec<Loss>> {
-        let mut kept = self.lock();
-        let lost = kept.expected.losses.clone();
-        kept.change(|expected| expected.losses.clear())?;
-        Ok(lost)
+        let before = kept.expected.clone();
+        let changed = change(&mut kept.expected);
+        let files = before.files.into_keys();
+        let after = &kept.expected;
+        let mut changes: Vec<Change> =
+            files.map(|part| note(part, after.files.get(&part).copied())).collect();
+        changes.push(Change { key: json(&Key::Lost), value: Some(json(&after.lost)) });
+        kept.write(&changes)?;
+        Ok(changed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -247,52 +234,14 @@ impl Inventory {
 }
 
 impl Kept {
-    fn note(&mut self, note: Note) {
-        let payload = encode(&note);
-        self.expected.take(note);
-        // Without it less is expected.
-        let noted = self.frames.append([payload.as_slice()]);
-        if noted.is_ok() && self.frames.len_bytes() > BYTES_MAX {
-            let _ = self.write_again();
-        }
-    }
-
-    /// Changes what is expected; returns when that is durable.
-    fn change(&mut self, change: impl FnOnce(&mut Expected)) -> io::Result<()> {
-        change(&mut self.expected);
-        let Err(error) = self.write_again() else { return Ok(()) };
-        if self.is_name_unsynced {
-            return Err(error);
+    fn write(&mut self, changes: &[Change]) -> io::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
         }
         // The disk may be full, and what is to be removed is what makes room: an inventory that
         // expects nothing needs none.
-        self.frames.truncate(0)?;
-        self.frames.sync()
+        self.journal.append(changes.iter()).or_else(|_| self.journal.clear())
     }
-
-    fn write_again(&mut self) -> io::Result<()> {
-        self.frames = write_again(&*self.disk, &self.expected)?;
-        self.is_name_unsynced = true;
-        self.disk.sync_folder("")?;
-        self.is_name_unsynced = false;
-        Ok(())
-    }
-}
-
-/// Writes a new file and gives it its name, which is not durable yet.
-fn write_again(disk: &dyn Disk, expected: &Expected) -> io::Result<Frames> {
-    remove_if_there(disk, NAME_ASIDE)?;
-    let (mut frames, _) = Frames::open(disk, NAME_ASIDE, |_, _| {})?;
-    let payloads: Vec<Vec<u8>> = expected.notes().iter().map(encode).collect();
-    frames.append(payloads.iter().map(Vec::as_slice))?;
-    frames.sync()?;
-    disk.rename(NAME_ASIDE, NAME)?;
-    Ok(frames)
-}
-
-fn encode(note: &Note) -> Vec<u8> {
-    // Plain data: its JSON cannot fail.
-    serde_json::to_vec(note).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -307,35 +256,30 @@ mod tests {
         assert_eq!(read(&*disk).unwrap(), None);
         let inventory = Inventory::begin(&disk, Expected::default()).unwrap();
         let extent = |bytes, rows| Extent { bytes, rows };
-        inventory.journal(7);
-        inventory.log(1, extent(10, 2));
-        inventory.log(2, extent(20, 4));
-        inventory.log(2, extent(30, 6));
+        inventory.durable(Part::Journal, extent(7, 0));
+        for (number, bytes) in [(1, 10), (2, 20), (2, 30)] {
+            inventory.durable(Part::Log(number), extent(bytes, bytes / 5));
+        }
         inventory.steps(0, 100, 50);
         inventory.steps(0, 200, 50);
         inventory.steps(1, 0, 0);
         let found = read(&*disk).unwrap().unwrap();
         assert_eq!(found, inventory.expected());
-        assert_eq!(found.steps[&0], extent(200, 100));
-        inventory.forget_logs(2).unwrap();
-        inventory.forget_steps(0).unwrap();
+        assert_eq!(found.extent(Part::Steps(0)), extent(200, 100));
+        assert_eq!(found.next_numbers(), (3, 2));
+        inventory.forget(|part| matches!(part, Part::Log(1) | Part::Steps(0))).unwrap();
         let found = read(&*disk).unwrap().unwrap();
-        assert_eq!((found.sequence, found.logs.len(), found.steps.len()), (7, 1, 1));
+        assert_eq!(
+            found.files.into_keys().collect::<Vec<_>>(),
+            [Part::Journal, Part::Log(2), Part::Steps(1)]
+        );
         let loss = |part, durable, left| Loss { part, durable, left, rows: 6, found_wall_ns: 5 };
         let losses = [loss(Part::Journal, 7, Some(4)), loss(Part::Log(2), 30, None)];
-        inventory.settle(losses.to_vec()).unwrap();
+        let settled = losses.clone();
+        inventory.lost(|expected| settled.into_iter().for_each(|of| expected.settle(of))).unwrap();
         let found = read(&*disk).unwrap().unwrap();
-        assert_eq!((found.sequence, found.changes_lost, found.logs.len()), (4, 3, 0));
-        assert_eq!(found.losses, losses);
-    }
-
-    #[test]
-    fn it_does_not_grow_for_ever() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()));
-        let inventory = Inventory::begin(&disk, Expected::default()).unwrap();
-        (0..60_000).for_each(|sequence| inventory.journal(sequence));
-        assert!(disk.open(NAME).unwrap().len_bytes().unwrap() <= BYTES_MAX + 100);
-        assert_eq!(read(&*disk).unwrap(), Some(inventory.expected()));
+        assert_eq!(found, inventory.expected());
+        assert_eq!((found.extent(Part::Journal).bytes, found.files.len()), (4, 2));
+        assert_eq!((found.lost.changes, found.lost.losses), (3, losses.to_vec()));
     }
 }

@@ -1,7 +1,7 @@
 //! The store: what the coordinator keeps over a restart.
 //!
-//! `journal/` has every change of a record, synced; `catalogue.rs` is the index over the records,
-//! in sled; `clock.rs` measures ages; `inventory.rs` knows which files there must be; `steps/`
+//! `journal.rs` has every change of a record, synced; `catalogue.rs` is the index, in sled, filled
+//! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be; `steps/`
 //! logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs` has the
 //! types of what is kept. The index can be lost at any time: `recovery/` builds it again.
 //! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
@@ -28,15 +28,15 @@ mod steps;
 mod tests;
 mod writer;
 
-pub use backup::container::{BackupContents, BackupHeader, BackupReader};
-pub use backup::make::{Sink, WithSnapshots, backup_folder};
+pub use backup::make::{WithSnapshots, backup_folder};
+pub use backup::manifest::{BackupContents, BackupHeader};
 pub use backup::restore::{StoreRestore, Tokens, check_backup, restore_backup};
 pub use blobs::local::{Blobs, Swept};
 pub use blobs::reading::Reading;
 pub use blobs::remote::is_snapshots_url;
 pub use clock::{ClockRecord, StoreClock};
 pub use encoding::{Changes, Loaded};
-pub use error::{Error, Result};
+pub use error::{Error, Kind, Result};
 pub use handle::{Store, Unready};
 pub use inventory::{Loss, Part};
 pub use recovery::check::{Finding, StoreCheck, check as check_store};

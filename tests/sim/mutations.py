@@ -76,9 +76,9 @@ MUTATIONS = [
     ),
     (
         "records are acknowledged when they are synced",
-        "store/src/journal/file.rs",
-        "written.and_then(|()| self.frames.sync())",
-        "written",
+        "store/src/journal.rs",
+        "self.note(changes).and_then(|()| self.frames.sync())",
+        "self.note(changes)",
         None,
     ),
     (

@@ -180,16 +180,16 @@ fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Prob
 }
 
 /// A file that the browser saves under this name.
-fn attachment(name: &str, content_type: &'static str, parts: Parts) -> Response {
+pub(super) fn attachment(name: &str, content_type: &'static str, body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type.to_string()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
-    (headers, Body::from_stream(parts)).into_response()
+    (headers, body).into_response()
 }
 
 /// A file in the OpenAPI document.
-fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Described)> {
+pub(super) fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Described)> {
     let content = [(content_type.to_string(), MediaType::default())].into_iter().collect();
     let description = description.to_string();
     vec![(Some(200), Described { description, content, ..Described::default() })]
@@ -197,7 +197,7 @@ fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Describ
 
 impl IntoResponse for Snapshot {
     fn into_response(self) -> Response {
-        let mut answer = attachment(&self.name, "application/zstd", self.parts);
+        let mut answer = attachment(&self.name, "application/zstd", Body::from_stream(self.parts));
         // A client knows then that an answer which ends early is not whole.
         answer.headers_mut().insert(header::CONTENT_LENGTH, self.bytes.into());
         answer
@@ -215,7 +215,7 @@ impl OperationOutput for Snapshot {
 
 impl IntoResponse for Pickle {
     fn into_response(self) -> Response {
-        attachment(&self.name, "application/octet-stream", self.parts)
+        attachment(&self.name, "application/octet-stream", Body::from_stream(self.parts))
     }
 }
 

@@ -12,7 +12,7 @@ use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_proto::v1::coordinator_client::CoordinatorClient;
 use memtape_proto::v1::coordinator_message::Body as FromCoordinator;
 use memtape_proto::{PROTOCOL, v1};
-use memtape_store::Error as StoreError;
+use memtape_store::{Error as StoreError, Kind as StoreErrorKind};
 use prost::Message as _;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -54,7 +54,8 @@ pub(crate) async fn start(config: Config) -> Running {
             Ok(running) => return running,
             Err(error) => {
                 let store_error = error.downcast_ref::<StoreError>();
-                let is_in_use = matches!(store_error, Some(StoreError::InUse { .. }));
+                let is_in_use =
+                    store_error.is_some_and(|error| error.kind == StoreErrorKind::Locked);
                 assert!(is_in_use && Instant::now() < deadline, "it did not start: {error:#}");
                 sleep(Duration::from_millis(10)).await;
             }

@@ -1,22 +1,22 @@
-//! Makes a backup of one point in the life of a store, record by record, while the store goes on.
+//! Makes a backup of one point in the life of a store, file by file, while the store goes on.
 //!
 //! The journal is read twice: once for the backup, once for the snapshots that it refers to. Each
-//! snapshot is hashed before it is taken. At most one record is in memory. The index is left out:
-//! it is built again.
+//! snapshot is hashed before it is taken. Everything is read no faster than a limit, and in small
+//! pieces. The index is left out: it is built again.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::limits::BACKUP_BYTES_PER_SECOND_MAX;
 
-use crate::backup::container::{BackupHeader, DATA_BYTES, JOURNAL, Writing};
+use crate::backup::manifest::{BackupHeader, DATA_BYTES, Writing};
 use crate::blobs::local as blobs;
 use crate::encoding::load;
 use crate::error::{During, Error, Result};
-use crate::journal::file::decode;
+use crate::journal::{JOURNAL, decode};
 use crate::records::{PartRecord, Record as _};
 use crate::recovery::{format, opening};
 use crate::steps::{log, segments};
@@ -35,30 +35,21 @@ pub enum WithSnapshots {
     No,
 }
 
-/// Takes the next bytes of a backup, and may wait.
-pub type Sink<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<()>;
-
 /// Makes a backup of a store that no coordinator has.
 ///
 /// # Errors
-/// When there is no store, a coordinator has it, or it cannot be read; and those of `sink`.
-pub fn backup_folder(
-    folder: &Path,
-    with: WithSnapshots,
-    sink: &mut dyn FnMut(Vec<u8>) -> Result<()>,
-) -> Result<()> {
+/// When there is no store, a coordinator has it, or it cannot be read; and those of `out`.
+pub fn backup_folder(folder: &Path, with: WithSnapshots, out: &mut dyn Write) -> Result<()> {
     let disk = RealDisk::new(folder);
     let shown = folder.display();
     if !matches!(format::whose(&disk), Ok(format::Whose::Ours)) {
-        return Err(Error::Missing { part: "store", folder: folder.to_path_buf() });
+        return Err(Error::missing("store", folder));
     }
     let _lock = disk.lock_to_read(opening::LOCK).map_err(|error| opening::in_use(&disk, error))?;
-    if disk.open(format::RESTORING).is_ok() {
-        return Err(Error::HalfRestored { folder: folder.to_path_buf() });
-    }
+    format::is_restored(&disk)?;
     let unread = || format!("the store in {shown} cannot be read");
     let point = Point::of_folder(&disk).during(unread)?;
-    write(&disk, &point, with, sink)
+    write(&disk, &point, with, out)
 }
 
 /// Makes a backup of a point.
@@ -66,11 +57,12 @@ pub(crate) fn write(
     disk: &dyn Disk,
     point: &Point,
     with: WithSnapshots,
-    sink: Sink<'_>,
+    out: &mut dyn Write,
 ) -> Result<()> {
     let format = format::read(disk).during(|| "the file FORMAT cannot be read".to_string())?;
+    let is_elsewhere = format.snapshots_url.is_some();
     let (sequence, snapshots) = look_at(&slowly(&point.journal))?;
-    let (mut writing, bytes) = Writing::begin(&BackupHeader {
+    let header = BackupHeader {
         store_version: format.version,
         store: format.id,
         begun_wall_ns: clock::now().wall_ns,
@@ -78,37 +70,24 @@ pub(crate) fn write(
         snapshots_url: format.snapshots_url,
         with_snapshots: with == WithSnapshots::Yes,
         ..BackupHeader::default()
-    });
-    sink(bytes)?;
-    copy(&mut writing, JOURNAL, &point.journal, sink)?;
+    };
+    let mut writing = Writing::begin(header, out);
+    copy(&mut writing, JOURNAL, &point.journal)?;
     for (number, file) in &point.logs {
-        copy(&mut writing, &log::name(*number), file, sink)?;
+        copy(&mut writing, &log::name(*number), file)?;
     }
     for (number, bytes) in &point.steps {
         let name = segments::name(*number);
         match opened(disk, &name)? {
             Some(file) if file.len_bytes()? >= *bytes => {
-                copy(&mut writing, &name, &Prefix { file, bytes: *bytes }, sink)?;
+                copy(&mut writing, &name, &Prefix { file, bytes: *bytes })?;
             }
             Some(_) => writing.missing(&name, "was cut"),
             None => writing.missing(&name, "is gone"),
         }
     }
-    if with == WithSnapshots::Yes {
-        take_snapshots(disk, &snapshots, &mut writing, sink)?;
-    }
-    sink(writing.end())
-}
-
-fn take_snapshots(
-    disk: &dyn Disk,
-    snapshots: &[blake3::Hash],
-    writing: &mut Writing,
-    sink: Sink<'_>,
-) -> Result<()> {
-    let is_elsewhere = format::read(disk).is_ok_and(|format| format.snapshots_url.is_some());
-    for hash in snapshots {
-        let name = blobs::name(*hash);
+    for hash in snapshots.into_iter().filter(|_| with == WithSnapshots::Yes) {
+        let name = blobs::name(hash);
         let Some(file) = opened(disk, &name)? else {
             if !is_elsewhere {
                 writing.missing(&name, "is gone");
@@ -118,19 +97,16 @@ fn take_snapshots(
         let bytes = file.len_bytes()?;
         let file = Prefix { file, bytes };
         let mut hasher = blake3::Hasher::new();
-        read(&slowly(&file), |data| {
-            hasher.update(data);
-            Ok(())
-        })?;
-        match hasher.finalize() == *hash {
-            true => copy(writing, &name, &file, sink)?,
+        hasher.update_reader(InOrder { file: &slowly(&file), offset: 0 })?;
+        match hasher.finalize() == hash {
+            true => copy(&mut writing, &name, &file)?,
             false => writing.missing(&name, "is damaged"),
         }
     }
-    Ok(())
+    Ok(writing.end()?)
 }
 
-/// The same bytes, read no faster than those of a backup are sent. What is sent waits by itself.
+/// The same bytes, read no faster than the limit.
 fn slowly(file: &Prefix) -> Prefix {
     Prefix { file: Arc::new(Slowly(file.file.clone())), bytes: file.bytes }
 }
@@ -179,21 +155,24 @@ fn opened(disk: &dyn Disk, name: &str) -> io::Result<Option<Arc<dyn DiskFile>>> 
     }
 }
 
-fn copy(writing: &mut Writing, name: &str, file: &Prefix, sink: Sink<'_>) -> Result<()> {
-    sink(writing.file(name))?;
-    read(file, |data| sink(writing.data(data)))
+fn copy(writing: &mut Writing<'_>, name: &str, file: &Prefix) -> io::Result<()> {
+    writing.file(name, file.len_bytes()?, InOrder { file: &slowly(file), offset: 0 })
 }
 
-fn read(file: &Prefix, mut visit: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let mut buffer = vec![0; DATA_BYTES];
-    let mut offset = 0;
-    while offset < file.bytes {
-        let length = usize::try_from(file.bytes - offset).unwrap_or(DATA_BYTES).min(DATA_BYTES);
-        file.read_exact_at(&mut buffer[..length], offset)?;
-        visit(&buffer[..length])?;
-        offset += length as u64;
+/// A file, read from its beginning to its end.
+struct InOrder<'a> {
+    file: &'a Prefix,
+    offset: u64,
+}
+
+impl Read for InOrder<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let rest = self.file.bytes.saturating_sub(self.offset);
+        let length = usize::try_from(rest).unwrap_or(DATA_BYTES).min(out.len());
+        self.file.read_exact_at(&mut out[..length], self.offset)?;
+        self.offset += length as u64;
+        Ok(length)
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -203,19 +182,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_and_not_sent_waits_too() {
+    fn no_file_is_read_faster_than_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let file = RealDisk::new(dir.path()).make("a").unwrap();
         let bytes = 8 << 20;
         file.set_len(bytes).unwrap();
         let begun = Instant::now();
-        let mut seen = 0;
-        let mut count = |data: &[u8]| {
-            seen += data.len() as u64;
-            Ok(())
-        };
-        read(&slowly(&Prefix { file, bytes }), &mut count).unwrap();
-        assert_eq!(seen, bytes);
+        let file = slowly(&Prefix { file, bytes });
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(InOrder { file: &file, offset: 0 }).unwrap();
+        assert_eq!(hasher.count(), bytes);
         let least = bytes as f64 / BACKUP_BYTES_PER_SECOND_MAX as f64;
         assert!(begun.elapsed().as_secs_f64() >= least);
     }

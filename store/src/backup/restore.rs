@@ -10,16 +10,15 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::container::{BackupContents, BackupReader, DATA_BYTES, JOURNAL, Piece};
+use crate::backup::manifest::{self, BackupContents, DATA_BYTES};
 use crate::blobs::local::FOLDER as BLOBS;
 use crate::error::{During, Error, Result};
-use crate::journal::file::Journal;
+use crate::journal::{self, JOURNAL, Journal, PREVIOUS};
 use crate::records::{Record as _, TokenRecord};
 use crate::recovery::{format, opening};
 use crate::steps::{log, segments};
-use memtape_disk::files::{Disk, DiskFile, folder_of, write_synced};
+use memtape_disk::files::{Disk, folder_of, remove_if_there, write_synced};
 use memtape_disk::real::RealDisk;
-use memtape_disk::tree::Change;
 
 /// What becomes of the tokens in a backup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,9 +46,7 @@ pub struct StoreRestore {
 pub fn check_backup(file: &Path) -> Result<BackupContents> {
     let shown = file.display();
     let mut opened = File::open(file).during(|| format!("the backup {shown} cannot be read"))?;
-    let mut reader = BackupReader::default();
-    feed(&mut opened, |bytes| reader.check(bytes))?;
-    reader.finish()
+    manifest::read(&mut opened, &mut |_, _| Ok(()))
 }
 
 /// Makes a store of a backup, in a folder that is empty or not there.
@@ -65,7 +62,9 @@ pub fn restore_backup(file: &Path, folder: &Path, tokens: Tokens) -> Result<Stor
     if let Some(name) =
         format::first_in(&*disk).during(|| format!("the folder {shown} cannot be read"))?
     {
-        return Err(Error::NotEmpty { folder: folder.to_path_buf(), name });
+        return Err(Error::foreign(format!(
+            "the folder {shown} holds {name:?}: name an empty folder"
+        )));
     }
     let mut opened = File::open(file)?;
     restore_on(&disk, &mut opened, tokens)
@@ -84,28 +83,8 @@ pub(crate) fn restore_on(
     for folder in [log::FOLDER, segments::FOLDER, BLOBS] {
         disk.make_folder(folder)?;
     }
-    let mut reader = BackupReader::default();
-    let mut file: Option<Restored> = None;
-    feed(backup, |bytes| {
-        reader.take(bytes, |piece| match piece {
-            Piece::File(name) => {
-                end(&**disk, file.take())?;
-                disk.make_folder(folder_of(name))?;
-                let made = disk.make(name)?;
-                file = Some(Restored { name: name.to_string(), file: made, bytes: 0 });
-                Ok(())
-            }
-            Piece::Data(data) => {
-                if let Some(Restored { file, bytes, .. }) = &mut file {
-                    file.write_all_at(data, *bytes)?;
-                    *bytes += data.len() as u64;
-                }
-                Ok(())
-            }
-        })
-    })?;
-    end(&**disk, file)?;
-    let contents = reader.finish()?;
+    let contents =
+        manifest::read(backup, &mut |name, data| Ok(restore_file(&**disk, name, data)?))?;
     let tokens_left_out = if tokens == Tokens::LeaveOut { leave_tokens_out(disk)? } else { 0 };
     let header = &contents.header;
     format::restored(&**disk, &header.store, header.snapshots_url.clone())?;
@@ -117,37 +96,27 @@ pub(crate) fn restore_on(
     Ok(StoreRestore { contents, tokens_left_out })
 }
 
-/// Deletes all tokens, and says how many there were.
+/// Writes the journal without tokens, and says how many there were.
 fn leave_tokens_out(disk: &Arc<dyn Disk>) -> io::Result<u64> {
-    let (mut journal, contents) = Journal::open(disk, JOURNAL)?;
-    let is_token = |key: &&Vec<u8>| key.first() == Some(&TokenRecord::KIND);
-    let keys = contents.live.keys().filter(is_token).cloned();
-    let gone: Vec<Change> = keys.map(|key| Change { key, value: None }).collect();
-    if !gone.is_empty() {
-        journal.append(gone.iter())?;
-    }
-    Ok(gone.len() as u64)
+    let mut contents = journal::read(&**disk, JOURNAL)?;
+    let before = contents.live.len();
+    contents.live.retain(|key, _| key.first() != Some(&TokenRecord::KIND));
+    Journal::begin(disk, JOURNAL, (contents.sequence, &contents.live), false)?;
+    remove_if_there(&**disk, PREVIOUS)?;
+    Ok((before - contents.live.len()) as u64)
 }
 
-/// A file that is being restored.
-struct Restored {
-    name: String,
-    file: Arc<dyn DiskFile>,
-    bytes: u64,
-}
-
-fn end(disk: &dyn Disk, file: Option<Restored>) -> io::Result<()> {
-    let Some(Restored { name, file, .. }) = file else { return Ok(()) };
-    file.sync()?;
-    disk.sync_folder(folder_of(&name))
-}
-
-fn feed(from: &mut dyn Read, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let mut buffer = vec![0; DATA_BYTES];
+fn restore_file(disk: &dyn Disk, name: &str, data: &mut dyn Read) -> io::Result<()> {
+    disk.make_folder(folder_of(name))?;
+    let file = disk.make(name)?;
+    let (mut buffer, mut offset) = (vec![0; DATA_BYTES], 0);
     loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(()),
-            length => take(&buffer[..length])?,
+        match data.read(&mut buffer)? {
+            0 => break,
+            length => file.write_all_at(&buffer[..length], offset)?,
         }
+        offset = file.len_bytes()?;
     }
+    file.sync()?;
+    disk.sync_folder(folder_of(name))
 }

@@ -11,13 +11,13 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::blobs::reading::{Reading, Source};
 use crate::blobs::remote::Remote;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use memtape_disk::files::{Disk, folder_of, read_all, write_synced};
 
 /// Folder of the snapshots. Existing stores have this name.
@@ -94,7 +94,7 @@ impl Blobs {
             remote.put(hash, snapshot).await?;
         } else {
             let disk = self.disk.clone();
-            self.blocking(move || put(&*disk, hash, &snapshot)).await?;
+            blocking(&*self.disk, move || put(&*disk, hash, &snapshot)).await?;
         }
         used.hash = None;
         Ok(())
@@ -176,24 +176,12 @@ impl Blobs {
 
     /// Reads a snapshot and checks that it is the one it is called.
     pub async fn get(&self, hash: blake3::Hash) -> Result<Bytes> {
-        let (disk, path) = (self.disk.clone(), name(hash));
-        let remote = match self.remote.get() {
-            Some(remote) => remote.get(hash).await?,
-            None => None,
-        };
-        let snapshot = match remote {
-            Some(snapshot) => Ok(snapshot),
-            None => self.blocking(move || read_all(&*disk, &path)).await.map(Bytes::from),
-        };
-        let snapshot = match snapshot {
-            Ok(snapshot) => snapshot,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::BlobGone),
-            Err(error) => return Err(error.into()),
-        };
-        if blake3::hash(&snapshot) != hash {
-            return Err(Error::BlobDamaged(hash));
+        let mut reading = self.read(hash).await?;
+        let mut snapshot = BytesMut::with_capacity(usize::try_from(reading.bytes()).unwrap_or(0));
+        while let Some(part) = reading.next().await? {
+            snapshot.extend_from_slice(&part);
         }
-        Ok(snapshot)
+        Ok(snapshot.freeze())
     }
 
     /// Begins to read a snapshot in parts.
@@ -204,14 +192,17 @@ impl Blobs {
             return Ok(Reading::new(Source::Remote(objects), bytes, hash));
         }
         let (disk, path) = (self.disk.clone(), name(hash));
-        let opened = self.blocking(move || {
+        let opened = blocking(&*self.disk, move || {
             let file = disk.open(&path)?;
             let bytes = file.len_bytes()?;
             Ok((file, bytes))
         });
         match opened.await {
-            Ok((file, bytes)) => Ok(Reading::new(Source::Disk { file, offset: 0 }, bytes, hash)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::BlobGone),
+            Ok((file, bytes)) => {
+                let source = Source::Disk { disk: self.disk.clone(), file, offset: 0 };
+                Ok(Reading::new(source, bytes, hash))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(gone()),
             Err(error) => Err(error.into()),
         }
     }
@@ -220,7 +211,7 @@ impl Blobs {
     pub async fn sweep(&self) -> Swept {
         let blobs = self.clone();
         let mut lost: BTreeSet<[u8; 32]> = self.lock().of.keys().copied().collect();
-        let here = self.blocking(move || Ok(blobs.sweep_folder())).await;
+        let here = blocking(&*self.disk, move || Ok(blobs.sweep_folder())).await;
         let (mut swept, found) = here.unwrap_or_default();
         let is_all_seen = self.sweep_remote(&mut swept, &mut lost).await;
         lost.retain(|hash| !found.contains(hash));
@@ -263,20 +254,29 @@ impl Blobs {
         }
         (swept, found)
     }
+}
 
-    /// Does what blocks where that is allowed: on a thread for it, or here, where there is no
-    /// runtime, or time is simulated.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        match Handle::try_current() {
-            Ok(runtime) if !self.disk.is_simulated() => {
-                runtime.spawn_blocking(work).await.map_err(io::Error::other)?
-            }
-            _ => work(),
+/// Does what blocks where that is allowed: on a thread for it, or here, where there is no runtime, or
+/// time is simulated.
+pub(super) async fn blocking<T: Send + 'static>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match Handle::try_current() {
+        Ok(runtime) if !disk.is_simulated() => {
+            runtime.spawn_blocking(work).await.map_err(io::Error::other)?
         }
+        _ => work(),
     }
+}
+
+fn gone() -> Error {
+    Error::new(Kind::Gone, "the stored snapshot is gone")
+}
+
+/// The stored snapshot is not what its hash says.
+pub(super) fn damaged(hash: blake3::Hash) -> Error {
+    Error::new(Kind::Damaged, format!("the stored snapshot {hash} is damaged"))
 }
 
 /// A use that is given back, unless it was taken over.
@@ -369,7 +369,7 @@ mod tests {
             "the stored snapshot is gone"
         );
         std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
-        assert!(matches!(blobs.get(hash_one).await, Err(Error::BlobDamaged(_))));
+        assert_eq!(blobs.get(hash_one).await.unwrap_err().kind, Kind::Damaged);
         // Sent again it is mended.
         blobs.put(hash_one, one.clone()).await.unwrap();
         assert_eq!(blobs.get(hash_one).await.unwrap(), one);
@@ -405,11 +405,11 @@ mod tests {
                 damaged[at] ^= 1;
                 std::fs::write(dir.path().join(name(hash)), &damaged).unwrap();
                 let (read, ended) = parts(&blobs, hash).await;
-                assert!(matches!(ended, Err(Error::BlobDamaged(_))), "{bytes} {at}");
+                assert_eq!(ended.unwrap_err().kind, Kind::Damaged, "{bytes} {at}");
                 assert!(read.concat().len() < bytes, "{bytes} {at}: all of it was given out");
             }
         }
-        assert!(matches!(blobs.read(blake3::hash(b"none")).await, Err(Error::BlobGone)));
+        assert!(blobs.read(blake3::hash(b"none")).await.is_err_and(|why| why.kind == Kind::Gone));
     }
 
     #[tokio::test]

@@ -12,14 +12,10 @@ pub enum Remote {}
 
 impl Remote {
     pub(crate) async fn connect(url: &str, _: &str, _: Vec<(String, String)>) -> Result<Self> {
-        Err(Error::RemoteUrl(url.to_string()))
+        Err(Error::foreign(format!("{url:?} needs memtape with the feature s3")))
     }
 
     pub(crate) async fn put(&self, _: blake3::Hash, _: Bytes) -> Result<()> {
-        match *self {}
-    }
-
-    pub(crate) async fn get(&self, _: blake3::Hash) -> Result<Option<Bytes>> {
         match *self {}
     }
 

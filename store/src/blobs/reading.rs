@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::task::spawn_blocking;
 use tokio_stream::{Stream, StreamExt as _};
 
-use crate::error::{Error, Result};
-use memtape_disk::files::DiskFile;
+use crate::blobs::local::{blocking, damaged};
+use crate::error::Result;
+use memtape_disk::files::{Disk, DiskFile};
 
 /// Bytes that are read from the disk at a time.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -31,7 +31,7 @@ pub struct Reading {
 
 /// Where the rest comes from.
 pub(super) enum Source {
-    Disk { file: Arc<dyn DiskFile>, offset: u64 },
+    Disk { disk: Arc<dyn Disk>, file: Arc<dyn DiskFile>, offset: u64 },
     Remote(Objects),
 }
 
@@ -59,7 +59,7 @@ impl Reading {
                     }
                 }
                 None if self.hasher.finalize() == self.hash => return Ok(self.held.take()),
-                None => return Err(Error::BlobDamaged(self.hash)),
+                None => return Err(damaged(self.hash)),
             }
         }
     }
@@ -67,7 +67,7 @@ impl Reading {
     async fn read(&mut self) -> Result<Option<Bytes>> {
         match &mut self.source {
             Source::Remote(objects) => objects.next().await.transpose(),
-            Source::Disk { file, offset } => {
+            Source::Disk { disk, file, offset } => {
                 let rest = self.bytes.saturating_sub(*offset);
                 let length = usize::try_from(rest).unwrap_or(PART_BYTES).min(PART_BYTES);
                 if length == 0 {
@@ -75,11 +75,11 @@ impl Reading {
                 }
                 let (file, from) = (file.clone(), *offset);
                 *offset += length as u64;
-                let reading = spawn_blocking(move || {
+                let reading = blocking(&**disk, move || {
                     let mut part = vec![0; length];
                     file.read_exact_at(&mut part, from).map(|()| part)
                 });
-                Ok(Some(reading.await.map_err(std::io::Error::other)??.into()))
+                Ok(Some(reading.await?.into()))
             }
         }
     }

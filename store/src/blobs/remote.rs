@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
-use crate::error::{During, Error, Result};
+use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.
 const OWNER: &str = "memtape-store";
@@ -47,7 +47,9 @@ pub struct Remote {
 impl Remote {
     /// Connects, and checks that the prefix can be written and is the store's own.
     pub async fn connect(url: &str, owner: &str, settings: Vec<(String, String)>) -> Result<Self> {
-        let (bucket, prefix) = parse(url).ok_or_else(|| Error::RemoteUrl(url.to_string()))?;
+        let (bucket, prefix) = parse(url).ok_or_else(|| {
+            Error::foreign(format!("{url:?} is no place for snapshots: write s3://BUCKET/PREFIX"))
+        })?;
         let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
         let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
         for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
@@ -67,7 +69,11 @@ impl Remote {
         let runtime = Handle::current();
         let remote = Self { objects: Arc::new(objects), prefix, runtime };
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
-        claimed.map_err(|_| Error::RemoteSilent(url.to_string()))??;
+        claimed.map_err(|_| {
+            Error::io(format!(
+                "the store of snapshots {url} does not answer: check AWS_ENDPOINT_URL"
+            ))
+        })??;
         Ok(remote)
     }
 
@@ -96,7 +102,13 @@ impl Remote {
             },
         };
         if is_taken {
-            return Err(Error::RemoteTaken { url: url.to_string(), object: OWNER });
+            return Err(Error::new(
+                Kind::Locked,
+                format!(
+                    "the store of snapshots {url} belongs to another coordinator: choose another \
+                     prefix, or remove the object {OWNER} if that coordinator is gone for good"
+                ),
+            ));
         }
         Ok(())
     }
@@ -110,19 +122,6 @@ impl Remote {
     pub async fn put(&self, hash: blake3::Hash, snapshot: Bytes) -> Result<()> {
         self.objects.put(&self.path(hash), snapshot.into()).await?;
         Ok(())
-    }
-
-    /// A snapshot, not yet checked; none when it is not there.
-    pub async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>> {
-        let got = match self.objects.get(&self.path(hash)).await {
-            Ok(got) => got.bytes().await,
-            Err(error) => Err(error),
-        };
-        match got {
-            Ok(snapshot) => Ok(Some(snapshot)),
-            Err(ObjectError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Begins to read a snapshot: its parts, not yet checked, and its size; none when it is gone.

@@ -9,14 +9,16 @@ use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::local::FOLDER as BLOBS;
+use crate::catalogue::FOLDER as CATALOGUE;
 use crate::error::{During, Error, Result};
 use crate::inventory;
+use crate::journal::{JOURNAL, PREVIOUS};
 use crate::steps::{log, segments};
 use memtape_disk::clock;
-use memtape_disk::files::{Disk, Entry, read_all, write_synced};
+use memtape_disk::files::{Disk, Entry, read_all, replace};
 
 /// The version that this program writes, and the only one that it reads.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Where the version stands.
 pub(crate) const NAME: &str = "FORMAT";
@@ -25,14 +27,15 @@ pub(crate) const NAME: &str = "FORMAT";
 pub(crate) const RESTORING: &str = "RESTORING";
 
 /// What lies in a store's folder, of any version; and what is put aside in it.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     NAME,
     RESTORING,
     "FORMAT.new",
     inventory::NAME,
-    inventory::NAME_ASIDE,
+    "inventory.new",
     "lock",
     JOURNAL,
+    PREVIOUS,
     "journal.new",
     CATALOGUE,
     segments::FOLDER,
@@ -43,10 +46,6 @@ const ASIDES: [&str; 3] = ["journal.damaged-", "catalogue.damaged-", "catalogue.
 
 /// What a folder without a store may hold, too: file systems make it.
 const LOST_AND_FOUND: &str = "lost+found";
-
-/// Files that tell that a folder is a store.
-const JOURNAL: &str = "journal";
-const CATALOGUE: &str = "catalogue";
 
 /// The file's contents: one line of JSON.
 #[derive(Debug, Deserialize, Serialize)]
@@ -69,27 +68,6 @@ pub(crate) struct Format {
     pub(crate) restored_from: Option<String>,
 }
 
-/// What the file says.
-#[derive(Debug)]
-pub(crate) enum Found {
-    Version(Format),
-    /// It is there, and makes no sense.
-    Damaged,
-    Missing,
-}
-
-/// Reads the file.
-pub(crate) fn find(disk: &dyn Disk) -> io::Result<Found> {
-    match read_all(disk, NAME) {
-        Ok(text) => Ok(match serde_json::from_slice::<Format>(&text) {
-            Ok(format) => Found::Version(format),
-            Err(_) => Found::Damaged,
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
-        Err(error) => Err(error),
-    }
-}
-
 /// Whose a folder is.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Whose {
@@ -104,8 +82,9 @@ pub(crate) enum Whose {
 /// Tells whose a folder is.
 pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     let entries = disk.list("")?;
+    // Files that tell that a folder is a store.
     let is_sign = |entry: &Entry| match entry.name.as_str() {
-        NAME | JOURNAL => !entry.is_folder,
+        NAME | JOURNAL | PREVIOUS => !entry.is_folder,
         CATALOGUE => entry.is_folder,
         _ => false,
     };
@@ -122,30 +101,44 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
 }
 
-/// The error for a store of another version.
-pub(crate) fn other_version(disk: &dyn Disk, version: u32) -> Error {
-    Error::OtherFormat { folder: disk.folder().to_path_buf(), version, known: VERSION }
+/// What is wrong with the file; a store of another version is refused.
+pub(crate) fn check_version(disk: &dyn Disk) -> Result<Option<&'static str>> {
+    let folder = disk.folder().display();
+    match read(disk) {
+        Ok(Format { version: VERSION, .. }) => Ok(None),
+        Ok(Format { version, .. }) => Err(Error::foreign(format!(
+            "the data folder {folder} has format {version}, and this memtape reads format \
+             {VERSION}: use the memtape that wrote it, or choose another folder"
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some("is missing")),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(DAMAGED)),
+        Err(error) => Err(error).during(|| format!("the format of {folder} cannot be read")),
+    }
+}
+
+const DAMAGED: &str = "makes no sense";
+
+/// Refuses a folder in which a restore did not end.
+pub(crate) fn is_restored(disk: &dyn Disk) -> Result<()> {
+    let folder = disk.folder().display();
+    match disk.open(RESTORING) {
+        Ok(_) => Err(Error::foreign(format!(
+            "a restore into {folder} did not end: remove what is in the folder, and restore again"
+        ))),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Makes the folder a store of this version; the catalogue must not be open.
 pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<()> {
     let shown = disk.folder().display();
-    let found = find(&**disk).during(|| format!("the format of {shown} cannot be read"))?;
-    let names = disk.list("").during(|| format!("the data folder {shown} cannot be read"))?;
-    let has = |name: &str| names.iter().any(|entry| entry.name == name);
-    if has(RESTORING) {
-        return Err(Error::HalfRestored { folder: disk.folder().to_path_buf() });
-    }
-    match found {
-        Found::Version(Format { version: VERSION, .. }) => {}
-        Found::Version(other) => return Err(other_version(&**disk, other.version)),
-        Found::Missing | Found::Damaged => {
-            if has(NAME) {
-                tracing::warn!("the store's file {NAME} was damaged and is written again");
-            }
-            write(&**disk, &new(&**disk))
-                .during(|| format!("the data folder {shown} cannot be written"))?;
+    is_restored(&**disk)?;
+    if let Some(why) = check_version(&**disk)? {
+        if why == DAMAGED {
+            tracing::warn!("the store's file {NAME} was damaged and is written again");
         }
+        write(&**disk, &new(&**disk))
+            .during(|| format!("the data folder {shown} cannot be written"))?;
     }
     let is_made = (|| {
         disk.make_folder(segments::FOLDER)?;
@@ -215,14 +208,12 @@ pub(crate) fn set_snapshots_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
 
 /// The whole file.
 pub(crate) fn read(disk: &dyn Disk) -> io::Result<Format> {
-    serde_json::from_slice(&read_all(disk, NAME)?).map_err(io::Error::other)
+    let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    serde_json::from_slice(&read_all(disk, NAME)?).map_err(damaged)
 }
 
 fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
     let mut text = serde_json::to_vec(format).map_err(io::Error::other)?;
     text.push(b'\n');
-    let aside = format!("{NAME}.new");
-    write_synced(disk, &aside, &text)?;
-    disk.rename(&aside, NAME)?;
-    disk.sync_folder("")
+    replace(disk, NAME, &text)
 }

@@ -3,18 +3,18 @@
 //! A file that is gone or shorter than it was is a loss. Places that are damaged are found where
 //! the files are read. Nothing is changed here.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use crate::inventory::{Expected, Extent, Loss, NAME, Part};
+use crate::inventory::{Expected, Loss, NAME, Part};
+use crate::journal::JOURNAL;
 use crate::steps::{log, segments};
 use memtape_disk::files::Disk;
 
 impl fmt::Display for Part {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Journal => formatter.write_str("journal"),
+            Self::Journal => formatter.write_str(JOURNAL),
             Self::Log(number) => formatter.write_str(&log::name(*number)),
             Self::Steps(number) => formatter.write_str(&segments::name(*number)),
             Self::Inventory => formatter.write_str(NAME),
@@ -26,10 +26,10 @@ impl Part {
     /// The kind of the file, as metrics name it.
     pub fn kind(self) -> &'static str {
         match self {
-            Self::Journal => "journal",
-            Self::Log(_) => "rows",
-            Self::Steps(_) => "steps",
-            Self::Inventory => "inventory",
+            Self::Journal => JOURNAL,
+            Self::Log(_) => log::FOLDER,
+            Self::Steps(_) => segments::FOLDER,
+            Self::Inventory => NAME,
         }
     }
 }
@@ -73,17 +73,16 @@ impl Loss {
 /// Compares the files of steps with what is expected; the journal is compared when it is read.
 pub(crate) fn find(disk: &dyn Disk, expected: &Expected) -> io::Result<Vec<Loss>> {
     let mut losses = Vec::new();
-    let logs = there(log::list(disk))?;
-    for (number, extent) in &expected.logs {
-        losses.extend(of_file(Part::Log(*number), *extent, logs.get(number).copied()));
-    }
-    let steps = there(segments::list(disk))?;
-    for (number, extent) in &expected.steps {
-        let part = Part::Steps(*number);
-        if let Some(loss) = of_file(part, *extent, steps.get(number).copied())
-            && !(loss.left.is_none() && is_aside(disk, *number))
-        {
-            losses.push(loss);
+    for (&part, extent) in &expected.files {
+        let left = length(disk, part)?;
+        let is_lost = match left {
+            // An empty file is no loss.
+            None => extent.bytes > 0 && !is_aside(disk, part),
+            Some(left) => left < extent.bytes,
+        };
+        if is_lost && part != Part::Journal {
+            let (durable, rows) = (extent.bytes, extent.rows);
+            losses.push(Loss { part, durable, left, rows, found_wall_ns: 0 });
         }
     }
     Ok(losses)
@@ -91,43 +90,31 @@ pub(crate) fn find(disk: &dyn Disk, expected: &Expected) -> io::Result<Vec<Loss>
 
 /// Is a loss that was found before still one? Its file may have been put back.
 pub(crate) fn is_lost_still(disk: &dyn Disk, loss: &Loss) -> io::Result<bool> {
-    let left = match loss.part {
-        Part::Log(number) => there(log::list(disk))?.get(&number).copied(),
-        Part::Steps(number) => there(segments::list(disk))?.get(&number).copied(),
-        Part::Journal | Part::Inventory => return Ok(true),
-    };
-    Ok(left.is_none_or(|left| left < loss.durable))
+    match loss.part {
+        Part::Journal | Part::Inventory => Ok(true),
+        part => Ok(length(disk, part)?.is_none_or(|left| left < loss.durable)),
+    }
 }
 
-/// Compares the journal, and the catalogue behind it, with what is expected.
-pub(crate) fn journal(expected: &Expected, sequence: u64, arrived: u64) -> Option<Loss> {
-    let (durable, left) = (expected.sequence, sequence.max(arrived));
-    let loss = Loss { part: Part::Journal, durable, left: Some(left), rows: 0, found_wall_ns: 0 };
+/// Compares the journal with what is expected.
+pub(crate) fn journal(expected: &Expected, left: u64) -> Option<Loss> {
+    let (part, durable) = (Part::Journal, expected.extent(Part::Journal).bytes);
+    let loss = Loss { part, durable, left: Some(left), rows: 0, found_wall_ns: 0 };
     (left < durable).then_some(loss)
 }
 
-fn of_file(part: Part, extent: Extent, left: Option<u64>) -> Option<Loss> {
-    let Extent { bytes: durable, rows } = extent;
-    let is_lost = match left {
-        // An empty file is no loss.
-        None => durable > 0,
-        Some(left) => left < durable,
-    };
-    is_lost.then_some(Loss { part, durable, left, rows, found_wall_ns: 0 })
+fn length(disk: &dyn Disk, part: Part) -> io::Result<Option<u64>> {
+    match disk.open(&part.to_string()).and_then(|file| file.len_bytes()) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A damaged file of steps is replaced by one of its whole records, and kept under this name.
-fn is_aside(disk: &dyn Disk, number: u32) -> bool {
-    let name = segments::name(number);
+fn is_aside(disk: &dyn Disk, part: Part) -> bool {
+    let name = part.to_string();
     let begin = name.rsplit('/').next().map(|name| format!("{name}.damaged-"));
     let entries = disk.list(segments::FOLDER).unwrap_or_default();
     begin.is_some_and(|begin| entries.iter().any(|entry| entry.name.starts_with(&begin)))
-}
-
-/// A folder that is gone has no files.
-fn there<K, V>(listed: io::Result<BTreeMap<K, V>>) -> io::Result<BTreeMap<K, V>> {
-    match listed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
-        listed => listed,
-    }
 }

@@ -2,14 +2,14 @@
 //!
 //! An entry follows from the location of its block alone, so the index can be built from the
 //! files at any time. Beside the entries stands, for each file, up to where it is in the index and
-//! how many entries there are. At a start these are compared with the files and with the entries
+//! how many entries there are. At a start these are checked against the files and the entries
 //! themselves: what is behind is caught up, and if anything else is wrong the index is built again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::catalogue::{Catalogue, STEPS_PREFIX};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::records::SeriesKey;
 use crate::steps::segments::{self, Entry, Location, SERIES_BYTES, Segment, Segments};
 use memtape_disk::tree::Change;
@@ -295,7 +295,7 @@ fn compare(
         files.table().lock().iter().map(|(number, known)| (*number, known.bytes)).collect();
     for (number, known) in states {
         if lengths.get(number).is_some_and(|bytes| *bytes < known.bytes) {
-            return Err(Error::IndexUnfit(format!("file {number} of the steps became shorter")));
+            return Err(unfit(format!("file {number} of the steps became shorter")));
         }
     }
     // The newest files whose entries are few enough to be counted.
@@ -327,17 +327,22 @@ fn compare(
         true
     })?;
     if strange > 0 {
-        return Err(Error::IndexUnfit(format!("{strange} entries of the index make no sense")));
+        return Err(unfit(format!("{strange} entries of the index make no sense")));
     }
     for (number, known) in &counted {
         let (count, expected) = (counts.get(number).copied().unwrap_or(0), known.blocks);
         if count != expected {
-            return Err(Error::IndexUnfit(format!(
+            return Err(unfit(format!(
                 "file {number} of the steps has {count} entries in the index, not {expected}"
             )));
         }
     }
     Ok(ahead)
+}
+
+/// The index does not fit the files.
+fn unfit(why: String) -> Error {
+    Error::new(Kind::Damaged, why)
 }
 
 fn is_ahead(location: &Location, states: &BTreeMap<u32, Segment>) -> bool {

@@ -178,7 +178,7 @@ impl Steps {
         batch: Vec<(SeriesKey, Vec<StepRecord>)>,
     ) -> Result<()> {
         if open.is_full() {
-            return Err(Error::StepsWaiting);
+            return Err(Error::io("too many steps wait to be packed"));
         }
         let logged = self.log.append(&batch);
         open.take(batch);
@@ -189,7 +189,7 @@ impl Steps {
     pub(crate) fn sync_log(&self) -> io::Result<()> {
         self.log.sync()?;
         let (number, extent) = self.log.newest();
-        self.inventory.log(number, extent);
+        self.inventory.durable(Part::Log(number), extent);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Steps {
     /// Removes the log of what was frozen.
     fn forget_log(&mut self) -> io::Result<()> {
         let Some(number) = self.frozen_before.take() else { return Ok(()) };
-        self.inventory.forget_logs(number)?;
+        self.inventory.forget(|part| matches!(part, Part::Log(old) if old < number))?;
         self.log.remove_before(number)
     }
 
@@ -390,7 +390,7 @@ impl Steps {
                 break;
             }
             index::delete_segment(catalogue, number, &known)?;
-            self.inventory.forget_steps(number)?;
+            self.inventory.forget(|part| part == Part::Steps(number))?;
             self.files.remove(number)?;
             expired.by_age += u64::from(is_old);
             expired.by_bytes += u64::from(!is_old);

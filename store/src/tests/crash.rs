@@ -176,11 +176,7 @@ impl Life<'_> {
         self.store.turn();
         let Some(Ok(point)) = taken.lock().unwrap().take() else { return };
         let mut bytes = Vec::new();
-        let mut take = |more: Vec<u8>| {
-            bytes.extend(more);
-            Ok(())
-        };
-        if self.store.back_up(&point, WithSnapshots::Yes, &mut take).is_err() {
+        if self.store.back_up(&point, WithSnapshots::Yes, &mut bytes).is_err() {
             // The crash that was ordered came.
             return;
         }
@@ -375,7 +371,7 @@ fn what_was_acknowledged_survives_every_crash() {
     assert!(only.is_some() || (crashes > 0 && losses > 0 && failures > 0), "nothing was tried");
 }
 
-/// The index has what the journal lost, and the other way round.
+/// The previous generation has every record that a start found.
 #[test]
 fn a_flipped_byte_of_the_journal_loses_nothing() {
     clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
@@ -393,7 +389,8 @@ fn a_flipped_byte_of_the_journal_loses_nothing() {
         let files = disk.files();
         files.iter().find(|(name, _)| name == "journal").map(|(_, bytes)| *bytes).unwrap()
     };
-    for offset in (0..journal(&disk)).step_by(7) {
+    for offset in (0..journal(&disk)).step_by(29) {
+        drop(open(&disk));
         // Past the end when the journal was written again, and shorter, meanwhile.
         assert!(disk.flip("journal", offset, 1 << (offset % 8)) || offset >= journal(&disk));
         let (store, loaded) = open(&disk);

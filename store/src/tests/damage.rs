@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::error::Error;
+use crate::error::Kind;
 use crate::handle::Store;
 use crate::records::PartRecord;
 use crate::recovery::check::{Finding, check};
@@ -107,28 +107,34 @@ fn named(folder: &Path, begin: &str) -> PathBuf {
 
 type Damage = fn(&Path);
 
-/// What is damaged, how, and which part a finding is about; sled may shrug some damage off.
-const DAMAGES: [(&str, Damage, &str); 13] = [
-    ("log of sled cut", |at| change(&db(at), |db| db.truncate(3000)), "catalogue"),
-    ("log of sled nearly gone", |at| change(&db(at), |db| db.truncate(100)), "catalogue"),
+/// What is damaged, how, and which part a finding is about: none is about the index, which each start
+/// mends.
+const DAMAGES: [(&str, Damage, &str); 14] = [
+    ("log of sled cut", |at| change(&db(at), |db| db.truncate(3000)), ""),
+    ("log of sled nearly gone", |at| change(&db(at), |db| db.truncate(100)), ""),
+    (
+        "log of sled garbage",
+        |at| {
+            ["db", "conf"].iter().for_each(|name| {
+                change(&at.join("catalogue").join(name), |bytes| bytes.fill(0xa5));
+            })
+        },
+        "",
+    ),
     ("bytes of sled flipped", |at| flip(&db(at), 2000, 64), ""),
     ("page of sled zeroed", |at| change(&db(at), |db| db[4096..8192].fill(0)), ""),
-    (
-        "snapshot of sled flipped",
-        |at| flip(&named(&at.join("catalogue"), "snap."), 9, 4),
-        "catalogue",
-    ),
+    ("snapshot of sled flipped", |at| flip(&named(&at.join("catalogue"), "snap."), 9, 4), ""),
     (
         "snapshot of sled cut",
         |at| change(&named(&at.join("catalogue"), "snap."), |snap| snap.truncate(snap.len() / 2)),
-        "catalogue",
+        "",
     ),
     (
         "snapshot of sled gone",
         |at| std::fs::remove_file(named(&at.join("catalogue"), "snap.")).unwrap(),
         "",
     ),
-    ("sled gone", |at| std::fs::remove_dir_all(at.join("catalogue")).unwrap(), "catalogue"),
+    ("sled gone", |at| std::fs::remove_dir_all(at.join("catalogue")).unwrap(), ""),
     ("journal torn", |at| change(&at.join("journal"), |all| all.extend(b"MTJ1\x09")), "journal"),
     ("journal flipped", |at| flip(&at.join("journal"), 40, 1), "journal"),
     ("journal gone", |at| std::fs::remove_file(at.join("journal")).unwrap(), "journal"),
@@ -156,7 +162,7 @@ fn damage_is_named_and_mended_and_loses_nothing() {
         damage(&folder);
         let found = findings(&folder);
         let is_named = found.iter().any(|finding| finding.part.starts_with(part));
-        assert!(is_named || part.is_empty(), "{name}: {found:?}");
+        assert!(is_named || (part.is_empty() && found.is_empty()), "{name}: {found:?}");
         look(&folder, |_| false);
         assert_eq!(findings(&folder), [], "{name}");
     }
@@ -191,7 +197,7 @@ fn damage_to_the_truth_is_named_and_costs_only_what_was_there() {
     let found = findings(&folder);
     assert!(found.len() == 1 && found[0].what.contains("is not what its name says"), "{found:?}");
     let (store, _) = reopen(&folder);
-    assert!(matches!(at_once(store.blobs().get(hash)), Err(Error::BlobDamaged(_))));
+    assert!(at_once(store.blobs().get(hash)).is_err_and(|why| why.kind == Kind::Damaged));
     at_once(store.blobs().put(hash, bytes)).unwrap();
     close(store);
     assert_eq!(findings(&folder), []);

@@ -12,7 +12,7 @@ use memtape_core::incident::Page;
 use memtape_core::tape::layout::Clock;
 
 use crate::encoding::{Changes, Loaded};
-use crate::error::{Error, Result};
+use crate::error::{Kind, Result};
 use crate::handle::Store;
 use crate::records::{IncidentRecord, SeriesKey, StepRecord};
 use crate::recovery::opening::Recovery;
@@ -124,7 +124,7 @@ pub(crate) fn recover(folder: &Path) -> (Store, Loaded, Recovery) {
 pub(crate) fn when_closed<T>(call: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..500 {
         match call() {
-            Err(Error::InUse { .. }) => {
+            Err(why) if why.kind == Kind::Locked => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
             called => return called,

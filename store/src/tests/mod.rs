@@ -7,7 +7,6 @@ mod crash;
 mod damage;
 mod fixtures;
 mod full_disk;
-mod journal_damage;
 mod kill;
 mod remote;
 mod vanished;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::encoding::{Changes, Loaded};
-use crate::error::Error;
+use crate::error::Kind;
 use crate::handle::{Store, Unready};
 use crate::recovery::check::{Finding, check};
 use crate::recovery::opening::Recovery;
@@ -82,7 +82,7 @@ fn half(path: &Path) {
 type Vanish = fn(&Path);
 
 /// What vanishes, what the check says first, and which steps are there after the next start.
-const VANISHED: [(&str, Vanish, &str, std::ops::Range<u64>); 6] = [
+const VANISHED: [(&str, Vanish, &str, std::ops::Range<u64>); 5] = [
     (
         "rows gone",
         |at| remove_dir_all(at.join("rows")).unwrap(),
@@ -111,7 +111,6 @@ const VANISHED: [(&str, Vanish, &str, std::ops::Range<u64>); 6] = [
         "inventory is gone",
         0..150,
     ),
-    ("journal gone", |at| remove_file(at.join("journal")).unwrap(), "journal is missing", 0..150),
 ];
 
 fn line(Finding { part, what, remedy }: &Finding) -> String {
@@ -135,16 +134,14 @@ fn every_file_that_vanished_is_named_and_what_is_lost() {
         let (store, loaded, recovery) = open(&folder).unwrap();
         assert_eq!(loaded.incidents.len(), INCIDENTS, "{name}");
         assert_eq!(read_steps(&store), left.collect::<Vec<_>>(), "{name}");
-        let is_lost = name != "journal gone";
-        let lost = usize::from(is_lost);
-        assert_eq!((recovery.losses.len(), store.losses().len()), (lost, lost), "{name}");
+        assert_eq!((recovery.losses.len(), store.losses().len()), (1, 1), "{name}");
         store.flush(Box::new(|result| result.unwrap()));
         store.turn();
         drop(store);
         // It is known until a person has read it.
         let found = findings(&folder);
-        assert_eq!(found.len(), usize::from(is_lost), "{name}: {found:?}");
-        assert_eq!(rebuild(&folder).unwrap().lost.len(), usize::from(is_lost));
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert_eq!(rebuild(&folder).unwrap().lost.len(), 1);
         assert_eq!(findings(&folder), [], "{name}");
     }
 }
@@ -169,14 +166,14 @@ fn a_journal_that_is_gone_for_good_is_a_persons_decision() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     remove_file(dir.path().join("journal")).unwrap();
-    remove_dir_all(dir.path().join("catalogue")).unwrap();
     let found = findings(dir.path());
     println!("{:#?}", found.iter().map(line).collect::<Vec<_>>());
     assert_eq!(found[0].what, "ends at change 0 of 20: 20 changes of records are lost");
     for _ in 0..2 {
         let failed = open(dir.path());
-        assert!(matches!(&failed, Err(Error::JournalLost { changes: 20, .. })));
+        assert!(failed.as_ref().is_err_and(|why| why.kind == Kind::Damaged));
         let line = error_line(failed);
+        assert!(line.contains("20 acknowledged changes"), "{line}");
         assert!(line.contains("memtape store rebuild") && !line.contains('\n'), "{line}");
     }
     let rebuilt = rebuild(dir.path()).unwrap();
@@ -191,17 +188,9 @@ fn a_journal_that_is_gone_for_good_is_a_persons_decision() {
 #[test]
 fn a_journal_that_lost_its_end_says_how_many_changes() {
     let dir = tempfile::tempdir().unwrap();
-    let (whole, folder) = (dir.path().join("whole"), dir.path().join("with catalogue"));
+    let whole = dir.path().join("whole");
     make(&whole);
-    copy(&whole, &folder);
-    half(&folder.join("journal"));
-    let found = findings(&folder);
-    println!("{}", line(&found[0]));
-    assert!(found[0].what.ends_with("of 20; the catalogue has the others"), "{found:?}");
-    let (_, loaded, recovery) = open(&folder).unwrap();
-    assert_eq!((loaded.incidents.len(), recovery.losses), (INCIDENTS, Vec::new()));
     half(&whole.join("journal"));
-    remove_dir_all(whole.join("catalogue")).unwrap();
     let found = findings(&whole);
     println!("{}", line(&found[0]));
     assert!(found[0].what.ends_with("changes of records are lost"), "{found:?}");
@@ -209,6 +198,21 @@ fn a_journal_that_lost_its_end_says_how_many_changes() {
     let lost = INCIDENTS - loaded.incidents.len();
     assert!(lost > 0 && recovery.losses[0].changes() == lost as u64);
     assert_eq!(loaded.changes_lost, lost as u64);
+}
+
+/// What a start found is in the previous generation of the journal, and so is what was lost of it.
+#[test]
+fn a_journal_that_is_gone_comes_back_as_the_last_start_found_it() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let (store, _, _) = open(dir.path()).unwrap();
+    write(&store, INCIDENTS..INCIDENTS + 3);
+    drop(store);
+    remove_file(dir.path().join("journal")).unwrap();
+    let found = findings(dir.path());
+    assert_eq!(found[0].what, "ends at change 20 of 23: 3 changes of records are lost");
+    let (_, loaded, recovery) = open(dir.path()).unwrap();
+    assert_eq!((loaded.incidents.len(), recovery.losses[0].changes()), (INCIDENTS, 3));
 }
 
 /// What is in memory is written again; what is not is lost, and said.

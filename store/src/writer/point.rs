@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::Result;
+use crate::journal::JOURNAL;
 use crate::steps::{log, segments};
 use crate::writer::shared::Shared;
 use memtape_disk::files::{Disk, Prefix};
@@ -56,7 +57,7 @@ impl Point {
         steps: Vec<(u32, u64)>,
         pin: Pin,
     ) -> io::Result<Self> {
-        let journal = prefix(disk, "journal", journal_bytes)?;
+        let journal = prefix(disk, JOURNAL, journal_bytes)?;
         let mut logs = Vec::new();
         for (number, bytes) in log::list(disk)? {
             let bytes = if number == newest { newest_bytes } else { bytes };
@@ -71,7 +72,7 @@ impl Point {
         let logs =
             logs.map(|(number, bytes)| Ok((number, prefix(disk, &log::name(number), bytes)?)));
         Ok(Self {
-            journal: prefix(disk, "journal", u64::MAX)?,
+            journal: prefix(disk, JOURNAL, u64::MAX)?,
             logs: logs.collect::<io::Result<_>>()?,
             steps: segments::list(disk)?.into_iter().collect(),
             _pin: None,

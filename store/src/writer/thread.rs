@@ -17,8 +17,8 @@ use memtape_core::limits::CHANGES_WAITING_MAX;
 use crate::clock::{ClockWatch, Jump};
 use crate::encoding::Changes;
 use crate::error::{Error, Result};
-use crate::inventory::Part;
-use crate::journal::file::Journal;
+use crate::inventory::{Extent, Part};
+use crate::journal::Journal;
 use crate::records::{SeriesKey, StepRecord};
 use crate::recovery::losses;
 use crate::steps::packer::Steps;
@@ -296,9 +296,10 @@ impl Writer {
         if std::mem::take(&mut self.is_failing) {
             tracing::info!("the journal can be written again");
         }
-        // The records are safe now. A catalogue that fails is mended at the next start.
-        self.shared.inventory.journal(self.journal.sequence());
-        let applied = self.shared.catalogue.apply(changes(), self.journal.sequence());
+        // The records are safe now. A catalogue that fails is filled again at the next start.
+        let extent = Extent { bytes: self.journal.sequence(), rows: 0 };
+        self.shared.inventory.durable(Part::Journal, extent);
+        let applied = self.shared.catalogue.write(changes());
         health.commits.fetch_add(1, Relaxed);
         health.journal_bytes.store(self.journal.len_bytes(), Relaxed);
         let took_ns = clock::now().mono_ns.saturating_sub(begin_ns);
@@ -378,8 +379,8 @@ impl Writer {
             self.look_at_files(now);
         }
         if self.journal.is_bloated() {
-            let compacted = self.journal.compact();
-            self.note(compacted.map_err(Error::from), "the journal could not be written again");
+            let rewritten = self.rewrite_journal();
+            self.note(rewritten, "the journal could not be written again");
         }
         !self.is_backed_up() && self.shared.blobs.remove_released()
     }
@@ -430,20 +431,25 @@ impl Writer {
             tracing::error!("{} {}", loss.part, loss.what());
         }
         if !found.is_empty() {
-            let settled = shared.inventory.settle(found);
+            let settled = shared
+                .inventory
+                .lost(|expected| found.into_iter().for_each(|loss| expected.settle(loss)));
             self.note(settled.map_err(Error::from), "the inventory cannot be written");
         }
     }
 
-    /// The journal is gone, or cut: it is written again from its open file, or from the catalogue.
+    /// Writes the journal again from its open file; from the catalogue if that was cut or damaged.
+    fn rewrite_journal(&mut self) -> Result<()> {
+        let live = match self.journal.contents() {
+            Ok(contents) => contents.live,
+            Err(why) => self.shared.catalogue.records().map_err(|_| Error::from(why))?,
+        };
+        Ok(self.journal.rewrite(&live)?)
+    }
+
+    /// The journal is gone, or cut.
     fn save_journal(&mut self) {
-        let saved = self.journal.compact().map_err(Error::from).or_else(|why| {
-            let (catalogue, sequence) = (&self.shared.catalogue, self.journal.sequence());
-            if catalogue.sequence()? != sequence {
-                return Err(why);
-            }
-            Ok(self.journal.rewrite(sequence, catalogue.records()?.into_iter())?)
-        });
+        let saved = self.rewrite_journal();
         let health = &self.shared.health;
         health.journal_gone.store(u64::from(saved.is_err()), Relaxed);
         if saved.is_ok() {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use memtape_store::{
-    BackupContents, BackupReader, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder,
-    check_backup, check_store, rebuild_store, restore_backup,
+    BackupContents, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder, check_backup,
+    check_store, rebuild_store, restore_backup,
 };
 
 use crate::globals::Globals;
@@ -171,29 +171,19 @@ fn write_backup(
     mut file: File,
 ) -> anyhow::Result<BackupContents> {
     let unwritten = || format!("{} cannot be written", aside.display());
-    let mut reader = BackupReader::default();
-    let mut take = |bytes: &[u8]| -> anyhow::Result<()> {
-        reader.check(bytes)?;
-        file.write_all(bytes).with_context(unwritten)
-    };
     if let Some(dir) = &args.dir {
         let with = match args.without_snapshots {
             true => WithSnapshots::No,
             false => WithSnapshots::Yes,
         };
-        let mut failed = Ok(());
-        let made = backup_folder(dir, with, &mut |bytes| {
-            failed = take(&bytes);
-            if failed.is_ok() { Ok(()) } else { Err(memtape_store::Error::BackupNotTaken) }
-        });
-        failed?;
-        made?;
+        backup_folder(dir, with, &mut file)?;
     } else {
         let snapshots = if args.without_snapshots { "false" } else { "true" };
         let path = ["store", "backup"];
-        globals.client()?.download(&path, &[("snapshots", snapshots)], take)?;
+        globals.client()?.download(&path, &[("snapshots", snapshots)], |bytes| {
+            file.write_all(bytes).with_context(unwritten)
+        })?;
     }
-    reader.finish()?;
     file.sync_all().with_context(unwritten)?;
     // What is on the disk counts, not what was sent.
     Ok(check_backup(aside)?)
@@ -246,15 +236,12 @@ fn rebuild(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
         lines.extend(aside.map(|aside| format!("the old index is kept in {}", aside.display())));
         if rebuilt.journal_gaps > 0 {
             lines.push(format!(
-                "the journal was damaged at {} offsets: records from there may still be in the \
-                 old index",
-                rebuilt.journal_gaps
+                "the journal was damaged at {} offsets; {} came back from its previous generation",
+                rebuilt.journal_gaps,
+                plural(rebuilt.recovered, "record")
             ));
         }
         lines.extend(rebuilt.lost.iter().map(|lost| format!("expected no more: {lost}")));
-        lines.extend(rebuilt.journal_mended.iter().map(|record| {
-            format!("the journal had lost the last change of {record}: restored from the old index")
-        }));
         lines.join("\n")
     })
 }
