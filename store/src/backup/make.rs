@@ -45,7 +45,7 @@ pub fn backup_folder(folder: &Path, with: WithSnapshots, out: &mut dyn Write) ->
     if !matches!(format::whose(&disk), Ok(format::Whose::Ours)) {
         return Err(Error::missing("store", folder));
     }
-    let _lock = disk.lock_to_read(opening::LOCK).map_err(|error| opening::in_use(&disk, error))?;
+    let _lock = disk.lock_to_read(format::LOCK).map_err(|error| opening::in_use(&disk, error))?;
     format::is_restored(&disk)?;
     let unread = || format!("the store in {shown} cannot be read");
     let point = Point::of_folder(&disk).during(unread)?;

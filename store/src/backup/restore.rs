@@ -79,7 +79,7 @@ pub(crate) fn restore_on(
 ) -> Result<StoreRestore> {
     write_synced(&**disk, format::RESTORING, b"")?;
     disk.sync_folder("")?;
-    let _lock = disk.lock(opening::LOCK).map_err(|error| opening::in_use(&**disk, error))?;
+    let _lock = disk.lock(format::LOCK).map_err(|error| opening::in_use(&**disk, error))?;
     for folder in [log::FOLDER, segments::FOLDER, BLOBS] {
         disk.make_folder(folder)?;
     }

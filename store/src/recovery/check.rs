@@ -14,7 +14,7 @@ use crate::inventory::{self, Expected, Loss, Part};
 use crate::journal::{self, Contents, JOURNAL};
 use crate::recovery::format::{self, Whose};
 use crate::recovery::losses;
-use crate::recovery::opening::{self, in_use};
+use crate::recovery::opening::in_use;
 use crate::steps::block::unpack;
 use crate::steps::log;
 use crate::steps::segments::{self, Entry};
@@ -92,7 +92,7 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
         }
         _ => return Err(Error::missing("store", folder)),
     }
-    let _lock = disk.lock_to_read(opening::LOCK).map_err(|error| in_use(&disk, error))?;
+    let _lock = disk.lock_to_read(format::LOCK).map_err(|error| in_use(&disk, error))?;
     format::is_restored(&disk)?;
     format::check_version(&disk)?;
     look(&disk).during(|| format!("the store in {shown} cannot be read"))

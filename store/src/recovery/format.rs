@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::blobs::local::FOLDER as BLOBS;
 use crate::catalogue::FOLDER as CATALOGUE;
 use crate::error::{During, Error, Result};
-use crate::inventory;
 use crate::journal::{JOURNAL, PREVIOUS};
 use crate::steps::{log, segments};
 use memtape_disk::clock;
@@ -23,26 +22,14 @@ pub(crate) const VERSION: u32 = 5;
 /// Where the version stands.
 pub(crate) const NAME: &str = "FORMAT";
 
+/// The file that a coordinator locks.
+pub(crate) const LOCK: &str = "lock";
+
 /// Lies in a folder while a store is restored into it.
 pub(crate) const RESTORING: &str = "RESTORING";
 
-/// What lies in a store's folder, of any version; and what is put aside in it.
-const NAMES: [&str; 13] = [
-    NAME,
-    RESTORING,
-    "FORMAT.new",
-    inventory::NAME,
-    "inventory.new",
-    "lock",
-    JOURNAL,
-    PREVIOUS,
-    "journal.new",
-    CATALOGUE,
-    segments::FOLDER,
-    log::FOLDER,
-    BLOBS,
-];
-const ASIDES: [&str; 3] = ["journal.damaged-", "catalogue.damaged-", "catalogue.before-rebuild-"];
+/// What a first start leaves that ends before the file is there.
+const BEFORE: [&str; 3] = ["FORMAT.new", LOCK, BLOBS];
 
 /// What a folder without a store may hold, too: file systems make it.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -84,20 +71,18 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     let entries = disk.list("")?;
     // Files that tell that a folder is a store.
     let is_sign = |entry: &Entry| match entry.name.as_str() {
-        NAME | JOURNAL | PREVIOUS => !entry.is_folder,
+        NAME | RESTORING | JOURNAL | PREVIOUS => !entry.is_folder,
         CATALOGUE => entry.is_folder,
         _ => false,
     };
     if entries.iter().any(is_sign) {
         return Ok(Whose::Ours);
     }
-    let is_known = |name: &str| {
-        NAMES.contains(&name)
-            || ASIDES.iter().any(|aside| name.starts_with(aside))
-            || name == LOST_AND_FOUND
-            || name.starts_with('.')
+    let is_foreign = |entry: &Entry| {
+        let name = entry.name.as_str();
+        !BEFORE.contains(&name) && name != LOST_AND_FOUND && !name.starts_with('.')
     };
-    let foreign = entries.into_iter().find(|entry| !is_known(&entry.name));
+    let foreign = entries.into_iter().find(is_foreign);
     Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
 }
 

@@ -22,9 +22,6 @@ use crate::steps::segments::Segments;
 use memtape_disk::clock;
 use memtape_disk::files::{Disk, Held};
 
-/// The file that a coordinator locks.
-pub(crate) const LOCK: &str = "lock";
-
 /// Everything a store consists of, open.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -90,7 +87,7 @@ pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     }
     let opened = (|| {
         disk.make_folder(BLOBS).during(|| format!("the data folder {shown} cannot be made"))?;
-        let lock = disk.lock(LOCK).map_err(|error| in_use(&**disk, error))?;
+        let lock = disk.lock(format::LOCK).map_err(|error| in_use(&**disk, error))?;
         open_locked(disk, lock, WithoutJournal::Refuse)
     })();
     opened.map_err(|error| error.at_start(disk.folder()))

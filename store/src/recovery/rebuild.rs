@@ -41,7 +41,7 @@ pub fn rebuild(folder: &Path) -> Result<StoreRebuild> {
 
 fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
     let (folder, shown) = (disk.folder(), disk.folder().display());
-    let lock = disk.lock(opening::LOCK).map_err(|error| opening::in_use(&**disk, error))?;
+    let lock = disk.lock(format::LOCK).map_err(|error| opening::in_use(&**disk, error))?;
     format::settle(disk)?;
     let mut aside = None;
     if folder.join(FOLDER).is_dir() {
