@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 /// A process in the agent's own pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
     /// Process id as the agent sees it.
     pub(crate) pid: u32,

@@ -43,12 +43,9 @@ pub(crate) struct Workers {
 #[derive(Clone, Debug, Default)]
 struct Newest {
     until_mono_ns: u64,
-    sums: Arc<BTreeMap<Key, readings::Workers>>,
-    members: Arc<BTreeMap<Key, Vec<Key>>>,
+    sums: Arc<BTreeMap<Process, readings::Workers>>,
+    members: Arc<BTreeMap<Process, Vec<Process>>>,
 }
-
-/// Pid and start of a process.
-type Key = (u32, u64);
 
 impl Workers {
     /// Starts the thread; it ends by itself after this value is dropped.
@@ -74,16 +71,15 @@ impl Workers {
     /// The processes below a rank, largest first; none when nothing new enough is known.
     pub(crate) fn processes_below(&self, now: Now, rank: Process) -> Vec<Process> {
         let newest = self.newest.borrow();
-        let members = newest.members.get(&key(rank)).filter(|_| newest.until_mono_ns > now.mono_ns);
-        let process = |(pid, start_ticks): &Key| Process::known(*pid, *start_ticks);
-        members.into_iter().flatten().map(process).collect()
+        let members = newest.members.get(&rank).filter(|_| newest.until_mono_ns > now.mono_ns);
+        members.cloned().unwrap_or_default()
     }
 
     /// What the processes below a rank hold; none when nothing new enough is known.
     pub(crate) fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {
         let newest = self.newest.borrow();
         let is_new = newest.until_mono_ns > now.mono_ns;
-        newest.sums.get(&key(rank)).copied().filter(|_| is_new)
+        newest.sums.get(&rank).copied().filter(|_| is_new)
     }
 }
 
@@ -115,19 +111,15 @@ fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Send
     }
 }
 
-fn key(process: Process) -> Key {
-    (process.pid, process.start_ticks())
-}
-
 /// What the thread knows of the processes; without a clock.
 #[derive(Debug, Default)]
 struct Look {
     root: PathBuf,
-    ranks: BTreeMap<Key, Family>,
+    ranks: BTreeMap<Process, Family>,
     /// What each worker has for itself alone, as the last walk over it has found.
-    parts: BTreeMap<Key, u64>,
+    parts: BTreeMap<Process, u64>,
     /// Workers in the order of the walks to come.
-    turns: VecDeque<Key>,
+    turns: VecDeque<Process>,
 }
 
 /// The processes below one rank.
@@ -135,7 +127,7 @@ struct Look {
 struct Family {
     sums: readings::Workers,
     /// The largest first.
-    members: Vec<Key>,
+    members: Vec<Process>,
 }
 
 impl Look {
@@ -146,35 +138,35 @@ impl Look {
     /// Finds who is below these ranks, and what they hold.
     fn look(&mut self, ranks: &[Process]) {
         self.ranks.clear();
-        let mut children: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
+        let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
         let mut present = BTreeSet::new();
-        for (key, parent) in list(&self.root) {
-            children.entry(parent).or_default().push(key);
-            present.insert(key);
+        for (process, parent) in list(&self.root) {
+            children.entry(parent).or_default().push(process);
+            present.insert(process);
         }
         let pids: BTreeSet<u32> = ranks.iter().map(|rank| rank.pid).collect();
-        for rank in ranks.iter().filter(|rank| present.contains(&key(**rank))) {
+        for rank in ranks.iter().filter(|rank| present.contains(*rank)) {
             let family = self.family(below(rank.pid, &children, &pids));
-            self.ranks.insert(key(*rank), family);
+            self.ranks.insert(*rank, family);
         }
-        let members: BTreeSet<Key> =
+        let members: BTreeSet<Process> =
             self.ranks.values().flat_map(|family| family.members.iter().copied()).collect();
         self.parts.retain(|worker, _| members.contains(worker));
         self.turns.retain(|worker| members.contains(worker));
-        let waiting: BTreeSet<Key> = self.turns.iter().copied().collect();
+        let waiting: BTreeSet<Process> = self.turns.iter().copied().collect();
         // Those that were not walked over yet come first.
         for worker in members.difference(&waiting) {
             self.turns.push_front(*worker);
         }
     }
 
-    fn family(&self, members: Vec<Key>) -> Family {
+    fn family(&self, members: Vec<Process>) -> Family {
         let mut family = Family::default();
         let mut bytes_of = BTreeMap::new();
         let too_many = members.len().saturating_sub(PROCESSES_PER_RANK_MAX);
         family.sums.left_out = u32::try_from(too_many).unwrap_or(u32::MAX);
         for member in members.into_iter().take(PROCESSES_PER_RANK_MAX) {
-            let memory = Process::known(member.0, member.1).memory(&self.root);
+            let memory = member.memory(&self.root);
             // Gone meanwhile, or a zombie, which holds nothing.
             let Some((memory, anon)) = memory.and_then(|memory| Some((memory, memory.anon?)))
             else {
@@ -194,7 +186,7 @@ impl Look {
     /// Walks over the pages of the worker whose turn it is.
     fn walk(&mut self) {
         let Some(worker) = self.turns.pop_front() else { return };
-        let parts = Process::known(worker.0, worker.1).anon_parts_bytes(&self.root);
+        let parts = worker.anon_parts_bytes(&self.root);
         match parts {
             Some(bytes) => self.parts.insert(worker, bytes),
             None => self.parts.remove(&worker),
@@ -202,11 +194,11 @@ impl Look {
         self.turns.push_back(worker);
     }
 
-    fn members(&self) -> BTreeMap<Key, Vec<Key>> {
+    fn members(&self) -> BTreeMap<Process, Vec<Process>> {
         self.ranks.iter().map(|(rank, family)| (*rank, family.members.clone())).collect()
     }
 
-    fn sums(&self) -> BTreeMap<Key, readings::Workers> {
+    fn sums(&self) -> BTreeMap<Process, readings::Workers> {
         let with_parts = |family: &Family| {
             let parts = family.members.iter().map(|member| self.parts.get(member).copied());
             let sum = parts.reduce(|sum, part| Some(sum?.saturating_add(part?)));
@@ -217,17 +209,17 @@ impl Look {
 }
 
 /// Everybody below a process, nearest first, without other ranks and what is below those.
-fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) -> Vec<Key> {
-    let mut found: Vec<Key> = Vec::new();
+fn below(pid: u32, children: &BTreeMap<u32, Vec<Process>>, ranks: &BTreeSet<u32>) -> Vec<Process> {
+    let mut found: Vec<Process> = Vec::new();
     let mut parents = VecDeque::from([pid]);
     // Parents are read one by one while they change: a pid that is given away again could close
     // a circle.
     let mut seen = BTreeSet::from([pid]);
     while let Some(parent) = parents.pop_front() {
         for child in children.get(&parent).into_iter().flatten() {
-            if !ranks.contains(&child.0) && seen.insert(child.0) {
+            if !ranks.contains(&child.pid) && seen.insert(child.pid) {
                 found.push(*child);
-                parents.push_back(child.0);
+                parents.push_back(child.pid);
             }
         }
     }
@@ -235,12 +227,12 @@ fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) ->
 }
 
 /// All processes of the node that can be seen, and their parents.
-fn list(root: &Path) -> Vec<(Key, u32)> {
+fn list(root: &Path) -> Vec<(Process, u32)> {
     let Ok(entries) = std::fs::read_dir(root.join("proc")) else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let listed = |pid: u32| {
         let (parent, start_ticks) = process::parse_stat(&process::read(root, pid, "stat")?)?;
-        Some(((pid, start_ticks), parent))
+        Some((Process::known(pid, start_ticks), parent))
     };
     pids.take(PROCESSES_PER_NODE_MAX).filter_map(listed).collect()
 }
@@ -281,7 +273,7 @@ mod tests {
         root: &tempfile::TempDir,
         ranks: &[u32],
         walks: usize,
-    ) -> BTreeMap<Key, readings::Workers> {
+    ) -> BTreeMap<Process, readings::Workers> {
         let mut look = Look::new(root.path());
         look.look(&ranks.iter().copied().map(rank).collect::<Vec<_>>());
         (0..walks).for_each(|_| look.walk());
@@ -309,7 +301,7 @@ mod tests {
         ];
         let root = root(&processes);
         let all = looked(&root, &[10, 20, 30, 40, 99], 99);
-        let below = |pid: u32| all.get(&key(rank(pid))).copied();
+        let below = |pid: u32| all.get(&rank(pid)).copied();
         let family = |count, anon: u64, parts: Option<u64>| readings::Workers {
             count,
             anon_bytes: anon << 10,
@@ -325,7 +317,7 @@ mod tests {
         assert_eq!(below(99), None, "it is gone");
         let mut look = Look::new(root.path());
         look.look(&[rank(10), rank(20)]);
-        let pids = look.members().into_values().flatten().map(|(pid, _)| pid);
+        let pids = look.members().into_values().flatten().map(|process| process.pid);
         assert_eq!(pids.collect::<Vec<_>>(), [13, 12, 11, 21], "the largest first");
         // Before all of them were walked over.
         let few = looked(&root, &[10, 20], 2);

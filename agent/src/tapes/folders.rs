@@ -14,43 +14,9 @@ use rustix::process::{getegid, geteuid};
 /// Why a folder is not searched for tapes.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Its owner could delete or replace the tapes of others.
-    #[error(
-        "folder {path:?} belongs to user {uid}, who could replace the tapes of others: give it to \
-         root (chown root {path:?}), or run the agent as that user"
-    )]
-    Owner {
-        /// Which folder.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
-    /// Everybody can delete or replace the tapes of others.
-    #[error(
-        "in folder {path:?} users can replace the tapes of others: set its sticky bit \
-         (chmod 1777 {path:?})"
-    )]
-    Mode {
-        /// Which folder.
-        path: PathBuf,
-    },
-    /// It is a link, which may lead anywhere.
-    #[error("folder {path:?} is a symbolic link: name the folder that it leads to")]
-    Link {
-        /// Which folder.
-        path: PathBuf,
-    },
-    /// A user can put another folder into its place.
-    #[error(
-        "folder {path:?} can be replaced by other users, who own or can write {above:?}: use a \
-         folder below folders of root alone"
-    )]
-    Above {
-        /// Which folder.
-        path: PathBuf,
-        /// The folder or the link on the way to it.
-        above: PathBuf,
-    },
+    /// Users can replace the tapes of others; the line says how, and what to do.
+    #[error("{0}")]
+    Unsafe(String),
     /// It cannot be read.
     #[error("folder {path:?} cannot be searched: {source}")]
     Closed {
@@ -69,25 +35,31 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), FolderError> {
     check_above(path)?;
     let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
     let of_path = symlink_metadata(path).map_err(closed)?;
-    let (path, uid) = (path.to_path_buf(), of_path.uid());
-    if of_path.is_symlink() {
-        return Err(FolderError::Link { path });
-    }
-    if !is_ours(&of_path) {
-        return Err(FolderError::Owner { path, uid });
-    }
-    // Others may write, and no sticky bit keeps them from what is not theirs.
-    if of_path.mode() & 0o022 != 0 && !is_sticky(&of_path) {
-        return Err(FolderError::Mode { path });
-    }
-    Ok(())
+    let line = if of_path.is_symlink() {
+        format!("folder {path:?} is a symbolic link: name the folder that it leads to")
+    } else if !is_ours(&of_path) {
+        let uid = of_path.uid();
+        format!(
+            "folder {path:?} belongs to user {uid}, who could replace the tapes of others: give it \
+             to root (chown root {path:?}), or run the agent as that user"
+        )
+    } else if of_path.mode() & 0o022 != 0 && !is_sticky(&of_path) {
+        // Others may write, and no sticky bit keeps them from what is not theirs.
+        format!(
+            "in folder {path:?} users can replace the tapes of others: set its sticky bit (chmod \
+             1777 {path:?})"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(FolderError::Unsafe(line))
 }
 
 /// Checks that no user can put another folder into the place of one, which need not be there yet:
 /// all folders above it, also where links on the way lead.
 ///
 /// # Errors
-/// [`FolderError::Above`] for the first one.
+/// [`FolderError::Unsafe`] with the first one.
 pub(crate) fn check_above(path: &Path) -> Result<(), FolderError> {
     let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
     let whole = absolute(path).map_err(closed)?;
@@ -99,8 +71,10 @@ pub(crate) fn check_above(path: &Path) -> Result<(), FolderError> {
         let is_safe = is_ours(&of_name)
             && metadata(above).is_ok_and(|of| is_ours(&of) && !can_be_written(&of));
         if !is_safe {
-            let (path, above) = (path.to_path_buf(), above.to_path_buf());
-            return Err(FolderError::Above { path, above });
+            return Err(FolderError::Unsafe(format!(
+                "folder {path:?} can be replaced by other users, who own or can write {above:?}: \
+                 use a folder below folders of root alone"
+            )));
         }
     }
     Ok(())
