@@ -284,7 +284,9 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         assert!(!is_down_kept || received.downs[1..] == ["tape-1"], "seed {seed}: {received:?}");
         assert!(!is_capture_kept || received.captures.len() == 1, "seed {seed}: {received:?}");
         let kept = received.steps.get("tape-1").cloned().unwrap_or_default();
-        assert!(kept.iter().copied().eq(1..=kept.len() as u64), "seed {seed}: {kept:?}");
+        // What was not synced may be there in part, and in any part.
+        let is_known = kept.iter().all(|step| (1..=160).contains(step));
+        assert!(is_known && kept.is_sorted_by(|one, next| one < next), "seed {seed}: {kept:?}");
         // And it goes on.
         assert!(spool.add_up(&up("tape-9")) && spool.add_steps(&steps("tape-9", 1, 5)));
         assert_eq!(drain(&mut spool).steps["tape-9"], [1, 2, 3, 4, 5]);
