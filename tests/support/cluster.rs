@@ -209,7 +209,7 @@ impl Cluster {
 
     /// The incidents of a job.
     pub fn incidents(&self, job: &str) -> Vec<Value> {
-        self.ask(&["incidents", "--job", job])["incidents"].as_array().cloned().unwrap_or_default()
+        self.ask(&["incidents", job])["incidents"].as_array().cloned().unwrap_or_default()
     }
 
     /// Waits until a job's incident names its line of code, and returns it.

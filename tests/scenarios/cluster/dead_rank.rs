@@ -60,13 +60,13 @@ fn a_killed_rank_leaves_its_last_state() {
     assert!(event.mono_ns + 1_000_000 >= numbers[0], "{} and {}", event.mono_ns, numbers[0]);
 
     let capture = wait_for("the death is captured", Duration::from_secs(30), || {
-        let captures = cluster.ask(&["captures", "--job", "killed"]);
+        let captures = cluster.ask(&["captures", "killed"]);
         let captures = captures["captures"].as_array()?.clone();
         captures.into_iter().find(|capture| capture["parts"][0]["dead"] == true)
     });
     assert_eq!(capture["parts"][0]["rank"], 0);
     let incident = wait_for("the death is an incident", Duration::from_secs(30), || {
-        let incidents = cluster.ask(&["incidents", "--job", "killed"]);
+        let incidents = cluster.ask(&["incidents", "killed"]);
         incidents["incidents"].as_array()?.iter().find(|of| of["class"] == "died").cloned()
     });
     let sentence = incident["sentence"].as_str().expect("a sentence");

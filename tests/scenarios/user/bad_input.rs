@@ -106,8 +106,8 @@ fn a_store_without_rights() {
 fn unknown_names_and_a_second_coordinator() {
     let mut cluster = Cluster::start(&["node-a"]);
     check(&cluster.memtape(&["ranks", "no-such-job"]), "no-such-job");
-    check(&cluster.memtape(&["incidents", "--job", "no-such-job"]), "no-such-job");
-    check(&cluster.memtape(&["captures", "--job", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["incidents", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["captures", "no-such-job"]), "no-such-job");
     check(&cluster.memtape(&["capture", "no-such-job"]), "no-such-job");
     check(&cluster.memtape(&["show", "inc-none"]), "inc-none");
     check(&cluster.memtape(&["show", "cap-none"]), "cap-none");

@@ -97,7 +97,7 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     let incidents = settled(&cluster, program.name);
     let captures = match incidents.is_empty() {
         true => Value::Null,
-        false => cluster.ask(&["captures", "--job", program.name]),
+        false => cluster.ask(&["captures", program.name]),
     };
     let marked = marked(program);
     let run = Run { code, said, onset, marked, can_sample, incidents, captures, took };
