@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use clap::FromArgMatches as _;
 use clap::builder::FalseyValueParser;
-use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
+use memtape_core::paging::PAGE_WITHIN_SECONDS;
 use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,

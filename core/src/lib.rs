@@ -38,6 +38,7 @@ pub mod diagnosis;
 pub mod hints;
 pub mod incident;
 pub mod limits;
+pub mod paging;
 pub mod policy;
 pub mod rates;
 pub mod roles;

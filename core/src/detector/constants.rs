@@ -62,14 +62,9 @@ pub(super) const SETUP_TIMES: u64 = 4;
 /// Ablation: half: recall 85.9 %, 12 false pages, 57 quiet; twice: recall 82.5 %, 5 duplicates.
 pub(super) const EVEN_STEPS: u64 = 384;
 
-/// … with births in this many cohorts, …
+/// … with births in this many cohorts; or when the end is near: [`crate::paging::is_near`].
 /// Ablation: half: recall 85.5 %, 13 false pages, 57 quiet; twice: recall 82.9 %, 5 duplicates.
 pub(super) const EVEN_COHORTS: usize = 9;
-
-/// … or when the memory that is left is at most this many times what has grown.
-/// Ablation: half: recall 84.2 %, 7 false pages, 3 duplicates; twice: recall 86.3 %, 5
-/// duplicates.
-pub(super) const AHEAD_TIMES: u64 = 2;
 
 /// Growth of blocks is over when none was seen for this many steps.
 /// Ablation: half: 64 quiet; twice: no change.

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::constants::{AHEAD_TIMES, APART_HALVES};
+use super::constants::APART_HALVES;
 use super::series::{BLOCK_STEPS, Layer, WINDOW};
 use super::{Finding, Growth, GrowthKey, Scope};
 
@@ -112,12 +112,6 @@ impl Over {
 /// any one unit.
 pub(super) fn is_apart(own: i64, shared: i64) -> bool {
     own / APART_HALVES > shared / 2
-}
-
-/// Has growth of `grown_bytes` used up a large part of the memory that was left before it? False
-/// where the size of the memory is unknown.
-pub(super) fn is_near(left: Option<u64>, grown_bytes: u64) -> bool {
-    left.is_some_and(|left| left <= grown_bytes.saturating_mul(AHEAD_TIMES))
 }
 
 #[derive(Debug, Default)]

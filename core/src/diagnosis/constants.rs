@@ -57,20 +57,6 @@ pub(crate) const EXCESS_BYTES_MIN: u64 = 1 << 30;
 /// Pending frees matter in files from this many bytes on.
 pub(crate) const PENDING_BYTES_MIN: u64 = 256 << 20;
 
-/// A fault pages from this confidence on, in ppm: lines that explain half can just reach it.
-/// Ablation: half: 10 false pages; twice: 7 false pages, recall 41.9 %, rank 95.1 %, class 91.8
-/// %, line 91.3 %.
-pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
-
-/// Memory ends soon within this time: long enough to save a checkpoint and read the diagnosis.
-/// Ablation: half: recall 84.6 %, class 97.0 %; twice: 10 false pages, recall 85.9 %, class 95.5
-/// %.
-pub const SOON_NS: u64 = 30 * 60 * 1_000_000_000;
-
-/// The same in steps, where the length of a step is not known.
-/// Ablation: no change at half or twice the value.
-pub const SOON_STEPS: u64 = 256;
-
 /// Suspects that are listed.
 pub const SUSPECTS_MAX: usize = 10;
 

@@ -27,10 +27,7 @@ pub use answer::diagnosis::{Diagnosis, Suspect};
 pub use answer::restart::Restart;
 pub use answer::sentence::{Parts, first_sentence};
 pub use class::Class;
-pub use constants::{
-    BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_MIN, PAGE_CONFIDENCE_PPM, SOON_NS,
-    SOON_STEPS, SUSPECTS_MAX,
-};
+pub use constants::{BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_MIN, SUSPECTS_MAX};
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
 pub use evidence::context::{

@@ -14,6 +14,7 @@ use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::Class;
 use crate::identity::owner::Holder;
+use crate::paging::PAGE_WITHIN_SECONDS;
 use crate::tape::layout::Clock;
 
 /// Captures for one incident at most, while its class is unknown or it does not page. The count
@@ -131,10 +132,6 @@ pub enum Effect {
     /// Count an incident for which there is no room.
     Lost,
 }
-
-/// Growth that all ranks share pages when the memory is full within this time, in seconds: the
-/// night.
-pub const PAGE_WITHIN_SECONDS: u64 = 12 * 3_600;
 
 /// The incidents of all attempts.
 #[derive(Debug)]

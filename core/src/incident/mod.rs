@@ -21,6 +21,6 @@ mod tracked;
 mod upkeep;
 
 pub use failure::{Failure, FailureKind};
-pub use machine::{Attempt, Change, Effect, Incidents, Now, PAGE_WITHIN_SECONDS, TRIES_MAX};
+pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX};
 pub use record::{Closed, ClosedReason, Incident, NotCompared, Page};
 pub use tracked::Tracked;

@@ -12,6 +12,7 @@ use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, first_sentence};
 use crate::identity::cut;
+use crate::paging;
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
 
@@ -156,11 +157,11 @@ impl Incident {
         self.closed.is_none()
     }
 
-    /// Does it matter enough to page? Certain growth of one rank alone does; certain growth that
-    /// all share does when the memory is full within this many seconds, or the end is not known.
+    /// Does it matter enough to page? Growth that all ranks share does when the memory is full
+    /// within this many seconds.
     pub fn matters(&self, within_seconds: u64) -> bool {
-        let is_soon = self.seconds_to_oom.is_none_or(|seconds| seconds <= within_seconds);
-        self.growth.is_sure && (self.growth.is_own() || is_soon)
+        let growth = (self.growth.is_sure, self.growth.is_own());
+        paging::matters(growth, self.seconds_to_oom, within_seconds)
     }
 
     /// What kind of trouble it is; [`Class::Unknown`] before a diagnosis.

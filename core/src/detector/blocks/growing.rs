@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::census::LineId;
+use crate::paging::is_near;
 use crate::snapshot::Held;
 
 use super::super::constants::{
@@ -11,7 +12,6 @@ use super::super::constants::{
     LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS,
     SETUP_TIMES, STOPPED_STEPS,
 };
-use super::super::findings::is_near;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::line::{Kept, Line, in_bytes};

@@ -1,9 +1,10 @@
 //! Judges the newest points of levels: opens, updates, or merges findings.
 
+use crate::paging::is_near;
 use crate::roles::are_most;
 
 use super::super::constants::{EVEN_STEPS, FILLING_STEPS};
-use super::super::findings::{Open, is_apart, is_near};
+use super::super::findings::{Open, is_apart};
 use super::super::forecast::{forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};

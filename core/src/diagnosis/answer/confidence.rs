@@ -2,7 +2,7 @@
 //!
 //! It begins at the most that the judge gives, and each doubt takes its share of what is left. It
 //! is a rule and no probability: it was set so that a leak on one rank of four with sixteen births
-//! is at 100 %. A diagnosis pages from [`crate::diagnosis::constants::PAGE_CONFIDENCE_PPM`] on.
+//! is at 100 %. A diagnosis pages from [`crate::paging::PAGE_CONFIDENCE_PPM`] on.
 
 use crate::detector::Scope;
 use crate::diagnosis::class::Class;

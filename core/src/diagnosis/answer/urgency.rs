@@ -2,9 +2,9 @@
 
 use super::diagnosis::Diagnosis;
 use crate::diagnosis::class::Class;
-use crate::diagnosis::constants::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::facts::Outlook;
+use crate::paging;
 
 /// Has memory ended already, or does it before a person can act?
 pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
@@ -26,19 +26,15 @@ pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
         None if is_benign => steps.saturating_mul(2),
         _ => steps,
     };
-    match case.context.step_time_ns {
-        Some(step_ns) => steps.saturating_mul(step_ns) <= SOON_NS,
-        None => steps <= SOON_STEPS,
-    }
+    paging::is_soon(steps, case.context.step_time_ns)
 }
 
 impl Diagnosis {
-    /// Should a person be woken? Only for a fault that is confirmed, or when memory ends soon.
-    /// Everything else is a notice.
+    /// Should a person be woken?
     pub fn pages(&self) -> bool {
         let is_needed = self.class.is_needed() && self.histogram.course.comes_to_rest();
-        let is_confirmed = self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM;
-        is_confirmed || (self.ends_soon && !is_needed)
+        let fault = (self.class.is_fault(), self.confidence_ppm);
+        paging::diagnosis_pages(fault, (self.ends_soon, is_needed))
     }
 
     /// Does another growth that is open in the same job, and paged, have the same cause?
