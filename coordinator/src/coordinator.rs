@@ -260,10 +260,9 @@ impl Coordinator {
             Incoming::RankDown { tape_id, end } => {
                 jobs.rank_down(context, &node, &tape_id, end);
             }
-            Incoming::Answer { capture, tape_id, answer } => {
-                let known = answer.clone();
-                if jobs.capture_answer(context, &node, &capture, &tape_id, answer) {
-                    captures.note_answer(&capture, &tape_id, known);
+            Incoming::Answer(answer) => {
+                if jobs.capture_answer(context, &node, answer.clone()) {
+                    captures.note_answer(answer);
                 }
             }
             Incoming::AgentCapture(taken) => {

@@ -1,10 +1,10 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
-//! Every record knows its key. Incidents and actions are core's own types, with its `serde`
+//! Every record knows its key. Incidents, parts and actions are core's own types, with its `serde`
 //! feature.
 
 use memtape_core::access::{Role, Scope};
-use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
+use memtape_core::capture::{CaptureId, Manifest, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::snapshot::origin::Origin;
@@ -13,9 +13,11 @@ use memtape_proto::api::RankHost;
 use serde::{Deserialize, Serialize};
 
 pub use memtape_core::action::Action as ActionRecord;
+pub use memtape_core::capture::Part as PartRecord;
 pub use memtape_core::identity::end::End;
 pub use memtape_core::incident::Incident as IncidentRecord;
 pub use memtape_core::tape::StepRecord;
+pub use memtape_proto::api::{AuditEntry as AuditRecord, Cause};
 
 /// Something the store keeps.
 pub trait Record: Serialize + serde::de::DeserializeOwned {
@@ -204,38 +206,6 @@ pub struct CaptureRecord {
     pub complete: bool,
 }
 
-/// One rank's part of a capture.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct PartRecord {
-    /// Id of the capture.
-    pub capture: String,
-    /// Rank within the job.
-    pub rank: u32,
-    /// Id of the tape.
-    pub tape_id: String,
-    /// Name of the node.
-    pub node: String,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// Step of the state.
-    pub step: u64,
-    /// Unix time, in nanoseconds.
-    pub wall_ns: i64,
-    /// Uncertainty of that time.
-    pub wall_error_ns: u64,
-    /// True when the rank had ended.
-    pub dead: bool,
-    /// Step of the state before it.
-    pub before_step: u64,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// BLAKE3 in hexadecimal; none when no snapshot is stored.
-    pub hash: Option<String>,
-    /// What is known beyond the outcome, in words.
-    pub detail: String,
-}
-
 /// A token of a program or a user; the token itself is not kept.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -258,43 +228,6 @@ pub struct TokenRecord {
     pub expires_wall_ns: i64,
     /// When it was revoked; none while it is valid.
     pub revoked_wall_ns: Option<i64>,
-}
-
-/// What made an entry of the audit. Each has entries of its own number and its own chain: what
-/// agents cause pushes out nothing that users did.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// A user, a file of settings, or a restart, which has a budget.
-    #[default]
-    User,
-    /// What an agent reported or announced.
-    Agent,
-}
-
-/// One entry of the audit: who did what, when, and from where.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct AuditRecord {
-    /// What made the entry.
-    pub cause: Cause,
-    /// Numbers have no holes, unless an entry could not be written or an older one of another
-    /// cause was deleted.
-    pub number: u64,
-    /// Unix time, in nanoseconds.
-    pub wall_ns: i64,
-    /// The user.
-    pub who: String,
-    /// Address of the client; empty where the coordinator itself acted.
-    pub from: String,
-    /// Number of the request, as its answer says.
-    pub request: u64,
-    /// What was done.
-    pub action: String,
-    /// What it was done to.
-    pub subject: String,
-    /// BLAKE3 of the entry before this one with the same cause, in hexadecimal.
-    pub before: String,
 }
 
 /// Says of each record its kind, and what its key is made of.
@@ -321,63 +254,9 @@ keys! {
     AuditRecord = b'u', |it| it.number.to_be_bytes().to_vec();
 }
 
-impl PartRecord {
-    /// The part of a capture as it is stored.
-    pub fn new(capture: &str, part: &Part) -> Self {
-        Self {
-            capture: capture.to_string(),
-            rank: part.rank,
-            tape_id: part.tape_id.clone(),
-            node: part.node.clone(),
-            outcome: part.outcome,
-            step: part.step,
-            wall_ns: part.wall_ns,
-            wall_error_ns: part.wall_error_ns,
-            dead: part.dead,
-            before_step: part.before_step,
-            bytes: part.bytes,
-            hash: part.hash.map(|hash| blake3::Hash::from_bytes(hash).to_hex().to_string()),
-            detail: part.detail.clone(),
-        }
-    }
-
-    /// Its snapshot is stored and its agent has answered: all that a restarted coordinator needs.
-    pub fn answered(&mut self, answer: &Answer) {
-        self.outcome = answer.outcome;
-        self.step = answer.step;
-        self.wall_ns = answer.wall_ns;
-        self.wall_error_ns = answer.wall_error_ns;
-        self.dead = answer.dead;
-        self.before_step = answer.before_step;
-        self.detail = answer.detail.clone();
-    }
-
-    /// True when the state is that of the step of the capture.
-    pub fn is_aligned(&self) -> bool {
-        self.outcome == Outcome::Aligned
-    }
-
-    /// BLAKE3 of the stored snapshot.
-    pub fn hash(&self) -> Option<blake3::Hash> {
-        blake3::Hash::from_hex(self.hash.as_ref()?).ok()
-    }
-
-    fn part(&self) -> Part {
-        Part {
-            rank: self.rank,
-            tape_id: self.tape_id.clone(),
-            node: self.node.clone(),
-            outcome: self.outcome,
-            step: self.step,
-            wall_ns: self.wall_ns,
-            wall_error_ns: self.wall_error_ns,
-            dead: self.dead,
-            before_step: self.before_step,
-            bytes: self.bytes,
-            hash: self.hash().map(|hash| *hash.as_bytes()),
-            detail: self.detail.clone(),
-        }
-    }
+/// The stored snapshot of a part.
+pub fn snapshot_of(part: &PartRecord) -> Option<blake3::Hash> {
+    part.hash.map(blake3::Hash::from_bytes)
 }
 
 impl CaptureRecord {
@@ -401,13 +280,14 @@ impl CaptureRecord {
             requested_ns,
             closed_ns: now_ns,
             complete: false,
-            parts: parts.iter().map(PartRecord::part).collect(),
+            parts: parts.to_vec(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::capture::Outcome;
     use strum::{IntoEnumIterator as _, VariantArray as _};
 
     use super::*;
@@ -429,9 +309,10 @@ mod tests {
     #[test]
     fn every_outcome_is_stored_by_its_name() {
         for &outcome in Outcome::VARIANTS {
-            let part = PartRecord { outcome, ..PartRecord::default() };
+            let part = PartRecord { outcome, hash: Some([0xa1; 32]), ..PartRecord::default() };
             let stored = serde_json::to_value(&part).unwrap();
             assert_eq!(stored["outcome"], outcome.as_str());
+            assert_eq!(stored["hash"], "a1".repeat(32));
             assert_eq!(serde_json::from_value::<PartRecord>(stored).unwrap(), part);
         }
     }

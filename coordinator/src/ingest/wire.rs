@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use memtape_core::capture::{Answer, Outcome};
+use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::identity::{cut, job_in_paths};
 use memtape_core::limits::{
@@ -127,10 +127,7 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
                 step: number(down.step)?,
             },
         },
-        Some(Body::CaptureAnswer(answer)) => {
-            let (capture, tape_id, answer) = capture_answer(&answer)?;
-            Incoming::Answer { capture, tape_id, answer }
-        }
+        Some(Body::CaptureAnswer(answer)) => Incoming::Answer(capture_answer(&answer)?),
         Some(Body::AgentCapture(taken)) => Incoming::AgentCapture(agent_capture(&taken)?),
         Some(Body::RemedyAnswer(answer)) => Incoming::Remedied(remedies::answer(&answer)?),
     }))
@@ -275,10 +272,10 @@ fn step_of_device(raw: v1::StepRecord) -> Result<(u8, StepRecord), BadMessage> {
 
 fn agent_capture(taken: &v1::AgentCapture) -> Result<AgentCapture, BadMessage> {
     let answer = taken.answer.as_ref().ok_or(BadMessage::NoAnswer)?;
-    let (capture, tape_id, answer) = capture_answer(answer)?;
+    let answer = capture_answer(answer)?;
     // Another name could be that of a capture of the coordinator's own.
-    if !is_agent_capture(&capture) {
-        return Err(BadMessage::CaptureName(capture));
+    if !is_agent_capture(&answer.capture) {
+        return Err(BadMessage::CaptureName(answer.capture));
     }
     let reason = match taken.reason() {
         v1::AgentCaptureReason::OutOfMemory => AgentCaptureReason::OutOfMemory,
@@ -286,13 +283,10 @@ fn agent_capture(taken: &v1::AgentCapture) -> Result<AgentCapture, BadMessage> {
             AgentCaptureReason::Death
         }
     };
-    Ok(AgentCapture { capture, tape_id, answer, reason, seen_wall_ns: taken.seen_wall_ns })
+    Ok(AgentCapture { answer, reason, seen_wall_ns: taken.seen_wall_ns })
 }
 
-/// Capture, tape, and what became of it.
-type Answered = (String, String, Answer);
-
-fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
+fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Part, BadMessage> {
     let outcome = match answer.outcome() {
         v1::RankOutcome::Aligned => Outcome::Aligned,
         v1::RankOutcome::Late => Outcome::Late,
@@ -302,21 +296,20 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
         // Only the coordinator says so.
         v1::RankOutcome::Unreachable => return Err(BadMessage::Unreachable),
     };
-    Ok((
-        id(&answer.capture_id)?,
-        id(&answer.tape_id)?,
-        Answer {
-            outcome,
-            step: number(answer.step)?,
-            wall_ns: answer.wall_ns,
-            wall_error_ns: answer.wall_error_ns.min(NUMBER_MAX),
-            dead: answer.dead,
-            before_step: number(answer.before_step)?,
-            snapshot_bytes: answer.snapshot_bytes,
-            snapshot_hash: answer.snapshot_hash.as_slice().try_into().ok(),
-            detail: short(&answer.detail),
-        },
-    ))
+    Ok(Part {
+        capture: id(&answer.capture_id)?,
+        tape_id: id(&answer.tape_id)?,
+        outcome,
+        step: number(answer.step)?,
+        wall_ns: answer.wall_ns,
+        wall_error_ns: answer.wall_error_ns.min(NUMBER_MAX),
+        dead: answer.dead,
+        before_step: number(answer.before_step)?,
+        bytes: answer.snapshot_bytes,
+        hash: answer.snapshot_hash.as_slice().try_into().ok(),
+        detail: short(&answer.detail),
+        ..Part::default()
+    })
 }
 
 /// The first answer on every stream.

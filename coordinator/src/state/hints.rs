@@ -16,7 +16,7 @@ use memtape_proto::api::Hints;
 use crate::state::actions::{ended, of_row};
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::visible::Visible;
-use memtape_store::records::{SeriesKey, Totals};
+use memtape_store::records::{SeriesKey, Totals, snapshot_of};
 
 /// What is known of a job without its steps and snapshots.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +81,7 @@ pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
             known.record.serial == attempt.record.serial && known.record.is_closed()
         });
         let mut with_rank = of_attempt
-            .filter_map(|known| Some((known.record.id.clone(), known.part(rank)?.hash()?)));
+            .filter_map(|known| Some((known.record.id.clone(), snapshot_of(known.part(rank)?)?)));
         gathered.snapshot = with_rank.next();
     }
     gathered.trials = trials(&attempts);

@@ -2,7 +2,7 @@
 //! messages of the wire and checks all bounds.
 
 use memtape_core::action::remedy;
-use memtape_core::capture::Answer;
+use memtape_core::capture::Part;
 use memtape_core::census;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::layout::Clock;
@@ -17,7 +17,7 @@ pub(crate) enum Incoming {
     RankUp(Box<RankUp>),
     Report(Report),
     RankDown { tape_id: String, end: RankEnd },
-    Answer { capture: String, tape_id: String, answer: Answer },
+    Answer(Part),
     AgentCapture(AgentCapture),
     Remedied(RemedyAnswer),
 }
@@ -44,9 +44,7 @@ pub(crate) struct RankEnd {
 /// A capture that an agent took while it was disconnected.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AgentCapture {
-    pub(crate) capture: String,
-    pub(crate) tape_id: String,
-    pub(crate) answer: Answer,
+    pub(crate) answer: Part,
     pub(crate) reason: AgentCaptureReason,
     pub(crate) seen_wall_ns: i64,
 }

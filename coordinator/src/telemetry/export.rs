@@ -15,11 +15,13 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
+use memtape_core::capture::Part;
+
 use crate::state::counters::Counters;
 #[cfg(feature = "otlp")]
 use crate::telemetry::otlp;
 use memtape_disk::clock;
-use memtape_store::records::{CaptureRecord, PartRecord};
+use memtape_store::records::CaptureRecord;
 
 /// Children of one capture; of a larger one the ranks that are not aligned come first.
 const CHILDREN_MAX: usize = 512;
@@ -54,7 +56,7 @@ impl Telemetry {
     }
 
     /// A capture is closed.
-    pub(crate) fn capture(&self, record: &CaptureRecord, parts: &[PartRecord]) {
+    pub(crate) fn capture(&self, record: &CaptureRecord, parts: &[Part]) {
         let Some(Exporters { tracer, .. }) = &self.exporters else { return };
         let begin = system_time(record.requested_wall_ns);
         let end = system_time(record.closed_wall_ns.unwrap_or(record.requested_wall_ns));

@@ -5,5 +5,5 @@ mod seen;
 mod simulated_coordinator;
 
 pub use fuzzed_router::{Answered, Asked, FuzzedRouter, mistake_in_roles};
-pub use seen::{Action, Capture, Held, Incident, Part, RankSeen, Step};
+pub use seen::{Action, Capture, Held, Incident, RankSeen, Step};
 pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};

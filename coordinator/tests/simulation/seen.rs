@@ -1,9 +1,9 @@
 //! What a simulation sees of a coordinator's state.
 
 use memtape_core::action::{ActionKind, Outcome, Verdict};
-use memtape_core::capture::{self, Reason};
+use memtape_core::capture::{Part, Reason};
 
-use memtape_store::records::{ActionRecord, CaptureRecord, IncidentRecord, PartRecord};
+use memtape_store::records::{ActionRecord, CaptureRecord, IncidentRecord};
 
 /// A capture as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,25 +26,6 @@ pub struct Capture {
     pub complete: bool,
     /// One for each rank.
     pub parts: Vec<Part>,
-}
-
-/// A rank's part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Global rank.
-    pub rank: u32,
-    /// Its tape.
-    pub tape_id: String,
-    /// What became of it.
-    pub outcome: capture::Outcome,
-    /// The step its snapshot shows.
-    pub step: u64,
-    /// Its process was dead.
-    pub dead: bool,
-    /// BLAKE3 of the stored snapshot; none when none is stored.
-    pub hash: Option<[u8; 32]>,
-    /// One line.
-    pub detail: String,
 }
 
 /// An incident, as far as a simulation looks at it.
@@ -128,16 +109,7 @@ pub struct Held {
     pub given_up: u64,
 }
 
-pub(crate) fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
-    let part = |part: &PartRecord| Part {
-        rank: part.rank,
-        tape_id: part.tape_id.clone(),
-        outcome: part.outcome,
-        step: part.step,
-        dead: part.dead,
-        hash: part.hash().map(|hash| *hash.as_bytes()),
-        detail: part.detail.clone(),
-    };
+pub(crate) fn capture(record: &CaptureRecord, parts: &[Part]) -> Capture {
     Capture {
         id: record.id.clone(),
         job: record.job.clone(),
@@ -147,7 +119,7 @@ pub(crate) fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
         requested_wall_ns: record.requested_wall_ns,
         closed_wall_ns: record.closed_wall_ns,
         complete: record.complete,
-        parts: parts.iter().map(part).collect(),
+        parts: parts.to_vec(),
     }
 }
 

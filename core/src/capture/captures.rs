@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::capture::budget::Budget;
 use crate::capture::choose::{self, Coverage};
 use crate::capture::flight::Flight;
-use crate::capture::manifest::{Action, Answer, CaptureId, Manifest};
+use crate::capture::manifest::{Action, CaptureId, Manifest, Part};
 use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
 use crate::tape::layout::Clock;
@@ -237,9 +237,10 @@ impl Captures {
     }
 
     /// An agent said what became of one tape.
-    pub fn answer(&mut self, now_ns: u64, capture: &CaptureId, tape_id: &str, answer: Answer) {
+    pub fn answer(&mut self, now_ns: u64, answer: Part) {
         self.handle_timeout(now_ns);
-        let taken = self.flight_named(capture).is_some_and(|flight| flight.answer(tape_id, answer));
+        let capture = CaptureId(answer.capture.clone());
+        let taken = self.flight_named(&capture).is_some_and(|flight| flight.answer(answer));
         self.count(taken);
         self.close_if_done(now_ns);
     }
@@ -298,16 +299,16 @@ impl Captures {
         self.flight.as_ref().map(|flight| flight.deadline_ns().min(flight.retry_ns()))
     }
 
-    /// The capture in flight as it stands, its unanswered ranks as unreachable.
+    /// The capture in flight as it stands.
     pub fn in_flight(&self) -> Option<Manifest> {
         let flight = self.flight.as_ref()?;
-        Some(flight.manifest(&self.job, self.attempt, flight.requested_ns()))
+        Some(flight.manifest(&self.job, self.attempt, None))
     }
 
     /// Ends the capture in flight now with what it has. The only place where one ends.
     pub fn close(&mut self, now_ns: u64) {
         if let Some(flight) = self.flight.take() {
-            let manifest = flight.manifest(&self.job, self.attempt, now_ns);
+            let manifest = flight.manifest(&self.job, self.attempt, Some(now_ns));
             self.budget.spend(now_ns, &manifest, &self.limits);
             self.actions.push_back(Action::Close(manifest));
         }

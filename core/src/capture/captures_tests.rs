@@ -28,22 +28,19 @@ fn job(ranks: u32, step: u64) -> Captures {
     captures
 }
 
-fn answer(outcome: Outcome, step: u64, snapshot_bytes: u64) -> Answer {
-    Answer {
-        outcome,
-        step,
-        wall_ns: 5,
-        wall_error_ns: 1,
-        dead: false,
-        before_step: 0,
-        snapshot_bytes,
-        snapshot_hash: None,
-        detail: String::new(),
-    }
+fn answer(
+    capture: &str,
+    tape_id: impl Into<String>,
+    outcome: Outcome,
+    step: u64,
+    bytes: u64,
+) -> Part {
+    let (capture, tape_id) = (capture.to_string(), tape_id.into());
+    Part { capture, tape_id, outcome, step, bytes, wall_ns: 5, wall_error_ns: 1, ..Part::default() }
 }
 
 fn aligned(captures: &mut Captures, now_ns: u64, name: &str, rank: u32, step: u64) {
-    captures.answer(now_ns, &id(name), &tape(rank), answer(Outcome::Aligned, step, 10));
+    captures.answer(now_ns, answer(name, tape(rank), Outcome::Aligned, step, 10));
     captures.snapshot_stored(now_ns, &id(name), &tape(rank), 10, [rank as u8; 32]);
 }
 
@@ -101,9 +98,9 @@ fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     aligned(&mut captures, 1, "cap-1", 0, 700);
     // The snapshot comes first, its answer second.
     captures.snapshot_stored(1, &id("cap-1"), &tape(1), 10, [1; 32]);
-    captures.answer(1, &id("cap-1"), &tape(1), answer(Outcome::Late, 720, 10));
+    captures.answer(1, answer("cap-1", tape(1), Outcome::Late, 720, 10));
     // A snapshot is promised and does not come.
-    captures.answer(1, &id("cap-1"), &tape(2), answer(Outcome::Aligned, 700, 10));
+    captures.answer(1, answer("cap-1", tape(2), Outcome::Aligned, 700, 10));
     // One came, and the disk was full.
     captures.snapshot_failed(&id("cap-1"), &tape(3), "No space left on device");
     captures.handle_timeout(30 * SECOND - 1);
@@ -192,8 +189,8 @@ fn a_stored_snapshot_counts_when_its_agent_was_gone_before_it_could_answer() {
         captures.snapshot_stored(1, &id("a"), "tape", 10, [7; 32]);
         captures.agent_lost(2, "node");
         captures.agent_back(3, "node");
-        let answer = Answer { snapshot_hash: promised, ..answer(Outcome::Aligned, 700, 10) };
-        captures.answer(4, &id("a"), "tape", answer);
+        let answer = answer("a", "tape", Outcome::Aligned, 700, 10);
+        captures.answer(4, Part { hash: promised, ..answer });
         drain(captures).into_iter().any(|action| matches!(action, Action::Close(_)))
     };
     let one = || {
@@ -213,8 +210,8 @@ fn a_stored_snapshot_counts_when_its_agent_was_gone_before_it_could_answer() {
     // It is restarted again before that snapshot came, and has a third one.
     let mut captures = one();
     assert!(!stored(&mut captures, Some([8; 32])));
-    let answer = Answer { snapshot_hash: Some([9; 32]), ..answer(Outcome::Aligned, 700, 10) };
-    captures.answer(5, &id("a"), "tape", answer);
+    let answer = answer("a", "tape", Outcome::Aligned, 700, 10);
+    captures.answer(5, Part { hash: Some([9; 32]), ..answer });
     captures.snapshot_stored(6, &id("a"), "tape", 10, [8; 32]);
     assert!(captures.in_flight().is_some());
     captures.snapshot_stored(6, &id("a"), "tape", 10, [9; 32]);
@@ -263,7 +260,7 @@ fn the_silent_are_asked_again_and_the_promising_are_not() {
     let mut captures = job(4, 700);
     captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
     assert_eq!(drain(&mut captures).len(), 2);
-    captures.answer(1, &id("a"), &tape(0), answer(Outcome::Aligned, 700, 10));
+    captures.answer(1, answer("a", tape(0), Outcome::Aligned, 700, 10));
     assert_eq!(captures.poll_timeout(), Some(10 * SECOND));
     captures.handle_timeout(10 * SECOND);
     let asked: Vec<(String, Vec<String>, u64)> = drain(&mut captures)
@@ -322,7 +319,7 @@ fn bytes_are_a_budget() {
     let death = || Reason::Death { rank: 0 };
     let take = |captures: &mut Captures, now_ns, name: &str, reason, bytes| {
         captures.request(now_ns, id(name), reason, None)?;
-        captures.answer(now_ns, &id(name), "tape", answer(Outcome::Aligned, 700, bytes));
+        captures.answer(now_ns, answer(name, "tape", Outcome::Aligned, 700, bytes));
         captures.snapshot_stored(now_ns, &id(name), "tape", bytes, [0; 32]);
         assert!(only_manifest(captures).complete);
         Ok(())
@@ -398,9 +395,10 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
             Happening::Answer(rank, kind, off, stale) => {
                 let outcomes = [Outcome::Aligned, Outcome::Aligned, Outcome::Late];
                 let outcome = *outcomes.get(kind as usize).unwrap_or(&Outcome::Behind);
-                let named = if stale { id("cap-stale") } else { current };
-                let answer = answer(outcome, step + off, u64::from(kind) * 100);
-                captures.answer(now_ns, &named, &tape(rank), answer);
+                let named = if stale { "cap-stale" } else { &current.0 };
+                let bytes = u64::from(kind) * 100;
+                let answer = answer(named, tape(rank), outcome, step + off, bytes);
+                captures.answer(now_ns, answer);
             }
             Happening::Snapshot(rank, stale) => {
                 let named = if stale { id("cap-stale") } else { current };

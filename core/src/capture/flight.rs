@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::identity::cut;
 
-use crate::capture::manifest::{Action, Answer, CaptureId, Manifest, Part};
+use crate::capture::manifest::{Action, CaptureId, Manifest, Part};
 use crate::capture::outcome::Outcome;
 use crate::capture::reason::Reason;
 
@@ -35,7 +35,7 @@ pub(super) struct Flight {
 struct Progress {
     rank: u32,
     node: String,
-    answer: Option<Answer>,
+    answer: Option<Part>,
     snapshot: Option<(u64, [u8; 32])>,
     /// Why a snapshot that came could not be kept; empty when none was refused.
     snapshot_failure: String,
@@ -44,16 +44,27 @@ struct Progress {
 impl Progress {
     fn is_over(&self) -> bool {
         match &self.answer {
-            Some(answer) => answer.snapshot_bytes == 0 || self.has_promised_snapshot(answer),
+            Some(answer) => answer.bytes == 0 || self.has_promised_snapshot(answer),
             None => false,
         }
     }
 
+    fn why_unreachable(&self) -> String {
+        if !self.snapshot_failure.is_empty() {
+            return format!("its snapshot came and could not be stored: {}", self.snapshot_failure);
+        }
+        let why = match self.answer {
+            Some(_) => "its snapshot did not arrive in time",
+            None => "its agent did not answer in time",
+        };
+        why.to_string()
+    }
+
     /// An agent that was restarted has rewound again: its answer is about another snapshot than the
     /// one that may be stored.
-    fn has_promised_snapshot(&self, answer: &Answer) -> bool {
+    fn has_promised_snapshot(&self, answer: &Part) -> bool {
         let stored = self.snapshot.map(|(_, hash)| hash);
-        stored.is_some_and(|hash| answer.snapshot_hash.is_none_or(|promised| promised == hash))
+        stored.is_some_and(|hash| answer.hash.is_none_or(|promised| promised == hash))
     }
 }
 
@@ -79,8 +90,8 @@ impl Flight {
         for part in &manifest.parts {
             flight.add(part.rank, &part.tape_id, &part.node);
             let Some(hash) = part.hash else { continue };
-            if part.outcome != Outcome::Unreachable {
-                flight.answer(&part.tape_id, answer_of(part));
+            if part.outcome != Outcome::Awaited {
+                flight.answer(part.clone());
             }
             // Without its answer too: the agent knows that it is stored, and does not send it
             // again.
@@ -99,10 +110,6 @@ impl Flight {
 
     pub(super) fn step(&self) -> u64 {
         self.step
-    }
-
-    pub(super) fn requested_ns(&self) -> u64 {
-        self.requested_ns
     }
 
     pub(super) fn deadline_ns(&self) -> u64 {
@@ -177,23 +184,20 @@ impl Flight {
     }
 
     /// Takes an answer for a tape; false for strangers and repetitions.
-    pub(super) fn answer(&mut self, tape_id: &str, mut answer: Answer) -> bool {
+    pub(super) fn answer(&mut self, mut answer: Part) -> bool {
         let (step, open) = (self.step, &mut self.open);
-        let Some(part) = self.parts.get_mut(tape_id) else { return false };
+        let Some(part) = self.parts.get_mut(&answer.tape_id) else { return false };
         // A repetition; or, while its snapshot is not stored, the answer of a restarted agent,
         // which announces another snapshot.
-        let known_hash = part.answer.as_ref().map(|known| known.snapshot_hash);
-        if part.is_over() || known_hash.is_some_and(|known| known == answer.snapshot_hash) {
+        let known_hash = part.answer.as_ref().map(|known| known.hash);
+        if part.is_over() || known_hash.is_some_and(|known| known == answer.hash) {
             return false;
         }
         // Aligned means exactly T, with a snapshot: an agent's word is not enough.
-        if answer.outcome == Outcome::Aligned {
+        if answer.is_aligned() {
             answer.outcome = Outcome::of(Some(step), Ok(answer.step), answer.dead);
         }
-        if answer.outcome == Outcome::Aligned
-            && answer.snapshot_bytes == 0
-            && part.snapshot.is_none()
-        {
+        if answer.is_aligned() && answer.bytes == 0 && part.snapshot.is_none() {
             answer.outcome = Outcome::NoTape;
             answer.detail = "the agent sent no snapshot".to_string();
         }
@@ -216,7 +220,7 @@ impl Flight {
             return false;
         }
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
-        let promised = part.answer.as_ref().and_then(|answer| answer.snapshot_hash);
+        let promised = part.answer.as_ref().and_then(|answer| answer.hash);
         if promised.is_some_and(|promised| promised != hash) {
             return false;
         }
@@ -232,9 +236,11 @@ impl Flight {
         }
     }
 
-    pub(super) fn manifest(&self, job: &str, attempt: u32, closed_ns: u64) -> Manifest {
-        let mut parts: Vec<Part> =
-            self.parts.iter().map(|(tape_id, part)| part_of(tape_id, part)).collect();
+    /// The capture as it stands; `closed_ns` is none while parts are awaited.
+    pub(super) fn manifest(&self, job: &str, attempt: u32, closed_ns: Option<u64>) -> Manifest {
+        let is_closed = closed_ns.is_some();
+        let parts = self.parts.iter().map(|(tape_id, part)| self.part(tape_id, part, is_closed));
+        let mut parts: Vec<Part> = parts.collect();
         parts.sort_by(|a, b| (a.rank, &a.tape_id).cmp(&(b.rank, &b.tape_id)));
         Manifest {
             id: self.id.clone(),
@@ -244,60 +250,31 @@ impl Flight {
             step: self.step,
             before_step: self.before_step,
             requested_ns: self.requested_ns,
-            closed_ns,
-            complete: parts.iter().all(|part| part.outcome == Outcome::Aligned),
+            closed_ns: closed_ns.unwrap_or(self.requested_ns),
+            complete: parts.iter().all(Part::is_aligned),
             parts,
         }
     }
-}
 
-/// A part as the manifest tells it. Without an answer, or with a snapshot that did not come, the
-/// rank counts as unreachable.
-fn part_of(tape_id: &str, part: &Progress) -> Part {
-    let mut result = Part {
-        rank: part.rank,
-        tape_id: tape_id.to_string(),
-        node: part.node.clone(),
-        outcome: Outcome::Unreachable,
-        step: 0,
-        wall_ns: 0,
-        wall_error_ns: 0,
-        dead: false,
-        before_step: 0,
-        bytes: part.snapshot.map_or(0, |(bytes, _)| bytes),
-        hash: part.snapshot.map(|(_, hash)| hash),
-        detail: "its agent did not answer in time".to_string(),
-    };
-    if let Some(answer) = &part.answer {
-        result.step = answer.step;
-        result.wall_ns = answer.wall_ns;
-        result.wall_error_ns = answer.wall_error_ns;
-        result.dead = answer.dead;
-        result.before_step = answer.before_step;
-        if part.is_over() {
-            result.outcome = answer.outcome;
-            result.detail = answer.detail.clone();
-        } else {
-            result.detail = "its snapshot did not arrive in time".to_string();
+    /// A part as the manifest has it. When the capture is closed, a rank without an answer, or
+    /// with a snapshot that did not come, counts as unreachable.
+    fn part(&self, tape_id: &str, of: &Progress, is_closed: bool) -> Part {
+        let answer = of.answer.clone().unwrap_or_default();
+        let (outcome, detail) = match (of.is_over(), is_closed) {
+            (true, _) => (answer.outcome, answer.detail),
+            (false, false) => (Outcome::Awaited, String::new()),
+            (false, true) => (Outcome::Unreachable, of.why_unreachable()),
+        };
+        Part {
+            capture: self.id.0.clone(),
+            rank: of.rank,
+            tape_id: tape_id.to_string(),
+            node: of.node.clone(),
+            bytes: of.snapshot.map_or(0, |(bytes, _)| bytes),
+            hash: of.snapshot.map(|(_, hash)| hash),
+            outcome,
+            detail,
+            ..answer
         }
-    }
-    if result.outcome == Outcome::Unreachable && !part.snapshot_failure.is_empty() {
-        result.detail =
-            format!("its snapshot came and could not be stored: {}", part.snapshot_failure);
-    }
-    result
-}
-
-fn answer_of(part: &Part) -> Answer {
-    Answer {
-        outcome: part.outcome,
-        step: part.step,
-        wall_ns: part.wall_ns,
-        wall_error_ns: part.wall_error_ns,
-        dead: part.dead,
-        before_step: part.before_step,
-        snapshot_bytes: part.bytes,
-        snapshot_hash: part.hash,
-        detail: part.detail.clone(),
     }
 }

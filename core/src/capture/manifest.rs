@@ -1,4 +1,4 @@
-//! What a capture collects: answers, parts, and the manifest that closes it.
+//! What a capture collects: parts, and the manifest that closes it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,27 +11,51 @@ use crate::capture::reason::Reason;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct CaptureId(pub String);
 
-/// What an agent says about one tape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+/// One rank's part of a capture, from its agent's answer to the API. An answer has neither rank nor
+/// node, and the size and hash of the snapshot that its agent will send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Part {
+    /// Id of the capture.
+    pub capture: String,
+    /// The rank.
+    pub rank: u32,
+    /// Name of its tape.
+    pub tape_id: String,
+    /// Name of its node.
+    pub node: String,
     /// What became of it.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "crate::tape::schema::words::<Outcome>")
+    )]
     pub outcome: Outcome,
     /// The step its snapshot shows.
     pub step: u64,
-    /// Unix time of that step's end, in nanoseconds.
+    /// End of that step, in nanoseconds of Unix time.
     pub wall_ns: i64,
-    /// How wrong that may be, in nanoseconds.
+    /// How far that time may be off.
     pub wall_error_ns: u64,
-    /// The process is dead, whatever the outcome.
+    /// Whether its process had ended.
     pub dead: bool,
-    /// The step its `before` sums show; 0 when there are none.
+    /// The earlier step its snapshot is compared with; 0 for none.
     pub before_step: u64,
-    /// Size of the snapshot in bytes; 0 when none will come.
-    pub snapshot_bytes: u64,
-    /// BLAKE3 of that snapshot; `None` when the agent did not report it.
-    pub snapshot_hash: Option<[u8; 32]>,
-    /// One line on anything unusual; empty otherwise.
+    /// Stored size of its snapshot, compressed.
+    pub bytes: u64,
+    /// BLAKE3 of the stored snapshot in hexadecimal; null where none is stored.
+    #[cfg_attr(feature = "serde", serde(with = "hexadecimal"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub hash: Option<[u8; 32]>,
+    /// More about the outcome.
     pub detail: String,
+}
+
+impl Part {
+    /// Is its snapshot of exactly the step that was asked for?
+    pub fn is_aligned(&self) -> bool {
+        self.outcome == Outcome::Aligned
+    }
 }
 
 /// What the shell must do.
@@ -56,35 +80,6 @@ pub enum Action {
     },
     /// A capture is over: store its manifest.
     Close(Manifest),
-}
-
-/// One rank's part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Global rank.
-    pub rank: u32,
-    /// Tape it comes from.
-    pub tape_id: String,
-    /// Node it lies on.
-    pub node: String,
-    /// What became of it.
-    pub outcome: Outcome,
-    /// The step its snapshot shows.
-    pub step: u64,
-    /// Unix time of that step's end, in nanoseconds.
-    pub wall_ns: i64,
-    /// How wrong that may be, in nanoseconds.
-    pub wall_error_ns: u64,
-    /// The process was dead.
-    pub dead: bool,
-    /// The step its `before` sums show; 0 when there are none.
-    pub before_step: u64,
-    /// Size of the stored snapshot in bytes.
-    pub bytes: u64,
-    /// BLAKE3 of the stored snapshot; none when nothing is stored.
-    pub hash: Option<[u8; 32]>,
-    /// One line on anything unusual; empty otherwise.
-    pub detail: String,
 }
 
 /// The result of one capture.
@@ -115,11 +110,46 @@ pub struct Manifest {
 impl Manifest {
     /// Number of ranks whose stored snapshot shows exactly T.
     pub fn aligned(&self) -> usize {
-        self.parts.iter().filter(|part| part.outcome == Outcome::Aligned).count()
+        self.parts.iter().filter(|part| part.is_aligned()).count()
     }
 
     /// The ranks that are not aligned, each with what became of it.
     pub fn missing(&self) -> impl Iterator<Item = &Part> {
-        self.parts.iter().filter(|part| part.outcome != Outcome::Aligned)
+        self.parts.iter().filter(|part| !part.is_aligned())
+    }
+}
+
+/// A hash as JSON has it. Another text than 64 hexadecimal digits is no hash.
+#[cfg(feature = "serde")]
+mod hexadecimal {
+    use alloc::format;
+    use alloc::string::String;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        hash: &Option<[u8; 32]>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let digits = |bytes: &[u8; 32]| -> String {
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        hash.as_ref().map(digits).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<[u8; 32]>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        Ok(text.as_deref().and_then(hash))
+    }
+
+    fn hash(text: &str) -> Option<[u8; 32]> {
+        let mut hash = [0; 32];
+        let is_whole = text.len() == 2 * hash.len() && text.is_ascii();
+        for (index, byte) in hash.iter_mut().enumerate().filter(|_| is_whole) {
+            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+        }
+        is_whole.then_some(hash)
     }
 }

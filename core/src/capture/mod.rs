@@ -24,7 +24,7 @@ mod triggers;
 
 pub use captures::Captures;
 pub use choose::DEAD_REACH_STEPS;
-pub use manifest::{Action, Answer, CaptureId, Manifest, Part};
+pub use manifest::{Action, CaptureId, Manifest, Part};
 pub use outcome::Outcome;
 pub use reason::Reason;
 pub use request::{Limits, Refusal};

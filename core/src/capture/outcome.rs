@@ -22,6 +22,9 @@ use crate::tape::rewind::RewindError;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
+    /// Its answer or its snapshot may still come.
+    #[default]
+    Awaited,
     /// The state at exactly the step asked for.
     Aligned,
     /// The tape no longer covers the step; the snapshot shows another, later one.
@@ -33,7 +36,6 @@ pub enum Outcome {
     /// The agent has no such tape, or cannot read it.
     NoTape,
     /// No answer in time.
-    #[default]
     #[cfg_attr(feature = "serde", serde(other))]
     Unreachable,
 }

@@ -17,7 +17,7 @@ use crate::blobs::local as blobs;
 use crate::encoding::load;
 use crate::error::{During, Error, Result};
 use crate::journal::{JOURNAL, decode};
-use crate::records::{PartRecord, Record as _};
+use crate::records::{PartRecord, Record as _, snapshot_of};
 use crate::recovery::{format, opening};
 use crate::steps::{log, segments};
 use crate::writer::point::Point;
@@ -140,8 +140,7 @@ fn look_at(journal: &Prefix) -> Result<(u64, Vec<blake3::Hash>)> {
             None => drop(parts.remove(&change.key)),
         }
     })?;
-    let mut hashes: Vec<blake3::Hash> =
-        load(&parts).parts.iter().filter_map(PartRecord::hash).collect();
+    let mut hashes: Vec<blake3::Hash> = load(&parts).parts.iter().filter_map(snapshot_of).collect();
     hashes.sort_by_key(|hash| *hash.as_bytes());
     hashes.dedup();
     Ok((sequence, hashes))

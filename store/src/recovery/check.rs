@@ -282,8 +282,8 @@ fn look_at_snapshots(
 ) -> io::Result<()> {
     let mut needed = BTreeMap::new();
     for part in load(&contents.live).parts {
-        if let Some(hash) = part.hash() {
-            needed.insert(*hash.as_bytes(), (part.capture, part.rank));
+        if let Some(hash) = part.hash {
+            needed.insert(hash, (part.capture, part.rank));
         }
     }
     for (name, hash, bytes) in blobs::list(disk) {

@@ -11,7 +11,7 @@ use crate::backup::make::{WithSnapshots, backup_folder};
 use crate::backup::restore::{Tokens, check_backup, restore_backup};
 use crate::error::{Kind, Result};
 use crate::handle::Store;
-use crate::records::{PartRecord, TokenRecord};
+use crate::records::{PartRecord, TokenRecord, snapshot_of};
 use crate::recovery::check::check;
 use crate::recovery::format;
 use crate::recovery::rebuild::rebuild;
@@ -37,7 +37,7 @@ fn capture(store: &Store, number: u32) {
             capture: "cap-1".to_string(),
             rank: number,
             bytes: snapshot.len() as u64,
-            hash: Some(hash.to_hex().to_string()),
+            hash: Some(*hash.as_bytes()),
             ..Default::default()
         });
     });
@@ -138,7 +138,7 @@ fn a_backup_under_load_has_everything_that_was_acknowledged_before() {
     assert!(read.len() as u64 >= before.1);
     assert!(read.iter().zip(0..).all(|(found, step)| *found == row(step)));
     for part in &loaded.parts {
-        let stored = at_once(store.blobs().get(part.hash().unwrap())).unwrap();
+        let stored = at_once(store.blobs().get(snapshot_of(part).unwrap())).unwrap();
         assert_eq!(stored, snapshot(part.rank));
     }
     println!(

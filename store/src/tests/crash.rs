@@ -13,7 +13,7 @@ use crate::backup::restore::{Tokens, restore_on};
 use crate::encoding::{Changes, Loaded};
 use crate::error::Result;
 use crate::handle::Store;
-use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRecord};
+use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check_simulated;
 use crate::tests::fixtures::{at_once, incident, number};
 use fastrand::Rng;
@@ -145,7 +145,7 @@ impl Life<'_> {
             capture: "cap-1".into(),
             rank: key as u32,
             bytes: bytes as u64,
-            hash: Some(hash.to_hex().to_string()),
+            hash: Some(*hash.as_bytes()),
             ..Default::default()
         };
         let mut changes = Changes::default();
@@ -281,14 +281,14 @@ impl Life<'_> {
             *expected = Expected { acknowledged: state, later: Vec::new() };
         }
         for part in &loaded.parts {
-            let hash = part.hash().unwrap();
+            let hash = snapshot_of(part).unwrap();
             assert!(self.store.blobs().retain(hash, part.bytes));
             let snapshot = at_once(self.store.blobs().get(hash)).unwrap();
             assert_eq!(snapshot.len() as u64, part.bytes);
         }
         for (key, (hash, snapshot)) in &*self.snapshots {
             let part = loaded.parts.iter().find(|part| part.rank as usize == *key);
-            assert_eq!(part.unwrap().hash(), Some(*hash), "the reference of {key}");
+            assert_eq!(snapshot_of(part.unwrap()), Some(*hash), "the reference of {key}");
             assert_eq!(at_once(self.store.blobs().get(*hash)).unwrap(), *snapshot);
         }
         at_once(self.store.blobs().sweep());

@@ -30,7 +30,7 @@ fn part() -> PartRecord {
         capture: "cap-1".to_string(),
         rank: 2,
         bytes: snapshot.len() as u64,
-        hash: Some(hash.to_hex().to_string()),
+        hash: Some(*hash.as_bytes()),
         ..Default::default()
     }
 }

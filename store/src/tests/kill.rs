@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::encoding::Changes;
 use crate::error::Result;
-use crate::records::{PartRecord, SeriesKey, StepRecord};
+use crate::records::{PartRecord, SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check;
 use crate::tests::fixtures::{at_once, number};
 use crate::tests::fixtures::{flush, incident, reopen, when_closed};
@@ -75,7 +75,7 @@ fn write_until_killed(folder: &Path) -> ! {
                     capture: "cap-1".to_string(),
                     rank: key as u32,
                     bytes: version,
-                    hash: Some(hash.to_hex().to_string()),
+                    hash: Some(*hash.as_bytes()),
                     ..Default::default()
                 });
                 let done = move |result: Result<()>| {
@@ -136,7 +136,7 @@ impl Acknowledged {
         for (key, version) in &self.snapshots {
             let part = loaded.parts.iter().find(|part| u64::from(part.rank) == *key).unwrap();
             assert!(part.bytes >= *version, "part {key} is older than {version}");
-            let found = at_once(store.blobs().get(part.hash().unwrap())).unwrap();
+            let found = at_once(store.blobs().get(snapshot_of(part).unwrap())).unwrap();
             assert_eq!(found, snapshot(part.bytes));
         }
         let newest = self.steps.get(&0).copied().unwrap_or(0);

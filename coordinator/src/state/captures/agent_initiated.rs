@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::capture::{Outcome, Reason};
+use memtape_core::capture::{Outcome, Part, Reason};
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
@@ -25,7 +25,7 @@ use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
-use memtape_store::records::{CaptureRecord, Cause, PartRecord};
+use memtape_store::records::{CaptureRecord, Cause, snapshot_of};
 
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
@@ -109,11 +109,12 @@ impl Captures {
         taken: &AgentCapture,
         jobs: &Jobs,
     ) {
-        let found = jobs.rank_of(&taken.tape_id).filter(|(_, rank)| rank.record.node == node);
+        let found =
+            jobs.rank_of(&taken.answer.tape_id).filter(|(_, rank)| rank.record.node == node);
         let Some((attempt, rank)) = found else { return context.lose(Loss::UnknownTape) };
         let number = rank.record.rank;
         let record = CaptureRecord {
-            id: taken.capture.clone(),
+            id: taken.answer.capture.clone(),
             serial: attempt.record.serial,
             job: attempt.record.job.clone(),
             attempt: attempt.record.attempt,
@@ -127,7 +128,7 @@ impl Captures {
             complete: false,
         };
         let part = part(taken, node, number);
-        if self.get(&taken.capture).is_some() {
+        if self.get(&taken.answer.capture).is_some() {
             return self.announce_again(context, &record, part);
         }
         // An agent that was restarted does not know of every death that an earlier one captured.
@@ -135,7 +136,7 @@ impl Captures {
         let of_job = || self.initiated.of_job(&record.job).filter_map(|id| self.get(id));
         let is_known = |state: &CaptureState| {
             state.record.reason == record.reason
-                && state.part_of(&taken.tape_id).is_some_and(|part| part.hash.is_some())
+                && state.part_of(&taken.answer.tape_id).is_some_and(|part| part.hash.is_some())
         };
         if taken.reason == AgentCaptureReason::Death && of_job().any(is_known) {
             // Its snapshot is refused, and the agent forgets it.
@@ -159,7 +160,7 @@ impl Captures {
     }
 
     /// An announcement is repeated: a stored snapshot stays; that it cannot come any more is noted.
-    fn announce_again(&mut self, context: &mut Context, record: &CaptureRecord, part: PartRecord) {
+    fn announce_again(&mut self, context: &mut Context, record: &CaptureRecord, part: Part) {
         let known = self.get_mut(&record.id).and_then(|known| known.part_of_tape(&part.tape_id));
         let Some(known) = known else { return context.lose(Loss::StaleSnapshot) };
         if known.hash.is_some() || *known == part {
@@ -177,8 +178,8 @@ impl Captures {
 }
 
 /// May an agent send this snapshot of an agent-initiated capture?
-pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
-    match part.hash() {
+pub(super) fn upload_verdict(part: &Part) -> Upload {
+    match snapshot_of(part) {
         Some(hash) => Upload::Stored { hash },
         None if part.bytes > 0 => Upload::Wanted { promised: Some((part.bytes, None)) },
         None => Upload::Refused,
@@ -190,14 +191,14 @@ pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
 /// # Errors
 /// No part waits for the snapshot.
 pub(super) fn take_snapshot(
-    part: &mut PartRecord,
+    part: &mut Part,
     bytes: u64,
     hash: blake3::Hash,
-) -> Result<PartRecord, (Loss, &'static str)> {
+) -> Result<Part, (Loss, &'static str)> {
     if part.hash.is_some() || part.bytes == 0 {
         return Err((Loss::StaleSnapshot, "the capture has this snapshot already"));
     }
-    (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
+    (part.bytes, part.hash) = (bytes, Some(*hash.as_bytes()));
     // An agent-initiated capture shows the state of its own moment.
     part.outcome = Outcome::Aligned;
     part.detail = part.detail.replace(PENDING, "");
@@ -213,16 +214,8 @@ fn reason(reason: AgentCaptureReason, rank: u32) -> Reason {
 
 /// The part as it is announced: its size is a promise until there is a hash, and nothing is
 /// aligned that is not stored.
-fn part(taken: &AgentCapture, node: &str, rank: u32) -> PartRecord {
-    let mut part = PartRecord {
-        capture: taken.capture.clone(),
-        rank,
-        tape_id: taken.tape_id.clone(),
-        node: node.to_string(),
-        bytes: taken.answer.snapshot_bytes,
-        ..PartRecord::default()
-    };
-    part.answered(&taken.answer);
+fn part(taken: &AgentCapture, node: &str, rank: u32) -> Part {
+    let mut part = Part { rank, node: node.to_string(), hash: None, ..taken.answer.clone() };
     let separator = if part.detail.is_empty() { "" } else { "; " };
     part.detail = format!("{DETAIL}{separator}{}", part.detail);
     part.outcome = Outcome::NoTape;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
+use memtape_core::capture::{Action, CaptureId, Manifest, Outcome, Part, Reason, Refusal};
 use memtape_core::identity::ids::Kind;
 use memtape_core::identity::ids::{Ids, is_agent_capture};
 use memtape_core::incident::NotCompared;
@@ -24,7 +24,7 @@ use crate::state::effects::{After, Context, Effect, SnapshotRequest};
 use crate::state::jobs::Jobs;
 use memtape_disk::clock::Now;
 use memtape_store::StoreClock;
-use memtape_store::records::{CaptureRecord, PartRecord};
+use memtape_store::records::{CaptureRecord, snapshot_of};
 use memtape_store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
@@ -47,15 +47,15 @@ pub(crate) struct Captures {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CaptureState {
     pub(crate) record: CaptureRecord,
-    pub(crate) parts: Vec<PartRecord>,
+    pub(crate) parts: Vec<Part>,
     /// Where each tape's part is: a job has thousands.
     by_tape: BTreeMap<String, usize>,
     /// What agents have said of their tapes.
-    answers: BTreeMap<String, Answer>,
+    answers: BTreeMap<String, Part>,
 }
 
 impl CaptureState {
-    pub(super) fn new(record: CaptureRecord, mut parts: Vec<PartRecord>) -> Self {
+    pub(super) fn new(record: CaptureRecord, mut parts: Vec<Part>) -> Self {
         parts.sort_by_key(|part| part.rank);
         let places = parts.iter().enumerate().map(|(place, part)| (part.tape_id.clone(), place));
         let by_tape = places.collect();
@@ -63,14 +63,14 @@ impl CaptureState {
     }
 
     /// Notes an agent's answer about a tape.
-    fn note(&mut self, tape_id: &str, answer: Answer) {
+    fn note(&mut self, answer: Part) {
         // Bounded by the parts: others have no place here.
-        if self.by_tape.contains_key(tape_id) && !self.record.is_closed() {
-            self.answers.insert(tape_id.to_string(), answer);
+        if self.by_tape.contains_key(&answer.tape_id) && !self.record.is_closed() {
+            self.answers.insert(answer.tape_id.clone(), answer);
         }
     }
 
-    pub(crate) fn part(&self, rank: u32) -> Option<&PartRecord> {
+    pub(crate) fn part(&self, rank: u32) -> Option<&Part> {
         self.parts.iter().find(|part| part.rank == rank)
     }
 
@@ -78,11 +78,11 @@ impl CaptureState {
         self.parts.iter().filter(|part| part.is_aligned()).count()
     }
 
-    pub(super) fn part_of_tape(&mut self, tape_id: &str) -> Option<&mut PartRecord> {
+    pub(super) fn part_of_tape(&mut self, tape_id: &str) -> Option<&mut Part> {
         self.by_tape.get(tape_id).and_then(|place| self.parts.get_mut(*place))
     }
 
-    pub(super) fn part_of(&self, tape_id: &str) -> Option<&PartRecord> {
+    pub(super) fn part_of(&self, tape_id: &str) -> Option<&Part> {
         self.by_tape.get(tape_id).and_then(|place| self.parts.get(*place))
     }
 
@@ -96,7 +96,7 @@ impl CaptureState {
     /// # Errors
     /// The suspect has no snapshot.
     pub(crate) fn snapshots_to_compare(&self, rank: u32) -> Result<ComparedSnapshots, NotCompared> {
-        let snapshot = |part: &PartRecord| SnapshotRef { rank: part.rank, hash: part.hash() };
+        let snapshot = |part: &Part| SnapshotRef { rank: part.rank, hash: snapshot_of(part) };
         match chosen_parts(self, rank, PEERS_COMPARED_MAX) {
             Some((suspect, peers)) => Ok(ComparedSnapshots {
                 suspect: snapshot(suspect),
@@ -117,20 +117,20 @@ impl Captures {
         now: Now,
         retention: Retention,
         records: Vec<CaptureRecord>,
-        parts: Vec<PartRecord>,
+        parts: Vec<Part>,
         jobs: &mut Jobs,
         store: &Store,
     ) -> Self {
-        let mut by_capture: BTreeMap<String, Vec<PartRecord>> = BTreeMap::new();
+        let mut by_capture: BTreeMap<String, Vec<Part>> = BTreeMap::new();
         for part in parts {
             by_capture.entry(part.capture.clone()).or_default().push(part);
         }
         let (mut ids, mut captures) = (Ids::default(), BTreeMap::new());
         let clock = store.clock();
         for mut record in records {
-            let parts = by_capture.remove(&record.id).unwrap_or_default();
+            let mut parts = by_capture.remove(&record.id).unwrap_or_default();
             for part in &parts {
-                if let Some(hash) = part.hash() {
+                if let Some(hash) = snapshot_of(part) {
                     store.blobs().retain(hash, part.bytes);
                 }
             }
@@ -141,6 +141,10 @@ impl Captures {
             if !record.is_closed() && !is_resumed {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
+            }
+            if record.is_closed() {
+                let awaited = parts.iter_mut().filter(|part| part.outcome == Outcome::Awaited);
+                awaited.for_each(|part| part.outcome = Outcome::Unreachable);
             }
             if record.is_closed() && record.closed_store_ns.is_none() {
                 record.closed_store_ns = Some(clock.at(now));
@@ -226,9 +230,7 @@ impl Captures {
         let (job, ranks) = (&record.job, manifest.parts.len());
         let (step, reason) = (record.step, record.reason.as_str());
         tracing::info!(capture = %id, job = ?job, step, ranks, reason, "capture begins");
-        let waiting = |part| PartRecord { detail: String::new(), ..PartRecord::new(id, part) };
-        let parts: Vec<PartRecord> = manifest.parts.iter().map(waiting).collect();
-        self.insert(context, CaptureState::new(record, parts));
+        self.insert(context, CaptureState::new(record, manifest.parts.clone()));
     }
 
     /// Keeps a new capture, in memory and in the store.
@@ -273,10 +275,9 @@ impl Captures {
         state.answers.clear();
         let mut changes = Changes::of(&state.record);
         for part in &manifest.parts {
-            let part = PartRecord::new(id, part);
-            changes.put(&part);
+            changes.put(part);
             match state.part_of_tape(&part.tape_id) {
-                Some(known) => *known = part,
+                Some(known) => known.clone_from(part),
                 // The parts of a capture are those it began with.
                 None => context.lose(Loss::StaleSnapshot),
             }
@@ -290,9 +291,9 @@ impl Captures {
     }
 
     /// Notes an agent's answer about a tape of a capture.
-    pub(crate) fn note_answer(&mut self, capture: &str, tape_id: &str, answer: Answer) {
-        if let Some(state) = self.captures.get_mut(capture) {
-            state.note(tape_id, answer);
+    pub(crate) fn note_answer(&mut self, answer: Part) {
+        if let Some(state) = self.captures.get_mut(&answer.capture) {
+            state.note(answer);
         }
     }
 
@@ -340,10 +341,10 @@ impl Captures {
         let id = CaptureId(capture.to_string());
         if attempt.is_some_and(|attempt| attempt.captures.accepts_snapshot(&id, tape_id)) {
             let promised = state.answers.get(tape_id);
-            let promised = promised.map(|answer| (answer.snapshot_bytes, answer.snapshot_hash));
+            let promised = promised.map(|answer| (answer.bytes, answer.hash));
             return Upload::Wanted { promised };
         }
-        match part.and_then(PartRecord::hash) {
+        match part.and_then(snapshot_of) {
             Some(hash) => Upload::Stored { hash },
             None => Upload::Refused,
         }
@@ -388,7 +389,7 @@ impl Captures {
         context: &mut Context,
         snapshot: &StoredSnapshot,
         jobs: &mut Jobs,
-    ) -> Result<PartRecord, (Loss, &'static str)> {
+    ) -> Result<Part, (Loss, &'static str)> {
         let StoredSnapshot { capture, tape_id, bytes, hash } = snapshot;
         let stale = (Loss::StaleSnapshot, "the capture is closed, or has this snapshot already");
         let id = CaptureId(capture.clone());
@@ -406,19 +407,18 @@ impl Captures {
         if !machine.accepts_snapshot(&id, tape_id) {
             return Err(stale);
         }
-        let promised = answer.as_ref().and_then(|answer| answer.snapshot_hash);
+        let promised = answer.as_ref().and_then(|answer| answer.hash);
         if promised.is_some_and(|promised| promised != *hash.as_bytes()) {
             return Err((Loss::BadSnapshot, "the snapshot is not the one that was announced"));
         }
         // A part whose snapshot came before a restart, and its answer did not, is sent again.
-        if let Some(before) = part.hash() {
+        if let Some(before) = snapshot_of(part) {
             context.push(Effect::ReleaseSnapshot(before));
         }
-        part.bytes = *bytes;
-        part.hash = Some(hash.to_hex().to_string());
         if let Some(answer) = answer {
-            part.answered(&answer);
+            *part = answered(part, answer);
         }
+        (part.bytes, part.hash) = (*bytes, Some(*hash.as_bytes()));
         machine.snapshot_stored(context.now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
         Ok(part.clone())
     }
@@ -439,15 +439,21 @@ impl Captures {
         for part in &state.parts {
             changes.delete(part);
         }
-        let hashes = state.parts.iter().filter_map(PartRecord::hash).collect();
+        let hashes = state.parts.iter().filter_map(snapshot_of).collect();
         context.push(Effect::CaptureForgotten { capture: id.to_string() });
         context.write_then(changes, After::ReleaseSnapshots(hashes));
     }
 }
 
+/// A part with what its agent has answered: a restarted coordinator needs all of it.
+fn answered(part: &Part, answer: Part) -> Part {
+    let (rank, node) = (part.rank, part.node.clone());
+    Part { rank, node, ..answer }
+}
+
 /// A snapshot without its answer may show any step.
-fn shows_its_step(part: &PartRecord) -> bool {
-    !matches!(part.outcome, Outcome::NoTape | Outcome::Unreachable)
+fn shows_its_step(part: &Part) -> bool {
+    !matches!(part.outcome, Outcome::Awaited | Outcome::NoTape | Outcome::Unreachable)
 }
 
 /// The parts whose snapshots a diagnosis can use: the suspect's, and those of peers at the same
@@ -456,9 +462,9 @@ fn chosen_parts(
     state: &CaptureState,
     suspect: u32,
     peers_max: usize,
-) -> Option<(&PartRecord, Vec<&PartRecord>)> {
+) -> Option<(&Part, Vec<&Part>)> {
     let suspect = state.part(suspect).filter(|part| part.hash.is_some() && shows_its_step(part))?;
-    let peers: Vec<&PartRecord> = state
+    let peers: Vec<&Part> = state
         .parts
         .iter()
         .filter(|part| part.rank != suspect.rank && part.hash.is_some())
@@ -475,14 +481,14 @@ mod tests {
 
     #[test]
     fn peers_are_spread_and_at_the_same_step() {
-        let part = |rank: u32, step: u64, has_snapshot: bool| PartRecord {
+        let part = |rank: u32, step: u64, has_snapshot: bool| Part {
             rank,
             step,
             outcome: Outcome::Aligned,
-            hash: has_snapshot.then(|| "00".repeat(32)),
-            ..PartRecord::default()
+            hash: has_snapshot.then_some([0; 32]),
+            ..Part::default()
         };
-        let check = |parts: Vec<PartRecord>, expected: Option<&[u32]>| {
+        let check = |parts: Vec<Part>, expected: Option<&[u32]>| {
             let state = CaptureState::new(CaptureRecord::default(), parts);
             let chosen = chosen_parts(&state, 2, 3)
                 .map(|(_, peers)| peers.into_iter().map(|part| part.rank).collect::<Vec<_>>());

@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use memtape_core::capture::Part;
 use memtape_core::identity::owner::{Owner, OwnerKey};
 use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
 use memtape_core::sharing::Shares;
@@ -17,7 +18,6 @@ use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Count;
 use crate::state::effects::Context;
 use crate::state::jobs::Jobs;
-use memtape_store::records::PartRecord;
 
 /// Bounds on what is kept of captures.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ impl Captures {
         captures: impl Iterator<Item = &'a CaptureState> + Clone,
         in_use: &BTreeSet<String>,
         jobs: &Jobs,
-        measure: fn(&PartRecord) -> u64,
+        measure: fn(&Part) -> u64,
     ) -> Option<String> {
         let mut shares = Shares::default();
         for state in captures.clone() {
@@ -141,7 +141,7 @@ fn bytes(state: &CaptureState) -> u64 {
     state.parts.iter().map(part_bytes).fold(0, u64::saturating_add)
 }
 
-fn part_bytes(part: &PartRecord) -> u64 {
+fn part_bytes(part: &Part) -> u64 {
     if part.hash.is_some() { part.bytes } else { 0 }
 }
 
@@ -222,9 +222,9 @@ mod tests {
                     closed_wall_ns,
                     ..Default::default()
                 };
-                let hash = Some("00".repeat(32));
+                let hash = Some([0; 32]);
                 let node = (*node).to_string();
-                let part = PartRecord { bytes: 10, hash, node, ..PartRecord::default() };
+                let part = Part { bytes: 10, hash, node, ..Part::default() };
                 captures.captures.insert(id, CaptureState::new(record, vec![part]));
             }
         }
@@ -317,7 +317,7 @@ mod tests {
         let all = [("honest", 1, 40), ("other", 2, 40)];
         let mut captures = flood(1000, &mut jobs, &all);
         for state in captures.captures.values_mut().filter(|of| of.parts[0].node == "honest") {
-            let thief = PartRecord { node: "thief".into(), bytes: 20, ..state.parts[0].clone() };
+            let thief = Part { node: "thief".into(), bytes: 20, ..state.parts[0].clone() };
             state.parts.push(thief);
         }
         let mut context = Context::new(Now::default());

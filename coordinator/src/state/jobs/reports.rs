@@ -2,7 +2,7 @@
 //!
 //! A tape's own node may report about it, no other. Streams and captures are not known here.
 
-use memtape_core::capture::{Answer, CaptureId, Triggers};
+use memtape_core::capture::{Part, Triggers};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
@@ -360,13 +360,11 @@ impl Jobs {
         &mut self,
         context: &mut Context,
         node: &str,
-        capture: &str,
-        tape_id: &str,
-        answer: Answer,
+        answer: Part,
     ) -> bool {
-        let Some((serial, _)) = self.tape_on(context, node, tape_id) else { return false };
+        let Some((serial, _)) = self.tape_on(context, node, &answer.tape_id) else { return false };
         if let Some(machine) = self.machine(serial) {
-            machine.answer(context.now.mono_ns, &CaptureId(capture.to_string()), tape_id, answer);
+            machine.answer(context.now.mono_ns, answer);
         }
         true
     }
