@@ -112,7 +112,8 @@ impl Agent {
     ) -> Self {
         let mut alone = AgentInitiated::default();
         for capture in spool.iter().flat_map(Spool::captures) {
-            alone.note_taken(now.mono_ns, capture.tape_id(), capture.reason());
+            let tape_id = capture.answer.as_ref().map_or("", |answer| &answer.tape_id);
+            alone.note_taken(now.mono_ns, tape_id, capture.reason());
         }
         let redaction = Redaction::with_names(config.redacted_names.iter().map(String::as_str));
         Self {
@@ -371,7 +372,7 @@ impl Agent {
         let reading = gpus.as_deref().ok();
         let node = self.node.as_ref();
         let records_kept = kept.iter().flat_map(|(_, kept)| kept);
-        let records_kept: usize = records_kept.map(|rank| rank.steps().len()).sum();
+        let records_kept: usize = records_kept.map(|rank| rank.steps.len()).sum();
         let later = self.later();
         let mut tapes = self.unended(|key| self.censuses.has_unsent(key));
         tapes.retain(|(key, _)| self.announcements.has_said(*key));

@@ -23,7 +23,7 @@ use memtape_core::sharing::Amounts;
 use memtape_disk::files::{self, Disk, Held};
 use memtape_disk::frames;
 
-use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport, RankUp};
+use crate::link::wire::{self, AgentCapture, Outgoing, RankDown, RankReport, RankUp, Report};
 
 mod delivery;
 mod logs;
@@ -119,7 +119,7 @@ struct KeptCapture {
     name: String,
     /// The user who is accountable for its tape.
     account: u32,
-    capture: InitiatedCapture,
+    capture: AgentCapture,
     up: RankUp,
     /// Bytes of the file before the snapshot, and of all of it.
     head_bytes: u64,
@@ -132,8 +132,8 @@ struct KeptCapture {
 /// What is to be sent next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Next {
-    /// The end of a rank, with its tape.
-    Down(u64, String, Box<Outgoing>),
+    /// The end of a rank.
+    Down(u64, RankDown),
     /// Step records; up to this number they are all there.
     Steps(u64, Vec<RankReport>),
 }
@@ -171,20 +171,20 @@ impl Spool {
             let kept = wire::kept(&entry.payload)?;
             let of = account(fact_tape_id(&kept)?);
             match kept {
-                Kept::Up(up) if entry.number > delivered => {
-                    ups.insert(up.tape_id().to_string(), up);
+                Outgoing::RankUp(up) if entry.number > delivered => {
+                    ups.insert(up.tape_id.clone(), up);
                 }
-                Kept::Down(tape_id, _) if entry.number > delivered => {
-                    downs.insert(tape_id);
+                Outgoing::RankDown(down) if entry.number > delivered => {
+                    downs.insert(down.tape_id);
                 }
-                Kept::Up(_) | Kept::Down(..) | Kept::Steps(_) | Kept::Capture(_) => {}
+                _ => {}
             }
             Some(of)
         })?;
         let steps = Logs::open(&disk, STEPS, segment_bytes_max, |entry| {
-            let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) else { return None };
-            note_newest(&mut newest, &mut missed, &ranks);
-            Some(account(ranks.first()?.tape_id()))
+            let Some(Outgoing::Report(report)) = wire::kept(&entry.payload) else { return None };
+            note_newest(&mut newest, &mut missed, &report.ranks);
+            Some(account(&report.ranks.first()?.tape_id))
         })?;
         let captures = open_captures(&*disk, account)?;
         let newest_capture = captures.keys().next_back().copied().unwrap_or(0);
@@ -250,11 +250,11 @@ impl Spool {
     /// The ranks of which something is kept.
     pub(crate) fn ups(&self) -> impl Iterator<Item = &RankUp> {
         let of_captures = self.captures.values().map(|each| &each.up);
-        self.ups.values().chain(of_captures.filter(|up| !self.ups.contains_key(up.tape_id())))
+        self.ups.values().chain(of_captures.filter(|up| !self.ups.contains_key(&up.tape_id)))
     }
 
     /// The agent-initiated captures that are kept, oldest first.
-    pub(crate) fn captures(&self) -> impl Iterator<Item = &InitiatedCapture> {
+    pub(crate) fn captures(&self) -> impl Iterator<Item = &AgentCapture> {
         self.captures.values().map(|each| &each.capture)
     }
 
@@ -286,23 +286,23 @@ impl Spool {
 
     /// Keeps a rank's announcement, before anything else about it; false when it is not kept.
     pub(crate) fn add_up(&mut self, up: &RankUp) -> bool {
-        if self.knows(up.tape_id()) {
+        if self.knows(&up.tape_id) {
             return true;
         }
-        let account = self.account(up.tape_id());
+        let account = self.account(&up.tape_id);
         // Half of it is for others.
         let of_user = self.ups.keys().filter(|known| self.account(known) == account).count();
         let is_kept = self.ups.len() < SPOOL_RANKS_MAX
             && of_user < SPOOL_RANKS_MAX / 2
-            && self.add_fact(account, wire::encode(&wire::up_message(up.clone())));
+            && self.add_fact(account, wire::encode(Outgoing::RankUp(up.clone())));
         if is_kept {
-            self.ups.insert(up.tape_id().to_string(), up.clone());
+            self.ups.insert(up.tape_id.clone(), up.clone());
         }
         is_kept
     }
 
     /// Keeps a rank's end; when that fails the tape still tells it.
-    pub(crate) fn add_down(&mut self, tape_id: &str, message: &Outgoing) {
+    pub(crate) fn add_down(&mut self, tape_id: &str, message: Outgoing) {
         if self.add_fact(self.account(tape_id), wire::encode(message)) {
             self.downs.insert(tape_id.to_string());
         }
@@ -311,9 +311,10 @@ impl Spool {
     /// Keeps step records of one user's tapes; false when there is no room for them: the tapes
     /// still have them.
     pub(crate) fn add_steps(&mut self, ranks: &[RankReport]) -> bool {
-        let account = ranks.first().map_or(0, |rank| self.account(rank.tape_id()));
-        let items = ranks.iter().map(|rank| rank.steps().len()).sum::<usize>();
-        let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
+        let account = ranks.first().map_or(0, |rank| self.account(&rank.tape_id));
+        let items = ranks.iter().map(|rank| rank.steps.len()).sum::<usize>();
+        let report = Report { ranks: ranks.to_vec(), ..Report::default() };
+        let payload = wire::encode(Outgoing::Report(report));
         let number = self.take_number();
         let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
         let bytes = entry.disk_bytes();
@@ -331,7 +332,7 @@ impl Spool {
     pub(crate) fn add_capture(
         &mut self,
         up: RankUp,
-        mut capture: InitiatedCapture,
+        mut capture: AgentCapture,
         snapshot: Option<&[u8]>,
     ) {
         let number = self.take_number();
@@ -350,7 +351,7 @@ impl Spool {
                 return;
             }
             self.count_dropped(Kind::Snapshots, 1);
-            capture.drop_snapshot();
+            wire::drop_snapshot(&mut capture);
         }
         if !self.write_capture(number, &up, &capture, &[], Kind::Facts) {
             self.count_dropped(Kind::Facts, 1);
@@ -361,7 +362,7 @@ impl Spool {
         &mut self,
         number: u64,
         up: &RankUp,
-        capture: &InitiatedCapture,
+        capture: &AgentCapture,
         snapshot: &[u8],
         kind: Kind,
     ) -> bool {
@@ -369,7 +370,7 @@ impl Spool {
         let head_bytes = bytes.len() as u64;
         bytes.extend_from_slice(snapshot);
         let name = name_of(CAPTURE, number);
-        let account = self.account(up.tape_id());
+        let account = self.account(&up.tape_id);
         let result = self.write((account, bytes.len() as u64), kind, |spool| {
             files::replace(&*spool.disk, &name, &bytes)
         });
@@ -471,12 +472,11 @@ impl Spool {
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         let Some(mut each) = self.captures.remove(&number) else { return false };
         self.count_dropped(Kind::Snapshots, 1);
-        let capture = &each.capture.capture_id();
         tracing::warn!(
-            capture,
+            capture = each.capture.answer.as_ref().map(|answer| answer.capture_id.as_str()),
             "the spool is full: the snapshot of an agent-initiated capture is dropped"
         );
-        each.capture.drop_snapshot();
+        wire::drop_snapshot(&mut each.capture);
         let head = head(number, &each.up, &each.capture);
         let name = &each.name;
         let mut replaced = files::replace(&*self.disk, name, &head);
@@ -528,19 +528,19 @@ impl Spool {
 }
 
 /// The tape that a fact is about.
-fn fact_tape_id(kept: &Kept) -> Option<&str> {
+fn fact_tape_id(kept: &Outgoing) -> Option<&str> {
     match kept {
-        Kept::Up(up) => Some(up.tape_id()),
-        Kept::Down(tape_id, _) => Some(tape_id),
-        Kept::Steps(_) | Kept::Capture(_) => None,
+        Outgoing::RankUp(up) => Some(&up.tape_id),
+        Outgoing::RankDown(down) => Some(&down.tape_id),
+        _ => None,
     }
 }
 
 /// What stands in a capture's file before its snapshot.
-fn head(number: u64, up: &RankUp, capture: &InitiatedCapture) -> Vec<u8> {
-    let up = wire::encode(&wire::up_message(up.clone()));
+fn head(number: u64, up: &RankUp, capture: &AgentCapture) -> Vec<u8> {
+    let up = wire::encode(Outgoing::RankUp(up.clone()));
     let entry = |payload| frames::encode(&Entry { number, items: 0, payload }.encode());
-    [entry(up), entry(wire::encode(&capture.message()))].concat()
+    [entry(up), entry(wire::encode(Outgoing::AgentCapture(capture.clone())))].concat()
 }
 
 /// The newest steps among these, and what was missed before them.
@@ -550,9 +550,9 @@ fn note_newest(
     ranks: &[RankReport],
 ) {
     for rank in ranks {
-        missed.insert(rank.tape_id().to_string(), rank.steps_missed());
-        for (device, last_step) in rank.steps() {
-            let known = newest.entry((rank.tape_id().to_string(), device)).or_default();
+        missed.insert(rank.tape_id.clone(), rank.steps_missed);
+        for (device, last_step) in wire::steps_of(rank) {
+            let known = newest.entry((rank.tape_id.clone(), device)).or_default();
             *known = last_step.max(*known);
         }
     }

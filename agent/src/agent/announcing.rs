@@ -14,7 +14,7 @@ use memtape_core::limits::{
 use memtape_core::rates::Rates;
 use memtape_core::sharing::Turns;
 
-use crate::link::wire::{self, RankUp};
+use crate::link::wire::{Outgoing, RankUp};
 use crate::node::clock::Now;
 use crate::tapes::known::TapeKey;
 
@@ -120,7 +120,7 @@ impl Agent {
                 due.remove(&account);
                 continue;
             };
-            if !self.send(wire::up_message(next.up.clone())) {
+            if !self.send(Outgoing::RankUp(next.up.clone())) {
                 break;
             }
             sent += 1;
@@ -171,10 +171,11 @@ impl Agent {
     fn due(&self, now: Now) -> BTreeMap<u32, VecDeque<Due>> {
         let mut due = BTreeMap::<u32, VecDeque<Due>>::new();
         for up in self.tapeless() {
-            let of_user = due.entry(self.node.account_of(up.uid())).or_default();
+            let uid = up.owner.as_ref().map_or(0, |owner| owner.uid);
+            let of_user = due.entry(self.node.account_of(uid)).or_default();
             // With one more than a round has, it is known that not all were sent.
             if of_user.len() <= ANNOUNCEMENTS_PER_ROUND_MAX {
-                let about = About::Tapeless(up.tape_id().to_string());
+                let about = About::Tapeless(up.tape_id.clone());
                 of_user.push_back(Due { about, up: up.clone() });
             }
         }
@@ -209,8 +210,8 @@ impl Agent {
 
     /// The ranks of which only the spool knows and that were not announced on this stream.
     fn tapeless(&self) -> impl Iterator<Item = &RankUp> {
-        let is_new = |up: &&RankUp| !self.announcements.tapeless.contains_key(up.tape_id());
+        let is_new = |up: &&RankUp| !self.announcements.tapeless.contains_key(&up.tape_id);
         let ups = self.spool.iter().flat_map(|spool| spool.ups());
-        ups.filter(is_new).filter(|up| self.tapes.find(up.tape_id()).is_none())
+        ups.filter(is_new).filter(|up| self.tapes.find(&up.tape_id).is_none())
     }
 }

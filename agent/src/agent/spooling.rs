@@ -17,7 +17,7 @@ use crate::link::backoff::{self, backoff};
 use crate::link::deliveries::Mark;
 use crate::link::report;
 use crate::link::upload::UploadError;
-use crate::link::wire::{self, InitiatedCapture, RankReport};
+use crate::link::wire::{self, Outgoing, RankReport};
 use crate::node::clock::Now;
 use crate::spool::Next;
 use crate::tapes::death::{Death, Evidence};
@@ -150,7 +150,7 @@ impl Agent {
             let mut has_new = false;
             for (account, (reports, marks)) in of_users(&self.tapes, ranks) {
                 for rank in &reports {
-                    if let Some((_, known)) = self.tapes.find(rank.tape_id()) {
+                    if let Some((_, known)) = self.tapes.find(&rank.tape_id) {
                         spool.add_up(&super::rank_up(known));
                     }
                 }
@@ -182,7 +182,7 @@ impl Agent {
             }
             if spool.add_up(&super::rank_up(known)) {
                 let down = wire::rank_down(known.tape_id(), death, known.status.step);
-                spool.add_down(known.tape_id(), &down);
+                spool.add_down(known.tape_id(), down);
             }
         }
     }
@@ -212,10 +212,9 @@ impl Agent {
         let Some(known) = self.tapes.get(wanted.tape) else { return };
         let up = super::rank_up(known);
         let Some(spool) = &mut self.spool else { return };
-        let hash = rewound.snapshot.as_ref().map(|snapshot| snapshot.hash);
         let name = (key.capture_id.as_str(), key.tape_id.as_str());
         let reason = (wanted.reason, wanted.seen_wall_ns);
-        let capture = InitiatedCapture::new(name, reason, &rewound.answer, hash);
+        let capture = wire::agent_capture(name, reason, &rewound.answer);
         spool.add_capture(
             up,
             capture,
@@ -231,9 +230,10 @@ impl Agent {
             match spool.next(STEPS_PER_REPORT_MAX) {
                 None => return Ok(None),
                 Some(Next::Steps(number, ranks)) => return Ok(Some((number, ranks))),
-                Some(Next::Down(number, tape_id, message)) => {
+                Some(Next::Down(number, down)) => {
+                    let tape_id = down.tape_id.clone();
                     // A tape that is there tells its end itself, after its last step.
-                    if self.tapes.find(&tape_id).is_none() && !self.send(*message) {
+                    if self.tapes.find(&tape_id).is_none() && !self.send(Outgoing::RankDown(down)) {
                         return Err(QueueFull);
                     }
                     if let Some(is_ended) = self.announcements.tapeless.get_mut(&tape_id) {
@@ -289,10 +289,8 @@ impl Agent {
         };
         let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
         let next = spool.next_upload().map(|(number, capture)| {
-            let (capture_id, tape_id) =
-                (capture.capture_id().to_string(), capture.tape_id().to_string());
-            let key = JobKey { capture_id, tape_id };
-            (number, key)
+            let (capture_id, tape_id) = (capture.capture_id.clone(), capture.tape_id.clone());
+            (number, JobKey { capture_id, tape_id })
         });
         let Some((number, key)) = next else {
             self.own_upload = None;
@@ -369,8 +367,8 @@ impl Agent {
 /// What there is to keep of each user: reports with records, and their marks.
 fn of_users(tapes: &Tapes, ranks: report::Ranks) -> BTreeMap<u32, (Vec<RankReport>, Vec<Mark>)> {
     let mut users = BTreeMap::<u32, (Vec<RankReport>, Vec<Mark>)>::new();
-    for rank in ranks.reports.into_iter().filter(|rank| rank.steps().len() > 0) {
-        if let Some((_, known)) = tapes.find(rank.tape_id()) {
+    for rank in ranks.reports.into_iter().filter(|rank| !rank.steps.is_empty()) {
+        if let Some((_, known)) = tapes.find(&rank.tape_id) {
             users.entry(known.account).or_default().0.push(rank);
         }
     }

@@ -12,7 +12,7 @@ use memtape_core::identity::ids;
 use memtape_core::limits::{AGENT_CAPTURES_PER_USER_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::rates::Rates;
 
-use crate::link::wire::Trigger;
+use crate::link::wire::AgentCaptureReason;
 use crate::node::clock::Now;
 use crate::tapes::death::Cause;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
     /// Of which tape.
     pub(crate) tape: TapeKey,
     /// Why.
-    pub(crate) reason: Trigger,
+    pub(crate) reason: AgentCaptureReason,
     /// When the reason was seen.
     pub(crate) seen_wall_ns: i64,
     due_ns: u64,
@@ -48,7 +48,7 @@ pub(crate) struct AgentInitiated {
     /// Captures in the making, by their names.
     making: BTreeMap<String, Wanted>,
     /// When the last one was wanted.
-    taken: BTreeMap<(String, Trigger), u64>,
+    taken: BTreeMap<(String, AgentCaptureReason), u64>,
     /// How often tapes of each user are captured.
     of_users: Rates<u32>,
 }
@@ -68,7 +68,7 @@ impl Default for AgentInitiated {
 
 impl AgentInitiated {
     /// A capture for this reason is there already, from an earlier life of the agent.
-    pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: Trigger) {
+    pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: AgentCaptureReason) {
         self.taken.insert((tape_id.to_string(), reason), now_ns);
     }
 
@@ -84,7 +84,7 @@ impl AgentInitiated {
             let ooms = known.tape.totals().iter().map(|totals| totals.ooms).sum();
             let before = self.ooms.insert(key, ooms);
             if is_alone && before.is_some_and(|before| ooms > before) {
-                self.want(now, key, known, Trigger::OutOfMemory);
+                self.want(now, key, known, AgentCaptureReason::OutOfMemory);
             }
             let death = known.life.death();
             let has_died = death.is_some_and(|end| match end.cause() {
@@ -92,7 +92,7 @@ impl AgentInitiated {
                 Cause::Exited | Cause::Unknown => false,
             });
             if is_alone && has_died && is_news(key, known) {
-                self.want(now, key, known, Trigger::Death);
+                self.want(now, key, known, AgentCaptureReason::Death);
             }
         }
         self.ooms.retain(|key, _| tapes.get(*key).is_some());
@@ -112,10 +112,10 @@ impl AgentInitiated {
         }
     }
 
-    fn want(&mut self, now: Now, tape: TapeKey, known: &KnownTape, reason: Trigger) {
+    fn want(&mut self, now: Now, tape: TapeKey, known: &KnownTape, reason: AgentCaptureReason) {
         let key = (known.tape_id().to_string(), reason);
         let is_recent = self.taken.get(&key).is_some_and(|at_ns| {
-            reason == Trigger::Death || now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS
+            reason == AgentCaptureReason::Death || now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS
         });
         if is_recent {
             return;
@@ -164,7 +164,7 @@ impl AgentInitiated {
 }
 
 /// A name that no other capture has.
-fn name(now: Now, tape_id: &str, reason: Trigger) -> String {
+fn name(now: Now, tape_id: &str, reason: AgentCaptureReason) -> String {
     let what = format!("{tape_id} {reason:?} {} {}", now.wall_ns, now.mono_ns);
     ids::agent_capture(now.wall_ns, &blake3::hash(what.as_bytes()).to_hex())
 }
@@ -179,13 +179,13 @@ mod tests {
             wall_ns: 1_704_067_200_000_000_000 + tenths * 100_000_000,
             mono_ns: u64::try_from(tenths).expect("positive"),
         };
-        let first = name(at(12_345), "a", Trigger::Death);
+        let first = name(at(12_345), "a", AgentCaptureReason::Death);
         assert!(first.starts_with("cap-0000c1s-") && ids::is_agent_capture(&first), "{first}");
         assert_eq!(first.len(), 28);
         let others = [
-            name(at(12_345), "b", Trigger::Death),
-            name(at(12_345), "a", Trigger::OutOfMemory),
-            name(at(12_346), "a", Trigger::Death),
+            name(at(12_345), "b", AgentCaptureReason::Death),
+            name(at(12_345), "a", AgentCaptureReason::OutOfMemory),
+            name(at(12_346), "a", AgentCaptureReason::Death),
         ];
         assert!(others.iter().all(|other| *other != first), "{others:?}");
     }

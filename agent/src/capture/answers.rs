@@ -19,7 +19,7 @@ use crate::capture::rewind::{Rewind, Rewound, no_tape};
 use crate::config::Config;
 use crate::link::backoff::{self, backoff};
 use crate::link::upload::{EncodedSnapshot, UploadError};
-use crate::link::wire::{self, Outgoing};
+use crate::link::wire::{Outgoing, capture_answer};
 use crate::tapes::census::Count;
 use crate::tapes::known::TapeKey;
 
@@ -391,12 +391,11 @@ impl Captures {
 
 /// The answer for a tape that is not there or cannot be read.
 pub(crate) fn refusal(key: &JobKey, why: &str) -> Outgoing {
-    wire::capture_answer(&key.capture_id, &key.tape_id, &no_tape(why), None)
+    Outgoing::CaptureAnswer(capture_answer(&key.capture_id, &key.tape_id, &no_tape(why)))
 }
 
 fn answer(key: &JobKey, rewound: &Rewound) -> Outgoing {
-    let hash = rewound.snapshot.as_ref().map(|snapshot| snapshot.hash);
-    wire::capture_answer(&key.capture_id, &key.tape_id, &rewound.answer, hash)
+    Outgoing::CaptureAnswer(capture_answer(&key.capture_id, &key.tape_id, &rewound.answer))
 }
 
 /// The moment that is so much later.

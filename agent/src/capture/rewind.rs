@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use memtape_core::capture::{Answer, Outcome};
+use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::Identity;
 use memtape_core::identity::owner::owned_tape_id;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
@@ -49,8 +49,8 @@ pub(crate) struct Rewind {
 /// What became of a rewind.
 #[derive(Clone, Debug)]
 pub(crate) struct Rewound {
-    /// What became of the tape; the size is the snapshot's.
-    pub(crate) answer: Answer,
+    /// What became of the tape; size and hash are the snapshot's. It names no capture and no tape.
+    pub(crate) answer: Part,
     /// The state, compressed, if there is one.
     pub(crate) snapshot: Option<EncodedSnapshot>,
 }
@@ -74,12 +74,15 @@ impl Rewind {
         let (mut answer, bytes) = rewind_and_encode(self, clock);
         let snapshot =
             bytes.map(|bytes| EncodedSnapshot { hash: blake3::hash(&bytes), bytes: bytes.into() });
-        answer.snapshot_bytes = snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes.len() as u64);
+        if let Some(snapshot) = &snapshot {
+            answer.bytes = snapshot.bytes.len() as u64;
+            answer.hash = Some(*snapshot.hash.as_bytes());
+        }
         Rewound { answer, snapshot }
     }
 }
 
-fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, Option<Vec<u8>>) {
+fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Part, Option<Vec<u8>>) {
     // Asked first: everything a dead process wrote is then there to be read.
     let dead = rewind.file.writer() == Writer::Gone;
     // The workers are sampled while the tape is read.
@@ -88,9 +91,9 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
         Ok(taken) => taken,
         Err(error @ RewindError::TooLarge { .. }) => {
             let why = format!("{error}: give the agent more with --memory-bytes-max");
-            return (Answer { dead, ..no_tape(&why) }, None);
+            return (Part { dead, ..no_tape(&why) }, None);
         }
-        Err(error) => return (Answer { dead, ..no_tape(&error.to_string()) }, None),
+        Err(error) => return (Part { dead, ..no_tape(&error.to_string()) }, None),
     };
     if let Some((samples, stacks)) = sampling.map(Running::finish) {
         snapshot.add_worker_samples(samples, stacks);
@@ -101,16 +104,15 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
     if snapshot.devices.iter().any(|device| !device.complete) {
         details.push("the live table overflowed, so that blocks may be missing".to_string());
     }
-    let answer = Answer {
+    let answer = Part {
         outcome,
         step: snapshot.step,
         wall_ns: snapshot.wall_ns,
         wall_error_ns: wall_error_ns(rewind, clock),
         dead,
         before_step: snapshot.before_step,
-        snapshot_bytes: 0,
-        snapshot_hash: None,
         detail: details.join("; "),
+        ..Part::default()
     };
     let identity = Identity {
         pid: rewind.pid.unwrap_or(0),
@@ -120,7 +122,7 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
     let snapshot = RankSnapshot { identity, ..snapshot };
     match snapshot::encode(snapshot, SNAPSHOT_BYTES_MAX) {
         Ok(encoded) => (answer, Some(encoded)),
-        Err(error) => (Answer { dead, ..no_tape(&error.to_string()) }, None),
+        Err(error) => (Part { dead, ..no_tape(&error.to_string()) }, None),
     }
 }
 
@@ -152,16 +154,6 @@ fn wall_error_ns(rewind: &Rewind, clock: impl FnOnce() -> Now) -> u64 {
 }
 
 /// The answer for a tape that is not there or cannot be read.
-pub(crate) fn no_tape(why: &str) -> Answer {
-    Answer {
-        outcome: Outcome::NoTape,
-        step: 0,
-        wall_ns: 0,
-        wall_error_ns: 0,
-        dead: false,
-        before_step: 0,
-        snapshot_bytes: 0,
-        snapshot_hash: None,
-        detail: why.to_string(),
-    }
+pub(crate) fn no_tape(why: &str) -> Part {
+    Part { outcome: Outcome::NoTape, detail: why.to_string(), ..Part::default() }
 }

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memtape_core::census::changes::Changes;
 use memtape_core::tape::read::Steps;
+use memtape_proto::step_message;
 
 use crate::link::deliveries::{Deliveries, Mark};
-use crate::link::wire::{HostFacts, RankFacts, RankReport};
+use crate::link::wire::{self, HostFacts, RankFacts, RankReport};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::nvml;
@@ -36,17 +37,17 @@ pub(crate) struct Ranks {
 impl Ranks {
     /// Adds a census of a rank; false when the report has nothing else about that rank.
     pub(crate) fn add_census(&mut self, tape_id: &str, changes: Changes) -> bool {
-        let report = self.reports.iter_mut().find(|report| report.tape_id() == tape_id);
-        report.map(|report| report.add_census(changes)).is_some()
+        let report = self.reports.iter_mut().find(|report| report.tape_id == tape_id);
+        report.map(|report| report.censuses.push(changes.into())).is_some()
     }
 
     /// Adds records that were kept elsewhere; what the tapes hold comes after them.
     pub(crate) fn add_kept(&mut self, kept: Vec<RankReport>) {
         self.has_more = true;
         for rank in kept {
-            let known = self.reports.iter_mut().find(|known| known.tape_id() == rank.tape_id());
+            let known = self.reports.iter_mut().find(|known| known.tape_id == rank.tape_id);
             match known {
-                Some(known) => known.add_steps_of(rank),
+                Some(known) => wire::add_steps_of(known, rank),
                 None => self.reports.push(rank),
             }
         }
@@ -125,7 +126,7 @@ fn add_rank(
     (now, node): (Now, &dyn Node),
     room: &mut usize,
 ) -> bool {
-    let mut report = RankReport::new(RankFacts {
+    let mut report = wire::rank_report(RankFacts {
         tape_id: known.tape_id(),
         status: &known.status,
         step_wall_ns: known.last_sign_wall_ns(),
@@ -139,7 +140,7 @@ fn add_rank(
             .process
             .zip(uuids.get(&totals.device))
             .and_then(|(process, uuid)| gpus?.process_bytes(process.pid, uuid));
-        report.add_totals(&totals, process_bytes);
+        report.totals.push(wire::device_totals(&totals, process_bytes));
     }
     let mut has_all = true;
     let mut missed = deliveries.missed(key);
@@ -159,7 +160,7 @@ fn add_rank(
             ranks.marks.push(mark);
         }
     }
-    report.set_steps_missed(missed);
+    report.steps_missed = missed;
     ranks.reports.push(report);
     has_all
 }
@@ -181,9 +182,7 @@ fn host_facts(now: Now, known: &KnownTape, node: &dyn Node) -> Option<HostFacts>
 }
 
 fn add_steps(report: &mut RankReport, tape: TapeKey, device: u8, steps: &Steps) -> Option<Mark> {
-    for record in &steps.records {
-        report.add_step(device, *record);
-    }
+    report.steps.extend(steps.records.iter().map(|record| step_message(device, *record)));
     let last_step = steps.records.last()?.last_step;
     Some(Mark { tape, device, last_step, missed: steps.missed })
 }

@@ -68,7 +68,7 @@ impl Session {
 
     /// Queues a message; false when the queue is full.
     pub(crate) fn send(&self, message: Outgoing) -> bool {
-        self.outgoing.try_send(message.into_raw()).is_ok()
+        self.outgoing.try_send(wire::raw(message)).is_ok()
     }
 }
 
@@ -133,7 +133,7 @@ async fn attach<E: From<StreamEvent>>(
 ) -> End {
     let failed = |why: String| End { lasted: None, wait: None, why };
     let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING_MAX);
-    if outgoing.try_send(hello.into_raw()).is_err() {
+    if outgoing.try_send(wire::raw(hello)).is_err() {
         return failed("the stream takes no message".to_string());
     }
     let mut client = Client::new(channel.clone());

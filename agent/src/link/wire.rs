@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use memtape_core::capture::{Answer, Outcome};
+use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
@@ -26,8 +26,13 @@ mod facts;
 mod kept;
 
 pub(crate) use asks::{BadAsk, RemedyRequest, remedy_answer};
-pub(crate) use facts::{HostFacts, RankFacts, RankReport};
-pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
+pub(crate) use facts::{
+    HostFacts, RankFacts, add_steps_of, device_totals, rank_report, steps_of, update,
+};
+pub(crate) use kept::{agent_capture, drop_snapshot, encode, kept};
+pub(crate) use memtape_proto::v1::{
+    AgentCapture, AgentCaptureReason, CaptureAnswer, RankDown, RankReport, RankUp, Report,
+};
 
 /// The client of the coordinator's service.
 pub(crate) type Client = v1::coordinator_client::CoordinatorClient<tonic::transport::Channel>;
@@ -38,31 +43,12 @@ pub(crate) type FromAgent = v1::AgentMessage;
 /// A message as the coordinator sent it.
 pub(crate) type FromCoordinator = v1::CoordinatorMessage;
 
-/// A message to the coordinator. Only this folder sees what is in it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outgoing(v1::AgentMessage);
+/// A message to the coordinator.
+pub(crate) type Outgoing = v1::agent_message::Body;
 
-/// The announcement of a rank. Only this folder sees what is in it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RankUp(v1::RankUp);
-
-impl Outgoing {
-    /// The message of the wire.
-    pub(crate) fn into_raw(self) -> FromAgent {
-        self.0
-    }
-}
-
-impl RankUp {
-    /// Identity of the rank's tape.
-    pub(crate) fn tape_id(&self) -> &str {
-        &self.0.tape_id
-    }
-
-    /// The user whose rank it is.
-    pub(crate) fn uid(&self) -> u32 {
-        self.0.owner.as_ref().map_or(0, |owner| owner.uid)
-    }
+/// The message as it is sent.
+pub(crate) fn raw(message: Outgoing) -> FromAgent {
+    v1::AgentMessage { body: Some(message) }
 }
 
 /// A message from the coordinator.
@@ -135,12 +121,12 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
 
 /// The first message of a stream.
 pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
-    message(v1::agent_message::Body::Hello(v1::Hello {
+    Outgoing::Hello(v1::Hello {
         protocol: PROTOCOL,
         node: node.to_string(),
         boot_id: boot_id.to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
-    }))
+    })
 }
 
 /// Owner and scheduler ids of a rank, read from the kernel.
@@ -171,7 +157,7 @@ pub(crate) fn rank_up(
     }
     let disabled = status.disabled.as_ref().map(|why| format!("recording stopped: {why}"));
     let lines = disabled.iter().chain(&status.limitations).take(LIMITATIONS_MAX);
-    RankUp(v1::RankUp {
+    RankUp {
         tape_id: of.tape_id.to_string(),
         job: cut(&identity.job, NAME_BYTES_MAX).to_string(),
         attempt: identity.attempt,
@@ -196,16 +182,11 @@ pub(crate) fn rank_up(
         offered: memtape_proto::remedies::offered(status.offered),
         allocator_settings: identity.allocator.as_deref().map(settings),
         applied_hints: settings(&identity.hints),
-    })
+    }
 }
 
 fn settings(text: &str) -> String {
     cut(text, ALLOCATOR_SETTINGS_BYTES_MAX).to_string()
-}
-
-/// The message that carries a [`RankUp`].
-pub(crate) fn up_message(up: RankUp) -> Outgoing {
-    message(v1::agent_message::Body::RankUp(up.0))
 }
 
 /// A whole report. `gpus` is the NVML reading, or why there is none; `pids` are those of ranks.
@@ -223,10 +204,10 @@ pub(crate) fn report(
         let ranks = gpu.processes.map(|_| of_ranks(&gpu.uuid));
         Gpu { ranks, ..gpu.clone() }
     };
-    message(v1::agent_message::Body::Report(v1::Report {
+    Outgoing::Report(v1::Report {
         number,
         wall_ns,
-        ranks: ranks.into_iter().map(RankReport::into_raw).collect(),
+        ranks,
         gpus: gpus.map(|reading| reading.gpus.iter().map(gpu).collect()).unwrap_or_default(),
         host: Some(Host {
             nvml_missing: gpus.err().map(ToString::to_string).unwrap_or_default(),
@@ -234,7 +215,7 @@ pub(crate) fn report(
         }),
         spool,
         refused: (refused != RefusedTapes::default()).then_some(refused),
-    }))
+    })
 }
 
 /// A rank's process is gone.
@@ -245,40 +226,26 @@ pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
         Cause::OomKilled => v1::RankEnd::OomKilled,
         Cause::Unknown => v1::RankEnd::Unspecified,
     };
-    message(v1::agent_message::Body::RankDown(v1::RankDown {
+    Outgoing::RankDown(v1::RankDown {
         tape_id: tape_id.to_string(),
         end: end.into(),
         detail: death.evidence.to_string(),
         wall_ns: death.wall_ns,
         step,
         exit_status: death.exit_status(),
-    }))
+    })
 }
 
 /// What became of one tape in a capture.
-pub(crate) fn capture_answer(
-    capture_id: &str,
-    tape_id: &str,
-    answer: &Answer,
-    hash: Option<blake3::Hash>,
-) -> Outgoing {
-    let answer = raw_answer(capture_id, tape_id, answer, hash);
-    message(v1::agent_message::Body::CaptureAnswer(answer))
-}
-
-fn raw_answer(
-    capture_id: &str,
-    tape_id: &str,
-    answer: &Answer,
-    hash: Option<blake3::Hash>,
-) -> v1::CaptureAnswer {
+pub(crate) fn capture_answer(capture_id: &str, tape_id: &str, answer: &Part) -> CaptureAnswer {
     let outcome = match answer.outcome {
         Outcome::Aligned => v1::RankOutcome::Aligned,
         Outcome::Late => v1::RankOutcome::Late,
         Outcome::Behind => v1::RankOutcome::Behind,
         Outcome::Dead => v1::RankOutcome::Dead,
         Outcome::NoTape => v1::RankOutcome::NoTape,
-        Outcome::Unreachable => v1::RankOutcome::Unreachable,
+        // Only the coordinator says so.
+        Outcome::Awaited | Outcome::Unreachable => v1::RankOutcome::Unreachable,
     };
     v1::CaptureAnswer {
         capture_id: capture_id.to_string(),
@@ -289,8 +256,8 @@ fn raw_answer(
         wall_error_ns: answer.wall_error_ns,
         dead: answer.dead,
         before_step: answer.before_step,
-        snapshot_bytes: answer.snapshot_bytes,
-        snapshot_hash: hash.map(|hash| hash.as_bytes().to_vec()).unwrap_or_default(),
+        snapshot_bytes: answer.bytes,
+        snapshot_hash: answer.hash.map(|hash| hash.to_vec()).unwrap_or_default(),
         detail: answer.detail.clone(),
     }
 }
@@ -312,10 +279,6 @@ pub(crate) fn chunks(
             data: snapshot.slice(first..end),
         }
     })
-}
-
-fn message(body: v1::agent_message::Body) -> Outgoing {
-    Outgoing(v1::AgentMessage { body: Some(body) })
 }
 
 #[cfg(test)]
@@ -350,9 +313,9 @@ mod tests {
         let (owner, workload) = (Owner::default(), Workload::default());
         let of = Ownership { tape_id: "t", owner: &owner, workload: &workload };
         let up = rank_up(of, &identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
-        assert!(up.0.encoded_len() < 16 << 10, "{} bytes", up.0.encoded_len());
-        assert_eq!(up.0.device_uuids, ["", "", "GPU-1"]);
-        assert_eq!(up.0.limitations[0], "recording stopped: an inner failure");
+        assert!(up.encoded_len() < 16 << 10, "{} bytes", up.encoded_len());
+        assert_eq!(up.device_uuids, ["", "", "GPU-1"]);
+        assert_eq!(up.limitations[0], "recording stopped: an inner failure");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
     Spool,
 };
 use crate::link::upload::EncodedSnapshot;
-use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport};
+use crate::link::wire::{self, CaptureAnswer, Outgoing, RankReport};
 
 /// Most bytes of an agent-initiated capture's file before its snapshot.
 const CAPTURE_HEAD_BYTES_MAX: usize = 256 << 10;
@@ -48,16 +48,18 @@ impl Spool {
         let (mut at, mut records) = (self.sent, 0);
         while let Some((number, items, kept)) = self.entry_after(at) {
             match kept {
-                // Announced before everything else; or written by a newer version.
-                Some(Kept::Up(_) | Kept::Capture(_)) | None => at = number,
-                Some(Kept::Down(tape_id, message)) if packed.is_empty() => {
-                    return Some(Next::Down(number, tape_id, Box::new(message)));
+                Some(Outgoing::RankDown(down)) if packed.is_empty() => {
+                    return Some(Next::Down(number, down));
                 }
-                Some(Kept::Steps(ranks)) if packed.is_empty() || records + items <= records_max => {
+                Some(Outgoing::Report(report))
+                    if packed.is_empty() || records + items <= records_max =>
+                {
                     (at, records) = (number, records + items);
-                    merge(&mut packed, ranks);
+                    merge(&mut packed, report.ranks);
                 }
-                Some(Kept::Down(..) | Kept::Steps(_)) => break,
+                Some(Outgoing::RankDown(_) | Outgoing::Report(_)) => break,
+                // Announced before everything else; or written by a newer version.
+                _ => at = number,
             }
         }
         if at == self.sent {
@@ -68,7 +70,7 @@ impl Spool {
         Some(Next::Steps(at, packed))
     }
 
-    fn entry_after(&mut self, number: u64) -> Option<(u64, usize, Option<Kept>)> {
+    fn entry_after(&mut self, number: u64) -> Option<(u64, usize, Option<Outgoing>)> {
         let entry = match (self.steps.next_number(number), self.facts.next_number(number)) {
             (Some(step), fact) if fact.is_none_or(|fact| step < fact) => self.steps.after(number),
             _ => self.facts.after(number),
@@ -102,7 +104,7 @@ impl Spool {
             .captures
             .range(..next)
             .filter(|(_, each)| each.sent_with.is_none() && !each.has_arrived);
-        due.map(|(number, each)| (*number, each.capture.message())).collect()
+        due.map(|(number, each)| (*number, Outgoing::AgentCapture(each.capture.clone()))).collect()
     }
 
     /// A capture was announced; the acknowledgement of this report speaks for that.
@@ -131,9 +133,9 @@ impl Spool {
 
     /// The oldest agent-initiated capture whose announcement has arrived, and whose snapshot has
     /// not.
-    pub(crate) fn next_upload(&self) -> Option<(u64, &InitiatedCapture)> {
+    pub(crate) fn next_upload(&self) -> Option<(u64, &CaptureAnswer)> {
         let (number, each) = self.captures.iter().find(|(_, each)| each.has_arrived)?;
-        Some((*number, &each.capture))
+        Some((*number, each.capture.answer.as_ref()?))
     }
 
     /// Its snapshot; none when the disk has lost or damaged it: it is then
@@ -143,13 +145,14 @@ impl Spool {
         let length = usize::try_from(each.bytes - each.head_bytes).ok()?;
         let bytes = read(&*self.disk, &each.name, each.head_bytes, length).unwrap_or_default();
         let hash = blake3::hash(&bytes);
-        if each.capture.hash() == Some(*hash.as_bytes()) {
+        let answer = each.capture.answer.as_ref()?;
+        if answer.snapshot_hash == hash.as_bytes() {
             return Some(EncodedSnapshot { bytes: Bytes::from(bytes), hash });
         }
-        tracing::warn!(capture = each.capture.capture_id(), "the spool has lost a snapshot");
+        tracing::warn!(capture = answer.capture_id, "the spool has lost a snapshot");
         self.count_dropped(Kind::Snapshots, 1);
         let each = self.captures.get_mut(&number)?;
-        each.capture.drop_snapshot();
+        wire::drop_snapshot(&mut each.capture);
         (each.bytes, each.sent_with, each.has_arrived) = (each.head_bytes, None, false);
         None
     }
@@ -276,7 +279,8 @@ pub(super) fn open_captures(
             rest = behind;
             wire::kept(&Entry::decode(record)?.payload)
         };
-        let (Some(Kept::Up(up)), Some(Kept::Capture(capture))) = (kept(), kept()) else {
+        let (Some(Outgoing::RankUp(up)), Some(Outgoing::AgentCapture(capture))) = (kept(), kept())
+        else {
             tracing::warn!("{name} in the spool is damaged: it is deleted");
             disk.remove(&name)?;
             continue;
@@ -284,7 +288,7 @@ pub(super) fn open_captures(
         let head_bytes = (head.len() - rest.len()) as u64;
         let kept = KeptCapture {
             name,
-            account: account(up.tape_id()),
+            account: account(&up.tape_id),
             capture,
             up,
             head_bytes,
@@ -306,8 +310,8 @@ fn read(disk: &dyn Disk, name: &str, offset: u64, length: usize) -> io::Result<V
 /// Adds ranks to those of one report.
 fn merge(packed: &mut Vec<RankReport>, ranks: Vec<RankReport>) {
     for rank in ranks {
-        match packed.iter_mut().find(|known| known.tape_id() == rank.tape_id()) {
-            Some(known) => known.update(rank),
+        match packed.iter_mut().find(|known| known.tape_id == rank.tape_id) {
+            Some(known) => wire::update(known, rank),
             None => packed.push(rank),
         }
     }

@@ -1,6 +1,6 @@
 //! The spool against a disk that fills up, fails, loses its power and is damaged.
 
-use memtape_core::capture::{Answer, Outcome};
+use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::Identity;
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_core::tape::read::Status;
@@ -8,7 +8,7 @@ use memtape_disk::real::RealDisk;
 use memtape_simulated_disk::SimulatedDisk;
 
 use super::*;
-use crate::link::wire::{Ownership, RankFacts, Trigger, rank_down};
+use crate::link::wire::{AgentCaptureReason, Ownership, RankFacts, rank_down};
 use crate::tapes::death::{Death, Evidence};
 
 const BOUND: u64 = 1 << 20;
@@ -27,7 +27,7 @@ fn up(tape_id: &str) -> RankUp {
 }
 
 fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
-    let mut rank = RankReport::new(RankFacts {
+    let mut rank = wire::rank_report(RankFacts {
         tape_id,
         status: &Status::default(),
         step_wall_ns: 0,
@@ -42,7 +42,7 @@ fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
             end_wall_ns: 1_000 + step as i64,
             ..Default::default()
         };
-        rank.add_step(0, record);
+        rank.steps.push(memtape_proto::step_message(0, record));
     }
     vec![rank]
 }
@@ -52,20 +52,18 @@ fn down(tape_id: &str) -> Outgoing {
     rank_down(tape_id, &death, 3)
 }
 
-fn capture(name: &str, snapshot: &[u8]) -> InitiatedCapture {
-    let answer = Answer {
+fn capture(name: &str, snapshot: &[u8]) -> AgentCapture {
+    let answer = Part {
         outcome: Outcome::Aligned,
         step: 3,
         wall_ns: 5,
         wall_error_ns: 1,
         dead: true,
-        before_step: 0,
-        snapshot_bytes: snapshot.len() as u64,
-        snapshot_hash: None,
-        detail: String::new(),
+        bytes: snapshot.len() as u64,
+        hash: (!snapshot.is_empty()).then(|| *blake3::hash(snapshot).as_bytes()),
+        ..Part::default()
     };
-    let hash = (!snapshot.is_empty()).then(|| blake3::hash(snapshot));
-    InitiatedCapture::new((name, "tape-1"), (Trigger::Death, 4), &answer, hash)
+    wire::agent_capture((name, "tape-1"), (AgentCaptureReason::Death, 4), &answer)
 }
 
 /// Sends everything on one stream and acknowledges it: steps of each tape, ends, captures.
@@ -82,14 +80,14 @@ fn drain(spool: &mut Spool) -> Received {
     spool.start_stream();
     for report in 1.. {
         match spool.next(100) {
-            Some(Next::Down(number, tape_id, _)) => {
-                received.downs.push(tape_id);
+            Some(Next::Down(number, down)) => {
+                received.downs.push(down.tape_id);
                 spool.sent_with(number, report);
             }
             Some(Next::Steps(number, ranks)) => {
                 for rank in ranks {
-                    let records = rank.steps().map(|(_, last_step)| last_step);
-                    let steps = received.steps.entry(rank.tape_id().to_string());
+                    let records = wire::steps_of(&rank).map(|(_, last_step)| last_step);
+                    let steps = received.steps.entry(rank.tape_id.clone());
                     steps.or_default().extend(records);
                 }
                 spool.sent_with(number, report);
@@ -102,15 +100,16 @@ fn drain(spool: &mut Spool) -> Received {
         let sent = spool.captures_to_announce();
         sent.iter().for_each(|(number, _)| spool.capture_sent(*number, 1 << 40));
         for (_, message) in &sent {
-            if let Some(Kept::Capture(capture)) = wire::kept(&wire::encode(message))
-                && capture.hash().is_none()
+            if let Outgoing::AgentCapture(capture) = message
+                && let Some(answer) = &capture.answer
+                && answer.snapshot_hash.is_empty()
             {
-                received.captures.push((capture.capture_id().to_string(), 0));
+                received.captures.push((answer.capture_id.clone(), 0));
             }
         }
         spool.acked(1 << 40);
         let Some((number, name)) =
-            spool.next_upload().map(|(number, capture)| (number, capture.capture_id().to_string()))
+            spool.next_upload().map(|(number, answer)| (number, answer.capture_id.clone()))
         else {
             if sent.is_empty() {
                 break;
@@ -132,7 +131,7 @@ fn fill(spool: &mut Spool) {
     assert!(spool.add_up(&up("tape-2")));
     assert!(spool.add_steps(&steps("tape-2", 1, 20)));
     assert!(spool.add_steps(&steps("tape-1", 151, 160)));
-    spool.add_down("tape-1", &down("tape-1"));
+    spool.add_down("tape-1", down("tape-1"));
     spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a snapshot"), Some(b"a snapshot"));
     assert!(spool.add_steps(&steps("tape-2", 21, 30)));
 }
@@ -156,7 +155,7 @@ fn what_is_kept_is_delivered_once_and_in_order() {
     // A restart, and a stream that ends before anything is acknowledged.
     drop(spool);
     let mut spool = open(&disk, BOUND);
-    assert_eq!(spool.ups().map(RankUp::tape_id).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
+    assert_eq!(spool.ups().map(|up| up.tape_id.as_str()).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
     assert!(spool.is_down("tape-1") && !spool.is_down("tape-2"));
     assert_eq!((spool.newest_step("tape-1", 0), spool.newest_step("tape-2", 0)), (160, 30));
     spool.start_stream();
@@ -180,7 +179,7 @@ fn an_acknowledged_part_is_not_delivered_again() {
     fill(&mut spool);
     spool.start_stream();
     let Some(Next::Steps(number, ranks)) = spool.next(170) else { panic!("steps") };
-    assert_eq!(ranks.iter().map(|rank| rank.steps().len()).sum::<usize>(), 170);
+    assert_eq!(ranks.iter().map(|rank| rank.steps.len()).sum::<usize>(), 170);
     spool.sent_with(number, 1);
     spool.acked(1);
     spool.pass_time(1 << 40);
@@ -214,7 +213,7 @@ fn a_full_spool_drops_what_is_worth_least() {
             let name = format!("cap-{number}-alone");
             spool.add_capture(up("tape-1"), capture(&name, &snapshot), Some(&snapshot));
         }
-        spool.add_down("tape-1", &down("tape-1"));
+        spool.add_down("tape-1", down("tape-1"));
         assert!(!spool.add_steps(&steps("tape-1", 5001, 9000)), "steps displaced something");
         spool.pass_time(1 << 40);
         drop(spool);
@@ -241,7 +240,7 @@ fn facts_go_last_and_are_counted() {
     let mut spool = open(&disk, 16 << 10);
     for number in 0..400 {
         spool.add_up(&up(&format!("tape{number}-0")));
-        spool.add_down("tape-0", &down(&format!("tape{number}-0")));
+        spool.add_down("tape-0", down(&format!("tape{number}-0")));
     }
     let dropped = spool.dropped();
     assert!(dropped.facts > 0 && dropped.steps == 0, "{dropped:?}");
@@ -265,12 +264,12 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         let disk = SimulatedDisk::new(seed);
         let mut spool = open(&disk, BOUND);
         spool.add_up(&up("tape-0"));
-        spool.add_down("tape-0", &down("tape-0"));
+        spool.add_down("tape-0", down("tape-0"));
         disk.crash_after(Some(seed % calls), true);
         spool.add_up(&up("tape-1"));
         spool.add_steps(&steps("tape-1", 1, 150));
         spool.add_steps(&steps("tape-1", 151, 160));
-        spool.add_down("tape-1", &down("tape-1"));
+        spool.add_down("tape-1", down("tape-1"));
         let is_down_kept = spool.is_down("tape-1");
         spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a snapshot"), Some(b"a snapshot"));
         let is_capture_kept = spool.captures().count() == 1;
@@ -389,7 +388,7 @@ fn one_user_pushes_out_nothing_of_another() {
         assert!(spool.add_up(&up(&loud)), "{round}");
         // Captures and facts are worth more than steps of the same user.
         let _ = spool.add_steps(&steps(&loud, 1, 400));
-        spool.add_down(&loud, &down(&loud));
+        spool.add_down(&loud, down(&loud));
         let name = format!("cap-{}-alone", round + 100);
         spool.add_capture(up(&loud), capture(&name, &snapshot), Some(&snapshot));
         assert!(spool.bytes() <= BOUND, "{} bytes", spool.bytes());
@@ -397,7 +396,7 @@ fn one_user_pushes_out_nothing_of_another() {
             spool = open(&disk, BOUND);
         }
     }
-    spool.add_down("quiet-1", &down("quiet-1"));
+    spool.add_down("quiet-1", down("quiet-1"));
     let amounts = spool.amounts();
     assert!(amounts.of(2) <= BOUND / 2 && amounts.of(1) > 0, "{amounts:?}");
     let received = drain(&mut open(&disk, BOUND));

@@ -279,7 +279,7 @@ impl SimulatedAgent {
         tapes: MemoryTapes,
         disk: Option<Arc<dyn Disk>>,
     ) -> Self {
-        let hello = wire::hello(&config.node, boot_id).into_raw();
+        let hello = wire::raw(wire::hello(&config.node, boot_id));
         let spool =
             disk.and_then(|disk| Spool::open(disk, config.spool_bytes_max, accounts()).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);

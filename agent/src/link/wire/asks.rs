@@ -7,7 +7,7 @@ use memtape_core::identity::cut;
 use memtape_core::limits::NAME_BYTES_MAX;
 use memtape_proto::{remedies, v1};
 
-use super::{Outgoing, message};
+use super::Outgoing;
 pub(crate) use memtape_proto::remedies::BadAsk;
 
 /// Asks ranks of this node for a remedy.
@@ -33,10 +33,10 @@ pub(super) fn request(raw: v1::RemedyRequest) -> RemedyRequest {
 
 /// What became of an action for one tape.
 pub(crate) fn remedy_answer(call_id: &str, tape_id: &str, answer: &Answer) -> Outgoing {
-    message(v1::agent_message::Body::RemedyAnswer(v1::RemedyAnswer {
+    Outgoing::RemedyAnswer(v1::RemedyAnswer {
         call_id: call_id.to_string(),
         tape_id: tape_id.to_string(),
         detail: cut(&answer.detail, NAME_BYTES_MAX).to_string(),
         ..remedies::answer(answer)
-    }))
+    })
 }

@@ -1,14 +1,13 @@
 //! What a report says of one rank.
 
-use memtape_core::census::changes::Changes;
 use memtape_core::snapshot::OutsideUse;
-use memtape_core::tape::StepRecord;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::read::Status;
 use memtape_proto::readings::{Cgroup, RankHost, Workers};
-use memtape_proto::{step_message, v1};
+use memtape_proto::v1;
 
+use super::RankReport;
 use crate::node::process::Memory;
 
 /// What a tape says of its rank at one moment, for a report.
@@ -41,97 +40,59 @@ pub(crate) struct HostFacts {
     pub(crate) missing: &'static str,
 }
 
-/// One rank's part of a report. Only this folder sees what is in it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RankReport(pub(super) v1::RankReport);
-
-impl RankReport {
-    /// The report without steps and totals.
-    pub(crate) fn new(facts: RankFacts) -> Self {
-        Self(v1::RankReport {
-            tape_id: facts.tape_id.to_string(),
-            step: facts.status.step,
-            step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
-            oldest_step: facts.oldest_step,
-            totals: Vec::new(),
-            steps: Vec::new(),
-            rss_bytes: facts.host.as_ref().and_then(|host| host.memory?.rss),
-            lost: facts.status.lost,
-            steps_missed: 0,
-            host: facts.host.map(rank_host),
-            outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
-            censuses: Vec::new(),
-            clock: clock(facts.status.clock).into(),
-        })
+/// A rank's part of a report, without steps and totals.
+pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
+    RankReport {
+        tape_id: facts.tape_id.to_string(),
+        step: facts.status.step,
+        step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
+        oldest_step: facts.oldest_step,
+        rss_bytes: facts.host.as_ref().and_then(|host| host.memory?.rss),
+        lost: facts.status.lost,
+        host: facts.host.map(rank_host),
+        outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
+        clock: clock(facts.status.clock).into(),
+        ..RankReport::default()
     }
+}
 
-    /// Adds a device's present totals.
-    pub(crate) fn add_totals(&mut self, t: &DeviceTotals, process_bytes: Option<u64>) {
-        self.0.totals.push(v1::DeviceTotals {
-            device: u32::from(t.device),
-            allocated: t.allocated,
-            reserved: t.reserved,
-            peak_allocated: t.peak_allocated,
-            blocks: t.blocks,
-            allocs: t.allocs,
-            frees: t.frees,
-            ooms: t.ooms,
-            malloc_failures: t.malloc_failures,
-            device_bytes: t.device_bytes,
-            process_bytes,
-            deferred_bytes: t.deferred,
-        });
+/// A device's present totals.
+pub(crate) fn device_totals(t: &DeviceTotals, process_bytes: Option<u64>) -> v1::DeviceTotals {
+    v1::DeviceTotals {
+        device: u32::from(t.device),
+        allocated: t.allocated,
+        reserved: t.reserved,
+        peak_allocated: t.peak_allocated,
+        blocks: t.blocks,
+        allocs: t.allocs,
+        frees: t.frees,
+        ooms: t.ooms,
+        malloc_failures: t.malloc_failures,
+        device_bytes: t.device_bytes,
+        process_bytes,
+        deferred_bytes: t.deferred,
     }
+}
 
-    /// Adds a census of a device.
-    pub(crate) fn add_census(&mut self, changes: Changes) {
-        self.0.censuses.push(changes.into());
-    }
+/// Device and last step of each step record.
+pub(crate) fn steps_of(report: &RankReport) -> impl ExactSizeIterator<Item = (u8, u64)> {
+    let device = |device| u8::try_from(device).unwrap_or(u8::MAX);
+    report.steps.iter().map(move |step| (device(step.device), step.last_step))
+}
 
-    /// Adds a finished step of a device.
-    pub(crate) fn add_step(&mut self, device: u8, record: StepRecord) {
-        self.0.steps.push(step_message(device, record));
+/// Adds the step records of another report; those that count something else are left out.
+pub(crate) fn add_steps_of(report: &mut RankReport, other: RankReport) {
+    if report.clock == other.clock {
+        report.steps.extend(other.steps);
     }
+}
 
-    /// Identity of the tape.
-    pub(crate) fn tape_id(&self) -> &str {
-        &self.0.tape_id
+/// Replaces a report by a later one, with the step records of both that count the same.
+pub(crate) fn update(report: &mut RankReport, mut later: RankReport) {
+    if report.clock == later.clock {
+        later.steps.splice(..0, report.steps.drain(..));
     }
-
-    /// Steps that were overwritten before they were read.
-    pub(crate) fn steps_missed(&self) -> u64 {
-        self.0.steps_missed
-    }
-
-    /// Sets [`Self::steps_missed`].
-    pub(crate) fn set_steps_missed(&mut self, steps: u64) {
-        self.0.steps_missed = steps;
-    }
-
-    /// Device and last step of each step record.
-    pub(crate) fn steps(&self) -> impl ExactSizeIterator<Item = (u8, u64)> {
-        let device = |device| u8::try_from(device).unwrap_or(u8::MAX);
-        self.0.steps.iter().map(move |step| (device(step.device), step.last_step))
-    }
-
-    /// Adds the step records of another report; those that count something else are left out.
-    pub(crate) fn add_steps_of(&mut self, other: Self) {
-        if self.0.clock == other.0.clock {
-            self.0.steps.extend(other.0.steps);
-        }
-    }
-
-    /// Becomes the later report, with the step records of both that count the same.
-    pub(crate) fn update(&mut self, mut later: Self) {
-        if self.0.clock == later.0.clock {
-            later.0.steps.splice(..0, self.0.steps.drain(..));
-        }
-        *self = later;
-    }
-
-    pub(super) fn into_raw(self) -> v1::RankReport {
-        self.0
-    }
+    *report = later;
 }
 
 fn clock(clock: Clock) -> v1::Clock {
