@@ -16,8 +16,8 @@ const NUMBERS_MAX: u32 = 64;
 /// Messages that are also answers of the HTTP API and parts of stored records.
 const READINGS: [&str; 5] = ["Cgroup", "Gpu", "Host", "RankHost", "Workers"];
 
-const READING_DERIVES: &str =
-    "#[derive(serde::Deserialize, serde::Serialize, schemars::JsonSchema)]";
+const READING_DERIVES: &str = "#[derive(serde::Deserialize, serde::Serialize)]\n\
+     #[cfg_attr(feature = \"schema\", derive(schemars::JsonSchema))]";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -322,12 +322,13 @@ fn answer(mut stream: TcpStream, captures: &[(String, Vec<Vec<u8>>)]) {
             ("200 OK", incident.to_string().into_bytes())
         }
         ["captures", "cap-large"] => {
-            let part = |rank| json!({ "rank": rank, "hash": "x", "outcome": "aligned" });
+            let part = |rank| json!({ "rank": rank, "hash": "0".repeat(64), "outcome": "aligned" });
             let parts: Vec<Value> = (0..=FILES_ANALYZED_MAX).map(part).collect();
             ("200 OK", json!({ "id": "cap-large", "parts": parts }).to_string().into_bytes())
         }
         ["captures", id] if found(id).is_some() => {
-            let part = |rank: u32| json!({ "rank": rank, "hash": "x", "outcome": "aligned" });
+            let part =
+                |rank: u32| json!({ "rank": rank, "hash": "0".repeat(64), "outcome": "aligned" });
             let parts: Vec<Value> = (0..4).map(part).collect();
             ("200 OK", json!({ "id": id, "parts": parts }).to_string().into_bytes())
         }

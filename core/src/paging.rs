@@ -45,7 +45,7 @@ pub(crate) fn matters(
     is_sure && (is_own || is_soon)
 }
 
-/// Does memory that ends in so many steps end before a person can act?
+/// Does memory that ends after these steps end before a person can act?
 pub(crate) fn is_soon(steps: u64, step_time_ns: Option<u64>) -> bool {
     match step_time_ns {
         Some(step_ns) => steps.saturating_mul(step_ns) <= SOON_NS,

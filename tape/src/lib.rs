@@ -43,6 +43,8 @@ pub mod python;
 pub mod read;
 pub mod redaction;
 pub mod rewind;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub(crate) mod shared_words;
 pub mod snapshot;
 pub mod step_boundary;

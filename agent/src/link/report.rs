@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memtape_core::census::changes::Changes;
 use memtape_core::tape::read::Steps;
-use memtape_proto::step_message;
 
 use crate::link::deliveries::{Deliveries, Mark};
 use crate::link::wire::{self, HostFacts, RankFacts, RankReport};
@@ -182,7 +181,7 @@ fn host_facts(now: Now, known: &KnownTape, node: &dyn Node) -> Option<HostFacts>
 }
 
 fn add_steps(report: &mut RankReport, tape: TapeKey, device: u8, steps: &Steps) -> Option<Mark> {
-    report.steps.extend(steps.records.iter().map(|record| step_message(device, *record)));
+    report.steps.extend(steps.records.iter().map(|record| wire::step_message(device, *record)));
     let last_step = steps.records.last()?.last_step;
     Some(Mark { tape, device, last_step, missed: steps.missed })
 }

@@ -30,6 +30,7 @@ pub(crate) use facts::{
     HostFacts, RankFacts, add_steps_of, device_totals, rank_report, steps_of, update,
 };
 pub(crate) use kept::{agent_capture, drop_snapshot, encode, kept};
+pub(crate) use memtape_proto::step_message;
 pub(crate) use memtape_proto::v1::{
     AgentCapture, AgentCaptureReason, CaptureAnswer, RankDown, RankReport, RankUp, Report,
 };

@@ -42,7 +42,7 @@ fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
             end_wall_ns: 1_000 + step as i64,
             ..Default::default()
         };
-        rank.steps.push(memtape_proto::step_message(0, record));
+        rank.steps.push(wire::step_message(0, record));
     }
     vec![rank]
 }

@@ -66,8 +66,9 @@ impl Answers<'_> {
     /// of none.
     pub(crate) fn desynchronised(&self, capture: &str) -> Option<(u32, String)> {
         let path = ["captures", capture, "collectives"];
-        let Collectives { groups, .. } = self.client.fetch(&path, &[]).ok()?;
-        let group = groups.into_iter().find(|group| group.verdict == Verdict::Desynchronised)?;
+        let Collectives { comparison, .. } = self.client.fetch(&path, &[]).ok()?;
+        let mut groups = comparison.groups.into_iter();
+        let group = groups.find(|group| group.verdict == Verdict::Desynchronised)?;
         Some((group.behind.first()?.rank, group.sentence))
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn capture(capture: &Capture) -> String {
         capture.id, capture.aligned, capture.ranks, capture.step
     );
     for missing in &capture.missing {
-        line.push_str(&format!("; rank {} {}", missing.rank, missing.outcome));
+        line.push_str(&format!("; rank {} {}", missing.rank, missing.outcome.as_str()));
     }
     line
 }

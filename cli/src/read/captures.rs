@@ -137,12 +137,8 @@ mod tests {
 
     #[test]
     fn unknown_ranks_are_answered_with_those_that_there_are() {
-        let part = |rank: u32, hash: Option<&str>| Part {
-            rank,
-            hash: hash.map(str::to_string),
-            ..Part::default()
-        };
-        let parts = vec![part(1, Some("a")), part(0, Some("b")), part(2, None)];
+        let part = |rank: u32, hash: Option<[u8; 32]>| Part { rank, hash, ..Part::default() };
+        let parts = vec![part(1, Some([1; 32])), part(0, Some([2; 32])), part(2, None)];
         let capture = Capture { id: "cap-1".to_string(), parts, ..Capture::default() };
         assert_eq!(chosen(&capture, None).expect("ranks"), [0, 1]);
         assert_eq!(chosen(&capture, Some(1)).expect("a rank"), [1]);

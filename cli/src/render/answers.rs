@@ -9,7 +9,7 @@ use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
-    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome,
+    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Outcome, Part,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
@@ -315,15 +315,16 @@ pub(crate) fn manifest(capture: &Capture) -> String {
     for missing in &capture.missing {
         let detail =
             if missing.detail.is_empty() { String::new() } else { format!(": {}", missing.detail) };
-        let line = format!("missing: rank {} is {}{detail}", missing.rank, missing.outcome);
+        let line =
+            format!("missing: rank {} is {}{detail}", missing.rank, missing.outcome.as_str());
         let _ = writeln!(text, "{}", clean(&line));
     }
     if capture.parts.is_empty() {
         return text;
     }
     let outcome = |part: &Part| {
-        let dead = part.dead && part.outcome != PartOutcome::Dead;
-        format!("{}{}", part.outcome, if dead { " (dead)" } else { "" })
+        let dead = part.dead && part.outcome != Outcome::Dead;
+        format!("{}{}", part.outcome.as_str(), if dead { " (dead)" } else { "" })
     };
     text.push_str(
         &Table::of(&capture.parts)

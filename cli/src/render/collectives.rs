@@ -63,7 +63,7 @@ fn groups(groups: &[CollectiveGroup]) -> String {
 /// The coordinator's sentences about a capture's ranks; empty if it is older and has none.
 pub(crate) fn of_capture(answer: &api::Collectives) -> String {
     let mut text = String::new();
-    for sentence in &answer.sentences {
+    for sentence in &answer.comparison.sentences {
         let heading = if text.is_empty() { "\nCollectives\n" } else { "" };
         let _ = writeln!(text, "{heading}  {}", clean(sentence));
     }
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn a_captures_sentences_are_shown_and_an_older_coordinator_has_none() {
         let sentences = ["group 0: one", "rank 3:\u{1b}not known"].map(str::to_string);
-        let answer =
-            api::Collectives { sentences: sentences.to_vec(), ..api::Collectives::default() };
+        let mut answer = api::Collectives::default();
+        answer.comparison.sentences = sentences.to_vec();
         assert_eq!(
             of_capture(&answer),
             "\nCollectives\n  group 0: one\n  rank 3:\u{fffd}not known\n"

@@ -4,9 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aide::OperationOutput;
-use aide::generate::GenContext;
-use aide::openapi::{Operation, Response as Described};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
@@ -15,10 +12,8 @@ use axum::response::{IntoResponse, Json, Response};
 use memtape_core::access::{Caller, Grant, Role, Scope};
 use memtape_core::limits::{ROWS_LISTED_MAX, TOKEN_DAYS_MAX};
 use memtape_proto::api::{
-    Audit, AuditEntry, CreatedToken, Named, SignIn, Token, TokenRequest, TokenRole, Tokens, WhoAmI,
+    Audit, AuditQuery, CreatedToken, SignIn, Token, TokenRequest, Tokens, WhoAmI,
 };
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use crate::access::audit::Entry;
 use crate::access::tokens::{TokenError, Wanted, is_valid};
@@ -29,7 +24,7 @@ use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, Query
 use crate::http::route_list::Routes;
 use crate::http::site::RequestNumber;
 use memtape_disk::clock;
-use memtape_store::records::{AuditRecord, Cause, TokenRecord};
+use memtape_store::records::{Cause, TokenRecord};
 
 const DAY_NS: i64 = 86_400_000_000_000;
 
@@ -98,18 +93,6 @@ impl IntoResponse for SignedIn {
     }
 }
 
-impl OperationOutput for SignedIn {
-    type Inner = WhoAmI;
-
-    fn inferred_responses(
-        context: &mut GenContext,
-        of: &mut Operation,
-    ) -> Vec<(Option<u16>, Described)> {
-        let described = Json::<WhoAmI>::operation_response(context, of);
-        described.map(|known| (Some(200), known)).into_iter().collect()
-    }
-}
-
 fn who(caller: &Caller) -> WhoAmI {
     WhoAmI {
         name: caller.name.clone(),
@@ -136,13 +119,9 @@ async fn create(asking: Asking, body: Bytes) -> Result<Accepted<CreatedToken>, P
         let line = "the name of a token must be letters, digits and -_.@, and not empty";
         return Err(bad(line.to_string()));
     }
-    let role = match wish.role.known() {
-        Some(TokenRole::Viewer) => Role::Viewer,
-        Some(TokenRole::Operator) => Role::Operator,
-        Some(TokenRole::Admin) => Role::Admin,
-        None => {
-            return Err(bad(format!("{:?} is no role: viewer, operator or admin", wish.role)));
-        }
+    let role = wish.role.known().filter(|role| *role != Role::Agent);
+    let Some(role) = role else {
+        return Err(bad(format!("{:?} is no role: viewer, operator or admin", wish.role)));
     };
     let uids: BTreeSet<u32> = wish.uids.iter().copied().collect();
     let scope = Scope { uids, namespaces: wish.namespaces.iter().cloned().collect() };
@@ -203,41 +182,21 @@ async fn revoke(
     Ok(Json(token(&revoked, now_ns)))
 }
 
-/// Which entries.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct AuditQuery {
-    /// Only entries with greater numbers; without one from the first on.
-    after: Option<u64>,
-}
-
 async fn audit(asking: Asking, query: QueryOf<AuditQuery>) -> Answer<Audit> {
     asking.administers()?;
     let Query(AuditQuery { after }) = query?;
     asking.audit_read("read audit", String::new()).await?;
     let kept = asking.api.door.audit.clone();
     let read = tokio::task::spawn_blocking(move || kept.read(after.unwrap_or(0), ROWS_LISTED_MAX));
-    let (entries, broken) = read.await.map_err(Problem::broken)?;
-    Ok(Json(Audit { entries: entries.into_iter().map(entry).collect(), broken_at: broken }))
-}
-
-fn entry(record: AuditRecord) -> AuditEntry {
-    AuditEntry {
-        number: record.number,
-        wall_ns: record.wall_ns,
-        who: record.who,
-        from: record.from,
-        request: record.request,
-        action: record.action,
-        subject: record.subject,
-        before: record.before,
-    }
+    let (entries, broken_at) = read.await.map_err(Problem::broken)?;
+    Ok(Json(Audit { entries, broken_at }))
 }
 
 fn token(record: &TokenRecord, now_ns: i64) -> Token {
     Token {
         id: record.id.clone(),
         name: record.name.clone(),
-        role: Named::of(record.role.as_str()),
+        role: record.role.into(),
         uids: record.scope.uids.iter().copied().collect(),
         namespaces: record.scope.namespaces.iter().cloned().collect(),
         valid: is_valid(record, now_ns),

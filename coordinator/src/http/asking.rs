@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aide::OperationInput;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -193,5 +192,3 @@ pub(crate) fn refused(api: &Api, why: &Refused) -> Problem {
         _ => problem,
     }
 }
-
-impl OperationInput for Asking {}

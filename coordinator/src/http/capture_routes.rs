@@ -1,20 +1,15 @@
 //! `/captures`: captures, their manifests and the stored snapshots of their ranks; and the request
 //! for one.
 
-use aide::OperationOutput;
-use aide::generate::GenContext;
-use aide::openapi::{MediaType, Operation, Response as Described};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use memtape_core::capture::Outcome;
+use memtape_core::capture::Part;
 use memtape_core::limits::{CAPTURES_LISTED_MAX, PARTS_LISTED_MAX};
 use memtape_proto::api::{
-    Capture, CaptureRequest, CaptureState, Captures, Missing, Named, Part, PartOutcome,
-    RequestedCapture,
+    Capture, CaptureRequest, CaptureState, Captures, JobQuery, Missing, RequestedCapture,
 };
-use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
@@ -22,16 +17,14 @@ use crate::http::asking::Asking;
 use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{
-    Accepted, Answer, IdPath, JobQuery, PathOf, Problem, QueryOf, attempt_of,
-};
+use crate::http::request::{Accepted, Answer, IdPath, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::visible::Visible;
 use crate::work::parts::{Parts, parts};
-use memtape_store::records::PartRecord;
+use memtape_store::records::snapshot_of;
 
 /// Memory of an answer that is sent in parts, with what the connection keeps unsent.
 const DOWNLOAD_BYTES: u64 = 1 << 20;
@@ -63,7 +56,8 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let captures = asking.ask(move |view| {
         let newest = view.captures().rev();
         let mut parts = 0;
-        let of_job = newest.filter(|known| query.has(&known.record.job));
+        let of_job =
+            newest.filter(|known| query.job.as_ref().is_none_or(|job| *job == known.record.job));
         let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
             parts += known.parts.len();
             capture(known, parts <= PARTS_LISTED_MAX)
@@ -110,7 +104,7 @@ async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::
 }
 
 /// A rank of a capture in a path.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 struct PartPath {
     /// Id of the capture.
     id: String,
@@ -172,7 +166,7 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
 fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
     let state = view.capture(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
-    part.hash().ok_or_else(|| {
+    snapshot_of(part).ok_or_else(|| {
         let (outcome, detail) = (part.outcome.as_str(), &part.detail);
         let line = format!("capture {id} has no snapshot of rank {rank} ({outcome}): {detail}");
         Problem::new(StatusCode::NOT_FOUND, line.trim_end_matches([':', ' ']))
@@ -188,13 +182,6 @@ pub(super) fn attachment(name: &str, content_type: &'static str, body: Body) -> 
     (headers, body).into_response()
 }
 
-/// A file in the OpenAPI document.
-pub(super) fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Described)> {
-    let content = [(content_type.to_string(), MediaType::default())].into_iter().collect();
-    let description = description.to_string();
-    vec![(Some(200), Described { description, content, ..Described::default() })]
-}
-
 impl IntoResponse for Snapshot {
     fn into_response(self) -> Response {
         let mut answer = attachment(&self.name, "application/zstd", Body::from_stream(self.parts));
@@ -204,27 +191,9 @@ impl IntoResponse for Snapshot {
     }
 }
 
-impl OperationOutput for Snapshot {
-    type Inner = Bytes;
-
-    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let about = "A `RankSnapshot` of memtape.proto, compressed with zstd.";
-        described(about, "application/zstd")
-    }
-}
-
 impl IntoResponse for Pickle {
     fn into_response(self) -> Response {
         attachment(&self.name, "application/octet-stream", Body::from_stream(self.parts))
-    }
-}
-
-impl OperationOutput for Pickle {
-    type Inner = Bytes;
-
-    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let about = "What `torch.cuda.memory._snapshot` returns, as a pickle.";
-        described(about, "application/octet-stream")
     }
 }
 
@@ -265,7 +234,7 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
     let record = &known.record;
     let is_closed = record.is_closed();
     let missing = known.parts.iter().filter(|part| is_closed && with_parts && !part.is_aligned());
-    let parts = known.parts.iter().filter(|_| with_parts);
+    let parts: &[Part] = if with_parts { &known.parts } else { &[] };
     Capture {
         id: record.id.clone(),
         job: record.job.clone(),
@@ -286,33 +255,11 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
         missing: missing
             .map(|part| Missing {
                 rank: part.rank,
-                outcome: Named::of(part.outcome.as_str()),
+                outcome: part.outcome,
                 detail: part.detail.clone(),
             })
             .collect(),
-        parts: parts.map(|of| part(of, is_closed)).collect(),
+        parts: parts.to_vec(),
         parts_left_out: !with_parts,
-    }
-}
-
-/// In a capture that is collected, a rank without an answer is awaited, not missing.
-fn part(part: &PartRecord, is_closed: bool) -> Part {
-    let is_awaited = !is_closed && part.outcome == Outcome::Unreachable;
-    Part {
-        rank: part.rank,
-        node: part.node.clone(),
-        tape_id: part.tape_id.clone(),
-        outcome: match is_awaited {
-            true => PartOutcome::Awaited.into(),
-            false => Named::of(part.outcome.as_str()),
-        },
-        step: part.step,
-        wall_ns: part.wall_ns,
-        wall_error_ns: part.wall_error_ns,
-        dead: part.dead,
-        before_step: part.before_step,
-        bytes: part.bytes,
-        hash: part.hash.clone(),
-        detail: part.detail.clone(),
     }
 }

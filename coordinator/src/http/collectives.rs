@@ -3,22 +3,22 @@
 //! Read when it is asked for: the collectives stand in front of a snapshot, so little of it is kept
 //! and unpacked. One snapshot is read at a time, and none any more when the client has left.
 
-use memtape_core::capture::Outcome;
-use memtape_core::capture::collective::{self, Behind, GroupState, RankState};
+use memtape_core::capture::collective::{RankState, compare};
+use memtape_core::capture::{Outcome, Part};
 use memtape_core::limits::RANKS_COMPARED_MAX;
 use memtape_core::snapshot::Collectives as Recorded;
-use memtape_proto::api::{Collectives, Group, Lag, LagCause, RankCollectives, Unread};
+use memtape_proto::api::{Collectives, RankCollectives};
 use memtape_proto::snapshot::{self, DecodeError};
 use tokio::task::JoinError;
 
 use memtape_store::Store;
-use memtape_store::records::PartRecord;
+use memtape_store::records::snapshot_of;
 
 /// The comparison of a capture's ranks, and what each of them says.
-pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
+pub(crate) async fn of(store: &Store, parts: Vec<Part>) -> Collectives {
     let mut states = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
-        let state = match part.hash() {
+        let state = match snapshot_of(part) {
             Some(hash) if index < RANKS_COMPARED_MAX => read(store, hash).await,
             Some(_) => Err(NotRead::TooMany),
             None => Err(NotRead::NotInCapture(part.outcome)),
@@ -34,17 +34,7 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
             state: state.as_ref().map_err(String::as_str),
         })
         .collect();
-    let found = collective::compare(&ranks);
-    let unknown =
-        found.unknown.iter().map(|(why, ranks)| Unread { why: why.clone(), ranks: ranks.clone() });
-    Collectives {
-        sentences: found.sentences(),
-        groups: found.groups.iter().map(group).collect(),
-        unknown: unknown.collect(),
-        uncompared: found.uncompared,
-        waiting_uncompared: found.waiting_unidentified.clone(),
-        ranks: ranks.iter().map(rank).collect(),
-    }
+    Collectives { comparison: compare(&ranks), ranks: ranks.iter().map(rank).collect() }
 }
 
 /// Bytes at the beginning of a stored snapshot with which its collectives can be unpacked: more
@@ -78,30 +68,6 @@ async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, NotRead> {
     }
     let found = tokio::task::spawn_blocking(move || snapshot::collectives(&front)).await??;
     found.ok_or(NotRead::NotSaid)
-}
-
-fn group(of: &GroupState) -> Group {
-    Group {
-        name: of.name.clone(),
-        desc: of.desc.clone(),
-        size: of.size,
-        ranks: of.ranks.clone(),
-        verdict: of.verdict.into(),
-        sentence: of.sentence(),
-        furthest: of.furthest,
-        waiting: of.waiting.clone(),
-        waited_ns: of.waited_ns,
-        behind: of.behind.iter().map(lag).collect(),
-    }
-}
-
-fn lag(of: &Behind) -> Lag {
-    let (why, ns) = match of.lag {
-        collective::Lag::Missing(ns) => (LagCause::Late, Some(ns)),
-        collective::Lag::Dead => (LagCause::Dead, None),
-        collective::Lag::Silent(ns) => (LagCause::Silent, Some(ns)),
-    };
-    Lag { rank: of.rank, enqueued: of.enqueued, why: why.into(), ns }
 }
 
 fn rank(of: &RankState<'_>) -> RankCollectives {

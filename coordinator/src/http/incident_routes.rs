@@ -10,12 +10,11 @@ use memtape_core::incident::{self, Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
-    Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
-    Restart, Suspect,
+    Action, Actions, Alternative, Incident, IncidentState, Incidents, JobQuery, Remedy, Restart,
 };
 
 use crate::http::asking::Asking;
-use crate::http::request::{Answer, IdPath, JobQuery, PathOf, Problem, QueryOf};
+use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::state::visible::Visible;
 use memtape_store::records::ActionRecord;
@@ -35,7 +34,8 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     asking.reserve(LIST_BYTES).await?;
     let incidents = asking.ask(move |view| {
         let newest = view.incidents().rev();
-        let of_job = newest.filter(|known| query.has(&known.incident().job));
+        let of_job = newest
+            .filter(|known| query.job.as_ref().is_none_or(|job| *job == known.incident().job));
         of_job.take(ROWS_LISTED_MAX).map(|known| incident(view, known)).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
@@ -139,10 +139,10 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis, of: &incident::Incident) ->
     let clock = of.clock;
     let restart = diagnosis.restart_now(&of.growth, of.is_open());
     Incident {
-        culprit: diagnosis.culprit.as_ref().map(Frame::from),
-        stack: diagnosis.stack.iter().map(Frame::from).collect(),
+        culprit: diagnosis.culprit.clone(),
+        stack: diagnosis.stack.clone(),
         explained_ratio: ratio(diagnosis.explained_ppm),
-        allocation_steps: diagnosis.generations,
+        allocation_steps: diagnosis.allocation_steps,
         advice: clock.in_words(&diagnosis.advice),
         confidence: ratio(diagnosis.confidence_ppm),
         explained_bytes: diagnosis.explained_bytes,
@@ -166,21 +166,9 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis, of: &incident::Incident) ->
             .map(|of| alternative(of, clock))
             .collect(),
         age_profile: diagnosis.histogram.course.as_str().to_string(),
-        age_buckets: diagnosis.histogram.buckets.iter().map(age_bucket).collect(),
-        suspects: diagnosis.suspects.iter().map(suspect).collect(),
+        age_buckets: diagnosis.histogram.buckets.clone(),
+        suspects: diagnosis.suspects.clone(),
         ..facts
-    }
-}
-
-fn suspect(suspect: &diagnosis::Suspect) -> Suspect {
-    Suspect {
-        frame: Frame::from(&suspect.frame),
-        stack: suspect.stack.iter().map(Frame::from).collect(),
-        stacks: suspect.stacks,
-        grown_bytes: suspect.grown_bytes,
-        peer_bytes: suspect.peer_bytes,
-        blocks: suspect.blocks,
-        allocation_steps: suspect.generations,
     }
 }
 
@@ -191,15 +179,6 @@ fn alternative(other: &diagnosis::Alternative, clock: Clock) -> Alternative {
         standing: other.standing.into(),
         evidence: in_words(&other.evidence),
         against: in_words(&other.against),
-    }
-}
-
-fn age_bucket(bucket: &diagnosis::Bucket) -> AgeBucket {
-    AgeBucket {
-        first_step: bucket.first_step,
-        last_step: bucket.last_step,
-        bytes: bucket.bytes,
-        blocks: bucket.blocks,
     }
 }
 

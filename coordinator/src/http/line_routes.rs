@@ -4,9 +4,7 @@
 use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_core::census::Census;
-use memtape_proto::api::Lines;
-use schemars::JsonSchema;
-use serde::Deserialize;
+use memtape_proto::api::{Lines, LinesQuery};
 
 use crate::http::asking::Asking;
 use crate::http::rank_routes::{JobPath, ranks_of};
@@ -19,15 +17,6 @@ const CENSUSES_BYTES: u64 = 32 << 10;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/lines", "The lines that hold the live memory of a job.", lines)
-}
-
-/// Which attempt, and which rank.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct LinesQuery {
-    /// Number of the attempt; without one the newest.
-    attempt: Option<u32>,
-    /// Only the lines of this rank.
-    rank: Option<u32>,
 }
 
 async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>) -> Answer<Lines> {
@@ -45,5 +34,5 @@ async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>
     // Only copied in the loop; a comparison of thousands of censuses would hold it up.
     let ((job, attempt, clock), censuses) = found.await??;
     let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
-    Ok(Json(Lines { clock: clock.into(), ..Lines::new(&job, attempt, &censuses, rank) }))
+    Ok(Json(Lines { job, attempt, clock, ..Lines::new(&censuses, rank) }))
 }

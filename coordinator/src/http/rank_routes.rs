@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::{Path, Query};
 use axum::response::Json;
-use memtape_proto::api::{Device, Rank, Ranks, Unknown, UnknownPart};
-use schemars::JsonSchema;
+use memtape_proto::api::{AttemptQuery, Device, Rank, Ranks, Unknown, UnknownPart};
 use serde::Deserialize;
 
 use crate::http::asking::Asking;
@@ -28,17 +27,10 @@ pub(crate) fn add(routes: Routes) -> Routes {
 }
 
 /// A job in a path.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct JobPath {
     /// Name of the job.
     pub(crate) job: String,
-}
-
-/// Which attempt.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct AttemptQuery {
-    /// Number of the attempt; without one the newest.
-    attempt: Option<u32>,
 }
 
 /// How many ranks an attempt has.

@@ -6,15 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aide::OperationOutput;
-use aide::generate::GenContext;
-use aide::openapi::{Operation, Response as Described};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_proto::api;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,21 +26,8 @@ use crate::work::decoding::Snapshots;
 use crate::work::pickling::Pickling;
 use memtape_store::Store;
 
-/// Which job a list is about.
-#[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct JobQuery {
-    /// Only those of this job.
-    pub(crate) job: Option<String>,
-}
-
-impl JobQuery {
-    pub(crate) fn has(&self, job: &str) -> bool {
-        self.job.as_ref().is_none_or(|wanted| wanted == job)
-    }
-}
-
 /// The id of an incident or a capture in a path.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct IdPath {
     /// The id.
     pub(crate) id: String,
@@ -175,36 +158,9 @@ impl IntoResponse for Problem {
     }
 }
 
-impl OperationOutput for Problem {
-    type Inner = api::Problem;
-
-    fn operation_response(context: &mut GenContext, of: &mut Operation) -> Option<Described> {
-        Json::<api::Problem>::operation_response(context, of)
-    }
-
-    fn inferred_responses(
-        context: &mut GenContext,
-        of: &mut Operation,
-    ) -> Vec<(Option<u16>, Described)> {
-        Self::operation_response(context, of).map(|known| (None, known)).into_iter().collect()
-    }
-}
-
 impl<T: Serialize> IntoResponse for Accepted<T> {
     fn into_response(self) -> Response {
         (StatusCode::ACCEPTED, Json(self.0)).into_response()
-    }
-}
-
-impl<T: JsonSchema> OperationOutput for Accepted<T> {
-    type Inner = T;
-
-    fn inferred_responses(
-        context: &mut GenContext,
-        of: &mut Operation,
-    ) -> Vec<(Option<u16>, Described)> {
-        let described = Json::<T>::operation_response(context, of);
-        described.map(|known| (Some(202), known)).into_iter().collect()
     }
 }
 

@@ -1,17 +1,13 @@
-//! All routes, the OpenAPI document that is made of them, and the headers of every answer.
+//! All routes, and the headers of every answer.
 //!
-//! A route is added where its handler is, with one sentence, through [`Routes`]: nothing below
-//! `/api/v1` can be served without being described. The only request that changes anything is the
-//! one for a capture.
+//! A route is added where its handler is, with one sentence, through [`Routes`]. The OpenAPI
+//! document is the file beside this one; a test makes it of the routes' list and the types of
+//! `memtape_proto::api` (`coordinator/tests/openapi/`), and refuses a route that it lacks.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aide::OperationOutput;
-use aide::generate::GenContext;
-use aide::openapi::{Info, OpenApi, Operation, Response as Described};
-use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -20,7 +16,6 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use memtape_core::limits::{REQUEST_BYTES_MAX, UPLOADS_WAITING_MAX};
 use memtape_proto::api::Index;
-use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -53,19 +48,6 @@ const DOCUMENT: &str = "/api/v1/openapi.json";
 /// The whole HTTP side: API, document, health, metrics and page.
 pub(crate) fn router(api: Api, names: &[String]) -> Router {
     let site = Site::new(names, Some(api.door.clone()));
-    let mut document = OpenApi {
-        info: Info {
-            title: "Memtape coordinator".to_string(),
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            description: Some(
-                "Missing fields have their defaults, unknown fields and names come from a newer \
-                 version: a client ignores them."
-                    .to_string(),
-            ),
-            ..Info::default()
-        },
-        ..OpenApi::default()
-    };
     let routes = [
         job_routes::add,
         rank_routes::add,
@@ -79,25 +61,16 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         access_routes::add,
         store_routes::add,
     ];
-    let routes = routes.into_iter().fold(Routes::new(), |routes, add| add(routes));
-    // The document describes itself, too: it is complete when all routes have been added.
-    let made = Arc::new(OnceLock::new());
-    let served = made.clone();
-    let routes = routes.get(
-        "/openapi.json",
-        "This document.",
-        async move || -> Result<Document, Problem> {
-            served.get().cloned().ok_or_else(Problem::stopping)
-        },
-    );
+    let routes = routes.into_iter().fold(Routes::default(), |routes, add| add(routes));
+    let routes = routes.get("/openapi.json", "This document.", async || {
+        ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json"))
+    });
     let index = Index { document: DOCUMENT.to_string(), routes: routes.listed() };
     let routes =
         routes.get("", "This list of requests.", async move |_: Asking| -> Answer<Index> {
             Ok(Json(index.clone()))
         });
-    let routes = routes.into_router().finish_api(&mut document);
-    // It is set once.
-    let _ = made.set(Document(serde_json::to_vec(&document).unwrap_or_default().into()));
+    let routes = routes.into_router();
     Router::new()
         .merge(routes)
         .route("/api/v1/", get(async || Redirect::permanent("/api/v1")))
@@ -114,28 +87,6 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
-}
-
-/// The OpenAPI document, made once; every answer shares its bytes.
-#[derive(Clone)]
-struct Document(Bytes);
-
-impl IntoResponse for Document {
-    fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], self.0).into_response()
-    }
-}
-
-impl OperationOutput for Document {
-    type Inner = Value;
-
-    fn inferred_responses(
-        context: &mut GenContext,
-        of: &mut Operation,
-    ) -> Vec<(Option<u16>, Described)> {
-        let described = Json::<Value>::operation_response(context, of);
-        described.map(|known| (Some(200), known)).into_iter().collect()
-    }
 }
 
 /// The port of health: `/healthz` and `/readyz`, for every client.

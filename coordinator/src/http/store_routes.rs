@@ -7,20 +7,16 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use aide::OperationOutput;
-use aide::generate::GenContext;
-use aide::openapi::{Operation, Response as Described};
 use axum::body::{Body, Bytes};
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use memtape_proto::api::BackupQuery;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::http::asking::Asking;
-use crate::http::capture_routes::{attachment, described};
+use crate::http::capture_routes::attachment;
 use crate::http::request::{Problem, QueryOf};
 use crate::http::route_list::Routes;
 use memtape_store::Point;
@@ -36,13 +32,6 @@ const TAR: &str = "application/x-tar";
 pub(crate) fn add(routes: Routes) -> Routes {
     let about = "A backup of the store as it is now, for memtape store restore.";
     routes.get("/store/backup", about, backup)
-}
-
-/// What is to be in a backup.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct BackupQuery {
-    /// Snapshots of captures, too; true without it.
-    snapshots: Option<bool>,
 }
 
 /// The file of a backup, as it is made.
@@ -99,13 +88,5 @@ impl Write for Pieces<'_> {
 impl IntoResponse for Backup {
     fn into_response(self) -> Response {
         attachment("memtape.backup", TAR, self.0)
-    }
-}
-
-impl OperationOutput for Backup {
-    type Inner = Bytes;
-
-    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        described("The file of a backup; one without its end is none.", TAR)
     }
 }

@@ -1,7 +1,8 @@
 //! docs/reference/http-api.md and metrics.md are what a running coordinator says of itself: its
-//! OpenAPI document, and its metrics while a job with an incident runs.
+//! OpenAPI document, which is made here of the requests that it lists and their types, and its
+//! metrics while a job with an incident runs.
 //!
-//! `cargo xtask docs --reference` writes the pages again.
+//! `cargo xtask docs --reference` writes the pages and the document again.
 
 mod api;
 #[path = "../../../tape/tests/golden_files/mod.rs"]
@@ -24,9 +25,12 @@ async fn the_reference_is_what_the_coordinator_says_of_itself() {
     running.wait("/api/v1/incidents", is_done).await;
     agent.report((0..JOB.ranks).map(|rank| full(&JOB, rank, step + 1)).collect()).await;
     agent.settle().await;
-    let (_, document) = running.get("/api/v1/openapi.json").await;
+    let document = crate::openapi::made(&running).await;
     let exported = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     running.stop().await;
+    let text = serde_json::to_string_pretty(&document).unwrap() + "\n";
+    let served = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/openapi.json");
+    golden_files::check(&served, &text, "cargo xtask docs --reference");
     check("http-api.md", &api::page(&document));
     check("metrics.md", &metrics::page(&exported));
 }

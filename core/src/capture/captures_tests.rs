@@ -397,8 +397,7 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
                 let outcome = *outcomes.get(kind as usize).unwrap_or(&Outcome::Behind);
                 let named = if stale { "cap-stale" } else { &current.0 };
                 let bytes = u64::from(kind) * 100;
-                let answer = answer(named, tape(rank), outcome, step + off, bytes);
-                captures.answer(now_ns, answer);
+                captures.answer(now_ns, answer(named, tape(rank), outcome, step + off, bytes));
             }
             Happening::Snapshot(rank, stale) => {
                 let named = if stale { id("cap-stale") } else { current };

@@ -53,6 +53,8 @@ pub struct RankState<'a> {
     strum::VariantArray,
 )]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Verdict {
     /// No rank is behind by more than the times of the polls explain.
     #[default]
@@ -73,31 +75,43 @@ impl Verdict {
 }
 
 /// Why a rank has not begun what others wait in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Lag {
-    /// It was seen there this long after a peer had begun the furthest collective, in nanoseconds.
-    Missing(u64),
-    /// It is dead.
+    /// It was polled there after a peer had begun the furthest collective.
+    Late,
+    /// Its process is dead.
     Dead,
-    /// It was last looked at this long before its peers, in nanoseconds, and was behind then.
-    Silent(u64),
+    /// It was last polled before its peers, and was behind then.
+    #[default]
+    Silent,
 }
 
 /// A rank that has not begun the furthest collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Behind {
-    /// Global rank.
+    /// The rank.
     pub rank: u32,
-    /// Its newest collective; `None` before its first.
+    /// Its newest collective; null before its first.
     pub enqueued: Option<u64>,
-    /// Why.
-    pub lag: Lag,
+    /// Why it is behind.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::tape::schema::words::<Lag>"))]
+    pub why: Lag,
+    /// For how long, in nanoseconds; null for a dead rank.
+    pub ns: Option<u64>,
 }
 
 /// One process group, over all ranks that have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupState {
     /// Its key on the tapes.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub key: u64,
     /// Its name.
     pub name: String,
@@ -108,6 +122,7 @@ pub struct GroupState {
     /// Ranks that are known, in order.
     pub ranks: Vec<u32>,
     /// Those of them whose process is dead, in order.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub dead: Vec<u32>,
     /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
@@ -118,22 +133,44 @@ pub struct GroupState {
     /// Ranks that have not enqueued it, in order; not those that may have meanwhile.
     pub behind: Vec<Behind>,
     /// How it stands.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "crate::tape::schema::words::<Verdict>")
+    )]
     pub verdict: Verdict,
+    /// The verdict as a sentence.
+    pub sentence: String,
 }
 
 /// All process groups of a capture, and what is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
+    /// One sentence for each group, for what is not known, and for who does not answer.
+    pub sentences: Vec<String>,
     /// Groups, those with a finding first.
     pub groups: Vec<GroupState>,
-    /// Why nothing is known of some ranks, and of which.
-    pub unknown: Vec<(String, Vec<u32>)>,
+    /// Ranks whose collectives are not known.
+    pub unknown: Vec<Unread>,
     /// Ranks whose flight recorder was asked and had not answered, each with the time of that.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub unanswered: Vec<(u32, i64)>,
     /// Groups of single ranks that are not identified or found no room: they are not compared.
     pub uncompared: u64,
     /// Ranks that wait in a collective of a group that is not identified, in order.
-    pub waiting_unidentified: Vec<u32>,
+    pub waiting_uncompared: Vec<u32>,
+}
+
+/// Why the collectives of some ranks are not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Unread {
+    /// The reason.
+    pub why: String,
+    /// The ranks, in order.
+    pub ranks: Vec<u32>,
 }
 
 /// A group of one rank, with what matters for comparing.
@@ -176,7 +213,7 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
                 found.uncompared = found.uncompared.saturating_add(1);
                 let stood_ns = since(state.look_wall_ns, group.since_wall_ns);
                 if group.completed < group.enqueued && stood_ns >= MARGIN_NS {
-                    found.waiting_unidentified.push(of.rank);
+                    found.waiting_uncompared.push(of.rank);
                 }
                 continue;
             }
@@ -196,14 +233,15 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
         };
         (rank, core::cmp::Reverse(group.size), group.name.clone(), group.key)
     });
-    found.unknown = unknown.into_iter().collect();
-    for (_, ranks) in &mut found.unknown {
+    found.unknown = unknown.into_iter().map(|(why, ranks)| Unread { why, ranks }).collect();
+    for Unread { ranks, .. } in &mut found.unknown {
         ranks.sort_unstable();
         ranks.dedup();
     }
     found.unanswered.sort_unstable();
-    found.waiting_unidentified.sort_unstable();
-    found.waiting_unidentified.dedup();
+    found.waiting_uncompared.sort_unstable();
+    found.waiting_uncompared.dedup();
+    found.sentences = found.sentences();
     found
 }
 
@@ -225,12 +263,12 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         let late_ns = since(member.look_ns, reached_ns);
         let silent_ns = since(newest_ns, member.look_ns);
         if member.dead {
-            Some(Lag::Dead)
+            Some((Lag::Dead, None))
         } else if late_ns >= MARGIN_NS {
-            Some(Lag::Missing(late_ns))
+            Some((Lag::Late, Some(late_ns)))
         } else {
             let is_silent = silent_ns >= member.rest_ns.saturating_add(SILENT_MARGIN_NS);
-            is_silent.then_some(Lag::Silent(silent_ns))
+            is_silent.then_some((Lag::Silent, Some(silent_ns)))
         }
     };
     let behind: Vec<Behind> = members
@@ -238,11 +276,11 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         .filter(|member| !is_there(member))
         .filter_map(|member| {
             let (rank, enqueued) = (member.rank, member.group.enqueued);
-            lag(member).map(|lag| Behind { rank, enqueued, lag })
+            lag(member).map(|(why, ns)| Behind { rank, enqueued, why, ns })
         })
         .collect();
     let is_stuck = all_wait && waited_ns >= MARGIN_NS;
-    let holds_up = |behind: &Behind| !matches!(behind.lag, Lag::Silent(_));
+    let holds_up = |behind: &Behind| behind.why != Lag::Silent;
     let verdict = match (is_stuck, behind.iter().any(holds_up)) {
         (true, true) => Verdict::Desynchronised,
         (true, false) => Verdict::Waiting,
@@ -250,7 +288,7 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         (false, _) => Verdict::InStep,
     };
     let first = members.first()?.group;
-    Some(GroupState {
+    let group = GroupState {
         key: first.key,
         name: first.name.clone(),
         desc: first.desc.clone(),
@@ -262,7 +300,9 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         waited_ns,
         behind,
         verdict,
-    })
+        sentence: String::new(),
+    };
+    Some(GroupState { sentence: group.sentence(), ..group })
 }
 
 /// Nanoseconds from one time to a later one; 0 where it is not later.
@@ -271,18 +311,18 @@ fn since(later_ns: i64, earlier_ns: i64) -> u64 {
 }
 
 impl Comparison {
-    /// One sentence for each group, for what is not known, and for who does not answer.
-    pub fn sentences(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.groups.iter().map(GroupState::sentence).collect();
+    fn sentences(&self) -> Vec<String> {
+        let mut lines: Vec<String> =
+            self.groups.iter().map(|group| group.sentence.clone()).collect();
         for (rank, _) in &self.unanswered {
             lines.push(format!("rank {rank}: the flight recorder was asked and had not answered"));
         }
-        for (why, ranks) in &self.unknown {
+        for Unread { why, ranks } in &self.unknown {
             lines.push(format!("{}: not known: {why}", named(ranks)));
         }
-        if !self.waiting_unidentified.is_empty() {
-            let waits = if self.waiting_unidentified.len() == 1 { "waits" } else { "wait" };
-            let who = named(&self.waiting_unidentified);
+        if !self.waiting_uncompared.is_empty() {
+            let waits = if self.waiting_uncompared.len() == 1 { "waits" } else { "wait" };
+            let who = named(&self.waiting_uncompared);
             lines.push(format!("{who} {waits} in a collective of a group that is not identified"));
         }
         if self.uncompared > 0 {
@@ -296,7 +336,7 @@ impl Comparison {
 
 impl GroupState {
     /// What is to be said of it, in one line.
-    pub fn sentence(&self) -> String {
+    fn sentence(&self) -> String {
         let group = self.title();
         let known = self.ranks.len();
         let of = known.max(self.size as usize);
@@ -366,21 +406,20 @@ impl Behind {
     /// How far it had come, and why not further.
     fn sentence(&self) -> String {
         let rank = self.rank;
-        let has = if matches!(self.lag, Lag::Missing(_)) { "has" } else { "had" };
+        let has = if self.why == Lag::Late { "has" } else { "had" };
+        let seconds = seconds(self.ns.unwrap_or(0));
         let reached = match self.enqueued {
             Some(number) => format!("{has} enqueued only {number}"),
             None => format!("{has} enqueued none"),
         };
-        match self.lag {
-            Lag::Missing(ns) => format!(
-                "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
-                seconds(ns),
+        match self.why {
+            Lag::Late => format!(
+                "rank {rank} {reached}, still {seconds} s later: it is desynchronised, not leaking"
             ),
             Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
-            Lag::Silent(ns) => format!(
-                "rank {rank} {reached} when last looked at, {} s before: it is stopped, or cannot \
-                 be looked at",
-                seconds(ns),
+            Lag::Silent => format!(
+                "rank {rank} {reached} when last looked at, {seconds} s before: it is stopped, or \
+                 cannot be looked at"
             ),
         }
     }

@@ -44,7 +44,7 @@ fn compared(tables: &[Collectives], dead: &[u32]) -> Comparison {
 fn check(tables: &[Collectives], dead: &[u32], verdict: Verdict, sentence: &str) {
     let found = compared(tables, dead);
     let [group] = found.groups.as_slice() else { panic!("one group: {found:?}") };
-    assert_eq!((group.verdict, group.sentence().as_str()), (verdict, sentence), "{group:#?}");
+    assert_eq!((group.verdict, group.sentence.as_str()), (verdict, sentence), "{group:#?}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_is_not_known_is_said_with_its_reason() {
     ];
     let found = compare(&ranks);
     assert_eq!(
-        found.sentences(),
+        found.sentences,
         [
             "group 0 (default_pg): 1 of 4 ranks are in step, at collective 5",
             "rank 2: the flight recorder was asked and had not answered",
@@ -160,7 +160,7 @@ fn what_is_not_known_is_said_with_its_reason() {
         ]
     );
     assert_eq!(compare(&[]), Comparison::default());
-    assert!(compare(&[]).sentences().is_empty());
+    assert!(compare(&[]).sentences.is_empty());
 }
 
 #[test]
@@ -168,13 +168,13 @@ fn many_ranks_are_counted_and_not_named() {
     let mut tables: Vec<Collectives> = (0..30).map(|_| table(3, 3, 1, 114)).collect();
     tables.extend((0..2).map(|_| table(4, 3, 100, 114)));
     let found = compared(&tables, &[]);
-    let sentence = found.groups[0].sentence();
+    let sentence = &found.groups[0].sentence;
     assert!(sentence.starts_with("group 0 (default_pg): 2 of 32 ranks wait"), "{sentence}");
     assert!(sentence.ends_with("; 22 more ranks are behind"), "{sentence}");
     let off = Collectives { source: CollectiveSource::Off, ..Collectives::default() };
     let ranks: Vec<RankState<'_>> =
         (0..30).map(|rank| RankState { rank, dead: false, state: Ok(&off) }).collect();
-    assert!(compare(&ranks).sentences()[0].starts_with("30 ranks: not known: "));
+    assert!(compare(&ranks).sentences[0].starts_with("30 ranks: not known: "));
 }
 
 /// A run of some ranks: when each enqueues each collective, in milliseconds, and what looks find.
@@ -245,7 +245,7 @@ proptest! {
             .collect();
         let found = compared(&tables, &[]);
         for group in &found.groups {
-            prop_assert!(group.verdict != Verdict::Desynchronised, "{:?}", group.sentence());
+            prop_assert!(group.verdict != Verdict::Desynchronised, "{:?}", group.sentence);
         }
     }
 
@@ -273,7 +273,7 @@ proptest! {
             (0..ranks).map(|rank| run.table(rank, phases[rank], last_ms + phases[rank])).collect();
         let found = compared(&tables, &[]);
         let group = &found.groups[0];
-        prop_assert_eq!(group.verdict, Verdict::Desynchronised, "{}", group.sentence());
+        prop_assert_eq!(group.verdict, Verdict::Desynchronised, "{}", group.sentence);
         let behind: Vec<u32> = group.behind.iter().map(|behind| behind.rank).collect();
         prop_assert_eq!(behind, [lost as u32]);
         prop_assert_eq!(group.waiting.len(), ranks - 1);
@@ -317,7 +317,7 @@ proptest! {
             .zip(tables.iter().zip(&looks))
             .map(|(rank, (table, &(_, dead)))| RankState { rank, dead, state: Ok(table) })
             .collect();
-        let sentences: Vec<String> = compare(&ranks).sentences();
+        let sentences: Vec<String> = compare(&ranks).sentences;
         prop_assert!(sentences.iter().all(|line| !line.contains('\n') && !line.is_empty()));
     }
 }

@@ -3,13 +3,19 @@
 //! "Growing" is here a display rule over one census. The detector (`core/src/detector/blocks`)
 //! decides with what it has seen over time.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::census::line::LineId;
 use crate::census::{Census, LineCensus, cohort};
-use crate::snapshot::{Frame, Held};
+use crate::limits::LINES_SHOWN_MAX;
+use crate::snapshot::{Frame, Held as Bytes};
+use crate::tape::layout::Clock;
+
+/// Ranks that are shown of one line.
+const HOLDERS_MAX: usize = 16;
 
 /// Cohorts with survivors in the younger half of a line's life from which on it grows.
 const GROWING_COHORTS_MIN: usize = 4;
@@ -17,34 +23,71 @@ const GROWING_COHORTS_MIN: usize = 4;
 /// Growth continues across a gap without births of at most this many steps, or half of its age.
 const GAP_STEPS: u64 = 64;
 
-/// One line of code on all ranks that hold it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
-    /// Its name.
-    pub id: LineId,
-    /// The frames that tell it from others, innermost first.
-    pub frames: &'a [Frame],
-    /// What each rank holds by it, the one with the most survivors first.
-    pub ranks: Vec<RankLine>,
+/// The lines of an attempt, the one with the most survivors first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Lines {
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// Ranks with a census.
+    pub ranks: u32,
+    /// What all numbers of steps here count; `steps` where some ranks count turns.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::tape::schema::words::<Clock>"))]
+    pub clock: Clock,
+    /// At most 64.
+    pub lines: Vec<Line>,
+    /// Lines that are not shown.
+    pub lines_left_out: u32,
+    /// Bytes of lines that no census has.
+    pub other_bytes: u64,
+    /// The same in blocks.
+    pub other_blocks: u64,
 }
 
-/// What one device of one rank holds by a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankLine {
-    /// Global rank.
+/// One line of code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Line {
+    /// The frames that tell it from other lines, innermost first; none is memory without a stack.
+    pub frames: Vec<Frame>,
+    /// Bytes that the median rank with a census holds by this line.
+    pub median_bytes: u64,
+    /// Ranks that hold something by it.
+    pub ranks: u32,
+    /// The ranks that keep most by it, at most 16; with a rank in the query only that one.
+    pub holders: Vec<Holder>,
+}
+
+/// What one device of one rank holds by a line. Survivors are bytes beyond the line's largest
+/// cohort that outlived the work of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Holder {
+    /// Its number.
     pub rank: u32,
     /// Device index in the process.
     pub device: u8,
     /// Steps finished when it was counted.
     pub step: u64,
     /// All that it holds.
-    pub held: Held,
-    /// What it holds beyond its largest and its young cohorts.
-    pub survivors: Held,
+    pub bytes: u64,
+    /// The same in blocks.
+    pub blocks: u64,
+    /// What survived.
+    pub survivor_bytes: u64,
+    /// The same in blocks.
+    pub survivor_blocks: u64,
     /// Step of its oldest block.
     pub oldest_step: u64,
-    /// Growth that went on until the census; none when it stopped or never was.
-    pub growth: Option<Growth>,
+    /// Step of the oldest block of the growth; null when it does not grow.
+    pub growing_since_step: Option<u64>,
+    /// Bytes that it keeps from each step; 0 when it does not grow.
+    pub growth_bytes_per_step: u64,
 }
 
 /// How a line keeps more and more.
@@ -63,7 +106,7 @@ impl LineCensus {
     /// This is a display rule over one census. It opens no incident: the detector
     /// (`crate::detector`, `blocks`) decides with what it has seen over time.
     pub fn growth(&self, step: u64) -> Option<Growth> {
-        let old: Vec<(u64, Held)> = self
+        let old: Vec<(u64, Bytes)> = self
             .cohorts
             .iter()
             .map(|(start, held)| (*start, *held))
@@ -86,36 +129,94 @@ impl LineCensus {
         if younger.clone().count() < GROWING_COHORTS_MIN || !goes_on {
             return None;
         }
-        let kept = younger.fold(Held::default(), |sum, (_, held)| sum.plus(*held));
+        let kept = younger.fold(Bytes::default(), |sum, (_, held)| sum.plus(*held));
         Some(Growth { since_step, bytes_per_step: kept.bytes / steps })
     }
 }
 
-/// The lines of these censuses, each with its rank; the line with the most survivors first.
-pub fn lines<'a>(censuses: impl IntoIterator<Item = (u32, &'a Census)>) -> Vec<Line<'a>> {
-    let mut lines: BTreeMap<LineId, Line<'a>> = BTreeMap::new();
-    for (rank, census) in censuses {
+/// The frames of a line, and what each rank holds by it, the one with the most survivors first.
+type Held<'a> = (&'a [Frame], Vec<Holder>);
+
+impl Lines {
+    /// The lines of these censuses, each with its rank; with `rank` those that this rank holds.
+    pub fn new(censuses: &[(u32, &Census)], rank: Option<u32>) -> Self {
+        let mut lines = by_line(censuses);
+        lines.sort_by_key(|(_, holders)| holders.first().map(order));
+        if let Some(rank) = rank {
+            lines.retain_mut(|(_, holders)| {
+                holders.sort_by_key(|of| of.rank != rank);
+                holders.first().is_some_and(|of| of.rank == rank)
+            });
+            let survivors = |of: &Holder| Reverse(of.survivor_bytes);
+            lines.sort_by_key(|(_, holders)| holders.first().map(survivors));
+        }
+        let is_wanted = |of: u32| rank.is_none_or(|rank| of == rank);
+        let of_rank = censuses.iter().filter(|(of, _)| is_wanted(*of));
+        let other = of_rank.fold(Bytes::default(), |sum, (_, of)| sum.plus(of.other_lines));
+        let shown = lines.iter().take(LINES_SHOWN_MAX).map(|(frames, holders)| Line {
+            frames: frames.to_vec(),
+            median_bytes: median_bytes(holders, censuses.len()),
+            ranks: ranks(holders.iter().map(|of| of.rank)),
+            holders: holders
+                .iter()
+                .filter(|of| is_wanted(of.rank))
+                .take(HOLDERS_MAX)
+                .copied()
+                .collect(),
+        });
+        Self {
+            ranks: ranks(censuses.iter().map(|(rank, _)| *rank)),
+            lines: shown.collect(),
+            lines_left_out: count(lines.len().saturating_sub(LINES_SHOWN_MAX)),
+            other_bytes: other.bytes,
+            other_blocks: other.count,
+            ..Self::default()
+        }
+    }
+}
+
+fn order(of: &Holder) -> Reverse<(u64, u64, u64)> {
+    Reverse((of.survivor_bytes, of.survivor_blocks, of.bytes))
+}
+
+fn by_line<'a>(censuses: &[(u32, &'a Census)]) -> Vec<Held<'a>> {
+    let mut lines: BTreeMap<LineId, Held<'a>> = BTreeMap::new();
+    for &(rank, census) in censuses {
         let Census { device, step, .. } = *census;
         for (id, line) in &census.lines {
-            let of = lines.entry(*id);
-            let of =
-                of.or_insert_with(|| Line { id: *id, frames: &line.frames, ranks: Vec::new() });
-            of.ranks.push(RankLine {
+            let (held, survivors, growth) = (line.held(), line.survivors(step), line.growth(step));
+            let of = lines.entry(*id).or_insert_with(|| (&line.frames, Vec::new()));
+            of.1.push(Holder {
                 rank,
                 device,
                 step,
-                held: line.held(),
-                survivors: line.survivors(step),
+                bytes: held.bytes,
+                blocks: held.count,
+                survivor_bytes: survivors.bytes,
+                survivor_blocks: survivors.count,
                 oldest_step: line.cohorts.keys().next().copied().unwrap_or(0),
-                growth: line.growth(step),
+                growing_since_step: growth.map(|growth| growth.since_step),
+                growth_bytes_per_step: growth.map_or(0, |growth| growth.bytes_per_step),
             });
         }
     }
-    let mut lines: Vec<Line<'a>> = lines.into_values().collect();
-    let order = |of: &RankLine| Reverse((of.survivors.bytes, of.survivors.count, of.held.bytes));
-    for line in &mut lines {
-        line.ranks.sort_by_key(order);
-    }
-    lines.sort_by_key(|line| line.ranks.first().map(order));
+    let mut lines: Vec<Held<'a>> = lines.into_values().collect();
+    lines.iter_mut().for_each(|(_, holders)| holders.sort_by_key(order));
     lines
+}
+
+/// The lower median over all censuses; one without the line holds nothing by it.
+fn median_bytes(holders: &[Holder], censuses: usize) -> u64 {
+    let mut bytes: Vec<u64> = holders.iter().map(|of| of.bytes).collect();
+    bytes.resize(censuses.max(bytes.len()), 0);
+    bytes.sort_unstable();
+    bytes.get(bytes.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+fn ranks(of: impl Iterator<Item = u32>) -> u32 {
+    count(of.collect::<BTreeSet<u32>>().len())
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

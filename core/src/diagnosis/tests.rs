@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::detector::{Growth, Layer, Scope};
+use crate::paging::PAGE_CONFIDENCE_PPM;
 use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
@@ -134,7 +135,7 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
         assert_eq!(diagnosis.class, Class::Leak, "{diagnosis:?}");
         let culprit = diagnosis.culprit.as_ref().expect("a leak has a culprit");
         assert_eq!((culprit.file.as_str(), culprit.line), ("/app/train.py", 36));
-        assert_eq!((diagnosis.stack.len(), diagnosis.generations), (3, 256));
+        assert_eq!((diagnosis.stack.len(), diagnosis.allocation_steps), (3, 256));
         assert!(diagnosis.explained_ppm > 990_000, "{diagnosis:?}");
         assert_eq!(
             diagnosis.sentence,

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::census::comparison::lines;
+use memtape_core::census::comparison::Lines;
 use memtape_core::census::reader::CensusReader;
 use memtape_core::diagnosis::Churn;
 use memtape_core::limits::CENSUS_LINES_MAX;
@@ -251,7 +251,8 @@ pub(crate) fn read_all(source: impl Source) {
     }
     for device in tape.devices() {
         let census = CensusReader::default().count(&tape, device);
-        let lines = lines(census.iter().map(|census| (0, census)));
-        assert!(lines.len() <= CENSUS_LINES_MAX);
+        let census: Vec<_> = census.iter().map(|census| (0, census)).collect();
+        let lines = Lines::new(&census, None);
+        assert!(lines.lines.len() + lines.lines_left_out as usize <= CENSUS_LINES_MAX);
     }
 }

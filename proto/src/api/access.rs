@@ -1,13 +1,14 @@
 //! Who asks, the tokens of programs and users, and the audit.
 
-use schemars::JsonSchema;
+pub use memtape_core::access::Role;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
 
 /// Who the caller is, and what they may do.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct WhoAmI {
     /// The first name that was proven; `anyone` where the coordinator has no file of roles.
@@ -21,33 +22,23 @@ pub struct WhoAmI {
 }
 
 /// Signs a page in.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SignIn {
     /// A token.
     pub token: String,
 }
 
-/// What a token may do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum TokenRole {
-    /// See jobs.
-    Viewer,
-    /// Ask for captures, too.
-    Operator,
-    /// See every job, give tokens out, and read the audit.
-    Admin,
-}
-
 /// Asks for a token.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TokenRequest {
     /// Whom it is for, such as `grafana`.
     pub name: String,
     /// What it may do.
-    pub role: Named<TokenRole>,
+    pub role: Named<Role>,
     /// User ids whose jobs it reaches; all jobs where there are neither these nor namespaces.
     pub uids: Vec<u32>,
     /// Kubernetes namespaces whose jobs it reaches.
@@ -57,7 +48,8 @@ pub struct TokenRequest {
 }
 
 /// A token that was made.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CreatedToken {
     /// Its id, by which it is revoked.
@@ -67,7 +59,8 @@ pub struct CreatedToken {
 }
 
 /// A token, without the token itself.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Token {
     /// Its id, by which it is revoked.
@@ -75,7 +68,7 @@ pub struct Token {
     /// Whom it is for.
     pub name: String,
     /// What it may do.
-    pub role: Named<TokenRole>,
+    pub role: Named<Role>,
     /// User ids whose jobs it reaches.
     pub uids: Vec<u32>,
     /// Kubernetes namespaces whose jobs it reaches.
@@ -93,17 +86,50 @@ pub struct Token {
 }
 
 /// Tokens.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Tokens {
     /// By their ids.
     pub tokens: Vec<Token>,
 }
 
-/// Something that was done.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+/// What made an entry of the audit. Each has entries of its own number and its own chain: what
+/// agents cause pushes out nothing that users did.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Deserialize,
+    Eq,
+    PartialEq,
+    Serialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Cause {
+    /// A user, a file of settings, or a restart, which has a budget.
+    #[default]
+    User,
+    /// What an agent reported or announced.
+    Agent,
+}
+
+/// One entry of the audit, as it is stored: who did what, when, and from where.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AuditEntry {
+    /// What made the entry.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "memtape_core::tape::schema::words::<Cause>")
+    )]
+    pub cause: Cause,
     /// Numbers grow. A hole is an entry that could not be written, or an older one about agents
     /// that was deleted.
     pub number: u64,
@@ -119,13 +145,13 @@ pub struct AuditEntry {
     pub action: String,
     /// To what.
     pub subject: String,
-    /// BLAKE3 of the entry before this one, in hexadecimal. Entries about captures that agents took
-    /// or caused are a chain of their own.
+    /// BLAKE3 of the entry before this one with the same cause, in hexadecimal.
     pub before: String,
 }
 
 /// Entries of the audit.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Audit {
     /// At most 1,000, oldest first.

@@ -1,13 +1,13 @@
 //! Decisions about jobs and nodes.
 
 pub use memtape_core::action::TargetKind;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::name::Named;
 
 /// Decisions, newest first.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Actions {
     /// The newest 1,000.
@@ -16,7 +16,8 @@ pub struct Actions {
 
 /// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,
 /// and what came of it.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Action {
     /// Its id.

@@ -1,13 +1,14 @@
 //! Captures: snapshots of all ranks of a job at the end of one step.
 
-use schemars::JsonSchema;
+pub use memtape_core::capture::{Outcome, Part};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
 
 /// The body of a request for a capture. An empty body is the newest step.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CaptureRequest {
     /// The step at whose end the ranks are shown; without one the newest that all have finished.
@@ -15,7 +16,8 @@ pub struct CaptureRequest {
 }
 
 /// A capture was requested and is being collected.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RequestedCapture {
     /// Id of the capture.
@@ -23,7 +25,8 @@ pub struct RequestedCapture {
 }
 
 /// Captures, newest first.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Captures {
     /// The newest 200.
@@ -31,7 +34,8 @@ pub struct Captures {
 }
 
 /// The manifest of a capture.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Capture {
     /// Its id.
@@ -79,63 +83,18 @@ pub enum CaptureState {
 }
 
 /// A rank that is not aligned.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Missing {
     /// The rank.
     pub rank: u32,
     /// What became of it.
-    pub outcome: Named<PartOutcome>,
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "memtape_core::tape::schema::words::<Outcome>")
+    )]
+    pub outcome: Outcome,
     /// More about it.
     pub detail: String,
-}
-
-/// What became of one rank in a capture.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Part {
-    /// The rank.
-    pub rank: u32,
-    /// Name of its node.
-    pub node: String,
-    /// Name of its tape.
-    pub tape_id: String,
-    /// What became of it.
-    pub outcome: Named<PartOutcome>,
-    /// The step its snapshot shows.
-    pub step: u64,
-    /// End of that step, in nanoseconds of Unix time.
-    pub wall_ns: i64,
-    /// How far that time may be off.
-    pub wall_error_ns: u64,
-    /// Whether its process had ended.
-    pub dead: bool,
-    /// The earlier step its snapshot is compared with; 0 for none.
-    pub before_step: u64,
-    /// Stored size of its snapshot, compressed.
-    pub bytes: u64,
-    /// BLAKE3 of the stored snapshot in hexadecimal; null where none is stored.
-    pub hash: Option<String>,
-    /// More about the outcome.
-    pub detail: String,
-}
-
-/// What became of one rank in a capture.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum PartOutcome {
-    /// Its answer may still come.
-    Awaited,
-    /// Its snapshot is of exactly the step.
-    Aligned,
-    /// Its snapshot is of a later step.
-    Late,
-    /// It has not reached the step.
-    Behind,
-    /// Its process is dead, its snapshot of an earlier step.
-    Dead,
-    /// It has no tape.
-    NoTape,
-    /// It did not answer.
-    Unreachable,
 }

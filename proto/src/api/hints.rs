@@ -2,11 +2,11 @@
 
 use memtape_core::action::Memory;
 pub use memtape_core::hints::Hint;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The hints for a job, by the rank and device that hold most.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hints {
     /// Name of the job.
@@ -40,7 +40,8 @@ pub struct Hints {
 }
 
 /// What settings did that a start applied.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AppliedHints {
     /// Number of the attempt that has them.

@@ -1,17 +1,18 @@
 //! Incidents: growth that was found, its cause, and what to do.
 
 use memtape_core::detector::{Layer, Scope};
+pub use memtape_core::diagnosis::{Bucket as AgeBucket, Suspect};
 use memtape_core::diagnosis::{Class, Standing};
-use memtape_core::snapshot;
+pub use memtape_core::snapshot::Frame;
 use memtape_core::tape::layout::Clock;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
 
 /// Incidents, newest first.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Incidents {
     /// The newest 1,000.
@@ -19,7 +20,8 @@ pub struct Incidents {
 }
 
 /// One incident.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Incident {
     /// Its id.
@@ -128,46 +130,9 @@ pub enum IncidentState {
     Closed,
 }
 
-/// One Python frame.
-#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Frame {
-    /// Path of the file.
-    pub file: String,
-    /// The line, from 1.
-    pub line: u32,
-    /// Name of the function.
-    pub function: String,
-}
-
-impl From<&snapshot::Frame> for Frame {
-    fn from(of: &snapshot::Frame) -> Self {
-        Self { file: of.file.clone(), line: of.line, function: of.function.clone() }
-    }
-}
-
-/// A line that may be the cause.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Suspect {
-    /// The line.
-    pub frame: Frame,
-    /// The stack that holds most, innermost first.
-    pub stack: Vec<Frame>,
-    /// Stacks that go through the line.
-    pub stacks: u32,
-    /// Growth of its blocks.
-    pub grown_bytes: u64,
-    /// The same line's growth on the peers, their median.
-    pub peer_bytes: u64,
-    /// Live blocks.
-    pub blocks: u64,
-    /// Distinct steps in which they were allocated.
-    pub allocation_steps: u64,
-}
-
 /// What the advice is about.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Remedy {
     /// The cause it removes.
@@ -179,7 +144,8 @@ pub struct Remedy {
 }
 
 /// What a restart from the last checkpoint would do.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Restart {
     /// Whether it helps; null where unknown.
@@ -195,7 +161,8 @@ pub struct Restart {
 }
 
 /// Another class that an incident may be.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Alternative {
     /// The class.
@@ -206,18 +173,4 @@ pub struct Alternative {
     pub evidence: Vec<String>,
     /// What contradicts it, a sentence each.
     pub against: Vec<String>,
-}
-
-/// Live blocks that were allocated in a span of steps.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(default)]
-pub struct AgeBucket {
-    /// First step of the span.
-    pub first_step: u64,
-    /// Last step of the span.
-    pub last_step: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Their number.
-    pub blocks: u64,
 }

@@ -1,10 +1,10 @@
 //! The index of the API: which requests there are.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Every request that the coordinator answers below `/api/v1`.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Index {
     /// Path of the OpenAPI document, which describes all of them.
@@ -14,7 +14,8 @@ pub struct Index {
 }
 
 /// One request.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IndexedRoute {
     /// `GET` or `POST`.

@@ -1,14 +1,14 @@
 //! Jobs, each by its newest attempt.
 
 use memtape_core::tape::layout::Clock;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::name::Named;
 
 /// All jobs.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Jobs {
     /// In the order of their names.
@@ -16,7 +16,8 @@ pub struct Jobs {
 }
 
 /// A job by its newest attempt.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Job {
     /// Its name.

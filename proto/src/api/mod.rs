@@ -13,10 +13,10 @@ mod hints;
 mod incident;
 mod index;
 mod job;
-mod line;
 mod name;
 mod node;
 mod policy;
+mod query;
 mod rank;
 mod series;
 
@@ -28,18 +28,19 @@ pub use hints::*;
 pub use incident::*;
 pub use index::*;
 pub use job::*;
-pub use line::*;
+pub use memtape_core::census::comparison::{Holder, Line, Lines};
 pub use name::*;
 pub use node::*;
 pub use policy::*;
+pub use query::*;
 pub use rank::*;
 pub use series::*;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Why a request has no answer. Sent with every status that is not a success.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Problem {
     /// One line that says what to do.

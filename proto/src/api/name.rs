@@ -1,11 +1,11 @@
 //! Names with a fixed list, which stay readable when a newer program has more of them.
 
+#[cfg(feature = "schema")]
 use std::any::type_name;
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strum::VariantArray;
 
@@ -91,15 +91,15 @@ impl<'de, T: Name> Deserialize<'de> for Named<T> {
 }
 
 /// The words that this version writes.
-impl<T: Name> JsonSchema for Named<T> {
+#[cfg(feature = "schema")]
+impl<T: Name> schemars::JsonSchema for Named<T> {
     fn schema_name() -> Cow<'static, str> {
         let path = type_name::<T>();
         path.rsplit("::").next().unwrap_or(path).into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let words: Vec<&str> = T::VARIANTS.iter().map(|name| name.as_str()).collect();
-        json_schema!({ "type": "string", "enum": words })
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        memtape_core::tape::schema::words::<T>(generator)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The nodes whose agents have connected.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::readings::{Gpu, Host};
 
 /// All nodes.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Nodes {
     /// In the order of their names.
@@ -14,7 +14,8 @@ pub struct Nodes {
 }
 
 /// One node.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Node {
     /// Its name.

@@ -1,10 +1,10 @@
 //! What the policy would do about a job.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What would be done about a job now, and why.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ExplainedPolicy {
     /// Name of the job.
@@ -16,7 +16,8 @@ pub struct ExplainedPolicy {
 }
 
 /// What would be done about one incident.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ExplainedIncident {
     /// The incident.
@@ -34,7 +35,8 @@ pub struct ExplainedIncident {
 }
 
 /// A remedy, and what speaks against it.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ExplainedRemedy {
     /// `gc`, `empty-cache` or `restart`.
@@ -44,7 +46,8 @@ pub struct ExplainedRemedy {
 }
 
 /// A restart is approved, for an hour.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Approved {
     /// The incident.

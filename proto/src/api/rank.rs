@@ -4,7 +4,6 @@
 use memtape_core::identity::end::End;
 use memtape_core::snapshot::ledger;
 use memtape_core::tape::layout::Clock;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
@@ -12,7 +11,8 @@ use super::name::Named;
 pub use crate::readings::{Cgroup, RankHost, Workers};
 
 /// All ranks of an attempt.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Ranks {
     /// Name of the job.
@@ -26,7 +26,8 @@ pub struct Ranks {
 }
 
 /// Why something is not known of some ranks.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Unknown {
     /// What is not known.
@@ -50,7 +51,8 @@ pub enum UnknownPart {
 }
 
 /// One rank.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Rank {
     /// Its number.
@@ -130,7 +132,8 @@ pub enum RankState {
 }
 
 /// One device of a rank.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Device {
     /// Its number in the process.
@@ -162,7 +165,8 @@ pub struct Device {
 }
 
 /// Where the bytes of a device are. The layers and the unaccounted bytes add up to the device.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Ledger {
     /// Size of the device.
@@ -191,7 +195,8 @@ impl From<&ledger::Ledger> for Ledger {
 }
 
 /// One layer of a ledger.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LedgerLayer {
     /// Its name.

@@ -1,28 +1,11 @@
 //! The steps of one device of one rank, for a screen.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// Which steps, and how many points.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-pub struct SeriesQuery {
-    /// The rank.
-    pub rank: u32,
-    /// Its device; without one the device that holds most.
-    pub device: Option<u8>,
-    /// The attempt; without one the newest.
-    pub attempt: Option<u32>,
-    /// First step.
-    pub from: Option<u64>,
-    /// Last step.
-    pub to: Option<u64>,
-    /// Most points of the answer, at most 20,000; without a number 1,000.
-    pub points: Option<usize>,
-}
 
 /// Columns of equal length. Where there are more steps than points, neighbouring steps are one
 /// point: the last step, the lowest minimum, the highest peak and the highest reserve.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Series {
     /// Numbers of the steps.

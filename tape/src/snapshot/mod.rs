@@ -147,10 +147,15 @@ impl CollectiveSource {
 
 /// One process group of one rank, and how far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CollectiveGroup {
     /// Its number in the process, counted as the groups were made.
     pub id: u64,
-    /// The same on all of its ranks, and for no other group; 0 where that is unknown.
+    /// The same on all of its ranks, and for no other group; 0 where that is unknown. As JSON 16
+    /// hexadecimal digits.
+    #[cfg_attr(feature = "serde", serde(with = "key"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub key: u64,
     /// Its name, the same on all of its ranks; empty where it is unknown.
     pub name: String,
@@ -167,6 +172,23 @@ pub struct CollectiveGroup {
     pub completed: Option<u64>,
     /// Unix time of the first look that found these numbers, in nanoseconds.
     pub since_wall_ns: i64,
+}
+
+/// The key of a process group as JSON has it.
+#[cfg(feature = "serde")]
+mod key {
+    use alloc::format;
+    use alloc::string::String;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(key: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{key:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        Ok(u64::from_str_radix(&String::deserialize(from)?, 16).unwrap_or(0))
+    }
 }
 
 /// One device of one rank.
@@ -341,9 +363,10 @@ pub struct StackUse {
 
 /// One Python frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Frame {
-    /// File name as the code object has it.
+    /// Path of the file, as the code object has it.
     pub file: String,
     /// Line number, from 1; 0 when unknown.
     pub line: u32,

@@ -62,8 +62,7 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 fn text(found: &Lines, rank: Option<u32>) -> String {
-    let clock = found.clock.known().unwrap_or_default();
-    clock.in_words(&lines::text(found, rank))
+    found.clock.in_words(&lines::text(found, rank))
 }
 
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
@@ -83,6 +82,6 @@ fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
         bail!("the tapes are of different jobs or attempts: name those of one");
     }
     let censuses: Vec<_> = counted.iter().map(|(of, census)| (of.rank, census)).collect();
-    let clock = Clock::of_all(clocks).into();
-    Ok(Lines { clock, ..Lines::new(&first.job, first.attempt, &censuses, rank) })
+    let (job, attempt, clock) = (first.job.clone(), first.attempt, Clock::of_all(clocks));
+    Ok(Lines { job, attempt, clock, ..Lines::new(&censuses, rank) })
 }

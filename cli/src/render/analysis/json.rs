@@ -148,7 +148,7 @@ fn verdict(found: &Found) -> Value {
         "bytes": bytes,
         "blocks": blocks,
         "bytes_per_step": (growth.bytes_per_step > 0).then_some(growth.bytes_per_step),
-        "generations": diagnosis.generations,
+        "generations": diagnosis.allocation_steps,
         "explained": ratio(diagnosis.explained_ppm),
         "confidence": ratio(diagnosis.confidence_ppm),
         "sentence": diagnosis.sentence,

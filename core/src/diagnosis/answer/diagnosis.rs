@@ -13,8 +13,9 @@ use crate::diagnosis::judges::remedy::Remedy;
 use crate::snapshot::Frame;
 
 /// One line of code that may be the cause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Suspect {
     /// Innermost user frame of its stacks, or the one that all of them share; the innermost known
     /// frame when there is none.
@@ -29,8 +30,8 @@ pub struct Suspect {
     pub peer_bytes: u64,
     /// Live blocks at the later step.
     pub blocks: u64,
-    /// Distinct birth steps of those blocks.
-    pub generations: u64,
+    /// Distinct steps in which those blocks were allocated.
+    pub allocation_steps: u64,
 }
 
 /// What the snapshots say about one growth.
@@ -61,8 +62,8 @@ pub struct Diagnosis {
     pub explained_ppm: u32,
     /// How sure it is of the class, in parts per million; 0 for [`Class::Unknown`].
     pub confidence_ppm: u32,
-    /// Distinct birth steps of the culprit's live blocks.
-    pub generations: u64,
+    /// Distinct steps in which the culprit's live blocks were allocated.
+    pub allocation_steps: u64,
     /// Their births in time: of the line that comes first, also when it is no culprit.
     pub histogram: Generations,
     /// What speaks for the class, a sentence each.
@@ -79,7 +80,7 @@ pub struct Diagnosis {
     pub remedy: Remedy,
     /// Whether a restart helps, and for how long.
     pub restart: Restart,
-    /// Memory has ended, or does within [`SOON_NS`].
+    /// Memory has ended, or does within [`SOON_NS`](crate::paging::SOON_NS).
     pub ends_soon: bool,
     /// Steps since the growth began.
     pub age_steps: u64,

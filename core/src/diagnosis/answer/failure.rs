@@ -63,7 +63,7 @@ pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
         unexplained_bytes: 0,
         explained_ppm: 0,
         confidence_ppm,
-        generations: 0,
+        allocation_steps: 0,
         histogram: Generations::default(),
         alternatives: vec![Alternative {
             class,

@@ -59,7 +59,7 @@ pub(crate) fn report(
             .explained_ppm
             .unwrap_or_else(|| share_of(signed(explained_bytes), signed(grown_bytes))),
         confidence_ppm,
-        generations: blame.generations,
+        allocation_steps: blame.allocation_steps,
         histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
         evidence: first.map(|each| each.evidence.clone()).unwrap_or_default(),
         against: first.map(|each| each.against.clone()).unwrap_or_default(),
@@ -93,7 +93,7 @@ struct Blame<'a> {
     /// How much of the growth it explains, in millionths; `None` where bytes alone say it.
     explained_ppm: Option<u32>,
     /// Steps in which its blocks were allocated.
-    generations: u64,
+    allocation_steps: u64,
 }
 
 fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Blame<'a> {
@@ -127,7 +127,7 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
             None if of_workers.is_some() => Some(0),
             None => of_trace.map(|(_, ppm)| *ppm),
         },
-        generations: match (taker, outside) {
+        allocation_steps: match (taker, outside) {
             (Some(_), Some(outside)) => outside.births(),
             _ => culprit.map_or(0, |line| line.births.count()),
         },
@@ -343,7 +343,7 @@ fn suspect(line: &Line<'_>) -> Suspect {
         grown_bytes: unsigned(line.grown.bytes),
         peer_bytes: unsigned(line.peer_grown.bytes),
         blocks: line.blocks,
-        generations: line.births.count(),
+        allocation_steps: line.births.count(),
     }
 }
 

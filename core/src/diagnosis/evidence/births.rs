@@ -29,7 +29,8 @@ pub(crate) struct Births(BTreeMap<u64, Born>);
 
 /// A span of birth steps and what is alive of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bucket {
     /// First birth step of the span.
     pub first_step: u64,

@@ -20,7 +20,7 @@ fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
     Facts::default()
         .needs(
             known,
-            group.map(|group| group.sentence()).unwrap_or_default(),
+            group.map(|group| group.sentence.clone()).unwrap_or_default(),
             "its collectives are in step with those of its peers",
         )
         .excluded_by(

@@ -1,0 +1,174 @@
+//! Makes the OpenAPI document: the requests as the server lists them, with the types that
+//! `memtape_proto::api` has for what they take and answer.
+
+use memtape_proto::api::*;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+/// What a request takes and answers.
+struct Operation {
+    /// `get /api/v1/jobs`.
+    name: &'static str,
+    query: Option<Schema>,
+    /// What is sent with it.
+    sent: Option<Schema>,
+    status: u16,
+    answer: Value,
+}
+
+/// The document of the requests that the server lists.
+pub(super) fn document(listed: &[IndexedRoute]) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    let problem = json_answer::<Problem>(&mut schemas);
+    let mut paths: Map<String, Value> = Map::new();
+    for of in operations(&mut schemas) {
+        let (method, path) = of.name.split_once(' ').expect("a method and a path");
+        let is_it =
+            |route: &&IndexedRoute| route.path == path && route.method.eq_ignore_ascii_case(method);
+        let listed = listed.iter().find(is_it).map(|route| route.about.as_str());
+        let about = if path == "/api/v1" { Some("This list of requests.") } else { listed };
+        let about = about.unwrap_or_else(|| panic!("the server does not list {}", of.name));
+        let mut operation = json!({
+            "summary": about,
+            "responses": { of.status.to_string(): of.answer, "default": problem.clone() },
+        });
+        let parameters: Vec<Value> =
+            in_path(path).chain(of.query.iter().flat_map(in_query)).collect();
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        if let Some(sent) = of.sent {
+            let content = json!({ "application/json": { "schema": sent } });
+            operation["requestBody"] = json!({ "content": content });
+        }
+        let item = paths.entry(path.to_string()).or_insert_with(|| json!({}));
+        item[method] = operation;
+    }
+    for IndexedRoute { method, path, .. } in listed {
+        let operation = &paths[path][method.to_ascii_lowercase()];
+        assert!(operation.is_object(), "{method} {path} has no types in tests/openapi/document.rs");
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Memtape coordinator",
+            "version": "1",
+            "description":
+                "Missing fields have their defaults, unknown fields and names come from a newer \
+                 version: a client ignores them.",
+        },
+        "paths": paths,
+        "components": { "schemas": schemas.take_definitions(false) },
+    })
+}
+
+/// Every operation, in the order of the server's list.
+fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
+    let snapshot = "A `RankSnapshot` of memtape.proto, compressed with zstd.";
+    let pickle = "What `torch.cuda.memory._snapshot` returns, as a pickle.";
+    let backup = "The file of a backup; one without its end is none.";
+    let file = "application/octet-stream";
+    vec![
+        answers::<Index>("get /api/v1", schemas),
+        answers::<Jobs>("get /api/v1/jobs", schemas),
+        answers::<Ranks>("get /api/v1/jobs/{job}/ranks", schemas).query::<AttemptQuery>(),
+        answers::<Lines>("get /api/v1/jobs/{job}/lines", schemas).query::<LinesQuery>(),
+        answers::<Series>("get /api/v1/jobs/{job}/series", schemas).query::<SeriesQuery>(),
+        answers::<Captures>("get /api/v1/captures", schemas).query::<JobQuery>(),
+        answers::<Capture>("get /api/v1/captures/{id}", schemas),
+        sends("get /api/v1/captures/{id}/ranks/{rank}", "application/zstd", snapshot),
+        sends("get /api/v1/captures/{id}/ranks/{rank}/pickle", file, pickle),
+        answers::<Collectives>("get /api/v1/captures/{id}/collectives", schemas),
+        accepts::<RequestedCapture>("post /api/v1/jobs/{job}/captures", schemas)
+            .sending::<CaptureRequest>(schemas),
+        answers::<Incidents>("get /api/v1/incidents", schemas).query::<JobQuery>(),
+        answers::<Incident>("get /api/v1/incidents/{id}", schemas),
+        answers::<Actions>("get /api/v1/actions", schemas),
+        answers::<ExplainedPolicy>("get /api/v1/jobs/{job}/policy", schemas),
+        answers::<Approved>("post /api/v1/incidents/{id}/approve", schemas),
+        answers::<Hints>("get /api/v1/jobs/{job}/hints", schemas),
+        answers::<Nodes>("get /api/v1/nodes", schemas),
+        answers::<WhoAmI>("get /api/v1/whoami", schemas),
+        answers::<WhoAmI>("post /api/v1/session", schemas).sending::<SignIn>(schemas),
+        answers::<WhoAmI>("post /api/v1/session/end", schemas),
+        answers::<Tokens>("get /api/v1/tokens", schemas),
+        accepts::<CreatedToken>("post /api/v1/tokens", schemas).sending::<TokenRequest>(schemas),
+        answers::<Token>("post /api/v1/tokens/{id}/revoke", schemas),
+        answers::<Audit>("get /api/v1/audit", schemas).query::<AuditQuery>(),
+        sends("get /api/v1/store/backup", "application/x-tar", backup).query::<BackupQuery>(),
+        answers::<Value>("get /api/v1/openapi.json", schemas),
+    ]
+}
+
+/// A request with a JSON answer.
+fn answers<T: JsonSchema>(name: &'static str, schemas: &mut SchemaGenerator) -> Operation {
+    let answer = json_answer::<T>(schemas);
+    Operation { name, query: None, sent: None, status: 200, answer }
+}
+
+/// A request that is accepted and goes on.
+fn accepts<T: JsonSchema>(name: &'static str, schemas: &mut SchemaGenerator) -> Operation {
+    Operation { status: 202, ..answers::<T>(name, schemas) }
+}
+
+/// A request for a file.
+fn sends(name: &'static str, kind: &'static str, about: &str) -> Operation {
+    let answer = json!({ "description": about, "content": { kind: {} } });
+    Operation { name, query: None, sent: None, status: 200, answer }
+}
+
+fn json_answer<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    let schema = schemas.subschema_for::<T>();
+    json!({ "description": "", "content": { "application/json": { "schema": schema } } })
+}
+
+impl Operation {
+    /// What stands behind its question mark.
+    fn query<T: JsonSchema>(self) -> Self {
+        let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+        Self { query: Some(schema), ..self }
+    }
+
+    fn sending<T: JsonSchema>(self, schemas: &mut SchemaGenerator) -> Self {
+        Self { sent: Some(schemas.subschema_for::<T>()), ..self }
+    }
+}
+
+/// The parts of a path that vary.
+fn in_path(path: &str) -> impl Iterator<Item = Value> {
+    let names = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+    names.map(|name| {
+        let (kind, about) = match name {
+            "job" => (json!({ "type": "string" }), "Name of the job."),
+            "rank" => (json!({ "type": "integer", "minimum": 0 }), "The rank."),
+            _ => (json!({ "type": "string" }), "The id."),
+        };
+        json!({
+            "in": "path",
+            "name": name,
+            "description": about,
+            "required": true,
+            "schema": kind,
+        })
+    })
+}
+
+fn in_query(schema: &Schema) -> impl Iterator<Item = Value> {
+    let schema = schema.as_value().clone();
+    let required: Vec<Value> = schema["required"].as_array().cloned().unwrap_or_default();
+    let fields = schema["properties"].as_object().cloned().unwrap_or_default();
+    fields.into_iter().map(move |(name, field)| {
+        json!({
+            "in": "query",
+            "name": name,
+            "description": field["description"],
+            "required": required.contains(&json!(name)),
+            "schema": field,
+        })
+    })
+}

@@ -1,0 +1,63 @@
+//! What stands behind the question mark of a request.
+
+use serde::{Deserialize, Serialize};
+
+/// Which job a list is about.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct JobQuery {
+    /// Only those of this job.
+    pub job: Option<String>,
+}
+
+/// Which attempt.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AttemptQuery {
+    /// Number of the attempt; without one the newest.
+    pub attempt: Option<u32>,
+}
+
+/// Which attempt, and which rank.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LinesQuery {
+    /// Number of the attempt; without one the newest.
+    pub attempt: Option<u32>,
+    /// Only the lines of this rank.
+    pub rank: Option<u32>,
+}
+
+/// Which steps, and how many points.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SeriesQuery {
+    /// The rank.
+    pub rank: u32,
+    /// Its device; without one the device that holds most.
+    pub device: Option<u8>,
+    /// The attempt; without one the newest.
+    pub attempt: Option<u32>,
+    /// First step.
+    pub from: Option<u64>,
+    /// Last step.
+    pub to: Option<u64>,
+    /// Most points of the answer, at most 20,000; without a number 1,000.
+    pub points: Option<usize>,
+}
+
+/// Which entries of the audit.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AuditQuery {
+    /// Only entries with greater numbers; without one from the first on.
+    pub after: Option<u64>,
+}
+
+/// What is to be in a backup.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BackupQuery {
+    /// Snapshots of captures, too; true without it.
+    pub snapshots: Option<bool>,
+}
