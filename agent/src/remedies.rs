@@ -1,8 +1,8 @@
 //! The remedies that an agent knows: those under way in ranks, and the last that are over, so that
 //! a request that is said twice is carried out once.
 //!
-//! The answer of each is sent on every stream: a coordinator that has it ignores it. This file keeps
-//! the books; `agent/remedying.rs` writes onto tapes and sends signals.
+//! Each answer is sent on every stream: a coordinator that has it ignores it. This file keeps the
+//! books; `agent/remedying.rs` writes onto tapes and sends signals.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -152,14 +152,7 @@ impl Spool {
             io::ErrorKind::ResourceBusy => io::Error::other("another agent uses it"),
             _ => error,
         })?;
-        for file in disk.list("")?.iter().filter(|file| file.name.ends_with(files::ASIDE)) {
-            disk.remove(&file.name)?;
-        }
-        let cursor = match files::read_all(&*disk, CURSOR) {
-            Ok(bytes) => Cursor::decode(&bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Cursor::default(),
-            Err(error) => return Err(error),
-        };
+        let cursor = Cursor::open(&*disk)?;
         let segment_bytes_max = SEGMENT_BYTES_MAX.min(bytes_max / SEGMENTS_MIN);
         let mut ups = BTreeMap::new();
         let mut downs = BTreeSet::new();

@@ -9,6 +9,8 @@ use strum::VariantArray;
 
 use crate::v1;
 
+pub use crate::v1::RemedyRequest;
+
 /// Why a request cannot be followed, whatever the ranks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAsk {

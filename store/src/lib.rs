@@ -1,9 +1,9 @@
 //! The store: what the coordinator keeps over a restart.
 //!
 //! `journal.rs` has every change of a record, synced; `catalogue.rs` is the index, in sled, filled
-//! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be; `steps/`
-//! logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs` has the
-//! types of what is kept. The index can be lost at any time: `recovery/` builds it again.
+//! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be;
+//! `steps/` logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs`
+//! has the types of records. The index can be lost at any time: `recovery/` builds it again.
 //! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
 //!
 //! One thread writes (`writer/`), in groups: all that waits is synced at once. The order of a

@@ -236,6 +236,18 @@ impl Spool {
 }
 
 impl Cursor {
+    /// The cursor of a spool, after what an unfinished write has left is removed.
+    pub(super) fn open(disk: &dyn Disk) -> io::Result<Self> {
+        for file in disk.list("")?.iter().filter(|file| file.name.ends_with(files::ASIDE)) {
+            disk.remove(&file.name)?;
+        }
+        match files::read_all(disk, CURSOR) {
+            Ok(bytes) => Self::decode(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn encode(self) -> Vec<u8> {
         let Dropped { steps, snapshots, facts } = self.dropped;
         let words = [FORMAT, self.delivered, self.next, steps, snapshots, facts];

@@ -1,8 +1,8 @@
 //! Entries with rising numbers, in files of checked records, dropped from the front.
 //!
-//! Each user has files of their own, so that what one user's ranks say is dropped without another's.
-//! The numbers of all files are one row, and entries are read in its order. Where each entry lies is
-//! in memory. A file of an earlier process is not written again.
+//! Each user has files of their own, so that the entries of one user are dropped without those of
+//! another. The numbers of all files are one row, and entries are read in its order. Where each
+//! entry lies is in memory. A file of an earlier process is not written again.
 
 use std::io;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ struct Location {
 }
 
 impl Logs {
-    /// The entries that the disk has of this kind; `visit` sees all of them, and says whose each is.
-    /// A file is its first entry's. One without a whole entry is deleted.
+    /// Opens the files of one kind. `visit` gets each entry, and returns the user whose it is; a file
+    /// belongs to the user of its first entry. A file without a whole entry is deleted.
     /// Fails with the errors of the disk.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,

@@ -12,7 +12,7 @@ use memtape_core::action::{ActionKind, Outcome, TargetKind, VerdictKind};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
-use memtape_proto::v1;
+use memtape_proto::remedies::RemedyRequest;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::restart::target::{Order, Target};
@@ -47,7 +47,7 @@ pub(crate) enum Effect {
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
     /// Ask an agent for something that its ranks do.
-    CallRanks { node: String, request: v1::RemedyRequest },
+    CallRanks { node: String, request: RemedyRequest },
     /// Ask an agent to connect again, and to announce all its tapes then.
     AskToComeAgain { node: String },
     /// Hand out work that takes its time.

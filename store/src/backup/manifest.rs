@@ -1,8 +1,8 @@
 //! The file of a backup: a tar of a store's files, and behind them a manifest with the length and
 //! the BLAKE3 hash of each. The manifest's name has its own hash.
 //!
-//! What has no manifest at its end is no backup. Names, lengths and contents are checked; what a tar
-//! has between them is not, and nobody reads it.
+//! A file without a manifest at its end is no backup. Names, lengths and contents are checked; the
+//! filling that a tar has between them is neither checked nor read.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 

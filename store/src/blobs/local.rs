@@ -256,8 +256,8 @@ impl Blobs {
     }
 }
 
-/// Does what blocks where that is allowed: on a thread for it, or here, where there is no runtime, or
-/// time is simulated.
+/// Runs blocking work on a thread for it, or on this one where there is no runtime, or time is
+/// simulated.
 pub(super) async fn blocking<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

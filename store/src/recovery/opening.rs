@@ -1,8 +1,8 @@
 //! Opening a store in whatever state the last process left it.
 //!
-//! The journal is the truth about records, and the files of steps about steps. What is damaged in the
-//! journal comes from its previous generation; the catalogue is filled from them. Every repair is
-//! counted and logged.
+//! The journal is the truth about records, and the files of steps about steps. Records that are
+//! damaged in the journal come from its previous generation; the catalogue is filled from both.
+//! Every repair is counted and logged.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -184,7 +184,7 @@ fn a_backup_that_is_cut_or_damaged_changes_nothing() {
     for length in (0..bytes.len()).step_by(bytes.len() / 97).chain([bytes.len() - 1]) {
         refused(&bytes[..length]);
     }
-    // Zeros may lie between two files, where nobody reads them.
+    // Zeros may lie between two files, where they are not read.
     for at in (0..bytes.len()).step_by(bytes.len() / 97).filter(|at| bytes[*at] != 0) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);

@@ -107,8 +107,8 @@ fn named(folder: &Path, begin: &str) -> PathBuf {
 
 type Damage = fn(&Path);
 
-/// What is damaged, how, and which part a finding is about: none is about the index, which each start
-/// mends.
+/// What is damaged, how, and which part a finding is about. None is about the index, which each
+/// start fills again.
 const DAMAGES: [(&str, Damage, &str); 14] = [
     ("log of sled cut", |at| change(&db(at), |db| db.truncate(3000)), ""),
     ("log of sled nearly gone", |at| change(&db(at), |db| db.truncate(100)), ""),

@@ -18,8 +18,8 @@ use crate::tests::fixtures::{
     answer, error_line, flush, incident, read_steps, reopen, steps, write,
 };
 
-/// Size of the file system, of a file that is deleted to make room again, and of one that is deleted
-/// before the last start, which writes all records again.
+/// Size of the file system, of a file that is deleted to make room again, and of one that is
+/// deleted before the last start, which writes all records again.
 const DISK: &str = "28m";
 const FILLER_BYTES: usize = 3 << 20;
 const RESERVE_BYTES: usize = 16 << 20;

@@ -14,7 +14,7 @@ use memtape_core::action::{ActionKind, Event, Next, Outcome, PROOF_STEPS};
 use memtape_core::limits::{CALL_ANSWER_SECONDS_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::policy::Reach;
 use memtape_core::tape::mailbox;
-use memtape_proto::{remedies, v1};
+use memtape_proto::remedies::{self, RemedyRequest};
 
 use crate::state::actions::{Actions, is_due};
 use crate::state::effects::{Context, Effect};
@@ -212,7 +212,7 @@ impl RankCall {
         }
         for (node, tapes) in of_node {
             for tape_ids in tapes.chunks(TAPES_PER_REQUEST_MAX) {
-                let request = v1::RemedyRequest {
+                let request = RemedyRequest {
                     call_id: self.name.clone(),
                     tape_ids: tape_ids.to_vec(),
                     valid_ms: u32::try_from(CALL_ANSWER_SECONDS_MAX * 1000).unwrap_or(u32::MAX),
