@@ -71,12 +71,15 @@ impl Spool {
     }
 
     fn entry_after(&mut self, number: u64) -> Option<(u64, usize, Option<Outgoing>)> {
-        let entry = match (self.steps.next_number(number), self.facts.next_number(number)) {
-            (Some(step), fact) if fact.is_none_or(|fact| step < fact) => self.steps.after(number),
-            _ => self.facts.after(number),
+        let found = loop {
+            let (step, fact) = (self.steps.next_number(number), self.facts.next_number(number));
+            let Some(first) = [step, fact].into_iter().flatten().min() else { break None };
+            let logs = if step == Some(first) { &mut self.steps } else { &mut self.facts };
+            // After an entry that is lost, the first one may be of the other kind.
+            if let Some(entry) = logs.read_next(number) {
+                break Some((entry.number, entry.items as usize, wire::kept(&entry.payload)));
+            }
         };
-        let found =
-            entry.map(|entry| (entry.number, entry.items as usize, wire::kept(&entry.payload)));
         let (steps, facts) = (self.steps.take_lost(), self.facts.take_lost());
         self.dropped.steps += steps;
         self.dropped.facts += facts;

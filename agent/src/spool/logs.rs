@@ -211,17 +211,17 @@ impl Logs {
         firsts.min()
     }
 
-    /// The first entry with a larger number than this that can be read; those before it are lost.
-    pub(crate) fn after(&mut self, number: u64) -> Option<Entry> {
-        while let Some((_, index, at)) = self.locate(number) {
-            let segment = &mut self.segments[index];
-            let Location { items, offset, length, .. } = segment.entries[at];
-            let name = name_of(self.kind, segment.first);
-            let read = self.disk.open(&name);
-            let read = read.and_then(|file| frames::read_at(&*file, offset, length));
-            if let Some(entry) = read.ok().flatten().and_then(|record| Entry::decode(&record)) {
-                return Some(entry);
-            }
+    /// Reads the first entry with a larger number than this. One that cannot be read is lost, and
+    /// `None`.
+    pub(crate) fn read_next(&mut self, number: u64) -> Option<Entry> {
+        let (_, index, at) = self.locate(number)?;
+        let segment = &mut self.segments[index];
+        let Location { items, offset, length, .. } = segment.entries[at];
+        let name = name_of(self.kind, segment.first);
+        let read = self.disk.open(&name);
+        let read = read.and_then(|file| frames::read_at(&*file, offset, length));
+        let entry = read.ok().flatten().and_then(|record| Entry::decode(&record));
+        if entry.is_none() {
             // It was whole once: the disk has damaged it, or cannot be read.
             tracing::warn!("a part of {name} in the spool cannot be read");
             self.lost += u64::from(items);
@@ -230,7 +230,7 @@ impl Logs {
                 self.remove(index);
             }
         }
-        None
+        entry
     }
 
     /// Deletes a user's oldest file; answers the items in it with larger numbers than `delivered`.
