@@ -82,8 +82,9 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
         let name = entry.name.as_str();
         !BEFORE.contains(&name) && name != LOST_AND_FOUND && !name.starts_with('.')
     };
-    let foreign = entries.into_iter().find(is_foreign);
-    Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
+    // A file system lists names in any order.
+    let foreign = entries.into_iter().filter(is_foreign).map(|entry| entry.name).min();
+    Ok(foreign.map_or(Whose::Nobodys, Whose::Foreign))
 }
 
 /// What is wrong with the file; a store of another version is refused.
