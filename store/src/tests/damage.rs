@@ -283,7 +283,10 @@ fn a_folder_of_something_else_is_no_store() {
     no_store(&folder);
     let before = contents(&folder);
     let line = error_line(Store::open(&folder));
-    assert!(line.contains("holds \"catalogue\"") && line.contains("name an empty folder"), "{line}");
+    assert!(
+        line.contains("holds \"catalogue\"") && line.contains("name an empty folder"),
+        "{line}"
+    );
     assert!(!line.contains('\n'), "{line}");
     assert!(contents(&folder) == before && !folder.join("bodies").exists());
     // What file systems and shells leave there is allowed, and what a first start leaves.
