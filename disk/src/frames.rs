@@ -1,5 +1,5 @@
-//! An append-only file of checked records: the base of the journal, the step log and the spool of an
-//! agent.
+//! An append-only file of checked records: the base of the journal, the step log and the spool of
+//! an agent.
 //!
 //! A record is `magic, length, crc32c, payload`. A file that ends in the middle of a record, as
 //! after a power cut, is cut back to the last whole one, and the cut is counted. Damage before

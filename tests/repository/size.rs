@@ -9,7 +9,7 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
-    ("agent", 10_317, 4_926),
+    ("agent", 10_320, 4_926),
     ("cli", 18_459, 1_157),
     ("coordinator", 19_547, 7_604),
     ("core", 26_913, 8_685),
@@ -18,9 +18,9 @@ const LINES_MAX: [(&str, usize, usize); 20] = [
     ("pickle", 4_079, 0),
     ("proto", 2_797, 890),
     ("recorder", 7_622, 145),
-    ("store", 6_852, 2_543),
+    ("store", 6_853, 2_546),
     ("tape", 10_531, 2_651),
-    ("tests", 0, 7_489),
+    ("tests", 0, 7_490),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 10_831),
     ("tests/load", 0, 2_480),

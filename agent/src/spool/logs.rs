@@ -86,8 +86,8 @@ struct Location {
 }
 
 impl Logs {
-    /// Opens the files of one kind. `visit` gets each entry, and returns the user whose it is; a file
-    /// belongs to the user of its first entry. A file without a whole entry is deleted.
+    /// Opens the files of one kind. `visit` gets each entry, and returns the user whose it is; a
+    /// file belongs to the user of its first entry. A file without a whole entry is deleted.
     /// Fails with the errors of the disk.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
