@@ -170,13 +170,15 @@ pub(crate) struct Inventory(Arc<Mutex<Kept>>);
 struct Kept {
     journal: Journal,
     expected: Expected,
+    /// A full disk took nothing: the whole is written before the next change.
+    is_cleared: bool,
 }
 
 impl Inventory {
     /// Writes an inventory of all that there is, durably.
     pub(crate) fn begin(disk: &Arc<dyn Disk>, expected: Expected) -> io::Result<Self> {
         let journal = Journal::begin(disk, NAME, (0, &expected.live()), false)?;
-        Ok(Self(Arc::new(Mutex::new(Kept { journal, expected }))))
+        Ok(Self(Arc::new(Mutex::new(Kept { journal, expected, is_cleared: false }))))
     }
 
     /// What there must be.
@@ -190,9 +192,8 @@ impl Inventory {
         kept.expected.files.insert(part, extent);
         // Without it less is expected.
         let noted = kept.journal.note([note(part, Some(extent))].iter());
-        if noted.is_ok() && kept.journal.is_bloated() {
-            let live = kept.expected.live();
-            let _ = kept.journal.rewrite(&live);
+        if noted.is_ok() && (kept.is_cleared || kept.journal.is_bloated()) {
+            kept.rewrite();
         }
     }
 
@@ -240,7 +241,21 @@ impl Kept {
         }
         // The disk may be full, and what is to be removed is what makes room: an inventory that
         // expects nothing needs none.
-        self.journal.append(changes.iter()).or_else(|_| self.journal.clear())
+        if self.is_cleared && self.rewrite() {
+            return Ok(());
+        }
+        if self.journal.append(changes.iter()).is_err() {
+            self.journal.clear()?;
+            self.is_cleared = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the whole inventory again; false when the disk does not take it.
+    fn rewrite(&mut self) -> bool {
+        let is_written = self.journal.rewrite(&self.expected.live(), false).is_ok();
+        self.is_cleared &= !is_written;
+        is_written
     }
 }
 

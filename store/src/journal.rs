@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use memtape_disk::clock;
-use memtape_disk::files::{Disk, folder_of, remove_if_there};
+use memtape_disk::files::{Disk, folder_of, read_all, remove_if_there, replace as replace_file};
 use memtape_disk::frames::{self, Damage, Frames};
 use memtape_disk::tree::Change;
 
@@ -71,8 +71,9 @@ impl Contents {
 
     /// Takes what is damaged here from the generation before, if it is that one.
     fn recover(&mut self, previous: Self) {
-        let begins = previous.sequence..=previous.sequence + 1;
-        if self.first.is_some_and(|first| !begins.contains(&first)) {
+        // Damage may hide the beginning with the first changes behind it.
+        let end = previous.sequence + 1 + if self.damage.gaps > 0 { u64::MAX / 2 } else { 0 };
+        if self.first.is_some_and(|first| !(previous.sequence..=end).contains(&first)) {
             return;
         }
         self.sequence = self.sequence.max(previous.sequence);
@@ -132,16 +133,19 @@ impl Journal {
         (sequence, live): (u64, &Live),
         is_damaged: bool,
     ) -> io::Result<Self> {
+        let frames = write(&**disk, name, sequence, live)?;
+        replace(&**disk, name, is_damaged)?;
+        let bytes = frames.len_bytes();
         let mut journal = Self {
             disk: disk.clone(),
             name,
-            frames: write(&**disk, name, sequence, live)?,
+            frames,
             sequence,
-            synced: (0, sequence),
-            compact_bytes: 0,
+            synced: (bytes, sequence),
+            compact_bytes: bytes,
             is_name_unsynced: true,
         };
-        journal.replace(is_damaged)?;
+        journal.sync_name()?;
         Ok(journal)
     }
 
@@ -180,6 +184,7 @@ impl Journal {
 
     /// Forgets everything, which needs no room, and returns when that is durable.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
+        self.sync_name()?;
         self.frames.truncate(0)?;
         self.frames.sync()?;
         self.synced = (0, self.sequence);
@@ -214,29 +219,14 @@ impl Journal {
         }
     }
 
-    /// Begins a new generation.
-    pub(crate) fn rewrite(&mut self, live: &Live) -> io::Result<()> {
-        self.frames = write(&*self.disk, self.name, self.sequence, live)?;
-        self.is_name_unsynced = true;
-        self.replace(false)
-    }
-
-    /// Gives the new generation its name, and the one before its own. From here on the new one is
-    /// the log, whether or not its name is durable yet.
-    fn replace(&mut self, is_damaged: bool) -> io::Result<()> {
-        self.compact_bytes = self.frames.len_bytes();
+    /// Begins a new generation. Until it has its name, the old one stays the log.
+    pub(crate) fn rewrite(&mut self, live: &Live, is_damaged: bool) -> io::Result<()> {
+        let frames = write(&*self.disk, self.name, self.sequence, live)?;
+        // Where it is gone, the generation before it is no predecessor of the new one.
+        replace(&*self.disk, self.name, is_damaged || !self.is_there()?)?;
+        self.compact_bytes = frames.len_bytes();
         self.synced = (self.compact_bytes, self.sequence);
-        if self.name == JOURNAL {
-            let aside = format!("{JOURNAL}.damaged-{}", clock::now().wall_ns);
-            // Whatever can still be read from a damaged one by other means stays.
-            let to = if is_damaged { aside.as_str() } else { PREVIOUS };
-            match self.disk.rename(JOURNAL, to) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // Where there is none the previous one is what was read.
-                _ => {}
-            }
-        }
-        self.disk.rename(&aside(self.name), self.name)?;
+        (self.frames, self.is_name_unsynced) = (frames, true);
         self.sync_name()
     }
 
@@ -253,6 +243,33 @@ impl Journal {
     pub(crate) fn len_bytes(&self) -> u64 {
         self.frames.len_bytes()
     }
+}
+
+/// Gives the new generation its name, and the journal's old one that of the previous generation. A
+/// damaged one is copied first, for whatever can be read from it by other means, and replaced in one
+/// step: the generation before it has less.
+fn replace(disk: &dyn Disk, name: &str, is_damaged: bool) -> io::Result<()> {
+    if name == JOURNAL && is_damaged {
+        let copy = format!("{JOURNAL}.damaged-{}", clock::now().wall_ns);
+        let copied = read_all(disk, JOURNAL).and_then(|bytes| replace_file(disk, &copy, &bytes));
+        if let Err(error) = copied.or_else(if_there) {
+            tracing::warn!("the damaged journal cannot be copied: {error}");
+        }
+        disk.rename(&aside(name), name)?;
+        disk.sync_folder(folder_of(name))?;
+        // Keys that were deleted since would come back from it.
+        return remove_if_there(disk, PREVIOUS);
+    }
+    if name == JOURNAL {
+        // Where there is none, the previous one is what was read.
+        disk.rename(JOURNAL, PREVIOUS).or_else(if_there)?;
+    }
+    disk.rename(&aside(name), name)
+}
+
+/// An error, but for that of a file that is not there.
+fn if_there(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// A log that is being written again.
@@ -307,6 +324,7 @@ pub(crate) fn decode(payload: &[u8]) -> Option<(u64, Change)> {
 mod tests {
     use super::*;
     use memtape_disk::real::RealDisk;
+    use memtape_simulated_disk::SimulatedDisk;
 
     fn disk(folder: &std::path::Path) -> Arc<dyn Disk> {
         Arc::new(RealDisk::new(folder))
@@ -344,10 +362,32 @@ mod tests {
         assert_eq!((journal.sequence(), live(&contents)), (5, expected.clone()));
         assert!(journal.len_bytes() < before);
         journal.append([put("d", "4")].iter()).unwrap();
-        journal.rewrite(&journal.contents().unwrap().live).unwrap();
+        journal.rewrite(&journal.contents().unwrap().live, false).unwrap();
         let (journal, contents) = open(&disk);
         assert_eq!((journal.sequence(), live(&contents).len()), (6, 3));
         assert_eq!(live(&contents)[..2], expected[..]);
+    }
+
+    #[test]
+    fn a_crash_while_a_damaged_journal_is_replaced_loses_nothing() {
+        for operations in 0.. {
+            let simulated = SimulatedDisk::new(operations);
+            let disk = simulated.process();
+            open(&disk).0.append([put("a", "1")].iter()).unwrap();
+            open(&disk).0.append([put("b", "2")].iter()).unwrap();
+            assert!(simulated.flip(JOURNAL, 14, 1));
+            let contents = read_both(&*disk).unwrap().unwrap();
+            assert_eq!((live(&contents).len(), contents.damage.gaps), (2, 1));
+            simulated.crash_after(Some(operations), true);
+            let begun = Journal::begin(&disk, JOURNAL, (2, &contents.live), true);
+            simulated.crash_after(None, true);
+            let survived = read_both(&*simulated.process()).unwrap().unwrap();
+            assert_eq!(live(&survived), live(&contents), "a crash at operation {operations}");
+            if begun.is_ok() {
+                assert!(operations > 5, "{operations}");
+                return;
+            }
+        }
     }
 
     #[test]
@@ -390,18 +430,21 @@ mod tests {
             assert_eq!(live(&contents), whole, "byte {at}");
             assert_eq!(contents.damage.gaps, 1);
         }
-        // An older generation is not taken for it.
+        // Also where the first changes behind the beginning are damaged.
+        let mut flipped = bytes.clone();
+        flipped[..begun + 20].fill(0xff);
+        std::fs::write(&path, flipped).unwrap();
+        let kept = live(&read_both(&*disk).unwrap().unwrap());
+        assert_eq!(kept.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+        // After damage there is no older generation that could be taken for the previous one.
+        open(&disk);
+        assert!(!dir.path().join(PREVIOUS).exists());
         std::fs::write(&path, &bytes).unwrap();
         open(&disk);
-        std::fs::write(dir.path().join(PREVIOUS), &bytes[..begun]).unwrap();
-        let mut flipped = std::fs::read(&path).unwrap();
-        flipped[20] ^= 1;
-        std::fs::write(&path, flipped).unwrap();
-        assert_eq!(live(&read_both(&*disk).unwrap().unwrap()), whole[1..]);
         // Where the journal is gone, as after a crash between two renames, or empty.
         std::fs::write(&path, b"").unwrap();
-        assert_eq!(live(&read_both(&*disk).unwrap().unwrap()).len(), 4);
+        assert_eq!(live(&read_both(&*disk).unwrap().unwrap()).len(), 3);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(live(&open(&disk).1).len(), 4);
+        assert_eq!(live(&open(&disk).1).len(), 3);
     }
 }

@@ -163,7 +163,8 @@ pub(crate) fn read(
     let mut archive = Archive::new(Hashing::new(BufReader::with_capacity(DATA_BYTES, backup)));
     let mut files = Vec::new();
     let mut found = None;
-    for entry in archive.entries().map_err(unreadable)? {
+    // Raw: records that only make names longer would be read whole into memory.
+    for entry in archive.entries().map_err(unreadable)?.raw(true) {
         let mut entry = entry.map_err(unreadable)?;
         let path = entry.path_bytes().into_owned();
         let name = str::from_utf8(&path).map_err(|_| damaged("a name makes no sense"))?;

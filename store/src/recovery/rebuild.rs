@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::catalogue::FOLDER;
 use crate::error::{During, Error, Result};
 use crate::inventory;
-use crate::journal::JOURNAL;
+use crate::journal::{JOURNAL, PREVIOUS};
 use crate::recovery::format;
 use crate::recovery::opening::{self, WithoutJournal};
 use memtape_disk::clock;
@@ -32,7 +32,8 @@ pub struct StoreRebuild {
 
 /// Rebuilds the index of the store in a folder.
 pub fn rebuild(folder: &Path) -> Result<StoreRebuild> {
-    if !folder.join(JOURNAL).is_file() && !folder.join(inventory::NAME).is_file() {
+    let is_there = |name: &str| folder.join(name).is_file();
+    if ![JOURNAL, PREVIOUS, inventory::NAME].into_iter().any(is_there) {
         return Err(Error::missing(JOURNAL, folder));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::Result;
-use crate::journal::JOURNAL;
+use crate::journal::{JOURNAL, PREVIOUS};
 use crate::steps::{log, segments};
 use crate::writer::shared::Shared;
 use memtape_disk::files::{Disk, Prefix};
@@ -72,7 +72,9 @@ impl Point {
         let logs =
             logs.map(|(number, bytes)| Ok((number, prefix(disk, &log::name(number), bytes)?)));
         Ok(Self {
-            journal: prefix(disk, JOURNAL, u64::MAX)?,
+            // After a crash between two renames the previous generation is the journal.
+            journal: prefix(disk, JOURNAL, u64::MAX)
+                .or_else(|_| prefix(disk, PREVIOUS, u64::MAX))?,
             logs: logs.collect::<io::Result<_>>()?,
             steps: segments::list(disk)?.into_iter().collect(),
             _pin: None,

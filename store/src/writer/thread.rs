@@ -440,11 +440,11 @@ impl Writer {
 
     /// Writes the journal again from its open file; from the catalogue if that was cut or damaged.
     fn rewrite_journal(&mut self) -> Result<()> {
-        let live = match self.journal.contents() {
-            Ok(contents) => contents.live,
-            Err(why) => self.shared.catalogue.records().map_err(|_| Error::from(why))?,
+        let (live, is_damaged) = match self.journal.contents() {
+            Ok(contents) => (contents.live, false),
+            Err(why) => (self.shared.catalogue.records().map_err(|_| Error::from(why))?, true),
         };
-        Ok(self.journal.rewrite(&live)?)
+        Ok(self.journal.rewrite(&live, is_damaged)?)
     }
 
     /// The journal is gone, or cut.
