@@ -49,7 +49,7 @@ const FACTS: &str = "facts";
 const CAPTURE: &str = "capture";
 const CURSOR: &str = "cursor";
 
-/// Version of all files here; others are left alone, and the spool is not used.
+/// Version of all files here. Entries of another one are not read, and their files are deleted.
 const FORMAT: u64 = 2;
 
 /// Locked by the agent that uses the folder.

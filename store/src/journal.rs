@@ -246,8 +246,8 @@ impl Journal {
 }
 
 /// Gives the new generation its name, and the journal's old one that of the previous generation. A
-/// damaged one is copied first, for whatever can be read from it by other means, and replaced in one
-/// step: the generation before it has less.
+/// damaged one is copied first, for whatever can be read from it by other means, and replaced in
+/// one step: the generation before it has less.
 fn replace(disk: &dyn Disk, name: &str, is_damaged: bool) -> io::Result<()> {
     if name == JOURNAL && is_damaged {
         let copy = format!("{JOURNAL}.damaged-{}", clock::now().wall_ns);
