@@ -72,7 +72,8 @@ impl Contents {
     /// Takes what is damaged here from the generation before, if it is that one.
     fn recover(&mut self, previous: Self) {
         // Damage may hide the beginning with the first changes behind it.
-        let end = previous.sequence + 1 + if self.damage.gaps > 0 { u64::MAX / 2 } else { 0 };
+        let is_hidden = self.damage.gaps > 0;
+        let end = if is_hidden { u64::MAX } else { previous.sequence.saturating_add(1) };
         if self.first.is_some_and(|first| !(previous.sequence..=end).contains(&first)) {
             return;
         }
