@@ -1,8 +1,46 @@
 //! What one device of one rank did during one or more steps: read from the tape, sent by the agent,
 //! judged by the detector and kept by the coordinator's store.
 
-/// Makes the type and its numbers from one list of fields.
-macro_rules! step_record {
+/// The one list of a record's fields, in their order: calls a macro with it. A new field needs a new
+/// version of the tape and of the store: the compiler says where.
+#[macro_export]
+macro_rules! step_record_fields {
+    ($of:ident) => {
+        $of! {
+            /// First step of the record.
+            first_step: u64,
+            /// Last step of the record.
+            last_step: u64,
+            /// End of the last step, Unix time.
+            end_wall_ns: i64,
+            /// Least bytes handed out.
+            floor_allocated: u64,
+            /// Most bytes handed out.
+            peak_allocated: u64,
+            /// Bytes handed out at the end.
+            end_allocated: u64,
+            /// Least bytes held.
+            floor_reserved: u64,
+            /// Most bytes held.
+            peak_reserved: u64,
+            /// Bytes held at the end.
+            end_reserved: u64,
+            /// Live blocks at the end.
+            blocks: u64,
+            /// Blocks handed out since the start.
+            allocs: u64,
+            /// Blocks taken back since the start.
+            frees: u64,
+            /// Requests that failed for good since the start.
+            ooms: u64,
+            /// Failed `cudaMalloc` calls since the start.
+            malloc_failures: u64,
+        }
+    };
+}
+
+/// Makes the type and its numbers of the list of fields.
+macro_rules! define {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
         /// One or more finished steps of one device of one rank; steps without events share one
         /// record with the step before them.
@@ -29,33 +67,4 @@ macro_rules! step_record {
     };
 }
 
-step_record! {
-    /// First step of the record.
-    first_step: u64,
-    /// Last step of the record.
-    last_step: u64,
-    /// End of the last step, Unix time.
-    end_wall_ns: i64,
-    /// Least bytes handed out.
-    floor_allocated: u64,
-    /// Most bytes handed out.
-    peak_allocated: u64,
-    /// Bytes handed out at the end.
-    end_allocated: u64,
-    /// Least bytes held.
-    floor_reserved: u64,
-    /// Most bytes held.
-    peak_reserved: u64,
-    /// Bytes held at the end.
-    end_reserved: u64,
-    /// Live blocks at the end.
-    blocks: u64,
-    /// Blocks handed out since the start.
-    allocs: u64,
-    /// Blocks taken back since the start.
-    frees: u64,
-    /// Requests that failed for good since the start.
-    ooms: u64,
-    /// Failed `cudaMalloc` calls since the start.
-    malloc_failures: u64,
-}
+step_record_fields!(define);

@@ -12,12 +12,16 @@ use crate::blobs::local::FOLDER as BLOBS;
 use crate::catalogue::FOLDER as CATALOGUE;
 use crate::error::{During, Error, Result};
 use crate::journal::{JOURNAL, PREVIOUS};
+use crate::records::StepRecord;
 use crate::steps::{log, segments};
 use memtape_disk::clock;
 use memtape_disk::files::{Disk, Entry, read_all, replace};
 
 /// The version that this program writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 5;
+
+// Blocks and the log of steps hold these numbers and nothing else: other fields need a new version.
+const _: () = assert!(StepRecord::NUMBERS == 14);
 
 /// Where the version stands.
 pub(crate) const NAME: &str = "FORMAT";

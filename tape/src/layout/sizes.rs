@@ -1,5 +1,6 @@
 //! Fixed numbers of the layout: magic, version, lanes, and the words of each entry.
 
+use crate::StepRecord;
 use crate::limits::{DEVICES_MAX, PROCESS_GROUPS_MAX};
 
 /// First word of every tape: the bytes `MEMTAPE` and a zero.
@@ -7,6 +8,9 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
 
 /// Version of this layout. Readers refuse any other.
 pub const VERSION: u64 = 3;
+
+// A record with other fields is another layout: raise the version.
+const _: () = assert!(StepRecord::NUMBERS == 14);
 
 /// Words in a page: regions that are allocated on their own start at multiples of this.
 pub const PAGE_WORDS: usize = 512;
@@ -42,8 +46,8 @@ pub const ENTRY_WORDS: usize = 8;
 /// Words of one segment entry.
 pub const SEGMENT_WORDS: usize = 4;
 
-/// Words of one step record.
-pub const STEP_WORDS: usize = 16;
+/// Words of one step record: its numbers, a check, and the events before its end.
+pub const STEP_WORDS: usize = StepRecord::NUMBERS + 2;
 
 /// No lane has seen more events, and no job more steps: a larger number on a tape is a lie, and
 /// arithmetic on smaller ones cannot overflow; JSON holds them exactly. A million events a second

@@ -32,9 +32,6 @@ pub(crate) struct IndexedStep {
     pub(crate) end_mono_ns: u64,
 }
 
-// The check and the cursor are the tape's own.
-const _: () = assert!(STEP_WORDS == StepRecord::NUMBERS + 2);
-
 /// Records of a device, oldest first, and how many steps were overwritten before they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
