@@ -7,6 +7,8 @@
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
 //! | each node, and each owner on it | a rate of changes of ranks | they wait, or are refused |
+//! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
+//! | each node, and each caller | a rate of logged refusals | the refusal is counted |
 //! | each owner | a rate of audited decisions to do nothing | the decision is counted |
 //!
 //! Bytes are reserved before they are read. A waiting upload costs only the few bytes that HTTP/2
@@ -36,13 +38,14 @@ use std::time::Duration;
 
 use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
-    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX,
-    BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX, CALLERS_MAX, DECLINED_AUDITED_MAX,
-    DECLINED_AUDITED_SECONDS_MAX, LARGE_ANSWERS_PER_CALLER_MAX, NODE_CHANGES_AT_ONCE_MAX,
-    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
-    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX, REQUESTS_AT_ONCE_MAX,
-    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
+    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
+    AGENT_CAPTURES_PER_MINUTE_MAX, ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX,
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX,
+    CALLERS_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
+    LARGE_ANSWERS_PER_CALLER_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
+    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
+    REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
 };
 use memtape_core::rates::Rates;
@@ -52,6 +55,10 @@ use crate::state::effects::Share;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+/// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
+/// keep to half of it on their own.
+pub(crate) const REPORTS_PER_STREAM_MAX: usize = 64;
 
 /// What an upload takes besides its snapshot: a chunk that is being understood.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
@@ -329,6 +336,24 @@ impl Default for ChangeRates {
 /// An owner on a node.
 fn holder(node: &str, owner: Option<&Owner>) -> String {
     format!("{node} {:?}", owner.map(Owner::key))
+}
+
+/// How many refusals of each node are logged.
+pub(crate) fn logged_refusals() -> Rates {
+    let refill_ns = MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX;
+    Rates::new(refill_ns, REFUSALS_LOGGED_AT_ONCE_MAX, NODES_MAX)
+}
+
+/// How often each node may announce captures that agents took by themselves.
+pub(crate) fn agent_captures_of_nodes() -> Rates {
+    let refill_ns = MINUTE_NS / AGENT_CAPTURES_PER_MINUTE_MAX;
+    Rates::new(refill_ns, AGENT_CAPTURES_AT_ONCE_MAX, NODES_MAX)
+}
+
+/// How often such captures of each job may be announced.
+pub(crate) fn agent_captures_of_jobs() -> Rates {
+    let refill_ns = 60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX;
+    Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX)
 }
 
 /// How often decisions to do nothing about jobs of each owner are audited.

@@ -28,7 +28,7 @@ use crate::coordinator::Shared;
 use crate::ingest::event::Event;
 use crate::ingest::progress::{Progress, TooSlow};
 use crate::ingest::wire::{self, BadMessage, Outgoing};
-use crate::quota::{QueuedUpload, Quotas};
+use crate::quota::{QueuedUpload, Quotas, REPORTS_PER_STREAM_MAX};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::effects::Share;
@@ -37,10 +37,6 @@ use memtape_disk::clock;
 
 /// Largest message of an agent, as it comes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
-
-/// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
-/// keep to half of it on their own.
-const REPORTS_MAX: usize = 64;
 
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,7 +88,7 @@ impl Stream for Messages {
         let polled = self.receiver.poll_recv(context);
         if let Poll::Ready(Some(message)) = &polled
             && matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
-            && self.reports.available_permits() < REPORTS_MAX
+            && self.reports.available_permits() < REPORTS_PER_STREAM_MAX
         {
             self.reports.add_permits(1);
         }
@@ -138,7 +134,7 @@ impl coordinator_server::Coordinator for Service {
         self.tell(Event::Attached { hello, outgoing, reply }).await?;
         let stream = answer.await.map_err(|_| stopping())?;
         let stream = stream.map_err(|why| Status::already_exists(why.to_string()))?;
-        let reports = Arc::new(Semaphore::new(REPORTS_MAX));
+        let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
         let (service, unanswered) = (self.clone(), reports.clone());
         let (end, ended) = oneshot::channel();
         tokio::spawn(async move {

@@ -12,13 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Outcome, Part, Reason};
 use memtape_core::identity::ids::is_agent_capture;
-use memtape_core::limits::{
-    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
-    AGENT_CAPTURES_PER_MINUTE_MAX, JOBS_MAX, NODES_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX,
-};
+use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
 use memtape_core::rates::Rates;
 
+use crate::quota;
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
@@ -33,8 +30,6 @@ const DETAIL: &str = "taken by the agent alone while the coordinator was away";
 /// Ends the detail of a part until its snapshot is stored.
 const PENDING: &str = "; its snapshot is on its way";
 
-const MINUTE_NS: u64 = 60_000_000_000;
-
 /// What agents took by themselves, by job, and how often they may.
 #[derive(Debug)]
 pub(super) struct Initiated {
@@ -46,14 +41,11 @@ pub(super) struct Initiated {
 
 impl Default for Initiated {
     fn default() -> Self {
-        let (by_job, rates) = (BTreeMap::new(), Rates::new);
-        let minutely = |count: u64, at_once| rates(MINUTE_NS / count, at_once, NODES_MAX);
-        let job_ns = 60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX;
         Self {
-            by_job,
-            of_nodes: minutely(AGENT_CAPTURES_PER_MINUTE_MAX, AGENT_CAPTURES_AT_ONCE_MAX),
-            of_jobs: rates(job_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX),
-            logged: minutely(REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX),
+            by_job: BTreeMap::new(),
+            of_nodes: quota::agent_captures_of_nodes(),
+            of_jobs: quota::agent_captures_of_jobs(),
+            logged: quota::logged_refusals(),
         }
     }
 }

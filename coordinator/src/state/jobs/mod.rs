@@ -17,12 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
 use memtape_core::identity::owner::Workload;
-use memtape_core::limits::{
-    JOBS_MAX, NODES_MAX, REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
-};
+use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
 
-use crate::quota::ChangeRates;
+use crate::quota::{ChangeRates, logged_refusals};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
@@ -45,8 +43,6 @@ pub(crate) mod silence;
 /// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
 /// when a rank of it began. No launcher starts a job again so soon.
 const CLOCKS_APART_NS: i64 = 500_000_000;
-
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// All jobs and nodes.
 #[derive(Debug)]
@@ -85,11 +81,6 @@ pub(crate) struct Announced {
 impl Jobs {
     /// No jobs yet.
     pub(crate) fn new(limits: Limits) -> Self {
-        let logged = Rates::new(
-            60 * SECOND_NS / REFUSALS_LOGGED_PER_MINUTE_MAX,
-            REFUSALS_LOGGED_AT_ONCE_MAX,
-            NODES_MAX,
-        );
         Self {
             limits,
             attempts: BTreeMap::new(),
@@ -98,8 +89,8 @@ impl Jobs {
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
             changes: ChangeRates::default(),
-            streams_logged: logged.clone(),
-            logged,
+            streams_logged: logged_refusals(),
+            logged: logged_refusals(),
             next_serial: 0,
             touched: BTreeSet::new(),
         }
