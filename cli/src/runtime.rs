@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Runs a service on all cores until it ends.
 /// Fails with the service's own error.
@@ -50,14 +52,14 @@ const QUIET: &str = "sled=off";
 
 /// The log filter of `MEMTAPE_LOG`.
 /// Fails when `MEMTAPE_LOG` is not a filter.
-pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
+pub(crate) fn log_filter() -> anyhow::Result<Targets> {
     filter(&std::env::var("MEMTAPE_LOG").unwrap_or_default())
 }
 
-fn filter(text: &str) -> anyhow::Result<EnvFilter> {
+fn filter(text: &str) -> anyhow::Result<Targets> {
     let text = if text.trim().is_empty() { "info" } else { text.trim() };
     // Of two directives for one target, the later one applies.
-    EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
+    format!("{QUIET},{text}").parse().map_err(|_| {
         let line = format!("MEMTAPE_LOG is {text:?}: set it to info, debug or memtape_agent=debug");
         crate::args::Mistakes::one(line).into()
     })
@@ -66,13 +68,10 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
 /// Logs to stderr from now on, as lines of text or, with `--json`, of JSON.
 /// Fails as [`log_filter`] does.
 pub(crate) fn log(json: bool) -> anyhow::Result<()> {
-    let logger = tracing_subscriber::fmt().with_env_filter(log_filter()?);
-    let logger = logger.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    if json {
-        logger.json().init();
-    } else {
-        logger.with_target(false).init();
-    }
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = lines.with_ansi(std::io::stderr().is_terminal());
+    let lines = if json { lines.json().boxed() } else { lines.with_target(false).boxed() };
+    tracing_subscriber::registry().with(lines.with_filter(log_filter()?)).init();
     Ok(())
 }
 
