@@ -1,11 +1,10 @@
-//! The agent's logic: what follows from each event of one closed set.
+//! The agent's logic: the reaction to each event of one closed set.
 //!
-//! Every turn compares what there is with what was sent on this stream, and sends the difference;
-//! nothing depends on an earlier turn. So a stream may end at any point, a full queue only
-//! postpones, and an agent that has just started sends everything.
-//! Nothing here reads a clock, waits, or knows a runtime: times come in with the events, and what
-//! takes time is handed out as [`Work`]. `run.rs` carries it out on a node, a simulation in its
-//! own way.
+//! Every iteration compares the present state with the state sent on this stream, and sends the
+//! difference; it depends on no earlier iteration. So a stream may end at any point, a full queue
+//! only postpones, and an agent that has just started sends everything. Nothing here reads a clock,
+//! waits, or knows a runtime: times come in with the events, and what takes time is handed out as
+//! [`Work`]. `run.rs` carries it out on a node, a simulation in its own way.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,9 +44,9 @@ mod spooling;
 /// An event of the agent's loop.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Time to look at the tapes.
+    /// Time to scan the tapes.
     Tick,
-    /// The moment of [`Agent::next_ns`] has come.
+    /// The time of [`Agent::next_ns`] has come.
     Timeout,
     /// An event of the stream.
     Stream(StreamEvent),
@@ -87,16 +86,16 @@ pub(crate) struct Agent {
     alone: AgentInitiated,
     /// The spool on disk. Without one, nothing is kept on disk.
     spool: Option<Spool>,
-    /// Tapes of which the spool was asked what it has.
+    /// Tapes whose newest kept steps were read from the spool.
     recalled: BTreeSet<TapeKey>,
     own_upload: Option<spooling::CaptureUpload>,
     /// State of the spool as last logged.
     spool_state: spooling::SpoolState,
-    /// When keeping step records is worth another try.
+    /// Time of the next attempt to keep step records.
     keep_again_ns: u64,
     /// Id of the store of the last coordinator; empty before the first.
     store: String,
-    /// Times that a coordinator had another store than the one before.
+    /// Number of times that the coordinator came back with another store.
     store_changes: u64,
     gpu_memory: GpuMemory,
 }
@@ -147,7 +146,7 @@ impl Agent {
         self.report_interval
     }
 
-    /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
+    /// Time of the next [`Event::Timeout`], on the monotonic clock; none when none is needed.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let captures = self.captures.next_ns().into_iter().chain(self.next_own_capture_ns());
         captures.min()
@@ -169,7 +168,7 @@ impl Agent {
         }
     }
 
-    /// Bytes of memory that captures take, or have room for.
+    /// Bytes of memory that captures occupy or have reserved.
     #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.captures.memory_bytes()
@@ -186,7 +185,7 @@ impl Agent {
         self.captures.take_work()
     }
 
-    /// The next tape to be counted, one at a time, while a coordinator is there.
+    /// Begins the count of the next tape, one at a time, while a coordinator is connected.
     fn count(&mut self, now: Now) {
         if self.session.is_none() {
             return;
@@ -307,8 +306,8 @@ impl Agent {
         self.send_news(now);
     }
 
-    /// A coordinator with another store does not have what the one before acknowledged: it lost its
-    /// data folder, or was restored from a backup.
+    /// Compares the store id of the coordinator. Another store lacks everything that the previous
+    /// one acknowledged: the data folder was lost, or restored from a backup.
     fn look_at_store(&mut self, store: &str) {
         if store.is_empty() || self.store == store {
             return;
@@ -326,7 +325,7 @@ impl Agent {
         }
     }
 
-    /// Sends what the coordinator does not know yet on this stream.
+    /// Sends all news that the coordinator lacks on this stream.
     fn send_news(&mut self, now: Now) {
         if self.session.is_none() {
             return;
@@ -351,15 +350,15 @@ impl Agent {
         }
     }
 
-    /// The tapes whose ends were not sent on this stream, or of which something else is still to
-    /// be sent.
+    /// Returns the tapes whose end was not sent on this stream, and the tapes for which `is_owed`
+    /// holds.
     fn unended(&self, is_owed: impl Fn(TapeKey) -> bool) -> Vec<(TapeKey, &KnownTape)> {
         let is_asked = |key: TapeKey| !self.deliveries.is_down_sent(key) || is_owed(key);
         self.tapes.iter().filter(|(key, _)| is_asked(*key)).collect()
     }
 
-    /// Sends a report; answers the ranks of which nothing more is to be reported. While there are
-    /// kept records of a tape, those that it holds itself wait.
+    /// Sends a report. Returns the ranks with nothing more to report. Records on a tape wait until
+    /// all kept records of the tape are sent.
     fn send_report(
         &mut self,
         now: Now,
@@ -408,7 +407,7 @@ impl Agent {
         Some(ranks.drained)
     }
 
-    /// Adds censuses that the coordinator lacks to a report. Returns which ones.
+    /// Adds censuses that the coordinator lacks to a report. Returns the added censuses.
     fn add_censuses(&self, ranks: &mut report::Ranks) -> Vec<(TapeKey, Census)> {
         let mut added = Vec::new();
         for (key, census) in self.censuses.unsent() {
@@ -495,7 +494,7 @@ impl Agent {
         }
     }
 
-    /// How the worker processes of a rank are sampled; none where it has none, or there is no
+    /// Sampling of a rank's worker processes; none where the rank has no workers, or there is no
     /// profiler.
     fn sampling(
         &self,

@@ -1,10 +1,10 @@
-//! What an agent says of itself, `/healthz`, `/readyz` and `/metrics`, and of the GPUs of its node,
-//! `/node-check`, on a port of its own.
+//! Serves the agent's state (`/healthz`, `/readyz`, `/metrics`) and the check of the node's GPUs
+//! (`/node-check`) on a port of its own.
 //!
 //! The loop publishes its state after each scan of the tapes; nothing here waits for it. The
-//! answers hold counts, and UUIDs and bytes of GPUs, no names: those who reach the port learn
-//! nothing about jobs. A check takes seconds, and is asked for again with the time of its first
-//! question: the port keeps nothing of it.
+//! answers hold counts, and UUIDs and bytes of GPUs, no names: a client of the port learns nothing
+//! about jobs. A check takes seconds, and is asked for again with the time of its first question:
+//! the port keeps nothing of it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ const MISSED_MAX: u32 = 10;
 /// Time without an acknowledged report, beside the interval of reports.
 const ACK_WAIT: Duration = Duration::from_secs(ACK_WAIT_SECONDS_MAX);
 
-/// The state of an agent at its last look.
+/// The state of an agent at its last scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
     /// When, on the monotonic clock; 0 before the first.
@@ -60,7 +60,7 @@ pub(crate) struct Health {
     pub(crate) refused: RefusedTapes,
     /// None without a spool.
     pub(crate) spool: Option<(u64, Dropped)>,
-    /// What the GPUs of the node hold.
+    /// Memory state of the node's GPUs.
     pub(crate) gpu_memory: GpuMemory,
 }
 
@@ -92,7 +92,7 @@ impl Health {
         }
     }
 
-    /// In the OpenMetrics text format.
+    /// The state in the OpenMetrics text format.
     fn metrics(&self, answered: Answered) -> String {
         let RefusedTapes { copies, wrong_holder, other_boot, no_room } = self.refused;
         let (spool_bytes, dropped) = self.spool.unwrap_or_default();
@@ -163,8 +163,8 @@ impl Published {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a check that was first asked for at this time, as JSON; the verdict is null
-    /// while there is more to wait for.
+    /// The answer, as JSON, to a check that was first asked for at this time; the verdict is null
+    /// while more readings are needed.
     fn check(&self, asked_ns: u64, now_ns: u64) -> String {
         let mut published = self.lock();
         let (health, answered) = &mut *published;
@@ -188,7 +188,7 @@ pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(listen).await
 }
 
-/// Answers for as long as it is let.
+/// Serves the port for ever.
 pub(crate) async fn serve(listener: TcpListener, published: Published) {
     // Oldest first.
     let mut open = VecDeque::<AbortHandle>::new();

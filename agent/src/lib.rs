@@ -1,9 +1,9 @@
 //! The agent: one per node. It reads the tapes of the ranks, the host's memory and the GPUs, tells
 //! the coordinator what the ranks do, and rewinds tapes when the coordinator asks for a capture.
 //!
-//! The agent decides little: `core` knows what a tape says, the coordinator what growth means. It
-//! trusts nothing on a tape, pauses no rank, and works without a coordinator, without NVML and
-//! among files that are no tapes.
+//! The agent decides little: `core` interprets tapes, the coordinator judges growth. It trusts
+//! nothing on a tape, pauses no rank, and works without a coordinator, without NVML and among files
+//! that are no tapes.
 //!
 //! Read in this order: [`Config`], `agent.rs` (what follows from each event) and `run.rs` (the
 //! loop on a node); then the folders below, each of which imports only folders above it.
@@ -11,7 +11,7 @@
 mod config;
 mod health;
 
-/// What the agent reads of the machine: memory, cgroups, processes, GPUs, clocks.
+/// Readings of the machine: memory, cgroups, processes, GPUs, clocks.
 mod node {
     pub(crate) mod accounts;
     pub(crate) mod cgroup;
@@ -39,7 +39,7 @@ mod tapes {
     pub(crate) mod source;
 }
 
-/// The coordinator: the stream, its messages, what a report carries and what has arrived.
+/// The link to the coordinator: the stream, its messages, reports and acknowledgements.
 mod link {
     pub(crate) mod backoff;
     pub(crate) mod channel;

@@ -1,8 +1,8 @@
-//! The remedies that an agent knows: those under way in ranks, and the last that are over, so that
-//! a request that is said twice is carried out once.
+//! The remedies that an agent knows: remedies under way in ranks, and the last finished ones, so
+//! that a repeated request is carried out once.
 //!
-//! Each answer is sent on every stream: a coordinator that has it ignores it. This file keeps the
-//! books; `agent/remedying.rs` writes onto tapes and sends signals.
+//! Each answer is sent on every stream: a coordinator that has it ignores it. This file holds the
+//! records; `agent/remedying.rs` writes onto tapes and sends signals.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,12 +10,12 @@ use memtape_core::action::remedy::{Answer, Ask, Outcome};
 use memtape_core::limits::REMEDIES_KNOWN_MAX;
 use memtape_core::tape::mailbox::Remedy;
 
-/// One remedy of one rank.
+/// Identity of one remedy of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RemedyKey {
-    /// Of which call.
+    /// Id of the call.
     pub(crate) call_id: String,
-    /// For which tape.
+    /// Id of the tape.
     pub(crate) tape_id: String,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Armed {
     /// Number of the instruction.
     pub(crate) number: u8,
     pub(crate) remedy: Remedy,
-    /// The step after which it is carried out.
+    /// Step after which the remedy is carried out.
     pub(crate) step: u64,
-    /// The word was taken back; whether in time is not known yet.
+    /// True if the word was taken back, and it is not known yet whether in time.
     pub(crate) is_withdrawn: bool,
 }
 
@@ -39,61 +39,61 @@ impl Armed {
 
 #[derive(Debug)]
 struct Entry {
-    /// What was asked for.
+    /// The requested remedy.
     ask: Ask,
-    /// None once it is over.
+    /// The instruction; none once the remedy is over.
     armed: Option<Armed>,
-    /// What is to be sent; none while a word was taken back and it is not known whether in time.
+    /// Answer to send; none while it is unknown whether a withdrawal was in time.
     answer: Option<Answer>,
-    /// The answer was sent on the present stream.
+    /// True if the answer was sent on the present stream.
     is_sent: bool,
 }
 
-/// All of them.
+/// All known remedies.
 #[derive(Debug, Default)]
 pub(crate) struct Remedies {
     entries: BTreeMap<RemedyKey, Entry>,
-    /// Those that are over, oldest first.
+    /// Finished remedies, oldest first.
     over: VecDeque<RemedyKey>,
 }
 
 impl Remedies {
-    /// True while this number of further ones has room.
+    /// True while this number of further remedies fits.
     pub(crate) fn have_room(&self, more: usize) -> bool {
         let under_way = self.entries.len() - self.over.len();
         under_way.saturating_add(more) <= REMEDIES_KNOWN_MAX
     }
 
-    /// What a known one was asked for.
+    /// The request of a known remedy.
     pub(crate) fn asked(&self, key: &RemedyKey) -> Option<Ask> {
         self.entries.get(key).map(|entry| entry.ask)
     }
 
-    /// Has the answer to a known one sent again.
+    /// Marks the answer of a known remedy to be sent again.
     pub(crate) fn repeat(&mut self, key: &RemedyKey) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_sent = false;
         }
     }
 
-    /// Adds one that is under way, in place of what was known of it.
+    /// Adds a remedy under way, in place of an earlier entry of its key.
     pub(crate) fn begin(&mut self, key: RemedyKey, armed: Armed) {
         let answer =
             Answer { outcome: Outcome::Armed, step: armed.step, took_ns: 0, detail: String::new() };
         self.set(key, armed.ask(), Some(armed), Some(answer));
     }
 
-    /// One is over with this answer.
+    /// Ends a remedy with this answer.
     pub(crate) fn end(&mut self, key: RemedyKey, ask: Ask, answer: Answer) {
         self.set(key, ask, None, Some(answer));
     }
 
-    /// One that was under way is over with this answer.
+    /// Ends a remedy under way with this answer.
     pub(crate) fn end_armed(&mut self, key: RemedyKey, armed: Armed, answer: Answer) {
         self.end(key, armed.ask(), answer);
     }
 
-    /// The word of one was taken back, and whether in time is not known yet.
+    /// Notes that a remedy's word was taken back, and that it is not known yet whether in time.
     pub(crate) fn doubt(&mut self, key: RemedyKey, armed: Armed) {
         self.set(key, armed.ask(), Some(Armed { is_withdrawn: true, ..armed }), None);
     }
@@ -112,17 +112,17 @@ impl Remedies {
         }
     }
 
-    /// Those under way.
+    /// Remedies under way.
     pub(crate) fn armed(&self) -> impl Iterator<Item = (&RemedyKey, Armed)> {
         self.entries.iter().filter_map(|(key, entry)| Some((key, entry.armed?)))
     }
 
-    /// The one under way on a tape.
+    /// The remedy under way on a tape.
     pub(crate) fn on(&self, tape_id: &str) -> Option<(&RemedyKey, Armed)> {
         self.armed().find(|(key, _)| key.tape_id == tape_id)
     }
 
-    /// A new stream: answers may have been lost with the one before, and are sent again.
+    /// Starts a new stream: answers may have been lost with the previous one, and are sent again.
     pub(crate) fn start_stream(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.is_sent = false);
     }
@@ -133,7 +133,7 @@ impl Remedies {
         unsent.filter_map(|(key, entry)| Some((key.clone(), entry.answer.clone()?))).collect()
     }
 
-    /// An answer was sent on this stream.
+    /// Notes that an answer was sent on this stream.
     pub(crate) fn sent(&mut self, key: &RemedyKey) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_sent = true;

@@ -44,10 +44,10 @@ use crate::spool::Spool;
 use crate::tapes::folders::{FolderError, check_above, check_folder};
 use crate::tapes::source::TapeFolders;
 
-/// Events waiting for the loop; those who send them wait when they are more.
+/// Maximum number of events in the queue of the loop; senders wait beyond it.
 const EVENTS_MAX: usize = 256;
 
-/// Open files that are no tapes: connections, the spool, and what is read of /proc.
+/// Open files other than tapes: connections, the spool, and files of /proc.
 const FILES_BESIDE: usize = 512;
 
 /// Why an agent did not start.
@@ -200,7 +200,7 @@ fn make_folder(folder: &Path) {
     }
 }
 
-/// The spool in a folder; without one the agent works, and says so.
+/// Opens the spool in a folder; on failure the agent works without one, and logs the error.
 fn spool(dir: &Path, bytes_max: u64, accounts: &Accounts) -> Option<Spool> {
     let opened = Spool::open(Arc::new(RealDisk::new(dir)), bytes_max, accounts.clone());
     let tell = |error: &std::io::Error| {
@@ -238,7 +238,7 @@ fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
     });
 }
 
-/// The end of a try at an upload, which may take this long.
+/// Runs an upload for at most this long.
 async fn within(
     time_left: Duration,
     uploading: impl Future<Output = Result<(), UploadError>>,
@@ -246,7 +246,7 @@ async fn within(
     timeout(time_left, uploading).await.unwrap_or(Err(UploadError::Late))
 }
 
-/// Waits for a moment of the monotonic clock; forever for none.
+/// Waits for a time of the monotonic clock; forever for none.
 async fn until(moment_ns: Option<u64>) {
     let Some(moment_ns) = moment_ns else { return std::future::pending().await };
     sleep(Duration::from_nanos(moment_ns.saturating_sub(clock::now().mono_ns))).await;

@@ -1,16 +1,16 @@
-//! What the agent keeps on disk while no coordinator is there, and delivers afterwards.
+//! Data that the agent keeps on disk while no coordinator is connected, and delivers later.
 //!
 //! There are three kinds: step records, before the tape overwrites them; facts, which are
 //! announcements and ends of ranks; and agent-initiated captures, each a file of its own. Step
 //! records and facts share one row of rising numbers and are delivered in its order; a capture
-//! comes when everything before it was sent. Delivered is what the coordinator has acknowledged.
-//! The cursor, a file that is replaced as a whole, says up to where; what lies before it is
-//! deleted. A cursor that is too old only delivers twice what the coordinator knows.
+//! comes when everything before it was sent. Entries are delivered once acknowledged. The cursor, a
+//! file that is replaced as a whole, holds the last delivered number; entries up to it are deleted.
+//! A cursor that is too old only delivers twice what the coordinator knows.
 //!
-//! All of it stays within a bound, of which each user has an equal part: what is beyond it is
-//! dropped, and nothing of another user. Where a bound is reached, or the disk is full, step
-//! records are dropped first, then snapshots of captures, facts last, the oldest of each kind
-//! first; each drop is counted by kind. This file knows no coordinator and reads no clock.
+//! The spool has a bound, of which each user has an equal part: a user's data beyond it is dropped,
+//! and no data of another user. Where a bound is reached, or the disk is full, step records are
+//! dropped first, then snapshots of captures, facts last, the oldest of each kind first; each drop
+//! is counted by kind. This file knows no coordinator and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -55,7 +55,7 @@ const FORMAT: u64 = 2;
 /// Locked by the agent that uses the folder.
 const LOCK: &str = "lock";
 
-/// What was dropped since the spool was made, by kind.
+/// Numbers of entries dropped since the spool was made, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     /// Step records.
@@ -73,7 +73,7 @@ pub(crate) struct Spool {
     /// Keeps other agents out.
     _lock: Box<dyn Held>,
     bytes_max: u64,
-    /// Who shares it.
+    /// Accounts that share the spool.
     accounts: Accounts,
     steps: Logs,
     facts: Logs,
@@ -84,7 +84,7 @@ pub(crate) struct Spool {
     delivered: u64,
     /// Everything up to this number was sent on the present stream.
     sent: u64,
-    /// Reports on their way, each with what its acknowledgement speaks for.
+    /// Reports in flight, each with the entries that its acknowledgement covers.
     in_flight: VecDeque<(u64, u64)>,
     /// Announcements that are kept, by tape.
     ups: BTreeMap<String, RankUp>,
@@ -92,19 +92,19 @@ pub(crate) struct Spool {
     downs: BTreeSet<String>,
     /// The newest step kept of each device.
     newest: BTreeMap<(String, u8), u64>,
-    /// Steps of each tape that could not be kept, as its newest kept report says.
+    /// Steps of each tape that could not be kept, by its newest kept report.
     missed: BTreeMap<String, u64>,
     dropped: Dropped,
     cursor_ns: u64,
     is_cursor_due: bool,
     synced_ns: u64,
-    /// It was said that the disk fails.
+    /// True if a failing disk was logged.
     is_failing: bool,
-    /// The tapes may have what was kept and is lost, and take_has_lost was not asked yet.
+    /// True if tapes may have kept records that were lost, until `take_has_lost` is called.
     has_lost: bool,
 }
 
-/// What is worth how much when there is no room for all.
+/// Kinds of entries, the least valuable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Steps,
@@ -115,9 +115,9 @@ enum Kind {
 /// An agent-initiated capture on disk.
 #[derive(Debug)]
 struct KeptCapture {
-    /// Of its file.
+    /// Name of the capture's file.
     name: String,
-    /// The user who is accountable for its tape.
+    /// Account of the tape's user.
     account: u32,
     capture: AgentCapture,
     up: RankUp,
@@ -129,7 +129,7 @@ struct KeptCapture {
     has_arrived: bool,
 }
 
-/// What is to be sent next.
+/// The next entry to send.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Next {
     /// The end of a rank.
@@ -230,17 +230,17 @@ impl Spool {
         amounts
     }
 
-    /// The user who is accountable for a tape.
+    /// Account of a tape's user.
     fn account(&self, tape_id: &str) -> u32 {
         self.accounts.of(uid_of_tape(tape_id).unwrap_or(0))
     }
 
-    /// What was dropped.
+    /// Numbers of dropped entries.
     pub(crate) fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// The ranks of which something is kept.
+    /// Ranks with kept entries.
     pub(crate) fn ups(&self) -> impl Iterator<Item = &RankUp> {
         let of_captures = self.captures.values().map(|each| &each.up);
         self.ups.values().chain(of_captures.filter(|up| !self.ups.contains_key(&up.tape_id)))
@@ -294,14 +294,14 @@ impl Spool {
         is_kept
     }
 
-    /// Keeps a rank's end; when that fails the tape still tells it.
+    /// Keeps a rank's end; if that fails, the tape still shows it.
     pub(crate) fn add_down(&mut self, tape_id: &str, message: Outgoing) {
         if self.add_fact(self.account(tape_id), wire::encode(message)) {
             self.downs.insert(tape_id.to_string());
         }
     }
 
-    /// Keeps step records of one user's tapes; false when there is no room for them: the tapes
+    /// Keeps step records of one user's tapes. Returns false when they exceed the bound: the tapes
     /// still have them.
     pub(crate) fn add_steps(&mut self, ranks: &[RankReport]) -> bool {
         let account = ranks.first().map_or(0, |rank| self.account(&rank.tape_id));
@@ -320,8 +320,7 @@ impl Spool {
         is_kept
     }
 
-    /// Keeps an agent-initiated capture with its snapshot, or without where there is no room for
-    /// that.
+    /// Keeps an agent-initiated capture, with its snapshot where the snapshot fits.
     pub(crate) fn add_capture(
         &mut self,
         up: RankUp,
@@ -393,7 +392,7 @@ impl Spool {
         self.note(result)
     }
 
-    /// Writes this many bytes of a user. While they do not fit, drops what is worth no more than
+    /// Writes this many bytes of a user. While they do not fit, drops entries worth no more than
     /// `kind`.
     fn write(
         &mut self,
@@ -415,9 +414,9 @@ impl Spool {
         result
     }
 
-    /// Drops what is worth no more than `kind` of a user who is to have no more than an equal part
-    /// of the bound, and whatever others have beyond theirs, until this many bytes fit; false when
-    /// they never will.
+    /// Drops entries until this many bytes fit: the user's own, worth no more than `kind`, if the
+    /// user would exceed an equal part of the bound; else entries of the user who has most. Returns
+    /// false when the bytes never fit.
     fn make_room(&mut self, (account, bytes): (u32, u64), kind: Kind) -> bool {
         loop {
             let amounts = self.amounts();
@@ -437,8 +436,7 @@ impl Spool {
         }
     }
 
-    /// Drops the oldest that a user has of what is worth no more than `kind`; false when there is
-    /// nothing.
+    /// Drops a user's oldest entry worth no more than `kind`; false when there is none.
     fn drop_one(&mut self, account: u32, kind: Kind) -> bool {
         let steps = self.steps.drop_oldest(account, self.delivered);
         if let Some(steps) = steps {
@@ -529,14 +527,14 @@ fn fact_tape_id(kept: &Outgoing) -> Option<&str> {
     }
 }
 
-/// What stands in a capture's file before its snapshot.
+/// Records before the snapshot in a capture's file.
 fn head(number: u64, up: &RankUp, capture: &AgentCapture) -> Vec<u8> {
     let up = wire::encode(Outgoing::RankUp(up.clone()));
     let entry = |payload| frames::encode(&Entry { number, items: 0, payload }.encode());
     [entry(up), entry(wire::encode(Outgoing::AgentCapture(capture.clone())))].concat()
 }
 
-/// The newest steps among these, and what was missed before them.
+/// Notes the newest steps of these ranks, and the number of steps missed before them.
 fn note_newest(
     newest: &mut BTreeMap<(String, u8), u64>,
     missed: &mut BTreeMap<String, u64>,

@@ -32,7 +32,7 @@ const DOWNLOAD_TIME_MAX: Duration = Duration::from_secs(86_400);
 /// The coordinator's refusal, in its own words.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// What was asked for does not exist there.
+    /// True if the coordinator does not know the requested object.
     pub(crate) is_unknown: bool,
     line: String,
 }
@@ -45,12 +45,12 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What a coordinator says of itself.
+/// Version and clock of a coordinator.
 #[derive(Debug)]
 pub(crate) struct About {
-    /// Its version.
+    /// Version of the coordinator.
     pub(crate) version: String,
-    /// Its clock, if its answer had a date.
+    /// Clock of the coordinator, if its answer had a date.
     pub(crate) unix_seconds: Option<i64>,
 }
 
@@ -82,13 +82,13 @@ impl Client {
     }
 
     /// The JSON answer to a GET below `/api/v1/`; segments of the path are escaped.
-    /// Fails when there is no coordinator, or it refuses; then with its own words.
+    /// Fails when there is no coordinator, or with the text of its refusal.
     pub(crate) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Value> {
         let bytes = self.bytes(self.http.get(self.asked(path, query)?))?;
         serde_json::from_slice(&bytes).context("the coordinator's answer is no JSON")
     }
 
-    /// The same answer, read.
+    /// The parsed answer.
     /// Fails as [`Self::get`] does, and when it has another shape.
     pub(crate) fn fetch<T: DeserializeOwned>(
         &self,

@@ -17,7 +17,7 @@ pub(crate) fn wall_ns() -> i64 {
 }
 
 /// `45 s ago`, `3 min ago`, `5 h ago`, `9 days ago`; a dash for no time. Clocks of two machines may
-/// differ a little, so what is to come is `now`.
+/// differ a little, so a future time is `now`.
 pub(crate) fn age(wall_ns: i64, now_ns: i64) -> String {
     if wall_ns <= 0 {
         return "–".to_string();

@@ -81,7 +81,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// When the file came to be where it is; its time of modification is the wheel's.
+/// Time at which the file was installed, in nanoseconds; its modification time is the wheel's.
 fn changed_ns(path: &Path) -> Option<i128> {
     let metadata = path.metadata().ok()?;
     Some(i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec()))
@@ -91,7 +91,7 @@ fn fits_preload(path: &OsStr) -> bool {
     path.to_str().is_some_and(|path| !path.contains([':', ' ', '\t', '\n']))
 }
 
-/// `LD_PRELOAD` with the library in front of what is there already.
+/// `LD_PRELOAD` with the library in front of the present entries.
 pub(crate) fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_os_string();
     let before = before.and_then(|text| text.into_string().ok()).unwrap_or_default();

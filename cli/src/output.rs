@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{plain_file, terminal};
 
-/// Stands for what was cut off.
+/// Marks the end of a text that was cut.
 const ELLIPSIS: char = '…';
 
 /// Lines that are wrapped go on at most this far from the left.
@@ -57,8 +57,8 @@ pub(crate) fn wrapped(text: &str, width: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Where the text of a line begins: after a name and two spaces, if it has such, else after its
-/// spaces.
+/// Column at which the text of a line begins: after a name and two spaces, if the line has both,
+/// else after its leading spaces.
 fn indent(line: &str) -> usize {
     let spaces = line.len() - line.trim_start().len();
     let after = line.get(spaces..).and_then(|rest| Some((rest.find("  ")?, rest)));
@@ -87,8 +87,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_as_it_is(&json(value)?)
 }
 
-/// A value as JSON on one line, without control characters: those that JSON itself lets stand
-/// (DEL, and U+0080 to U+009F, some of which begin escape sequences) are written as `\u009b`.
+/// A value as JSON on one line, without control characters: the ones that JSON itself permits (DEL,
+/// and U+0080 to U+009F, some of which begin escape sequences) are written as `\u009b`.
 /// Fails when the value cannot be JSON.
 pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
@@ -115,7 +115,7 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
     one_line(&error.chain().map(words).collect::<Vec<_>>().join(": "))
 }
 
-/// What an error of the operating system means.
+/// Describes an error of the operating system.
 fn io_words(error: &std::io::Error) -> String {
     // An error that carries another says more than its kind.
     if error.get_ref().is_some() {

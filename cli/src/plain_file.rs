@@ -1,7 +1,7 @@
 //! Opens files in folders that other users can write: no symbolic link is followed.
 //!
 //! A user can put a link into a folder of theirs, and root who reads or writes there would read or
-//! write what it points to. Links on the way to the file are followed.
+//! write the target of the link. Links on the way to the file are followed.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,9 +1,8 @@
-//! The policy file: what the coordinator may do about which jobs.
+//! The policy file: the actions that the coordinator may take, by job.
 //!
 //! It is TOML, and every field is known or the file is refused, with the line and the reason: a
 //! misspelt `mode` would otherwise act where nothing was wanted. The first `[[rule]]` that has a
-//! job and a class decides. What the fields mean is decided in [`memtape_core::policy`], which
-//! reads them.
+//! job and a class decides. [`memtape_core::policy`] defines the fields.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -39,7 +38,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Settings> {
     parse(&text).map_err(|why| anyhow!("the policy file {name} is wrong: {why}"))
 }
 
-/// What a text says.
+/// Parses the text of a policy file.
 /// Fails with one line.
 fn parse(text: &str) -> anyhow::Result<Settings> {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();

@@ -1,4 +1,4 @@
-//! What the two services share: the async runtime, the log on stderr, and shutdown signals.
+//! Shared parts of the two services: the async runtime, the log on stderr, and shutdown signals.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -32,7 +32,7 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
-/// Does this when the process receives Ctrl-C or SIGTERM, on a thread of its own.
+/// Calls `act` when the process receives Ctrl-C or SIGTERM, on a thread of its own.
 pub(crate) fn at_signal(act: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     Ok(secret.to_string())
 }
 
-/// What to tell the user when others can read the file.
+/// Warning for the user when others can read the file.
 pub(crate) fn warning(path: &Path) -> Option<String> {
     let mode = fs::metadata(path).ok()?.permissions().mode();
     let line = "can be read by every user: make it private with chmod 600";

@@ -4,8 +4,8 @@
 //! API by a certificate or a token. Calls that are not cost memory, and connections without a call
 //! cost places that agents need. Such connections give way (`connections/waiting.rs`): one of the
 //! network that has most of them where all places are taken, one of the network with most unknown
-//! calls where there are too many of these. What a client sends before it is known is bounded, too.
-//! A connection without a call is closed after [`Times::idle`]; one whose certificate or role is
+//! calls where there are too many of these. Bytes of an unauthenticated client are bounded, too. A
+//! connection without a call is closed after [`Times::idle`]; one whose certificate or role is
 //! valid no more at once; and one whose client does not read its answer after [`Times::stalled`];
 //! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
 //! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
@@ -30,36 +30,36 @@ use tokio::time::{Instant, sleep_until};
 use crate::access::Peer;
 use crate::connections::waiting::{Kind, Standing, Waiting};
 
-/// Time between two looks for clients that do not read.
+/// Interval between two checks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Bytes of an answer that the library is given at once.
 const FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// How long a connection may do nothing.
+/// Maximum idle times of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Without a call in progress.
+    /// Time without a call in progress.
     pub(crate) idle: Duration,
-    /// With an answer that the client does not read.
+    /// Time for which the client does not read an answer.
     pub(crate) stalled: Duration,
 }
 
 /// Why a connection is to be closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Overdue {
-    /// Another connection needs its place.
+    /// Another connection replaces it.
     GivenUp,
     /// No call is in progress.
     Idle,
-    /// Its client does not read the answer.
+    /// The client does not read the answer.
     Stalled,
-    /// The certificate or the role that it came with is valid no more.
+    /// The connection's certificate or role is no longer valid.
     Distrusted,
 }
 
 impl Overdue {
-    /// In words, for the log.
+    /// The reason in words, for the log.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::GivenUp => "another connection needs its place",
@@ -78,12 +78,12 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Yielding {
-    /// Those that were not given up.
+    /// Connections that can give way and were not given up.
     waiting: Waiting,
     next: u64,
 }
 
-/// One connection.
+/// An open connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     all: Arc<Connections>,
@@ -93,7 +93,7 @@ pub(crate) struct Connection {
     nodes: Mutex<Vec<String>>,
     changed: Notify,
     is_given_up: AtomicBool,
-    /// When each answer that is on its way was last read from.
+    /// Time of the last read from each answer in progress.
     answers: Mutex<Vec<Weak<Mutex<Instant>>>>,
     /// Calls whose trust can end before them.
     trusted: Mutex<Vec<Weak<Call>>>,
@@ -103,9 +103,9 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct Calls {
     in_progress: usize,
-    /// How many of them are admitted.
+    /// Number of admitted calls.
     admitted: usize,
-    /// Its place among the connections that can give way, and which they are.
+    /// Kind and rank among the connections that can give way.
     place: Option<(Kind, Standing)>,
     /// Since when there is no call.
     idle_since: Option<Instant>,
@@ -118,7 +118,7 @@ pub(crate) struct Call {
     is_admitted: AtomicBool,
     /// Dropped with it.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    /// Is what it was admitted by still true?
+    /// Check that the credentials of the call are still valid.
     trust: OnceLock<Trust>,
 }
 
@@ -142,17 +142,17 @@ struct Request {
     bytes_left: usize,
 }
 
-/// The body of an answer. The call is in progress until it is sent: the library holds what it was
-/// given and could not send, without a bound, so it is given little at once.
+/// The body of an answer. The call is in progress until it is sent: the library keeps unsent bytes
+/// without a bound, so it is given few bytes at once.
 struct Answer {
     body: Body,
-    /// Of the last frame, what is not given yet.
+    /// Part of the last frame that was not given to the library.
     rest: Bytes,
     read: Option<Arc<Mutex<Instant>>>,
     _call: Arc<Call>,
 }
 
-/// A client sends much before it is known who it is.
+/// The error of an unauthenticated client that sends too much.
 #[derive(Debug, thiserror::Error)]
 #[error("more than {UNKNOWN_CALL_BYTES_MAX} bytes came before the caller was known")]
 struct TooMuch;
@@ -205,7 +205,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Its other end.
+    /// The peer of the connection.
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -219,7 +219,7 @@ impl Connection {
         Arc::new(call)
     }
 
-    /// The peer has shown a certificate that was accepted.
+    /// Notes that the peer has shown an accepted certificate.
     pub(crate) fn proven(self: &Arc<Self>) {
         self.change(|_| {});
     }
@@ -230,12 +230,12 @@ impl Connection {
         AgentStream(self.clone(), node.to_string())
     }
 
-    /// The nodes whose agents have a stream on it.
+    /// The nodes whose agents have a stream on the connection.
     pub(crate) fn nodes(&self) -> Vec<String> {
         lock(&self.nodes).clone()
     }
 
-    /// May the clients of all its calls still make them?
+    /// Are the credentials of all calls still valid?
     pub(crate) fn is_trusted(&self) -> bool {
         let mut trusted = lock(&self.trusted);
         trusted.retain(|call| call.strong_count() > 0);
@@ -271,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// When the answer that is read most slowly was last read from.
+    /// Time of the last read from the most slowly read answer.
     fn stalled_since(&self) -> Option<Instant> {
         let mut answers = lock(&self.answers);
         answers.retain(|answer| answer.strong_count() > 0);
@@ -357,24 +357,24 @@ impl Drop for AgentStream {
 }
 
 impl Call {
-    /// Its connection.
+    /// The connection of the call.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Keeps what the answer occupies until it is sent.
+    /// Keeps a reservation of the answer until the answer is sent.
     pub(crate) fn keep(&self, occupied: Box<dyn Any + Send>) {
         lock(&self.kept).push(occupied);
     }
 
-    /// Its client is known, and may make it.
+    /// Marks the call's client as authenticated and allowed.
     pub(crate) fn admit(&self) {
         if !self.is_admitted.swap(true, SeqCst) {
             self.connection.change(|calls| calls.admitted += 1);
         }
     }
 
-    /// As [`Self::admit`], for as long as this says so.
+    /// As [`Self::admit`], for as long as `trust` holds.
     pub(crate) fn admit_while(self: &Arc<Self>, trust: Trust) {
         // A call is admitted once.
         let _ = self.trust.set(trust);
@@ -400,7 +400,7 @@ impl Call {
     }
 }
 
-/// Is this content gRPC's? Its streams are silent for long, and have pings.
+/// Is this gRPC's content type? Its streams are silent for long, and have pings.
 fn is_grpc(content_type: &HeaderValue) -> bool {
     content_type.as_bytes().starts_with(b"application/grpc")
 }

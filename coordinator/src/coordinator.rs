@@ -1,7 +1,7 @@
 //! The coordinator: one loop over one closed set of events.
 //!
 //! Everything that can happen is an [`Event`]. One `match` hands it to the part of the state that
-//! it concerns. A part changes only itself and asks for the rest with effects, which are carried
+//! it concerns. A part changes only itself and asks for other work with effects, which are carried
 //! out here. No event waits for a disk, a network or another process: those run in tasks of their
 //! own and come back as events. The clock is read once per event.
 
@@ -36,7 +36,7 @@ use memtape_store::Done;
 use memtape_store::records::Cause;
 use memtape_store::{Changes, Store};
 
-/// Where the loop puts work. Bounded by what makes it: a comparison for each open incident, a
+/// Queue of work from the loop. Bounded by its sources: a comparison for each open incident, a
 /// target for each restart that the policy allows.
 pub(crate) type Works = mpsc::UnboundedSender<Work>;
 
@@ -51,9 +51,9 @@ pub(crate) struct Coordinator {
     config: Arc<Config>,
     shared: Shared,
     works: Works,
-    /// When old data was last deleted for space.
+    /// Time of the last deletion of old data for space.
     tidied_ns: u64,
-    /// When step records were last expired.
+    /// Time of the last expiry of step records.
     expired_ns: u64,
 }
 
@@ -74,7 +74,7 @@ const EXPIRE_EVERY_NS: u64 = 3_600_000_000_000;
 /// for that long.
 const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
-/// After this time an agent resends records that found no room.
+/// Time after which an agent resends records that did not fit.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
 
 /// After this time an agent whose tapes are not known connects again.
@@ -309,7 +309,7 @@ impl Coordinator {
         self.actions.forget_nodes(|node| self.jobs.node(node).is_some());
     }
 
-    /// The attempt to delete first when there is no room for all.
+    /// The attempt to delete first when the bound of attempts is exceeded.
     fn surplus(&self, newcomer: Option<Newcomer<'_>>) -> Option<u32> {
         // Only a coordinator that is full asks for it.
         let open = LazyCell::new(|| self.incidents.open_serials());
@@ -325,8 +325,8 @@ impl Coordinator {
         }
     }
 
-    /// A user wants a capture. It is promised when it is written down: from then on it ends in a
-    /// manifest, whatever becomes of this process.
+    /// Handles a user's request for a capture. Once its record is stored, the capture ends in a
+    /// manifest, even if this process is killed.
     fn capture_wanted(&mut self, job: &str, step: Option<u64>, reply: CaptureReply) {
         let Some(attempt) = self.jobs.newest(job) else {
             // The client may have gone.
@@ -408,8 +408,8 @@ impl Coordinator {
         }
     }
 
-    /// The agent may forget these records when they are durable. When there is no room for them it
-    /// comes again, and begins where it was acknowledged last.
+    /// Stores step records, and acknowledges them when they are durable. If they do not fit, the
+    /// agent is sent away, and resumes after its last acknowledged report.
     fn keep_steps(&self, node: &str, report: u64, batch: Batch, share: Share) {
         let outgoing = self.streams.sender(node);
         let done = move |is_kept: bool| {
@@ -472,7 +472,7 @@ impl Coordinator {
         store.write(changes, done);
     }
 
-    /// Writes into the audit what the coordinator does without being asked.
+    /// Writes an action that the coordinator takes by itself into the audit.
     fn audit(&self, action: &'static str, subject: String, cause: Cause) {
         let entry = Entry::own(self.context.now, action, subject);
         self.shared.audit.note(Entry { cause, ..entry });

@@ -3,10 +3,9 @@
 //! of it, and can ask the orchestrator for a restart.
 //!
 //! Read in this order: `run.rs` (start-up and end), `coordinator.rs` (the loop and its events),
-//! `ingest/` (what agents send), `state/` (what is known), memtape-store (what is kept), `work/`
-//! (what takes its time), `restart/` (who is asked for a restart), `http/` (the API and the page),
-//! `telemetry/` (metrics).
-//! Every decision is in memtape-core; here it is carried out.
+//! `ingest/` (messages of agents), `state/` (the state in memory), memtape-store (the records on
+//! disk), `work/` (slow work), `restart/` (restart targets), `http/` (the API and the page),
+//! `telemetry/` (metrics). Every decision is in memtape-core; here it is carried out.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! How much memory the coordinator may take, where no option says so: the lowest limit of its
-//! cgroup and of those above it, or the machine's memory.
+//! Memory limit of the coordinator without an option: the lowest limit of its cgroup and its
+//! parents, or the machine's memory.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 const LIMITS: [(&str, &str); 2] =
     [("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes")];
 
-/// Bytes that this process may take; none where the files below `root` do not say.
+/// Memory limit of this process in bytes; none where the files below `root` have none.
 pub(crate) fn limit_bytes(root: &Path) -> Option<u64> {
     let own = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let own = own.lines().filter_map(|line| {

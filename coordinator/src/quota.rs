@@ -1,4 +1,4 @@
-//! What nodes and callers may occupy of the coordinator: bytes, permits and rates.
+//! Quotas of nodes and callers: bytes, permits and rates.
 //!
 //! | of | quota | when it is used up |
 //! |---|---|---|
@@ -17,19 +17,19 @@
 //!
 //! An upload reserves the size of its snapshot, all of it at once, because half-reserved snapshots
 //! would wait for each other forever. Before that it waits in the queue of its node, then for one
-//! of few permits to say what it brings. A node is the one that a connection's stream has proven:
+//! of few permits to send its first chunk. A node is the one that a connection's stream has proven:
 //! it has one quota, whatever connections it has, and at most half of the bytes of all, so that its
-//! slow uploads hold up no other node's. A message reserves what decoding it takes: reports and
-//! announcements until they are stored, so that a slow disk stops the streams and not the
+//! slow uploads hold up no other node's. A message reserves the bytes that decoding takes: reports
+//! and announcements until they are stored, so that a slow disk stops the streams and not the
 //! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
 //! them.
 //!
 //! A caller whose clients do not read their answers occupies a quarter of the bytes of answers, or
-//! one larger answer, and none of the others'. A caller who is known has a quota of their own,
-//! wherever they ask from; all others share that of their network.
+//! one larger answer, and none of the others'. An authenticated caller has one quota over all
+//! networks; all others share the quota of their network.
 //!
-//! What is remembered of ranks, jobs and captures is shared by node and owner in the files of
-//! `state/`, by `memtape_core::sharing`.
+//! Memory for ranks, jobs and captures is shared by node and owner in the files of `state/`, by
+//! `memtape_core::sharing`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,11 +60,11 @@ const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// keep to half of it on their own.
 pub(crate) const REPORTS_PER_STREAM_MAX: usize = 64;
 
-/// What an upload takes besides its snapshot: a chunk that is being understood.
+/// Bytes of an upload besides its snapshot: a chunk that is being decoded.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// Uploads whose first chunk is read, which tells what the snapshot belongs to, and which wait for
-/// bytes for all of it.
+/// Uploads whose first chunk is read, which names the snapshot, and which wait for bytes for the
+/// whole snapshot.
 pub(crate) const FIRST_CHUNKS_MAX: usize = 16;
 
 /// Uploads of one node that are past its queue: their first chunk is read, or they wait for bytes,
@@ -90,7 +90,7 @@ pub(crate) struct Quotas {
 pub(crate) struct ByteQuota {
     kib: Arc<Semaphore>,
     pub(crate) bytes_max: u64,
-    /// How often a request had to wait.
+    /// Number of requests that had to wait.
     pub(crate) waits: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ struct NodeQuota {
     queue: Arc<Semaphore>,
     /// Permits of uploads, each until its snapshot is stored.
     uploads: Arc<Semaphore>,
-    /// Bytes of the uploads, of which some also wait for bytes of all.
+    /// Bytes of the node's uploads, some of which also wait for bytes of the quota of all.
     bytes: ByteQuota,
 }
 
@@ -113,7 +113,7 @@ struct CallerQuota {
     bytes: ByteQuota,
 }
 
-/// A place in the queue of uploads, and beyond it the permit to say what it brings.
+/// A slot in the queue of uploads, and then the permit to send the first chunk.
 #[derive(Debug)]
 pub(crate) struct QueuedUpload {
     of_node: Share,
@@ -127,7 +127,7 @@ pub(crate) struct QueuedUpload {
 pub(crate) struct UploadPermit {
     _bytes: [Share; 2],
     _permit: Share,
-    /// Kept, so that further uploads of the node count what is taken here.
+    /// Kept, so that further uploads of the node count these bytes.
     _node: Arc<NodeQuota>,
 }
 
@@ -150,16 +150,16 @@ pub(crate) struct AnswerPermit {
 #[derive(Debug)]
 struct PerName<T>(Mutex<HashMap<String, Weak<T>>>);
 
-/// How often a node, and each owner on it, may change what is remembered: ranks that begin, change
-/// or end.
+/// Rates at which a node, and each owner on it, may change its ranks: ranks that begin, change or
+/// end.
 #[derive(Debug)]
 pub(crate) struct ChangeRates {
     of_nodes: Rates,
-    /// No owner uses up what the others on a node need.
+    /// Rates of owners, so that no owner uses up the rate of the node.
     of_owners: Rates,
 }
 
-/// How often each caller may do something: a bucket for each, which fills again with time.
+/// Rates of callers: a bucket for each caller, which fills again with time.
 #[derive(Debug)]
 pub(crate) struct CallerRates(Mutex<Rates>);
 
@@ -224,7 +224,7 @@ impl Quotas {
         UploadPermit { _bytes: [of_node, of_all], _permit: queued.of_node, _node: queued.node }
     }
 
-    /// One more request of a caller; none where too many are in progress.
+    /// Begins a request of a caller; none where too many are in progress.
     pub(crate) fn begin_request(&self, caller: &str) -> Option<RequestPermit> {
         let caller = self.callers.of(caller);
         let permit = caller.requests.clone().try_acquire_owned().ok()?;
@@ -277,7 +277,7 @@ impl<T> Default for PerName<T> {
 }
 
 impl<T: Default> PerName<T> {
-    /// The value of a name, for as long as it is in use; others are forgotten.
+    /// The value of a name, kept while it is in use; unused ones are forgotten.
     fn of(&self, name: &str) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {
@@ -357,6 +357,7 @@ pub(crate) fn agent_captures_of_jobs() -> Rates {
 }
 
 /// How often decisions to do nothing about jobs of each owner are audited.
+/// Rate of audited decisions to do nothing, by owner of the job.
 pub(crate) fn declined_decisions() -> Rates {
     let at_once = DECLINED_AUDITED_MAX as u64;
     let refill_ns = DECLINED_AUDITED_SECONDS_MAX * SECOND_NS / at_once;
@@ -364,23 +365,22 @@ pub(crate) fn declined_decisions() -> Rates {
 }
 
 impl CallerRates {
-    /// Of all requests.
+    /// Rate of all requests.
     pub(crate) fn of_requests() -> Self {
         Self::new(SECOND_NS / REQUESTS_PER_SECOND_MAX, REQUESTS_AT_ONCE_MAX)
     }
 
-    /// Of those that are audited: no caller fills the audit and drives out what others did.
+    /// Rate of audited requests: no caller fills the audit and drives out other callers' entries.
     pub(crate) fn of_audited() -> Self {
         Self::new(MINUTE_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX)
     }
 
-    /// Of refusals that are logged: a flood of them floods no log.
+    /// Rate of logged refusals: a flood of refusals floods no log.
     pub(crate) fn of_logged() -> Self {
         Self::new(MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
     }
 
-    /// Of tokens that are not valid: no network makes the coordinator verify signatures all the
-    /// time.
+    /// Rate of invalid tokens: no network makes the coordinator verify signatures all the time.
     pub(crate) fn of_bad_tokens() -> Self {
         Self::new(MINUTE_NS / BAD_TOKENS_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX)
     }
@@ -604,7 +604,7 @@ mod tests {
         assert_eq!(quotas.callers.0.lock().unwrap().len(), 1, "callers are forgotten");
     }
 
-    /// A user changes ranks as often as they may, by subordinate ids too: another one's are taken.
+    /// A user changes ranks at full rate, by subordinate ids too: another user's changes pass.
     #[test]
     fn changes_of_one_user_use_up_none_of_another() {
         let mut rates = ChangeRates::default();

@@ -145,7 +145,7 @@ fn with_memory(config: Config) -> Config {
     config
 }
 
-/// Logs what the coordinator may do about incidents.
+/// Logs the policy about incidents.
 fn log_policy(restart: &RestartConfig) {
     let (policy, targets) = (&restart.policy, restart.target_names());
     let acts = |rule: &&Rule| rule.mode == Mode::Act;

@@ -1,9 +1,9 @@
-//! Who may do what: roles, whose jobs they reach, and the rules that give them.
+//! Access rights: roles, the jobs they reach, and the rules that grant them.
 //!
 //! A caller comes with names that were proven elsewhere, by a certificate or a token. Rules give
 //! each name roles over the jobs of some owners or of all. An agent is bound to its node by its
-//! certificate: a rule says which name the agent of a node has. Without rules everybody may do
-//! everything, as on a machine of one's own. Nothing here reads a certificate or a clock.
+//! certificate: a rule defines the name of a node's agent. Without rules every caller may do
+//! everything. Nothing here reads a certificate or a clock.
 
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ use crate::identity::owner::{Owner, OwnerKey};
 /// Stands for the node in the name of an agent.
 pub const NODE: &str = "{node}";
 
-/// What a caller may do. Each role has what those before it have, but for [`Role::Agent`].
+/// Permissions of a caller. Each role includes the roles before it, except [`Role::Agent`].
 #[derive(
     Clone,
     Copy,
@@ -45,13 +45,13 @@ pub enum Role {
 }
 
 impl Role {
-    /// Its name.
+    /// Name of the role.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// Whose jobs a role reaches.
+/// Owners whose jobs a role reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -63,12 +63,12 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// All jobs are reached, also those whose owner is not known.
+    /// True if all jobs are reached, also jobs of unknown owners.
     pub fn is_all(&self) -> bool {
         self.uids.is_empty() && self.namespaces.is_empty()
     }
 
-    /// Is this owner's job reached?
+    /// Does the scope reach this owner's jobs?
     pub fn reaches(&self, owner: Option<&Owner>) -> bool {
         let reaches = |owner: &Owner| match owner.key() {
             OwnerKey::User(uid) => self.uids.contains(&uid),
@@ -83,27 +83,27 @@ impl Scope {
 pub struct Grant {
     /// The role.
     pub role: Role,
-    /// Whose jobs.
+    /// Owners whose jobs the role reaches.
     pub scope: Scope,
 }
 
-/// Who gets a grant.
+/// A grant for names and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Names of callers; in those of agents `{node}` stands for the node.
+    /// Names of callers; in the names of agents `{node}` stands for the node.
     pub names: Vec<String>,
-    /// Groups, of which a token names those of its user.
+    /// Groups of users, as named in a token.
     pub groups: Vec<String>,
-    /// What they get.
+    /// The granted role and scope.
     pub grant: Grant,
 }
 
 /// All rules of a coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Each gives something; together they give all of it.
+    /// Rules, each with its grants; a caller has the sum of all grants.
     pub rules: Vec<Rule>,
-    /// Names that get nothing, whatever a rule says.
+    /// Names without any grant, against every rule.
     pub denied: BTreeSet<String>,
 }
 
@@ -128,8 +128,8 @@ impl Rules {
         self.has_agent(names, |pattern| names.contains(&pattern.replace(NODE, node)))
     }
 
-    /// May the holder of these names be the agent of any node? Where the answer is no, so it is for
-    /// each node.
+    /// May the holder of these names be the agent of any node? If not, the holder may not be the
+    /// agent of a specific node either.
     pub fn may_be_agent(&self, names: &[String]) -> bool {
         self.has_agent(names, |pattern| {
             let around = pattern.split_once(NODE).zip(pattern.rsplit_once(NODE));
@@ -166,27 +166,27 @@ impl Caller {
         Self { name, grants: alloc::vec![grant] }
     }
 
-    /// May they ask for anything at all?
+    /// Does the caller have any grant?
     pub fn is_known(&self) -> bool {
         !self.grants.is_empty()
     }
 
-    /// May they see an owner's jobs?
+    /// May the caller see an owner's jobs?
     pub fn may_see(&self, owner: Option<&Owner>) -> bool {
         self.has(Role::Viewer, owner)
     }
 
-    /// May they ask for captures of an owner's jobs?
+    /// May the caller ask for captures of an owner's jobs?
     pub fn may_operate(&self, owner: Option<&Owner>) -> bool {
         self.has(Role::Operator, owner)
     }
 
-    /// May they see everything?
+    /// May the caller see all jobs?
     pub fn may_see_all(&self) -> bool {
         self.grants.iter().any(|grant| grant.role >= Role::Viewer && reach(grant).is_all())
     }
 
-    /// May they give tokens out and read the audit?
+    /// May the caller give tokens out and read the audit?
     pub fn may_administer(&self) -> bool {
         self.grants.iter().any(|grant| grant.role == Role::Admin)
     }
@@ -196,7 +196,7 @@ impl Caller {
     }
 }
 
-/// Who administers reaches everything.
+/// Scope of a grant. An administrator reaches all jobs.
 fn reach(grant: &Grant) -> Scope {
     match grant.role {
         Role::Admin => Scope::default(),

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 /// An empty place.
 const EMPTY: u32 = u32::MAX;
 
-/// A place that was given up; a search goes on behind it.
+/// Marks the slot of a removed address; a search goes on behind it.
 const GONE: u32 = u32::MAX - 1;
 
-/// Places that are looked at for one address. With a table at most half full, a fair hash has
-/// chains of ten or so.
+/// Maximum slots probed for one address. With a table at most half full, a fair hash has chains of
+/// ten or so.
 const PROBES_MAX: usize = 256;
 
 /// Addresses, each with a number.
@@ -22,14 +22,14 @@ const PROBES_MAX: usize = 256;
 pub(crate) struct Addresses {
     /// Address and number; a power of two of them, or none.
     places: Vec<(u64, u32)>,
-    /// Places that are not empty, those that were given up among them.
+    /// Slots that are not empty, including slots of removed addresses.
     taken: usize,
     /// Addresses that found no place.
     pub(crate) left_out: u64,
 }
 
 impl Addresses {
-    /// Gives this address a number, at most [`GONE`] - 1, and says which one it had.
+    /// Gives this address a number, at most [`GONE`] - 1, and returns its previous one.
     pub(crate) fn insert(&mut self, address: u64, number: u32) -> Option<u32> {
         if (self.taken + 1) * 2 > self.places.len() {
             self.grow();
@@ -49,7 +49,7 @@ impl Addresses {
         before
     }
 
-    /// Takes the address out, and says which number it had.
+    /// Removes an address, and returns its number.
     pub(crate) fn remove(&mut self, address: u64) -> Option<u32> {
         let mask = self.places.len().checked_sub(1)?;
         let mut place = start(address) & mask;
@@ -67,7 +67,7 @@ impl Addresses {
         None
     }
 
-    /// Its number.
+    /// Number of an address.
     pub(crate) fn get(&self, address: u64) -> Option<u32> {
         let mask = self.places.len().checked_sub(1)?;
         let mut place = start(address) & mask;
@@ -81,7 +81,7 @@ impl Addresses {
         None
     }
 
-    /// Drops what was given up, in a table of the right size for the rest.
+    /// Drops removed addresses, in a table of the right size for the rest.
     fn grow(&mut self) {
         let kept = self.places.iter().filter(|(_, number)| *number < GONE);
         let kept: Vec<(u64, u32)> = kept.copied().collect();
@@ -104,7 +104,7 @@ impl Addresses {
     }
 }
 
-/// Where to begin: the upper bits of a product depend on all bits of the address.
+/// First slot of an address: the upper bits of a product depend on all bits of the address.
 fn start(address: u64) -> usize {
     ((address ^ (address >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24) as usize
 }

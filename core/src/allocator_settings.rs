@@ -2,9 +2,8 @@
 //! settings that Memtape sets.
 //!
 //! The text is a list of `key:value`, separated by commas; a value may be a list in brackets. A
-//! [`Config`] keeps each value as it came. A [`Setting`] is typed: whatever a text says, nothing
-//! else than a [`Setting`] is set. [`merge`] adds settings to a user's text, and never changes what
-//! the user has set.
+//! [`Config`] keeps each value as it came. A [`Setting`] is typed: only a [`Setting`] is ever set.
+//! [`merge`] adds settings to a user's text, and never changes the user's settings.
 //!
 //! `garbage_collection_threshold` is no [`Setting`]: PyTorch uses it only where the program has
 //! called `set_per_process_memory_fraction`, which no tape shows.
@@ -16,13 +15,13 @@ use core::fmt::{self, Display, Formatter};
 /// Smallest value of `max_split_size_mb` that PyTorch takes is above this.
 const SPLIT_MIB_MIN: u64 = 20;
 
-/// Largest one that is of use: 1 TiB.
+/// Largest useful value: 1 TiB.
 const SPLIT_MIB_MAX: u64 = 1 << 20;
 
 /// Most divisions that PyTorch takes.
 const DIVISIONS_MAX: u64 = 64;
 
-/// With as many sizes of large requests, rounding them helps.
+/// Minimum number of different sizes of large requests for which rounding them helps.
 pub(crate) const SIZES_MIN: u64 = 64;
 
 /// Rounds a request up by an eighth at most: there are 8 divisions between two powers of two.
@@ -44,7 +43,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Its name in the text.
+    /// Key of the setting in the text.
     pub fn key(self) -> &'static str {
         match self {
             Self::ExpandableSegments => EXPANDABLE,
@@ -53,7 +52,7 @@ impl Setting {
         }
     }
 
-    /// Its value in the text.
+    /// Value of the setting in the text.
     pub fn value(self) -> String {
         match self {
             Self::ExpandableSegments => "True".to_string(),
@@ -63,7 +62,7 @@ impl Setting {
         }
     }
 
-    /// The settings that this text has; what else it has is left out.
+    /// The known settings in this text; other settings are left out.
     pub fn listed(text: &str) -> Vec<Self> {
         let pairs = Config::parse(text).pairs.into_iter();
         pairs.filter_map(|(key, value)| Self::of(&key, &value)).collect()
@@ -96,7 +95,7 @@ impl Display for Setting {
     }
 }
 
-/// What a text of the allocator's settings says.
+/// Parsed text of the allocator's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     pairs: Vec<(String, String)>,
@@ -122,7 +121,7 @@ impl Config {
         Self { pairs: parts.filter_map(pair).collect() }
     }
 
-    /// The value of a key; the last one, as PyTorch takes it.
+    /// The value of a key; of several the last one, as in PyTorch.
     pub fn get(&self, key: &str) -> Option<&str> {
         let mut pairs = self.pairs.iter().rev();
         pairs.find(|(of, _)| of == key).map(|(_, value)| value.as_str())
@@ -133,7 +132,7 @@ impl Config {
         self.get(EXPANDABLE).is_some_and(is_on)
     }
 
-    /// Is it another allocator than PyTorch's own caching one?
+    /// Is the backend another allocator than PyTorch's own caching one?
     pub(crate) fn is_foreign(&self) -> bool {
         self.get("backend").is_some_and(|backend| backend != "native")
     }
@@ -253,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the user has set: each key keeps its value, and merging twice adds nothing.
+        /// For any text of the user, each key keeps its value, and merging twice adds nothing.
         #[test]
         fn no_merge_changes_a_key_of_the_user(
             users in "([a-z_]{1,6}:[A-Za-z0-9]{0,4},){0,4}(expandable_segments:(True|False))?",

@@ -32,13 +32,13 @@ const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 /// Address space between two growing segments.
 const EXPANDABLE_SPAN: u64 = 1 << 44;
 
-/// Receives what the allocator does: the recorder, the evaluation, or a test.
+/// Receives the events of the allocator: the recorder, the evaluation, or a test.
 pub trait Listener {
-    /// A block of `size` bytes was handed out (negative: taken back), and the totals after it.
+    /// Takes a block of `size` bytes that was handed out (negative: taken back), and new totals.
     fn block(&mut self, _address: u64, _size: i64, _allocated: u64, _reserved: u64) {}
-    /// A segment, or a piece of a growing one, was taken from the device.
+    /// Takes a segment, or a piece of a growing one, that was taken from the device.
     fn segment(&mut self, segment: &Segment);
-    /// A segment, or the end of a growing one, was given back to the device.
+    /// Takes a segment, or the end of a growing one, that was given back to the device.
     fn returned(&mut self, address: u64, size: u64);
     /// A request failed for good, with the totals at that time.
     fn full(&mut self, _size: u64, _allocated: u64, _reserved: u64) {}
@@ -53,7 +53,7 @@ pub struct Segment {
     pub size: u64,
     /// Stream or private pool that it belongs to.
     pub stream: u32,
-    /// For blocks of up to 1 MiB.
+    /// True for blocks of up to 1 MiB.
     pub is_small: bool,
     /// Part of a growing segment.
     pub is_expandable: bool,
@@ -74,13 +74,13 @@ impl Handle {
     /// The handle of no block.
     pub const NONE: Self = Self(NONE);
 
-    /// Its number: small, so that it serves as an index.
+    /// Index of the block's node: small, so that it can index an array.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A block that is not free, as it lies in memory.
+/// A block that is not free, with its place in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lying {
     /// Device address.
@@ -185,7 +185,7 @@ impl<L: Listener> Allocator<L> {
         self.blocks
     }
 
-    /// Number of requests that found no room before the cache was emptied.
+    /// Number of requests that did not fit before the cache was emptied.
     pub fn retries(&self) -> u64 {
         self.retries
     }

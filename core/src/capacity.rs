@@ -1,7 +1,7 @@
-//! How many ranks a coordinator remembers, of the memory that it may take.
+//! Number of ranks that a coordinator can remember in its memory limit.
 //!
-//! What it takes beside ranks has bounds of its own: messages, uploads, comparisons, answers. The
-//! rest is for ranks, at a cost a rank that was measured with room to spare.
+//! Messages, uploads, comparisons and answers have bounds of their own. The remaining memory is for
+//! ranks, at a measured cost a rank with a margin.
 
 use crate::limits::{BESIDE_RANKS_BYTES_MAX, RANK_BYTES_MAX, RANKS_MAX};
 

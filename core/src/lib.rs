@@ -3,7 +3,7 @@
 //! `no_std`: a clock, a file, a thread or a `HashMap` does not compile here. Time comes in as the
 //! first argument. Recorder, agent, coordinator and CLI do the I/O.
 //!
-//! The leaf packages `tape` (what a rank writes, and its state at a step) and `pickle` (PyTorch's
+//! The leaf packages `tape` (a rank's recording, and its state at a step) and `pickle` (PyTorch's
 //! own snapshots) are shown as modules of this one.
 //!
 //! | module | holds |

@@ -3,7 +3,7 @@
 //! A page needs two things. Its growth matters ([`matters`]), which a growth of all ranks does only
 //! near the end, and which takes that the growth is certain ([`is_near`], or that it went on evenly
 //! for long, `detector/constants.rs`). And its diagnosis pages ([`diagnosis_pages`]): a fault that
-//! is confirmed, or an end that comes soon. Who has paged already, `incident/upkeep.rs` knows.
+//! is confirmed, or an end that comes soon. `incident/upkeep.rs` knows the earlier pages.
 
 /// Growth that all ranks share pages when the memory is full within this time, in seconds: the
 /// night.
@@ -19,13 +19,12 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 /// %.
 pub const SOON_NS: u64 = 30 * 60 * 1_000_000_000;
 
-/// The same in steps, where the length of a step is not known.
+/// Limit in steps, where the step time is not known.
 /// Ablation: no change at half or twice the value.
 pub const SOON_STEPS: u64 = 256;
 
-/// Growth is certain when the memory that is left is at most this many times what has grown.
-/// Ablation: half: recall 84.2 %, 7 false pages, 3 duplicates; twice: recall 86.3 %, 5
-/// duplicates.
+/// Growth is certain when the remaining memory is at most this many times the growth.
+/// Ablation: half: recall 84.2 %, 7 false pages, 3 duplicates; twice: recall 86.3 %, 5 duplicates.
 const AHEAD_TIMES: u64 = 2;
 
 /// Has growth of `grown_bytes` used up a large part of the memory that was left before it? False
@@ -45,7 +44,7 @@ pub(crate) fn matters(
     is_sure && (is_own || is_soon)
 }
 
-/// Does memory that ends after these steps end before a person can act?
+/// Does memory that is exhausted after these steps leave a person no time to act?
 pub(crate) fn is_soon(steps: u64, step_time_ns: Option<u64>) -> bool {
     match step_time_ns {
         Some(step_ns) => steps.saturating_mul(step_ns) <= SOON_NS,

@@ -1,7 +1,7 @@
-//! How often each caller may do something: a bucket of permits for each, which fills with time.
+//! Rates of callers: a bucket of permits for each caller, which fills with time.
 //!
 //! The clock is passed in. A bucket is one number: the time at which it is full again. Full buckets
-//! are forgotten when there are too many. This file does not know what is counted.
+//! are forgotten when there are too many. This file does not know the counted events.
 
 use alloc::borrow::{Borrow, ToOwned};
 use alloc::collections::BTreeMap;
@@ -17,13 +17,13 @@ pub struct Rates<Caller = String> {
     full_ns: u64,
     /// Callers that are remembered.
     callers_max: usize,
-    /// When each bucket is full again.
+    /// Time at which each bucket is full again.
     full_at_ns: BTreeMap<Caller, u64>,
 }
 
 impl<Caller: Ord> Rates<Caller> {
-    /// Buckets of `at_once` permits each, one of which comes back every `refill_ns`; for at most
-    /// `callers_max` callers at the same time.
+    /// Makes buckets of `at_once` permits each. One permit comes back every `refill_ns`. At most
+    /// `callers_max` callers have a bucket at the same time.
     pub fn new(refill_ns: u64, at_once: u64, callers_max: usize) -> Self {
         let full_ns = refill_ns.saturating_mul(at_once);
         Self { refill_ns, full_ns, callers_max, full_at_ns: BTreeMap::new() }
@@ -72,7 +72,7 @@ impl<Caller: Ord> Rates<Caller> {
         self.full_at_ns.len()
     }
 
-    /// When the bucket is full again if one permit is taken now.
+    /// Time at which the bucket is full again if one permit is taken now.
     fn after<Key>(&self, now_ns: u64, caller: &Key) -> u64
     where
         Caller: Borrow<Key>,
@@ -114,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// In no stretch of time more permits than were there and came back.
+        /// No time window has more permits than its bucket held and refilled.
         #[test]
         fn no_window_holds_more_than_its_rate(steps in prop::collection::vec(0_u64..40, 1..300)) {
             let (refill_ns, at_once) = (10, 4);

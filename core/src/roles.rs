@@ -2,9 +2,9 @@
 //!
 //! A person may say so (`MEMTAPE_ROLE`). Otherwise process groups tell, where their names do: the
 //! members of a data, tensor or context parallel group do the same work on other data or on an
-//! equal part, and so does any rank that shares such a group with one of them. What is left apart
-//! are the stages of a pipeline. Names that say nothing (`default_pg`) or something else (experts)
-//! tell nothing, and then nothing is guessed: the detector learns roles by the level of memory.
+//! equal part, and so does any rank that shares such a group with one of them. The stages of a
+//! pipeline stay apart. Names that say nothing (`default_pg`) or something else (experts) tell
+//! nothing, and then nothing is guessed: the detector learns roles by the level of memory.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -14,10 +14,10 @@ use crate::limits::PEER_GROUPS_MAX;
 use crate::snapshot::CollectiveGroup;
 use memtape_tape::hash::fnv_1a;
 
-/// What a dimension of PyTorch's `DeviceMesh` stands before in a group's description.
+/// Prefix of a dimension of PyTorch's `DeviceMesh` in a group's description.
 const MESH: &str = "mesh_";
 
-/// Names of dimensions across which ranks do the same work: those of torchtitan, Accelerate and
+/// Names of dimensions across which ranks do the same work: the names in torchtitan, Accelerate and
 /// PyTorch's own examples, and combinations of them.
 const DIMENSIONS: [&str; 19] = [
     "dp",
@@ -41,7 +41,7 @@ const DIMENSIONS: [&str; 19] = [
     "dp_tp",
 ];
 
-/// The same in Megatron's words.
+/// Names of the same dimensions in Megatron.
 const MEGATRON: [&str; 6] = [
     "DATA_PARALLEL_GROUP",
     "DATA_PARALLEL_GROUP_WITH_CP",
@@ -51,13 +51,12 @@ const MEGATRON: [&str; 6] = [
     "TENSOR_AND_CONTEXT_PARALLEL_GROUP",
 ];
 
-/// Are `count` of `all` ranks as good as all of them? Three quarters are: what they do is what the
-/// job does.
+/// Do `count` of `all` ranks stand for the whole job? True from three quarters on.
 pub fn are_most(count: usize, all: usize) -> bool {
     count.saturating_mul(4) >= all.saturating_mul(3)
 }
 
-/// Keys of those of a rank's process groups whose members do the same work, in order.
+/// Keys of the rank's process groups whose members do the same work, in order.
 pub fn peer_groups(groups: &[CollectiveGroup]) -> Vec<u64> {
     // A group of one has no peers.
     let of_peers = groups.iter().filter(|group| group.size >= 2 && is_of_peers(&group.desc));
@@ -73,19 +72,19 @@ fn is_of_peers(desc: &str) -> bool {
     of_mesh || MEGATRON.contains(&desc)
 }
 
-/// What is known of one rank.
+/// Facts about one rank's role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Global rank.
     pub rank: u32,
-    /// Its role from the environment; empty when it is not set.
+    /// Role from the environment; empty when it is not set.
     pub role: String,
     /// Keys of its groups of peers.
     pub peer_groups: Vec<u64>,
 }
 
-/// The role of each rank of which it is known, as a number that is the same for ranks of the same
-/// role. Ranks with a given role are peers of those with the same one alone.
+/// Roles of ranks, where known, as numbers that are equal for ranks of the same role. Ranks with a
+/// stated role are peers only of ranks with the same stated role.
 pub fn roles(known: &[Known]) -> Vec<(u32, u64)> {
     let mut joined = Joined::default();
     for rank in known.iter().filter(|rank| rank.role.is_empty()) {

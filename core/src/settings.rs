@@ -23,7 +23,7 @@ pub enum ValueError {
     SizeBelow(u64),
 }
 
-/// Units of time, each with its milliseconds; the last of a length is the one that is written.
+/// Units of time, each with its milliseconds; of equal units the last one is written.
 const TIME_UNITS: [(&str, u64); 7] = [
     ("ms", 1),
     ("", 1_000),

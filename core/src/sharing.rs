@@ -1,16 +1,16 @@
-//! How what a node has once is shared between owners: turns and amounts.
+//! Shares the resources of a node between owners: turns and amounts.
 //!
 //! Work that is done one piece after the other (censuses, rewinds, records of a report) goes by
-//! [`Turns`]: the owner whose last turn is longest ago is next. Room that fills (tapes, the spool,
-//! memory of censuses) goes by [`Amounts`]: the owner who has most gives something up. So an owner
-//! with a large demand does not reduce the equal part of another. A coordinator shares its room by
+//! [`Turns`]: the owner whose last turn is longest ago is next. A resource that fills (tapes, the
+//! spool, memory of censuses) goes by [`Amounts`]: the owner who has most gives something up. So an
+//! owner with a large demand does not reduce the equal part of another. A coordinator shares by
 //! node first and then by owner ([`Shares`]): an agent proves its node, and says itself whose its
-//! ranks are. Nothing here knows what is shared; the caller says who waits and who has what.
+//! ranks are. Nothing here knows the resource; the caller states owners and amounts.
 
 use alloc::collections::BTreeMap;
 
-/// Owners whose turns are remembered. The one whose turn is longest ago is forgotten first, and
-/// counts as an owner who had none.
+/// Maximum owners whose last turn is remembered. The owner with the oldest turn is forgotten first,
+/// and counts as an owner without a turn.
 const OWNERS_MAX: usize = 4096;
 
 /// Turns by owner.
@@ -25,7 +25,7 @@ pub struct Turns<Owner> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
 
-/// What each node has, and what each owner has by it. A holder is a node with an owner.
+/// Amounts of each node, and of each owner on each node. A holder is a node with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares<Node, Owner> {
     nodes: Amounts<Node>,
@@ -44,7 +44,7 @@ impl<Owner: Ord + Copy> Turns<Owner> {
         self.last.get(&owner).copied().unwrap_or(0)
     }
 
-    /// This owner has a turn now.
+    /// Gives this owner a turn.
     pub fn give(&mut self, owner: Owner) {
         self.given = self.given.saturating_add(1);
         self.last.insert(owner, self.given);
@@ -63,7 +63,7 @@ impl<Owner> Default for Amounts<Owner> {
 }
 
 impl<Owner: Ord + Copy> Amounts<Owner> {
-    /// What an owner has.
+    /// Amount of an owner.
     pub fn of(&self, owner: Owner) -> u64 {
         self.0.get(&owner).copied().unwrap_or(0)
     }
@@ -76,7 +76,7 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
         }
     }
 
-    /// Adds what is in other amounts.
+    /// Adds the amounts of `others`.
     pub fn extend(&mut self, others: &Self) {
         others.0.iter().for_each(|(owner, amount)| self.add(*owner, *amount));
     }
@@ -89,12 +89,12 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
         };
     }
 
-    /// What all owners have together.
+    /// Sum over all owners.
     pub fn sum(&self) -> u64 {
         self.0.values().fold(0, |sum, of| sum.saturating_add(*of))
     }
 
-    /// The owner who has most, with what that is; of several the one with the highest name.
+    /// The owner who has most, with the amount; of several the one with the highest name.
     pub fn most(&self) -> Option<(Owner, u64)> {
         self.0.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
     }
@@ -128,12 +128,12 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         self.owners.add(holder, amount);
     }
 
-    /// Replaces the amounts of nodes; those of owners stay.
+    /// Replaces the amounts of nodes; the amounts of owners stay.
     pub fn with_nodes(self, nodes: Amounts<Node>) -> Self {
         Self { nodes, ..self }
     }
 
-    /// What the node of a holder has, and what the owner has by it. The greatest gives way first.
+    /// Amounts of a holder's node, and of its owner on that node. The greatest gives way first.
     pub fn of(&self, holder: (Node, Owner)) -> (u64, u64) {
         (self.nodes.of(holder.0), self.owners.of(holder))
     }
@@ -145,9 +145,9 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         if holder.0 == newcomer.0 { owner >= own.1 } else { node >= own.0 }
     }
 
-    /// Can an item of `holder` that is in use be given up for `newcomer`, where there is room for
-    /// `all`? Only where the newcomer has less, also afterwards, and, between nodes, where the
-    /// newcomer's node has less than an equal part.
+    /// Can an item in use of `holder` be given up for `newcomer`, with a bound of `all` items? Only
+    /// where the newcomer has less, also afterwards, and, between nodes, where the newcomer's node
+    /// has less than an equal part.
     pub fn gives_way_in_use(
         &self,
         holder: (Node, Owner),
@@ -163,7 +163,7 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         node > own.0.saturating_add(1) && own.0 < all / nodes.max(1)
     }
 
-    /// Has a holder more than all others together: its node, or, on the only node, its owner?
+    /// Does a holder have more than all others together: its node, or, on the only node, its owner?
     pub fn has_more_than_half(&self, holder: (Node, Owner)) -> bool {
         let (node, owner) = self.of(holder);
         match self.nodes.0.len() {

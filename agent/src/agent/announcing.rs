@@ -1,9 +1,9 @@
-//! Which ranks are announced next: users take turns, and a round has a bound.
+//! The order of announcements: round-robin over users, with a bound for each round.
 //!
-//! The owner of a tape can change what it says at every look. A change of an announced tape waits
+//! The owner of a tape can change its contents at every scan. A change of an announced tape waits
 //! for a time after the change before, and all changes of a node have one rate; first announcements
-//! wait for neither. The queue of the stream always keeps room for answers, reports and ends. Only
-//! the first report of a stream waits for announcements, and for no tape that was found later.
+//! wait for neither. The queue of the stream keeps slots for answers, reports and ends. Only the
+//! first report of a stream waits for announcements, and for no tape that was found later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -39,16 +39,16 @@ pub(super) struct Announcements {
     changes: Rates<()>,
 }
 
-/// How far the announcements of a stream are.
+/// Progress of the announcements on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     /// All tapes that were known when the stream began were announced.
     pub(super) has_awaited: bool,
-    /// All ranks of which only the spool knows were announced.
+    /// All ranks known only from the spool were announced.
     pub(super) has_tapeless: bool,
 }
 
-/// One announcement that is due.
+/// A due announcement.
 #[derive(Debug)]
 struct Due {
     about: About,
@@ -57,7 +57,7 @@ struct Due {
 
 #[derive(Debug)]
 enum About {
-    /// A rank of which only the spool knows.
+    /// A rank known only from the spool.
     Tapeless(String),
     /// A tape, for the first time on this stream.
     First(TapeKey),
@@ -80,7 +80,7 @@ impl Default for Announcements {
 }
 
 impl Announcements {
-    /// A new stream; `known` are the tapes that its first report speaks for.
+    /// Starts a new stream; `known` are the tapes that its first report covers.
     pub(super) fn start_stream(&mut self, known: BTreeSet<TapeKey>) {
         self.said.clear();
         self.tapeless.clear();
@@ -107,7 +107,7 @@ impl Announcements {
 }
 
 impl Agent {
-    /// Announces what is due, as far as a round and the queue have room.
+    /// Announces due ranks, within the bound of a round and the capacity of the queue.
     pub(super) fn announce(&mut self, now: Now) -> Progress {
         let mut due = self.due(now);
         let mut sent = 0;
@@ -134,7 +134,7 @@ impl Agent {
         }
     }
 
-    /// True when the queue has more room than is reserved for other messages.
+    /// True when the queue has more free slots than are reserved for other messages.
     fn may_announce(&self) -> bool {
         let kept = MESSAGES_WAITING_MAX - ANNOUNCEMENTS_PER_ROUND_MAX;
         self.session.as_ref().is_some_and(|session| session.room() > kept)
@@ -167,7 +167,7 @@ impl Agent {
         }
     }
 
-    /// What is due of each user: ranks of which only the spool knows, new tapes, then changes.
+    /// Due announcements of each user: ranks known only from the spool, new tapes, then changes.
     fn due(&self, now: Now) -> BTreeMap<u32, VecDeque<Due>> {
         let mut due = BTreeMap::<u32, VecDeque<Due>>::new();
         for up in self.tapeless() {
@@ -208,7 +208,7 @@ impl Agent {
         was_ended && self.tapes.get(key).is_some_and(is_alive)
     }
 
-    /// The ranks of which only the spool knows and that were not announced on this stream.
+    /// Ranks known only from the spool that were not announced on this stream.
     fn tapeless(&self) -> impl Iterator<Item = &RankUp> {
         let is_new = |up: &&RankUp| !self.announcements.tapeless.contains_key(&up.tape_id);
         let ups = self.spool.iter().flat_map(|spool| spool.ups());

@@ -11,7 +11,7 @@ use crate::tapes::known::KnownTape;
 use crate::tapes::liveness::Writer;
 
 impl Agent {
-    /// Takes what the driver has said since the last scan.
+    /// Passes the newest NVML reading to the GPU check of the health port.
     pub(super) fn check_gpus(&mut self, now: Now) {
         if self.config.health_listen.is_none() {
             return;

@@ -1,8 +1,8 @@
-//! Remedies that the coordinator asks for: what is checked, written and watched.
+//! Remedies requested by the coordinator: checks them, writes the instruction, polls the result.
 //!
-//! The agent writes one word of a tape, and only of a rank whose job offers the remedy. What the
-//! rank replies is read in the usual polls. A request is prepared as a whole: where one of its
-//! ranks cannot be asked, none is.
+//! The agent writes one word of a tape, and only of a rank whose job offers the remedy. The rank's
+//! reply is read in the usual polls. A request is prepared as a whole: if one of its ranks cannot
+//! be asked, no rank is asked.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -108,7 +108,7 @@ impl Agent {
         keys.iter().for_each(|key| self.refuse_one(key, why));
     }
 
-    /// Nothing is kept of what was refused: a later request is checked again.
+    /// Answers a refused request, and keeps nothing of it: a later request is checked again.
     fn refuse_one(&self, key: &RemedyKey, why: &Refusal) {
         let answer = answer(Outcome::Refused, 0, &why.to_string());
         self.send(wire::remedy_answer(&key.call_id, &key.tape_id, &answer));
@@ -148,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// What is asked for, where an agent before this one wrote it: the rank follows it, or has.
+    /// The instruction of an earlier agent process, if it asks for the same as `ask`.
     fn found(&self, ask: Ask, key: &RemedyKey) -> Option<Armed> {
         let (_, known) = self.tapes.find(&key.tape_id)?;
         let written = armed(known.tape.instruction()?);
@@ -239,8 +239,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes an instruction back, if the rank has not begun it. A rank that stays armed is not
-    /// refused, because nothing follows a refusal: what the rank does is reported.
+    /// Withdraws an instruction, if the rank has not begun it. Where the rank stays armed, no
+    /// refusal is sent, because a refusal is final: the outcome is reported.
     fn withdraw(&mut self, key: RemedyKey) {
         let is_known = self.remedies.asked(&key).is_some();
         let Some((_, known)) = self.tapes.find(&key.tape_id) else {
@@ -268,7 +268,7 @@ impl Agent {
         }
     }
 
-    /// Leaves a call that cannot be withdrawn; the answer to one that is known says how it ended.
+    /// Leaves a call that cannot be withdrawn: repeats the answer of a known call, else refuses.
     fn leave(&mut self, key: &RemedyKey, is_known: bool, why: &Refusal) {
         match is_known {
             true => self.remedies.repeat(key),
@@ -276,7 +276,7 @@ impl Agent {
         }
     }
 
-    /// Polls the tapes for what has become of the remedies under way.
+    /// Polls the tapes for the outcomes of remedies under way.
     pub(super) fn watch_remedies(&mut self) {
         let mut over = Vec::new();
         for (key, armed) in self.remedies.armed() {
@@ -324,7 +324,7 @@ fn armed(instruction: Instruction) -> Armed {
     }
 }
 
-/// What has become of an instruction; none while it may still be carried out.
+/// The final answer of an instruction; none while the rank may still carry it out.
 fn ended(known: &KnownTape, armed: Armed) -> Option<Answer> {
     // In this order: a rank that has begun replies before it ends a further step.
     let is_dead = known.is_cut || known.life.death().is_some();

@@ -1,8 +1,7 @@
-//! What the agent does with its spool: filling it while no coordinator is there, emptying it when
-//! one is.
+//! Fills the spool while no coordinator is connected, and empties the spool when one is.
 //!
-//! The kept step records of a rank come before what its tape holds, so that each rank's steps
-//! stay in order: the coordinator ignores what is older than what it has. Ranks whose tapes are
+//! The kept step records of a rank come before the records on its tape, so that each rank's steps
+//! stay in order: the coordinator ignores steps older than its newest one. Ranks whose tapes are
 //! gone are announced, reported and ended from the spool alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +24,8 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 
 use super::Agent;
 
-/// Without a coordinator for this long, step records and ends of ranks are kept: a moment's
-/// absence costs no disk.
+/// Time without a coordinator after which step records and ends of ranks are kept: a short absence
+/// costs no disk.
 const KEEP_AFTER: Duration = Duration::from_secs(2);
 
 /// Time between two tries at keeping step records on a disk that took none.
@@ -35,7 +34,7 @@ const KEEP_AGAIN: Duration = Duration::from_secs(10);
 /// Time for one try at sending the snapshot of an agent-initiated capture.
 const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
 
-/// The queue of the stream takes no more messages.
+/// The queue of the stream is full.
 #[derive(Debug)]
 pub(super) struct QueueFull;
 
@@ -82,7 +81,7 @@ impl Agent {
         }
     }
 
-    /// After a look at the tapes: does what an agent alone has to do.
+    /// Runs the spool after a scan of the tapes: recalls, watches for captures, keeps records.
     pub(super) fn keep(&mut self, now: Now) {
         self.recall();
         let Some(spool) = &self.spool else { return };
@@ -102,7 +101,7 @@ impl Agent {
         }
     }
 
-    /// What an earlier life of the agent has kept of a tape is not sent from the tape again.
+    /// Marks steps kept by an earlier agent process, so that the tape does not send them again.
     pub(super) fn recall(&mut self) {
         let Some(spool) = &self.spool else { return };
         for (key, known) in self.tapes.iter() {
@@ -127,15 +126,15 @@ impl Agent {
         }
     }
 
-    /// The tapes of which older records are kept, and not all of those were sent on this stream.
+    /// Tapes with older kept records, not all of which were sent on this stream.
     pub(super) fn later(&self) -> BTreeSet<TapeKey> {
         let spool = self.spool.as_ref().filter(|spool| spool.has_unsent());
         let has_kept = |known: &KnownTape| spool.is_some_and(|of| of.has_steps(known.tape_id()));
         self.tapes.iter().filter(|(_, known)| has_kept(known)).map(|(key, _)| key).collect()
     }
 
-    /// Keeps all step records that the tapes hold beyond what is kept already. Those of a user for
-    /// which there is no room stay on the tapes, and hold up no other user's.
+    /// Keeps all step records that the tapes hold beyond the kept ones. If a user's quota is full,
+    /// the user's records stay on the tapes, and delay no other user's records.
     fn keep_steps(&mut self, now: Now) {
         let mut refused = BTreeSet::new();
         let mut has_kept = false;
@@ -187,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// Begins the captures whose moment has come.
+    /// Begins the captures that are due.
     pub(super) fn take_due_captures(&mut self, now: Now) {
         if self.session.is_some() {
             return;
@@ -222,8 +221,8 @@ impl Agent {
         );
     }
 
-    /// Sends the kept ends whose turn it is. The step records that come next, with the number
-    /// they reach to; `Err` when the queue is full.
+    /// Sends the kept ends that come next in order. Returns the step records that follow, with the
+    /// number they reach to; `Err` when the queue is full.
     pub(super) fn send_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, QueueFull> {
         loop {
             let Some(spool) = &mut self.spool else { return Ok(None) };
@@ -248,7 +247,7 @@ impl Agent {
         }
     }
 
-    /// When all that is kept was sent: ends the ranks whose tapes vanished unseen, and announces
+    /// Once all kept entries were sent: ends the ranks whose tapes vanished unseen, and announces
     /// agent-initiated captures.
     pub(super) fn send_last(&mut self, now: Now) {
         let Some(spool) = &mut self.spool else { return };
@@ -309,7 +308,7 @@ impl Agent {
         self.captures.add_work(Work::Upload(work, key, snapshot, CAPTURE_UPLOAD_TIME));
     }
 
-    /// A try at sending an agent-initiated capture came to its end; false when it was not one.
+    /// Takes the result of an agent-initiated capture's upload; false for another upload.
     pub(super) fn capture_uploaded(
         &mut self,
         now: Now,
@@ -346,7 +345,7 @@ impl Agent {
         wanted_ns.into_iter().chain(retry_ns).min()
     }
 
-    /// What a report says of the spool; none when there is nothing.
+    /// State of the spool for a report; none for an empty spool without drops.
     pub(super) fn spool_report(&self) -> Option<SpoolReport> {
         let spool = self.spool.as_ref()?;
         let dropped = spool.dropped();
@@ -364,7 +363,7 @@ impl Agent {
     }
 }
 
-/// What there is to keep of each user: reports with records, and their marks.
+/// Reports with step records, and their marks, by user.
 fn of_users(tapes: &Tapes, ranks: report::Ranks) -> BTreeMap<u32, (Vec<RankReport>, Vec<Mark>)> {
     let mut users = BTreeMap::<u32, (Vec<RankReport>, Vec<Mark>)>::new();
     for rank in ranks.reports.into_iter().filter(|rank| !rank.steps.is_empty()) {

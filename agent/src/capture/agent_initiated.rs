@@ -1,10 +1,9 @@
-//! What an agent does on its own account while no coordinator is there: which ranks need a
-//! capture, of what it can see alone, and when.
+//! Agent-initiated captures: which ranks need one while no coordinator is connected, and when.
 //!
-//! Two reasons: a request of a rank failed for good, or a rank was killed. The state is taken a
-//! moment later, so that it shows what followed, and only if there is still no coordinator then;
-//! a coordinator that is there sees both by itself and asks for all ranks. Nothing here takes a
-//! capture or keeps one.
+//! Two reasons: a request of a rank failed for good, or a rank was killed. The state is taken
+//! shortly afterwards, so that it shows the aftermath, and only if there is still no coordinator. A
+//! connected coordinator sees both by itself and asks for all ranks. Nothing here takes a capture
+//! or keeps one.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +27,9 @@ const INTERVAL_NS: u64 = 30_000_000_000;
 /// A capture that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Its name.
+    /// Id of the capture.
     pub(crate) capture_id: String,
-    /// Of which tape.
+    /// The captured tape.
     pub(crate) tape: TapeKey,
     /// Why.
     pub(crate) reason: AgentCaptureReason,
@@ -42,14 +41,14 @@ pub(crate) struct Wanted {
 /// The watcher.
 #[derive(Debug)]
 pub(crate) struct AgentInitiated {
-    /// Failed requests of each rank at the last look.
+    /// Failed requests of each rank at the last scan.
     ooms: BTreeMap<TapeKey, u64>,
     wanted: Vec<Wanted>,
     /// Captures in the making, by their names.
     making: BTreeMap<String, Wanted>,
-    /// When the last one was wanted.
+    /// Time of the last capture wanted, by tape and reason.
     taken: BTreeMap<(String, AgentCaptureReason), u64>,
-    /// How often tapes of each user are captured.
+    /// Rate of captured tapes of each user.
     of_users: Rates<u32>,
 }
 
@@ -67,12 +66,12 @@ impl Default for AgentInitiated {
 }
 
 impl AgentInitiated {
-    /// A capture for this reason is there already, from an earlier life of the agent.
+    /// Notes that an earlier agent process took a capture for this reason.
     pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: AgentCaptureReason) {
         self.taken.insert((tape_id.to_string(), reason), now_ns);
     }
 
-    /// Looks at all tapes. `is_news` says of a dead rank whether its end is news to everybody.
+    /// Scans all tapes. `is_news` tells for a dead rank whether its end is still unreported.
     pub(crate) fn watch(
         &mut self,
         now: Now,
@@ -101,10 +100,10 @@ impl AgentInitiated {
         }
     }
 
-    /// A coordinator is there before these captures were begun. It may be gone again before it has
-    /// learned of a death, which is then wanted again; so nothing says any longer that these were
-    /// taken. What was begun before is none of them, and still counts: a second capture of a death
-    /// is never wanted, and one of failed requests only when the first is old.
+    /// Drops wanted captures that were not begun, because a coordinator is connected. The
+    /// coordinator may leave before it learns of a death, which is then wanted again, so these
+    /// captures do not count as taken. Captures that were begun still count: a second capture of a
+    /// death is never wanted, and a second one of failed requests only when the first is old.
     fn cancel(&mut self, tapes: &Tapes) {
         for wanted in self.wanted.drain(..) {
             let Some(known) = tapes.get(wanted.tape) else { continue };
@@ -131,7 +130,7 @@ impl AgentInitiated {
         self.wanted.push(Wanted { capture_id, tape, reason, seen_wall_ns, due_ns });
     }
 
-    /// The captures whose moment has come; they are in the making then.
+    /// Takes the due captures; they count as begun then.
     pub(crate) fn take_due(&mut self, now: Now) -> Vec<Wanted> {
         let (due, later) =
             self.wanted.drain(..).partition(|wanted: &Wanted| wanted.due_ns <= now.mono_ns);
@@ -142,7 +141,7 @@ impl AgentInitiated {
         due
     }
 
-    /// A capture is made.
+    /// Ends the making of a capture.
     pub(crate) fn made(&mut self, capture_id: &str) -> Option<Wanted> {
         self.making.remove(capture_id)
     }
@@ -157,7 +156,7 @@ impl AgentInitiated {
         self.wanted.iter().chain(self.making.values()).any(|wanted| wanted.tape == tape)
     }
 
-    /// A tape is gone for good.
+    /// Forgets a tape that is gone for good.
     pub(crate) fn forget(&mut self, tape_id: &str) {
         self.taken.retain(|(known, _), _| known != tape_id);
     }

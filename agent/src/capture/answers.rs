@@ -1,13 +1,13 @@
 //! Answers to the coordinator's captures: the life of each, from the request to its end.
 //!
-//! A machine without clock, thread or socket: it gets what happened and when, and returns what is
-//! to be done ([`Work`]). A few tapes are rewound at a time, those of users in turn; a snapshot
-//! waits compressed in memory, up to a bound, until the coordinator has stored it or the capture's
-//! deadline has passed. A rewind keeps its place until its snapshot has found room within that
-//! bound, so that no more snapshots than there are places can be beyond it. All of it together has
-//! a budget of memory: a rewind begins when there is room for what its tape says that it takes, and
-//! takes no more; one that is larger than the budget takes all of it, alone. Nothing here pauses a
-//! rank. Each work is answered with one result, whatever has become of its capture meanwhile.
+//! A machine without clock, thread or socket: it takes events with their times, and returns
+//! [`Work`]. A few tapes are rewound at a time, round-robin over users; a snapshot waits compressed
+//! in memory, up to a bound, until the coordinator has stored it or the capture's deadline has
+//! passed. A rewind keeps its permit until its snapshot fits within that bound, so at most one
+//! snapshot per permit is beyond it. All rewinds share a budget of memory: a rewind begins when the
+//! budget has the bytes that its tape declares, and takes no more. A rewind larger than the budget
+//! runs alone. Nothing here pauses a rank. Each work ends with one result, even if its capture has
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::tapes::known::TapeKey;
 pub(crate) const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 const DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);
 
-/// Which answer.
+/// Identity of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobKey {
-    /// Of which capture.
+    /// Id of the capture.
     pub(crate) capture_id: String,
     /// About which tape.
     pub(crate) tape_id: String,
@@ -40,7 +40,7 @@ pub(crate) struct JobKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WorkId(pub(crate) u64);
 
-/// Something that the caller has to do, and to report when it is done.
+/// Work for the caller, who reports when it is done.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A tape has to be rewound.
@@ -51,19 +51,19 @@ pub(crate) enum Work {
     Upload(WorkId, JobKey, EncodedSnapshot, Duration),
 }
 
-/// All answers in the making.
+/// All answers in progress.
 #[derive(Debug)]
 pub(crate) struct Captures {
     jobs: BTreeMap<JobKey, Job>,
     /// Rewinds for the agent itself, which are not uploaded from here.
     own: BTreeSet<WorkId>,
-    /// Rewinds that wait for their turn, oldest first.
+    /// Queued rewinds, oldest first.
     waiting: Vec<(WorkId, JobKey, Rewind)>,
     /// Users whose tapes were rewound.
     turns: Turns<u32>,
     /// Rewinds that are being made.
     rewinding: BTreeMap<WorkId, Rewinding>,
-    /// Rewinds that are made, and wait for room for their snapshots.
+    /// Finished rewinds whose snapshots wait for bytes of the upload bound.
     rewound: VecDeque<(WorkId, JobKey, Rewound)>,
     uploads: BTreeMap<WorkId, Upload>,
     work: VecDeque<Work>,
@@ -75,35 +75,35 @@ pub(crate) struct Captures {
 
 #[derive(Debug)]
 struct Job {
-    /// The rewind, and then the upload, that this answer is made by.
+    /// The rewind, and then the upload, that makes this answer.
     work: WorkId,
     deadline_ns: u64,
     /// Known after the rewind; sent again on a new stream until it is known to have arrived.
     answer: Option<Outgoing>,
-    /// The report of the present stream whose acknowledgement says that the answer has arrived.
+    /// Number of the report on the present stream whose acknowledgement also covers the answer.
     arrives_with: Option<u64>,
     has_arrived: bool,
-    /// The coordinator has the snapshot, or there is none.
+    /// True if the coordinator has the snapshot, or there is none.
     is_stored: bool,
 }
 
-/// A rewind that is being made.
+/// A rewind in progress.
 #[derive(Debug)]
 struct Rewinding {
     key: JobKey,
-    /// The user who is accountable for its tape.
+    /// Account of the tape's user.
     account: u32,
-    /// Memory that it may take.
+    /// Memory that the rewind may take, in bytes.
     bytes_max: u64,
 }
 
-/// A snapshot that has its share of the memory bound.
+/// A snapshot admitted within the memory bound.
 #[derive(Debug)]
 struct Upload {
     key: JobKey,
     snapshot: EncodedSnapshot,
     failures: u32,
-    /// When to try again; none while it is being tried.
+    /// Time of the next attempt; none while an attempt is running.
     retry_ns: Option<u64>,
 }
 
@@ -159,7 +159,7 @@ impl Captures {
         None
     }
 
-    /// Starts a rewind for the agent itself; [`Self::rewound`] gives back what came of it.
+    /// Starts an agent-initiated rewind; [`Self::rewound`] returns its result.
     pub(crate) fn start_own(&mut self, key: JobKey, rewind: Rewind) {
         let work = self.name_work();
         self.own.insert(work);
@@ -167,12 +167,12 @@ impl Captures {
         self.begin_rewinds();
     }
 
-    /// What is to be done next; none when nothing is.
+    /// Takes the next work; none when the queue is empty.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.work.pop_front()
     }
 
-    /// A rewind is made; one that was for the agent itself is given back.
+    /// Takes the result of a rewind. Returns the result of an agent-initiated one.
     pub(crate) fn rewound(
         &mut self,
         now_ns: u64,
@@ -214,7 +214,7 @@ impl Captures {
         self.admit(now_ns);
     }
 
-    /// Tries again what is due, and gives up answers whose deadline has passed.
+    /// Begins due attempts again, and gives up answers whose deadline has passed.
     pub(crate) fn pass_time(&mut self, now_ns: u64) {
         let is_late = |job: &Job| now_ns >= job.deadline_ns;
         let late: Vec<JobKey> =
@@ -250,7 +250,7 @@ impl Captures {
         deadlines.chain(self.uploads.values().filter_map(|each| each.retry_ns)).min()
     }
 
-    /// A new stream: answers that are not known to have arrived have to be sent again.
+    /// Starts a new stream: answers without an acknowledgement are sent again.
     pub(crate) fn start_stream(&mut self) {
         for job in self.jobs.values_mut() {
             job.arrives_with = None;
@@ -264,7 +264,7 @@ impl Captures {
         unsent.filter_map(|(key, job)| Some((key.clone(), job.answer.clone()?))).collect()
     }
 
-    /// An answer was sent; the acknowledgement of this report will say that it has arrived.
+    /// Notes that an answer was sent; the acknowledgement of this report covers it.
     pub(crate) fn sent(&mut self, key: &JobKey, report: u64) {
         if let Some(job) = self.jobs.get_mut(key) {
             job.arrives_with = Some(report);
@@ -284,7 +284,7 @@ impl Captures {
         self.jobs.keys().any(|key| key.tape_id == tape_id)
     }
 
-    /// Bytes of snapshots that have their share of the bound, one of which may be larger than it.
+    /// Bytes of the upload bound that admitted snapshots occupy, at most the bound for each.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.uploads.values().fold(0, |sum, each| sum.saturating_add(self.share(&each.snapshot)))
     }
@@ -297,7 +297,7 @@ impl Captures {
         rewinding.chain(snapshots.map(|snapshot| snapshot.bytes.len() as u64)).sum()
     }
 
-    /// A snapshot's share of the bound: one that is larger than all of it takes all of it.
+    /// Bytes of the upload bound that a snapshot occupies: its length, at most the whole bound.
     fn share(&self, snapshot: &EncodedSnapshot) -> u64 {
         (snapshot.bytes.len() as u64).min(self.upload_bytes_max)
     }
@@ -313,9 +313,9 @@ impl Captures {
         WorkId(self.works_named)
     }
 
-    /// Begins rewinds while there are places and memory for them. Next is a user of whom fewest are
-    /// being made, and of several the one whose turn is longest ago: a user who wants many delays
-    /// another by one.
+    /// Begins rewinds while permits and memory are free. Next is the user with the fewest running
+    /// rewinds, and among equals the user served longest ago. So a user with many requests delays
+    /// another user by one rewind.
     fn begin_rewinds(&mut self) {
         let (jobs, own) = (&self.jobs, &self.own);
         let is_wanted = |id: WorkId, key: &JobKey| jobs.get(key).is_some_and(|job| job.work == id);
@@ -339,7 +339,7 @@ impl Captures {
         }
     }
 
-    /// Gives snapshots their shares in the order they were made, and their turns to others.
+    /// Admits finished snapshots in order, and frees their permits for other rewinds.
     fn admit(&mut self, now_ns: u64) {
         while let Some((id, key, rewound)) = self.rewound.pop_front() {
             if self.jobs.get(&key).is_none_or(|job| job.work != id) {
@@ -389,7 +389,7 @@ impl Captures {
     }
 }
 
-/// The answer for a tape that is not there or cannot be read.
+/// The answer for a missing or unreadable tape.
 pub(crate) fn refusal(key: &JobKey, why: &str) -> Outgoing {
     Outgoing::CaptureAnswer(capture_answer(&key.capture_id, &key.tape_id, &no_tape(why)))
 }
@@ -398,7 +398,7 @@ fn answer(key: &JobKey, rewound: &Rewound) -> Outgoing {
     Outgoing::CaptureAnswer(capture_answer(&key.capture_id, &key.tape_id, &rewound.answer))
 }
 
-/// The moment that is so much later.
+/// The time `time` after `now_ns`, in nanoseconds.
 pub(crate) fn after(now_ns: u64, time: Duration) -> u64 {
     now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,8 +1,8 @@
 //! One tape rewound for a capture: the answer and the snapshot. It blocks for as long as reading
 //! takes.
 //!
-//! What cannot be had exactly is never guessed: the outcome says what the snapshot shows instead.
-//! When a rewind is made, and what becomes of its snapshot, is `capture.rs`'s business.
+//! An inexact state is never guessed: the outcome says which state the snapshot shows instead.
+//! `capture.rs` decides when a rewind is made and where its snapshot goes.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::node::py_spy::{Running, Sampling};
 use crate::tapes::liveness::Writer;
 use crate::tapes::source::{TapeFile, TapeWords};
 
-/// What a rewind needs.
+/// Inputs of a rewind.
 #[derive(Debug)]
 pub(crate) struct Rewind {
-    /// The user who is accountable for the tape.
+    /// Account of the tape's user.
     pub(crate) account: u32,
     /// The tape.
     pub(crate) tape: Arc<Tape<TapeWords>>,
-    /// Its file, for asking the lock.
+    /// The tape's file, for checking its lock.
     pub(crate) file: Arc<dyn TapeFile>,
-    /// Its process was seen alive, so that the tape's clock is this kernel's.
+    /// True if the process was seen alive, so that the tape's clock is this kernel's.
     pub(crate) same_boot: bool,
     /// Process id in the agent's pid namespace; `None` when it is unknown.
     pub(crate) pid: Option<u32>,
@@ -40,30 +40,30 @@ pub(crate) struct Rewind {
     pub(crate) before: Option<u64>,
     /// Events per device.
     pub(crate) trace_events_max: usize,
-    /// Memory that it may take, in bytes; set when it begins.
+    /// Memory that the rewind may take, in bytes; set when it begins.
     pub(crate) bytes_max: u64,
     /// The rank's worker processes, if they are to be sampled.
     pub(crate) sampling: Option<Sampling>,
 }
 
-/// What became of a rewind.
+/// Result of a rewind.
 #[derive(Clone, Debug)]
 pub(crate) struct Rewound {
-    /// What became of the tape; size and hash are the snapshot's. It names no capture and no tape.
+    /// Outcome of the tape, with the snapshot's size and hash. It names no capture and no tape.
     pub(crate) answer: Part,
-    /// The state, compressed, if there is one.
+    /// The compressed snapshot; none if the rewind failed.
     pub(crate) snapshot: Option<EncodedSnapshot>,
 }
 
 impl Rewound {
-    /// There is nothing to show.
+    /// A result without a snapshot, for this reason.
     pub(crate) fn nothing(why: &str) -> Self {
         Self { answer: no_tape(why), snapshot: None }
     }
 }
 
 impl Rewind {
-    /// Memory that it will take, in bytes, by what the tape says of itself.
+    /// Memory that the rewind will take, in bytes, as declared by the tape.
     pub(crate) fn bytes(&self) -> u64 {
         self.tape.snapshot_bytes(self.trace_events_max)
     }
@@ -142,8 +142,8 @@ fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<Strin
     }
 }
 
-/// How wrong the tape's wall times may be: its anchor's error, and how far the wall clock has
-/// moved against the monotonic one since then. A tape of an earlier boot has only the first.
+/// Error bound of the tape's wall times, in nanoseconds: its anchor's error, plus the wall clock's
+/// drift since then against the monotonic one. A tape of an earlier boot has only the first.
 fn wall_error_ns(rewind: &Rewind, clock: impl FnOnce() -> Now) -> u64 {
     let clock_error_ns = rewind.tape.status().clock_error_ns;
     if !rewind.same_boot {
@@ -153,7 +153,7 @@ fn wall_error_ns(rewind: &Rewind, clock: impl FnOnce() -> Now) -> u64 {
     clock_error_ns.saturating_add(rewind.tape.wall_ns(now.mono_ns).abs_diff(now.wall_ns))
 }
 
-/// The answer for a tape that is not there or cannot be read.
+/// The answer for a missing or unreadable tape.
 pub(crate) fn no_tape(why: &str) -> Part {
     Part { outcome: Outcome::NoTape, detail: why.to_string(), ..Part::default() }
 }

@@ -1,4 +1,4 @@
-//! How long to wait before another try at reaching the coordinator.
+//! Wait times between attempts to reach the coordinator.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The channel to the coordinator: one connection, made when it is first used and again whenever it
 //! broke, with TLS where the address says `https`.
 //!
-//! The certificate is that of the folder at the time of connecting, so one that was replaced is
-//! used from the next connection on.
+//! Each connection reads the certificate from the folder, so a replaced certificate is used from
+//! the next connection on.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! What the coordinator has of each tape, and what is on its way.
+//! Step records of each tape that the coordinator acknowledged, and reports in flight.
 //!
 //! The tape itself is the buffer: nothing is kept here but step numbers. Each device of a tape has
 //! a mark up to which its records were *acknowledged* and one up to which they were *sent* on the
 //! present stream. A new stream starts again from the acknowledged mark, so that no record is lost
-//! with a stream, and none is sent twice on one. The number of reports on their way is bounded;
-//! beyond it nothing is sent, and the tape keeps what is to come.
+//! with a stream, and none is sent twice on one. The number of reports in flight is bounded; beyond
+//! it nothing is sent, and the tape keeps later records.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,8 +18,8 @@ pub(crate) struct Deliveries {
     cursors: BTreeMap<(TapeKey, u8), Cursor>,
     in_flight: VecDeque<InFlight>,
     reports_sent: u64,
-    /// Sent from the tape once more, because what was kept elsewhere is lost: what the tape has
-    /// no longer was counted there.
+    /// Devices that are sent from the tape again, because their kept records were lost. Records
+    /// that the tape no longer has were counted as lost by the spool.
     resending: BTreeSet<(TapeKey, u8)>,
     downs_sent: BTreeMap<TapeKey, u64>,
     downs_acked: BTreeSet<TapeKey>,
@@ -28,9 +28,9 @@ pub(crate) struct Deliveries {
 /// Records of one device in one report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Which tape.
+    /// The tape of the records.
     pub(crate) tape: TapeKey,
-    /// Which device.
+    /// The device of the records.
     pub(crate) device: u8,
     /// The last step it carries.
     pub(crate) last_step: u64,
@@ -53,7 +53,7 @@ struct InFlight {
 }
 
 impl Deliveries {
-    /// A new stream: what was sent and not acknowledged has to be sent again.
+    /// Starts a new stream: records that were sent and not acknowledged are due again.
     pub(crate) fn start_stream(&mut self) {
         self.in_flight.clear();
         self.downs_sent.clear();
@@ -97,7 +97,7 @@ impl Deliveries {
         self.in_flight.push_back(InFlight { number: self.reports_sent, marks });
     }
 
-    /// Records found another safe place than the coordinator: they are never sent from the tape.
+    /// Notes records that the spool keeps: they are never sent from the tape.
     pub(crate) fn kept(&mut self, marks: &[Mark]) {
         for mark in marks {
             let cursor = self.cursors.entry((mark.tape, mark.device)).or_default();
@@ -116,7 +116,7 @@ impl Deliveries {
         }
     }
 
-    /// The coordinator has another store than before: what it has acknowledged is not there.
+    /// Starts over for a coordinator with another store, which lacks all acknowledged records.
     pub(crate) fn begin_again(&mut self) {
         self.distrust_kept();
         self.downs_acked.clear();
@@ -145,7 +145,7 @@ impl Deliveries {
         number
     }
 
-    /// The end of a tape's process was sent on this stream.
+    /// Notes that the end of a tape's process was sent on this stream.
     pub(crate) fn down_sent(&mut self, tape: TapeKey) {
         // Messages arrive in order: the next report's acknowledgement speaks for this one too.
         self.downs_sent.insert(tape, self.next_number());
@@ -161,19 +161,19 @@ impl Deliveries {
         self.downs_acked.contains(&tape)
     }
 
-    /// The process turned out to be alive: its end will have to be sent again.
+    /// Notes that the process is alive after all: its end has to be sent again.
     pub(crate) fn revive(&mut self, tape: TapeKey) {
         self.downs_sent.remove(&tape);
         self.downs_acked.remove(&tape);
     }
 
-    /// A tape counts steps from now on, and counted turns before: its steps begin with 1.
+    /// Resets a tape that counted turns and now counts steps: its steps begin with 1.
     pub(crate) fn restart(&mut self, tape: TapeKey) {
         self.cursors.retain(|(key, _), _| *key != tape);
         self.in_flight.iter_mut().for_each(|report| report.marks.retain(|mark| mark.tape != tape));
     }
 
-    /// A tape is gone for good.
+    /// Forgets a tape that is gone for good.
     pub(crate) fn forget(&mut self, tape: TapeKey) {
         self.cursors.retain(|(key, _), _| *key != tape);
         self.resending.retain(|(key, _)| *key != tape);

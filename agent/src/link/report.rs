@@ -1,8 +1,8 @@
-//! What one report carries: present totals of every rank, and the steps it has finished since.
+//! Content of one report: present totals of every rank, and the steps finished since the last one.
 //!
 //! Step records are bounded per report, so that a message stays well under gRPC's 4 MiB even after
-//! hours without a coordinator; users share the room, and no more is read than there is room for.
-//! A rank whose end was sent is in no report any more, but for a census that came late.
+//! hours without a coordinator; users share that bound, and no record beyond it is read. After its
+//! end was sent, a rank is reported only for a late census.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,13 +23,13 @@ const OTHER_NAMESPACE: &str =
 /// The ranks' part of a report.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
-    /// One for each rank.
+    /// Reports, one for each rank.
     pub(crate) reports: Vec<RankReport>,
-    /// What to note when it is sent.
+    /// Marks to note when the report is sent.
     pub(crate) marks: Vec<Mark>,
     /// Ranks whose finished steps are all in this report or in an earlier one.
     pub(crate) drained: Vec<TapeKey>,
-    /// There was no room for all records.
+    /// True if some records exceeded the bound.
     pub(crate) has_more: bool,
 }
 
@@ -40,7 +40,7 @@ impl Ranks {
         report.map(|report| report.censuses.push(changes.into())).is_some()
     }
 
-    /// Adds records that were kept elsewhere; what the tapes hold comes after them.
+    /// Adds records kept in the spool; records on the tapes come after them.
     pub(crate) fn add_kept(&mut self, kept: Vec<RankReport>) {
         self.has_more = true;
         for rank in kept {
@@ -53,18 +53,18 @@ impl Ranks {
     }
 }
 
-/// Which tapes a report is about, and how much of them it may carry.
+/// The tapes of a report, and the bound of its records.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
     /// The tapes.
     pub(crate) tapes: Vec<(TapeKey, &'a KnownTape)>,
     /// Tapes whose records are for a later report.
     pub(crate) later: &'a BTreeSet<TapeKey>,
-    /// Step records that there is room for; users share it.
+    /// Maximum number of step records, shared by users.
     pub(crate) records_max: usize,
 }
 
-/// Builds the ranks' part. The tapes of later records are not drained, nor any without room.
+/// Builds the ranks' part. Reads no records from `later` tapes, nor from tapes beyond the bound.
 pub(crate) fn ranks(
     asked: Asked<'_>,
     deliveries: &Deliveries,
@@ -97,8 +97,8 @@ pub(crate) fn ranks(
     ranks
 }
 
-/// The tapes of each user: users and their tapes take turns at being first, the dead before the
-/// living, because their ends wait for their records.
+/// Tapes by user. The first user and tape rotate with the report number. Dead tapes come before
+/// living ones, because their ends wait for their records.
 fn in_turn(tapes: Vec<(TapeKey, &KnownTape)>, report: u64) -> VecDeque<Vec<(TapeKey, &KnownTape)>> {
     let mut users = BTreeMap::<u32, Vec<_>>::new();
     for (key, known) in tapes {
@@ -116,7 +116,7 @@ fn in_turn(tapes: Vec<(TapeKey, &KnownTape)>, report: u64) -> VecDeque<Vec<(Tape
     users
 }
 
-/// Adds one rank; false when not all of its records found room.
+/// Adds one rank; false when not all of its records fit.
 fn add_rank(
     ranks: &mut Ranks,
     (key, known): (TapeKey, &KnownTape),
@@ -164,7 +164,7 @@ fn add_rank(
     has_all
 }
 
-/// What the rank's process takes of its host; none when it is gone.
+/// Host facts of the rank's process; none when the process is gone.
 fn host_facts(now: Now, known: &KnownTape, node: &dyn Node) -> Option<HostFacts> {
     if known.life.death().is_some() {
         return None;

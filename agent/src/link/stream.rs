@@ -25,7 +25,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait that a leaving coordinator can ask for.
 const GOODBYE_MAX: Duration = Duration::from_secs(60);
 
-/// What happens to the stream.
+/// An event of the stream.
 #[derive(Debug)]
 pub(crate) enum StreamEvent {
     /// The coordinator accepted a new stream.
@@ -40,9 +40,9 @@ pub(crate) enum StreamEvent {
 #[derive(Debug)]
 pub(crate) struct Session {
     outgoing: mpsc::Sender<FromAgent>,
-    /// How often the coordinator wants reports.
+    /// Report interval that the coordinator wants.
     pub(crate) report_interval: Option<Duration>,
-    /// Id of the coordinator's store; empty when it does not say it.
+    /// Id of the coordinator's store; empty when not stated.
     pub(crate) store: String,
 }
 
@@ -61,7 +61,7 @@ impl Session {
         Ok(Self { outgoing, report_interval, store })
     }
 
-    /// Messages for which the queue has room.
+    /// Free slots of the outgoing queue, in messages.
     pub(crate) fn room(&self) -> usize {
         self.outgoing.capacity()
     }
@@ -75,20 +75,20 @@ impl Session {
 /// Why a first message opens no session.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoSession {
-    /// It is another message.
+    /// The first message is no welcome.
     #[error("its first message was no welcome")]
     NoWelcome,
-    /// It has another version of the protocol.
+    /// The coordinator has another version of the protocol.
     #[error(transparent)]
     Protocol(#[from] OtherProtocol),
 }
 
-/// How a stream ended.
+/// End of a stream.
 #[derive(Debug)]
 struct End {
     /// Time since the session was opened; none when there was none.
     lasted: Option<Duration>,
-    /// What a leaving coordinator asked for.
+    /// Wait time that a leaving coordinator asked for.
     wait: Option<Duration>,
     why: String,
 }

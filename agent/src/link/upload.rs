@@ -8,12 +8,12 @@ use tonic::transport::Channel;
 use crate::link::stream::reason;
 use crate::link::wire::{self, Client};
 
-/// One rank's part of a capture, as it travels.
+/// The encoded snapshot of one rank for a capture.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedSnapshot {
     /// The encoded snapshot.
     pub(crate) bytes: Bytes,
-    /// Of those bytes.
+    /// BLAKE3 hash of `bytes`.
     pub(crate) hash: blake3::Hash,
 }
 

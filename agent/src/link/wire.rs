@@ -1,8 +1,8 @@
-//! Between core's types and the wire's. Nothing else in the agent builds or reads a message.
+//! Converts between messages and core's types. No other agent file reads or builds one.
 //!
-//! What goes out is made from what tapes and host say, with every text cut to its bound: the
-//! writer of a tape is not trusted to keep a message small. What comes in becomes [`Incoming`]; a
-//! message of a newer coordinator that this version does not know is `None`.
+//! Outgoing messages are made from readings of tapes and host, with every text cut to its bound:
+//! the writer of a tape is not trusted to keep a message small. Incoming messages become
+//! [`Incoming`]; a message of a newer coordinator that this version does not know is `None`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -61,9 +61,9 @@ pub(crate) enum Incoming {
         protocol: u32,
         /// Version of the coordinator.
         version: String,
-        /// How often to report; none leaves it to the agent.
+        /// Report interval; none leaves it to the agent.
         report_interval: Option<Duration>,
-        /// Id of its store; empty when it does not say it.
+        /// Id of the coordinator's store; empty when not stated.
         store: String,
     },
     /// Asks for the state of ranks.
@@ -79,9 +79,9 @@ pub(crate) enum Incoming {
 /// Asks for the state of ranks at one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CaptureRequest {
-    /// Which capture.
+    /// Id of the capture.
     pub(crate) capture_id: String,
-    /// Which tapes.
+    /// Ids of the tapes.
     pub(crate) tape_ids: Vec<String>,
     /// T; none means the present.
     pub(crate) step: Option<u64>,
@@ -135,14 +135,14 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
 pub(crate) struct Ownership<'a> {
     /// Name of the tape.
     pub(crate) tape_id: &'a str,
-    /// Whose it is.
+    /// Owner of the tape.
     pub(crate) owner: &'a Owner,
-    /// Its scheduler ids.
+    /// Scheduler ids of the process.
     pub(crate) workload: &'a Workload,
 }
 
-/// Who a rank is. `pid` is in the agent's namespace, if it is known; the groups are those of
-/// its peers.
+/// Builds the announcement of a rank. `pid` is in the agent's namespace, if known; `peer_groups`
+/// are the groups of its peers.
 pub(crate) fn rank_up(
     of: Ownership<'_>,
     identity: &Identity,
@@ -190,7 +190,7 @@ fn settings(text: &str) -> String {
     cut(text, ALLOCATOR_SETTINGS_BYTES_MAX).to_string()
 }
 
-/// A whole report. `gpus` is the NVML reading, or why there is none; `pids` are those of ranks.
+/// Builds a report. `gpus` is the NVML reading or why there is none; `pids` are the ranks' pids.
 pub(crate) fn report(
     number: u64,
     wall_ns: i64,
@@ -237,7 +237,7 @@ pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
     })
 }
 
-/// What became of one tape in a capture.
+/// Builds the answer for one tape of a capture.
 pub(crate) fn capture_answer(capture_id: &str, tape_id: &str, answer: &Part) -> CaptureAnswer {
     let outcome = match answer.outcome {
         Outcome::Aligned => v1::RankOutcome::Aligned,

@@ -12,11 +12,11 @@ use memtape_core::identity::accounts::Accounts;
 /// Largest file that is read, in bytes: more than 100,000 users have.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// What the files said when they were read last.
+/// Contents of the account files when they were last read.
 #[derive(Debug, Default)]
 pub(crate) struct AccountFiles {
     accounts: Accounts,
-    /// When they were changed last, and when their names were.
+    /// Modification times of the two files when they were last read.
     changed: [Option<SystemTime>; 2],
 }
 
@@ -26,7 +26,7 @@ impl AccountFiles {
         self.read(root).of(uid)
     }
 
-    /// What the files below `root` say now.
+    /// Reads the files below `root` again, if they changed.
     pub(crate) fn read(&mut self, root: &Path) -> &Accounts {
         let paths = ["etc/subuid", "etc/passwd"].map(|name| root.join(name));
         let changed = [&paths[0], &paths[1]].map(|path| fs::metadata(path).ok()?.modified().ok());

@@ -1,8 +1,8 @@
 //! The memory controller of a process's cgroup, version 2 or 1.
 //!
-//! Where the files are depends on the version, on what is mounted and on the cgroup namespace; a
-//! file that is not where it should be is an absent reading, never a zero. Only a process's own
-//! mount tells its own cgroup for sure: for other processes no guess is made.
+//! The paths of the files depend on the version, on the mounts and on the cgroup namespace; a
+//! missing file is an absent reading, never a zero. Only a process's own mount tells its own cgroup
+//! for sure: for other processes no guess is made.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -55,7 +55,7 @@ impl Cgroup {
         self.events().oom_kills
     }
 
-    /// What has happened in it and in those below since it was made. Version 1 has the kills alone.
+    /// Events of the cgroup and its descendants since it was made. Version 1 counts only kills.
     fn events(&self) -> readings::Cgroup {
         let path = self.folder.join(self.version.files().events);
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -90,7 +90,7 @@ impl Cgroup {
     }
 }
 
-/// Where a version has what is read: the folder below the root, and the names of the files.
+/// Paths of one cgroup version: the folder below the root, and the names of the files.
 struct Files {
     mount: &'static str,
     usage: &'static str,

@@ -37,7 +37,7 @@ pub(crate) fn sleep_while(is_wanted: impl Fn() -> bool, time: Duration) {
 }
 
 impl Now {
-    /// The monotonic time that is this much later, in nanoseconds.
+    /// The monotonic time `time` later, in nanoseconds.
     pub(crate) fn after_ns(self, time: Duration) -> u64 {
         self.mono_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }

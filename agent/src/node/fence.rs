@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::node::process::{self, Process};
 
-/// Hold of a process, whatever becomes of its pid.
+/// Handle of a process that stays with it when its pid is reused.
 pub(crate) trait Hold: Debug {
     /// Sends a signal to it.
     ///
@@ -33,7 +33,7 @@ pub(crate) enum NotFenced {
     /// The process has ended; its pid may be another's.
     #[error("its process has ended")]
     Ended,
-    /// The kernel gives no descriptor of it.
+    /// The kernel gives no descriptor of the process.
     #[error("the kernel gives no hold of its process: {0}")]
     Kernel(#[source] io::Error),
 }

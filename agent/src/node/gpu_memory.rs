@@ -1,9 +1,9 @@
-//! What is known of the memory of the node's GPUs: does one hold memory that was not given back?
+//! GPU memory of the node: finds memory that was not given back.
 //!
 //! A machine without clock, thread or socket. It takes each reading of the GPUs once. A client of
 //! the health port (`health.rs`) asks again, with the time of the first question, until there is a
 //! verdict. Core decides ([`memtape_core::policy::node_check`]). Nothing is kept across a start of
-//! the agent: what a GPU holds without processes has to be seen again.
+//! the agent: memory that a GPU holds without processes has to be observed again.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use memtape_core::policy::node_check::{Readings, Verdict, sentence, verdict};
 
 use crate::node::nvml::{NoReading, Reading};
 
-/// What the readings of the GPUs have shown.
+/// Results of the GPU readings.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuMemory {
     gpus: Node,
     /// When the newest reading was begun, on the monotonic clock.
     read_ns: Option<u64>,
-    /// Why the driver says nothing now.
+    /// Reason for the missing reading of the driver.
     missing: Option<NoReading>,
 }
 
@@ -29,7 +29,7 @@ impl Default for GpuMemory {
 }
 
 impl GpuMemory {
-    /// Takes the newest reading, if it is a new one. `pids` are those of the living ranks.
+    /// Takes the newest reading, if it is new. `pids` are the pids of living ranks.
     pub(crate) fn take(&mut self, newest: Result<&Reading, &NoReading>, pids: &BTreeSet<u32>) {
         self.missing = newest.err().cloned();
         let Ok(reading) = newest else { return };
@@ -45,14 +45,14 @@ impl GpuMemory {
         self.gpus.see(reading.begun_ns, seen);
     }
 
-    /// The verdict for a question of this time, none while it waits for more, and what is known of
-    /// each GPU, one sentence each.
+    /// The verdict for a question asked at `asked_ns`, none while more readings are needed, and one
+    /// sentence about each GPU.
     pub(crate) fn answer(&self, asked_ns: u64, now_ns: u64) -> (Option<Verdict>, Vec<String>) {
         let readings = self.readings(asked_ns);
         (verdict(asked_ns, now_ns, readings, &self.gpus), self.details(readings))
     }
 
-    /// What the newest reading is worth for a question.
+    /// Usability of the newest reading for a question asked at `asked_ns`.
     fn readings(&self, asked_ns: u64) -> Readings {
         match &self.missing {
             None if self.read_ns > Some(asked_ns) => Readings::Fresh,

@@ -1,4 +1,4 @@
-//! What the agent asks the machine it runs on: memory, GPUs, processes.
+//! Interface of the agent to its machine: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
 //! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`,
@@ -21,60 +21,60 @@ use crate::node::process::{Holder, Memory, Process};
 use crate::node::workers::Workers;
 use crate::node::workload;
 
-/// A machine. What cannot be read is none.
+/// A machine. An unreadable figure is none.
 pub(crate) trait Node: Debug + Send {
-    /// Its memory.
+    /// Memory of the host.
     fn memory(&self) -> readings::Host;
 
     /// Processes killed on it for want of memory since boot, in any cgroup.
     fn oom_kills(&self) -> Option<u64>;
 
-    /// Its boot id, as tapes hold it; zeros when it is not known.
+    /// Boot id, in the form that tapes hold; zeros when unknown.
     fn boot_id(&self) -> [u64; 2];
 
-    /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
+    /// Relation of the process `pid` to a tape that names `own_pid` and belongs to the user `uid`.
     fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder;
 
-    /// Takes hold of a process, so that a signal reaches it and no other.
-    /// The error says why that cannot be.
+    /// Opens a handle of a process, so that a signal reaches it and no other process.
+    /// The error says why there is no handle.
     fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced>;
 
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
 
-    /// What a scheduler knows a process as, and its namespace; empty where it is not known.
+    /// Scheduler ids and namespace of a process; empty where unknown.
     fn workload(&self, process: Process) -> (Workload, String);
 
-    /// What a process takes.
+    /// Host memory of a process.
     fn memory_of(&self, process: Process) -> Option<Memory>;
 
-    /// Whose descendants to look at from now on.
+    /// Sets the ranks whose descendants are sampled from now on.
     fn watch_below(&self, ranks: Vec<Process>);
 
-    /// What the processes below a rank hold.
+    /// Memory of all processes below a rank.
     fn below(&self, now: Now, rank: Process) -> Option<readings::Workers>;
 
-    /// The processes below a rank, largest first; none when nothing new enough is known.
+    /// The processes below a rank, largest first; empty when the newest sample is too old.
     fn processes_below(&self, now: Now, rank: Process) -> Vec<Process>;
 
     /// The cgroup of a process.
     fn cgroup(&self, pid: u32) -> Option<Cgroup>;
 
-    /// What the driver says about the GPUs.
-    /// The error says why the driver says nothing.
+    /// Newest NVML reading of the GPUs.
+    /// The error says why there is none.
     fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading>;
 }
 
 /// The machine that this process runs on.
 #[derive(Debug)]
 pub(crate) struct ThisNode {
-    /// As tapes hold it.
+    /// Boot id, in the form that tapes hold.
     pub(crate) boot_id: [u64; 2],
     /// Reads `/proc` and `/sys`.
     pub(crate) host: Host,
     /// Says whom subordinate user ids were given to.
     pub(crate) accounts: RefCell<AccountFiles>,
-    /// Hears what the driver says.
+    /// The thread that reads NVML.
     pub(crate) gpus: Gpus,
     /// Looks at the processes below ranks.
     pub(crate) workers: Workers,

@@ -1,4 +1,4 @@
-//! What the driver says about the GPUs, by NVML, on a thread of its own.
+//! GPU readings from NVML, on a thread of its own.
 //!
 //! A call into the driver can hang for seconds when a GPU is lost, so the agent's loop never makes
 //! one: it takes the newest reading this thread has left, and none when that is too old. A node
@@ -33,9 +33,9 @@ const READING_INTERVAL: Duration = Duration::from_secs(1);
 /// One reading of all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// When it was begun, on the monotonic clock: it shows what there was then, or later.
+    /// Begin of the reading, on the monotonic clock: its figures are of this time, or later.
     pub(crate) begun_ns: u64,
-    /// In the order of their indexes.
+    /// Readings of the GPUs, in the order of their indexes.
     pub(crate) gpus: Vec<Gpu>,
     /// Bytes each process holds, by pid and UUID in lower case; MIG instances by their own UUID.
     pub(crate) processes: BTreeMap<(u32, String), u64>,
@@ -90,12 +90,12 @@ impl Gpus {
 }
 
 impl Reading {
-    /// What a process holds on a GPU or MIG instance; none when the driver does not say.
+    /// Bytes of a process on a GPU or MIG instance; none when the driver does not report them.
     pub(crate) fn process_bytes(&self, pid: u32, uuid: &str) -> Option<u64> {
         self.processes.get(&(pid, uuid.to_ascii_lowercase())).copied()
     }
 
-    /// Pids of the processes on a GPU or MIG instance whose bytes the driver tells.
+    /// Pids of the processes on a GPU or MIG instance whose bytes the driver reports.
     pub(crate) fn processes_on(&self, uuid: &str) -> impl Iterator<Item = u32> {
         let of = move |((pid, of), _): (&(u32, String), &u64)| {
             of.eq_ignore_ascii_case(uuid).then_some(*pid)
@@ -110,14 +110,14 @@ impl Reading {
     }
 }
 
-/// What a GPU, and one process on it, hold at a moment.
+/// Bytes in use on a GPU at a point in time, in total and by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuUse {
     /// Size in bytes.
     pub total_bytes: u64,
     /// Free, in bytes.
     pub free_bytes: u64,
-    /// What the process holds; none when the driver does not say.
+    /// Bytes held by the process; none when the driver does not report them.
     pub process_bytes: Option<u64>,
 }
 
@@ -208,8 +208,8 @@ fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::
     Ok(reading)
 }
 
-/// Notes what each process holds; answers how many there are. Those of graphics count, too: their
-/// memory is not left by a process that has ended.
+/// Notes the bytes of each process; returns the number of processes. Graphics processes count, too:
+/// their memory was not left by a process that has ended.
 fn read_processes(
     device: &Device,
     uuid: &str,

@@ -1,4 +1,4 @@
-//! What `/proc` says about one process, parsed.
+//! One process, parsed from `/proc`.
 //!
 //! A pid is only a number: it means nothing in another pid namespace, and it is given away again
 //! after its process has ended. So a [`Process`] is a pid *and* a start time, and every reading
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Process {
     /// Process id as the agent sees it.
     pub(crate) pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Start of the process, in clock ticks since boot.
     start_ticks: u64,
 }
 
-/// The lines of `/proc/PID/status` that are of use.
+/// The used lines of `/proc/PID/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     /// The process's ids, from the namespace of this `/proc` inward; the last is its own.
     pub(crate) pids: Vec<u32>,
-    /// Its users: real, effective, saved and of the file system.
+    /// User ids of the process: real, effective, saved and of the file system.
     pub(crate) uids: Vec<u32>,
-    /// What it takes; all absent for kernel threads and zombies.
+    /// Memory of the process; all absent for kernel threads and zombies.
     pub(crate) memory: Memory,
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct Memory {
     pub(crate) anon: Option<u64>,
     /// Resident pages of files.
     pub(crate) file: Option<u64>,
-    /// Resident and shared; what `cudaHostAlloc` gives is there (a mapping of `/dev/zero`, seen
-    /// with driver 580 on an H100), what `cudaHostRegister` takes stays what it was.
+    /// Resident shared memory. `cudaHostAlloc` memory counts here (a mapping of `/dev/zero`, seen
+    /// with driver 580 on an H100); `cudaHostRegister` memory keeps its kind.
     pub(crate) shmem: Option<u64>,
     /// Swapped out, private.
     pub(crate) swap: Option<u64>,
@@ -45,16 +45,16 @@ pub(crate) struct Memory {
 /// The process that holds the lock of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The one that the tape names, of the user who owns the tape.
+    /// The process named by the tape, run by the user who owns the tape.
     Writer(Process),
-    /// Another process, or one of another user.
+    /// Another process, or a process of another user.
     Other,
-    /// It is gone, or cannot be read.
+    /// The process is gone, or cannot be read.
     Unreadable,
 }
 
 impl Holder {
-    /// What the process `pid` is to a tape that names `own_pid` and belongs to the user `uid`.
+    /// Relation of the process `pid` to a tape that names `own_pid` and belongs to the user `uid`.
     pub(crate) fn of(root: &Path, pid: u32, own_pid: u32, uid: u32) -> Self {
         let read = || {
             let start_ticks = start_ticks(&read(root, pid, "stat")?)?;
@@ -82,13 +82,13 @@ impl Process {
         Self { pid, start_ticks }
     }
 
-    /// When it started, in clock ticks since boot.
+    /// Start of the process, in clock ticks since boot.
     pub(crate) fn start_ticks(&self) -> u64 {
         self.start_ticks
     }
 
-    /// What it takes; none when it is gone. The kernel keeps these as counters: nothing is walked
-    /// and no lock of the process's memory is taken.
+    /// Reads the memory of the process; none when it is gone. The kernel keeps these as counters:
+    /// nothing is walked and no lock of the process's memory is taken.
     pub(crate) fn memory(&self, root: &Path) -> Option<Memory> {
         let memory = parse_status(&read(root, self.pid, "status")?).memory;
         // The start is read last: a process that still has it now had it above.
@@ -96,8 +96,8 @@ impl Process {
         (start_ticks == self.start_ticks).then_some(memory)
     }
 
-    /// Its private memory with shared pages in equal parts, in bytes; none when it is gone, or the
-    /// kernel does not tell. The kernel walks all its pages for that: some milliseconds a gigabyte.
+    /// Private memory plus the process's part of shared pages, in bytes; none when it is gone, or
+    /// not reported. The kernel walks all its pages for that: some milliseconds a gigabyte.
     pub(crate) fn anon_parts_bytes(&self, root: &Path) -> Option<u64> {
         let text = read(root, self.pid, "smaps_rollup")?;
         let start_ticks = start_ticks(&read(root, self.pid, "stat")?)?;
@@ -105,7 +105,7 @@ impl Process {
     }
 }
 
-/// True when the agent's pid namespace is the machine's first one, whose pids NVML speaks.
+/// True when the agent's pid namespace is the machine's first one, which NVML's pids belong to.
 pub(crate) fn is_first_pid_namespace(root: &Path) -> bool {
     // The kernel's fixed inode of the first pid namespace (PROC_PID_INIT_INO).
     std::fs::read_link(root.join("proc/self/ns/pid"))

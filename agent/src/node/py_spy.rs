@@ -2,8 +2,8 @@
 //!
 //! py-spy reads the memory of a process and neither stops nor changes it (`--nonblocking`). One
 //! py-spy runs for each worker, all at the same time; it ends by itself, or it is killed with all
-//! that it has started. What it writes is bounded and not trusted: names in it are the worker's.
-//! Nothing here says what is sampled, or when.
+//! that it has started. Its output is bounded and not trusted: the worker chooses names in it. The
+//! caller decides which workers are sampled, and when.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -24,7 +24,7 @@ use serde::Deserialize;
 use crate::node::clock;
 use crate::node::process::Process;
 
-/// How long a worker is sampled: one that is busy for 1 % of its time is seen at work about ten
+/// Sampling time of a worker. A worker that is busy for 1 % of its time is seen at work about ten
 /// times. The capture waits as long.
 const DURATION: Duration = Duration::from_secs(5);
 
@@ -34,13 +34,13 @@ const RATE_HZ: u32 = 200;
 /// py-spy is killed so long after it should have ended.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// What is left of a capture's time after that is for its snapshot.
+/// Time reserved for the snapshot before the deadline of a capture.
 const UPLOAD_TIME: Duration = Duration::from_secs(5);
 
-/// Time between two looks whether it has ended.
+/// Time between two polls for the end of py-spy.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Bytes that are read of what it wrote.
+/// Maximum bytes that are read of py-spy's output.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a worker could not be sampled, in one line.
@@ -49,7 +49,7 @@ pub(crate) enum SampleError {
     /// The capture would be closed first.
     #[error("the deadline of the capture leaves no time for it")]
     NoTime,
-    /// There is no file for what py-spy writes.
+    /// There is no file for the output of py-spy.
     #[error("no memory for {}: {source}", program.display())]
     NoMemory { program: PathBuf, source: rustix::io::Errno },
     /// The program is not there, or cannot be run.
@@ -61,19 +61,19 @@ pub(crate) enum SampleError {
     /// The kernel refuses to show the worker's memory.
     #[error("the agent may not read the memory of process {0}: it needs the capability SYS_PTRACE")]
     Refused(u32),
-    /// Its own words.
+    /// py-spy's own error message.
     #[error("py-spy: {0}")]
     Failed(String),
-    /// It was killed.
+    /// py-spy was killed.
     #[error("py-spy did not end in time")]
     Late,
-    /// The kernel does not tell how it ended.
+    /// The kernel does not report how py-spy ended.
     #[error("py-spy cannot be waited for: {0}")]
     NotAwaited(std::io::Error),
-    /// What it wrote cannot be read.
+    /// The output cannot be read.
     #[error("py-spy's output: {0}")]
     NoOutput(#[from] std::io::Error),
-    /// What it wrote is no speedscope file.
+    /// The output is no speedscope file.
     #[error("py-spy's output: {0}")]
     BadOutput(#[from] serde_json::Error),
 }
@@ -85,7 +85,7 @@ pub(crate) struct Sampling {
     workers: Vec<Process>,
     left_out: usize,
     duration: Duration,
-    /// When the capture is closed.
+    /// Time at which the capture is closed.
     deadline_ns: u64,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// What was sampled. Blocks until every py-spy has ended.
+    /// Returns the samples. Blocks until every py-spy has ended.
     pub(crate) fn finish(self) -> (WorkerSamples, SampledStacks) {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut stacks = SampledStacks::default();
@@ -145,9 +145,9 @@ impl Running {
     }
 }
 
-/// One py-spy at work, in a process group of its own.
+/// A running py-spy, in a process group of its own.
 struct OneRunning {
-    /// None after its end.
+    /// The child process; none after its end.
     child: Option<Child>,
     worker: Process,
     output: File,
@@ -182,7 +182,7 @@ impl OneRunning {
         Ok(Self { child: Some(child), worker, output, errors })
     }
 
-    /// What it wrote; the error is what it says, or what happened to it, in one line.
+    /// Returns the output; the error is py-spy's message or the cause of its end, in one line.
     fn finish(mut self, until_ns: u64) -> Result<Speedscope, SampleError> {
         let status = self.wait(until_ns)?;
         if !status.success() {
@@ -225,7 +225,7 @@ impl Drop for OneRunning {
     }
 }
 
-/// What py-spy says of its failure. Missing rights stand behind other causes.
+/// Classifies py-spy's error message. A missing permission may stand behind other causes in it.
 fn failure(pid: u32, said: &str) -> SampleError {
     if said.to_lowercase().contains("permission denied") {
         return SampleError::Refused(pid);
@@ -244,7 +244,7 @@ fn read(file: &mut File) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// The parts of a speedscope file that are of use.
+/// The used parts of a speedscope file.
 #[derive(Deserialize)]
 struct Speedscope {
     profiles: Vec<Profile>,
@@ -299,8 +299,8 @@ mod tests {
         Process::of_self()
     }
 
-    /// A script in the place of py-spy. Another process writes it: one that is open for writing
-    /// while some test starts a process cannot be run.
+    /// A script in the place of py-spy. Another process writes it, because a script that is open
+    /// for writing while some test starts a process cannot be run.
     fn script(folder: &Path, text: &str) -> PathBuf {
         let program = folder.join("py-spy");
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
@@ -344,7 +344,7 @@ END"#;
         assert_eq!((samples.failure.as_str(), samples.duration_ns), ("", 1_000_000_000));
     }
 
-    /// What py-spy 0.4.3 says as root without SYS_PTRACE.
+    /// Error message of py-spy 0.4.3 as root without SYS_PTRACE.
     const DENIED: &str = "cat >&2 << END
 Error: Failed to get process executable name. Check that the process is running.
 

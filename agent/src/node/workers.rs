@@ -1,7 +1,7 @@
-//! The processes below each rank, such as a DataLoader's workers: how many, and what they hold.
+//! The processes below each rank, such as a DataLoader's workers: their number and their memory.
 //!
-//! Who is below whom takes a look at every process of the node, and what a worker has for itself
-//! alone, beside what a fork still shares, takes the kernel a walk over all its pages. So both run
+//! Finding descendants takes a scan of every process of the node. The private memory of a worker,
+//! without pages still shared after a fork, takes the kernel a walk over all its pages. So both run
 //! on a thread of their own that rests many times as long as it works; the agent's loop takes the
 //! newest sums, and none when they are too old. Files below `/proc` that this reads never wait for
 //! the process that they are about.
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use crate::node::clock::{self, Now};
 use crate::node::process::{self, Process};
 
-/// Time between two looks, at least …
+/// Time between two scans, at least …
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// … and this multiple of the time that the last one took: 2 % of one core.
+/// … and this multiple of the last scan's duration: 2 % of one core.
 const REST_FACTOR: u32 = 50;
 
 /// Walks over pages take this part of the time: 2 % of one core.
@@ -33,7 +33,7 @@ const WALK_CREDIT_MAX: Duration = Duration::from_secs(1);
 /// Sums are used for this long after the next ones were due.
 const LATE_MAX: Duration = Duration::from_secs(10);
 
-/// The thread's sums, and whom it looks at.
+/// The thread's sums, and the ranks that it samples.
 #[derive(Debug)]
 pub(crate) struct Workers {
     wanted: watch::Sender<Vec<Process>>,
@@ -59,7 +59,7 @@ impl Workers {
         Ok(Self { wanted, newest })
     }
 
-    /// Whom to look at from now on.
+    /// Sets the ranks whose descendants are sampled from now on.
     pub(crate) fn watch(&self, ranks: Vec<Process>) {
         self.wanted.send_if_modified(|known| {
             let is_news = *known != ranks;
@@ -68,14 +68,14 @@ impl Workers {
         });
     }
 
-    /// The processes below a rank, largest first; none when nothing new enough is known.
+    /// The processes below a rank, largest first; empty when the newest sample is too old.
     pub(crate) fn processes_below(&self, now: Now, rank: Process) -> Vec<Process> {
         let newest = self.newest.borrow();
         let members = newest.members.get(&rank).filter(|_| newest.until_mono_ns > now.mono_ns);
         members.cloned().unwrap_or_default()
     }
 
-    /// What the processes below a rank hold; none when nothing new enough is known.
+    /// Memory of the processes below a rank; none when the newest sums are too old.
     pub(crate) fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {
         let newest = self.newest.borrow();
         let is_new = newest.until_mono_ns > now.mono_ns;
@@ -83,7 +83,7 @@ impl Workers {
     }
 }
 
-/// The thread: looks, and walks in between.
+/// The thread's loop: scans processes, and walks pages in between.
 fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Sender<Newest>) {
     let mut look = Look::new(root);
     let mut credit = Duration::ZERO;
@@ -111,12 +111,12 @@ fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Send
     }
 }
 
-/// What the thread knows of the processes; without a clock.
+/// State of the thread; reads no clock.
 #[derive(Debug, Default)]
 struct Look {
     root: PathBuf,
     ranks: BTreeMap<Process, Family>,
-    /// What each worker has for itself alone, as the last walk over it has found.
+    /// Private bytes of each worker, from the last walk over its pages.
     parts: BTreeMap<Process, u64>,
     /// Workers in the order of the walks to come.
     turns: VecDeque<Process>,
@@ -135,7 +135,7 @@ impl Look {
         Self { root: root.to_path_buf(), ..Self::default() }
     }
 
-    /// Finds who is below these ranks, and what they hold.
+    /// Finds the descendants of these ranks, and their memory.
     fn look(&mut self, ranks: &[Process]) {
         self.ranks.clear();
         let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
@@ -183,7 +183,7 @@ impl Look {
         family
     }
 
-    /// Walks over the pages of the worker whose turn it is.
+    /// Walks over the pages of the next worker in the queue.
     fn walk(&mut self) {
         let Some(worker) = self.turns.pop_front() else { return };
         let parts = worker.anon_parts_bytes(&self.root);
@@ -208,7 +208,7 @@ impl Look {
     }
 }
 
-/// Everybody below a process, nearest first, without other ranks and what is below those.
+/// All descendants of a process, nearest first, without other ranks and their descendants.
 fn below(pid: u32, children: &BTreeMap<u32, Vec<Process>>, ranks: &BTreeSet<u32>) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     let mut parents = VecDeque::from([pid]);
@@ -241,8 +241,8 @@ fn list(root: &Path) -> Vec<(Process, u32)> {
 mod tests {
     use super::*;
 
-    /// A `/proc` of processes `(pid, parent, anon KiB, parts KiB)`; those without memory are
-    /// zombies, those without parts cannot be walked over.
+    /// A `/proc` of processes `(pid, parent, anon KiB, parts KiB)`; processes without memory are
+    /// zombies, processes without parts cannot be walked over.
     fn root(processes: &[(u32, u32, Option<u64>, Option<u64>)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         for (pid, parent, anon, parts) in processes {

@@ -1,8 +1,8 @@
-//! What a scheduler knows a process as: its Slurm job or its pod.
+//! Scheduler ids of a process: its Slurm job or its pod.
 //!
 //! The path of the cgroup has the id of the Slurm job or the UID of the pod, in parts that the user
 //! of the process cannot choose. Namespace and name of a pod are read from the names of the folders
-//! of logs that the kubelet makes, which the chart mounts. What is not there stays empty. Slurm and
+//! of logs that the kubelet makes, which the chart mounts. A missing id stays empty. Slurm and
 //! Kubernetes themselves are never asked.
 
 use std::path::Path;
@@ -11,10 +11,10 @@ use memtape_core::identity::owner::{Workload, pod_of_log_folder, workload_of_cgr
 
 use super::process::read;
 
-/// Where the kubelet keeps the logs of pods.
+/// Folder in which the kubelet keeps the logs of pods.
 const POD_LOGS: &str = "var/log/pods";
 
-/// Folders that are looked at: more than a node has pods.
+/// Maximum number of log folders that are read: more than a node has pods.
 const POD_LOGS_MAX: usize = 4096;
 
 /// The workload of a process, and the namespace of its pod.

@@ -1,4 +1,4 @@
-//! The spool's way out: what is sent next, what has arrived, and what may then be forgotten.
+//! Delivery from the spool: the next entry, acknowledgements, deletion of delivered entries.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub(super) struct Cursor {
 }
 
 impl Spool {
-    /// A new stream: what was sent and not acknowledged has to be sent again.
+    /// Starts a new stream: entries that were sent and not acknowledged are due again.
     pub(crate) fn start_stream(&mut self) {
         self.sent = self.delivered;
         self.in_flight.clear();
@@ -41,8 +41,8 @@ impl Spool {
         self.last() > self.sent
     }
 
-    /// What is to be sent next on this stream: an end, or step records, at most
-    /// `records_max` together.
+    /// The next entry to send on this stream: an end, or step records, at most `records_max`
+    /// together.
     pub(crate) fn next(&mut self, records_max: usize) -> Option<Next> {
         let mut packed: Vec<RankReport> = Vec::new();
         let (mut at, mut records) = (self.sent, 0);
@@ -93,7 +93,7 @@ impl Spool {
         std::mem::take(&mut self.has_lost)
     }
 
-    /// Everything up to this number was sent; the acknowledgement of this report speaks for it.
+    /// Notes that entries up to this number were sent with, or before, this report.
     pub(crate) fn sent_with(&mut self, number: u64, report: u64) {
         self.sent = self.sent.max(number);
         self.in_flight.push_back((report, self.sent));
@@ -110,7 +110,7 @@ impl Spool {
         due.map(|(number, each)| (*number, Outgoing::AgentCapture(each.capture.clone()))).collect()
     }
 
-    /// A capture was announced; the acknowledgement of this report speaks for that.
+    /// Notes that a capture was announced; the acknowledgement of this report covers it.
     pub(crate) fn capture_sent(&mut self, number: u64, report: u64) {
         if let Some(each) = self.captures.get_mut(&number) {
             each.sent_with = Some(report);
@@ -141,7 +141,7 @@ impl Spool {
         Some((*number, each.capture.answer.as_ref()?))
     }
 
-    /// Its snapshot; none when the disk has lost or damaged it: it is then
+    /// Snapshot of a kept capture; none when the disk has lost or damaged it. The capture is then
     /// announced again without a snapshot.
     pub(crate) fn capture_snapshot(&mut self, number: u64) -> Option<EncodedSnapshot> {
         let each = self.captures.get(&number)?;
@@ -160,7 +160,7 @@ impl Spool {
         None
     }
 
-    /// An agent-initiated capture is stored, or not wanted.
+    /// Deletes an agent-initiated capture that is stored, or not wanted.
     pub(crate) fn forget_capture(&mut self, number: u64) {
         let Some(each) = self.captures.remove(&number) else { return };
         if let Err(error) = self.disk.remove(&each.name) {
@@ -168,13 +168,13 @@ impl Spool {
         }
     }
 
-    /// A snapshot was refused for good.
+    /// Drops a capture whose snapshot was refused for good.
     pub(crate) fn capture_refused(&mut self, number: u64) {
         self.count_dropped(Kind::Snapshots, 1);
         self.forget_capture(number);
     }
 
-    /// Syncs what is due, and deletes what is delivered.
+    /// Syncs due files, and deletes delivered ones.
     pub(crate) fn pass_time(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.synced_ns) >= SYNC_EVERY_NS {
             self.synced_ns = now_ns;
@@ -205,7 +205,7 @@ impl Spool {
         }
     }
 
-    /// Says once that the disk fails, and once that it does no more; true when it did not.
+    /// Logs once that the disk fails, and once that it works again; true when it did not.
     pub(super) fn note(&mut self, result: io::Result<()>) -> bool {
         match result {
             Ok(()) => {
@@ -239,7 +239,7 @@ impl Spool {
 }
 
 impl Cursor {
-    /// The cursor of a spool, after what an unfinished write has left is removed.
+    /// Opens the cursor of a spool, and removes the remains of an unfinished write.
     pub(super) fn open(disk: &dyn Disk) -> io::Result<Self> {
         for file in disk.list("")?.iter().filter(|file| file.name.ends_with(files::ASIDE)) {
             disk.remove(&file.name)?;
@@ -257,7 +257,7 @@ impl Cursor {
         frames::encode(&words.map(u64::to_le_bytes).concat())
     }
 
-    /// One that is damaged is as none: what is there is then delivered again.
+    /// Decodes a cursor. A damaged cursor counts as none: kept entries are then delivered again.
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let payload = frames::decode(bytes).ok().flatten().map_or(&[][..], |(payload, _)| payload);
         let words: Vec<u64> =
@@ -322,7 +322,7 @@ fn read(disk: &dyn Disk, name: &str, offset: u64, length: usize) -> io::Result<V
     Ok(bytes)
 }
 
-/// Adds ranks to those of one report.
+/// Merges ranks into the ranks of one report.
 fn merge(packed: &mut Vec<RankReport>, ranks: Vec<RankReport>) {
     for rank in ranks {
         match packed.iter_mut().find(|known| known.tape_id == rank.tape_id) {

@@ -1,8 +1,8 @@
 //! Entries with rising numbers, in files of checked records, dropped from the front.
 //!
 //! Each user has files of their own, so that the entries of one user are dropped without those of
-//! another. The numbers of all files are one row, and entries are read in its order. Where each
-//! entry lies is in memory. A file of an earlier process is not written again.
+//! another. Numbers rise over all files, and entries are read in their order. The positions of
+//! entries are kept in memory. A file of an earlier process is not written again.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use memtape_disk::frames::{self, Frames, frame_bytes};
 /// Bytes of number and items before an entry's payload.
 const HEAD_BYTES: usize = 12;
 
-/// One entry.
+/// An entry with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its number; rising, over all logs of a spool.
+    /// Number of the entry; rising over all logs of a spool.
     pub(crate) number: u64,
-    /// Things in it, for counting.
+    /// Number of items in the entry.
     pub(crate) items: u32,
-    /// What it says.
+    /// The encoded message.
     pub(crate) payload: Vec<u8>,
 }
 
 impl Entry {
-    /// Bytes that it takes on the disk.
+    /// Bytes of the entry on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         frame_bytes(HEAD_BYTES + self.payload.len())
     }
@@ -55,7 +55,7 @@ pub(crate) struct Logs {
     disk: Arc<dyn Disk>,
     kind: &'static str,
     segment_bytes_max: u64,
-    /// In the order of their first entries.
+    /// Segments in the order of their first entries.
     segments: Vec<Segment>,
     /// Items that could not be read.
     lost: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Logs {
 struct Segment {
     /// Number of its first entry, and so its name.
     first: u64,
-    /// The user whose entries it has.
+    /// The user of the segment's entries.
     user: u32,
     bytes: u64,
     entries: Vec<Location>,
@@ -75,19 +75,19 @@ struct Segment {
     is_synced: bool,
 }
 
-/// Where an entry lies.
+/// Location of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Location {
     number: u64,
     items: u32,
     offset: u64,
-    /// Of the whole record's content.
+    /// Length of the whole record's content, in bytes.
     length: usize,
 }
 
 impl Logs {
-    /// Opens the files of one kind. `visit` gets each entry, and returns the user whose it is; a
-    /// file belongs to the user of its first entry. A file without a whole entry is deleted.
+    /// Opens the files of one kind. `visit` gets each entry, and returns its user; a file belongs
+    /// to the user of its first entry. A file without a whole entry is deleted.
     /// Fails with the errors of the disk.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
@@ -248,7 +248,7 @@ impl Logs {
         std::mem::take(&mut self.lost)
     }
 
-    /// Deletes the files of which all is delivered.
+    /// Deletes the files whose entries are all delivered.
     pub(crate) fn forget(&mut self, delivered: u64) {
         while let Some(index) = self.segments.iter().position(|segment| segment.last() <= delivered)
         {

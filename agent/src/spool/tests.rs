@@ -71,7 +71,7 @@ fn capture(name: &str, snapshot: &[u8]) -> AgentCapture {
 struct Received {
     steps: BTreeMap<String, Vec<u64>>,
     downs: Vec<String>,
-    /// With the length of the snapshot, 0 for none.
+    /// Captures, each with the length of its snapshot, 0 for none.
     captures: Vec<(String, usize)>,
 }
 
@@ -249,7 +249,7 @@ fn facts_go_last_and_are_counted() {
     assert!(disk.used_bytes() <= 16 << 10);
 }
 
-/// Cuts the power in the midst of every single call, and of some more; what was synced is there.
+/// Cuts the power during every single disk call, and some more: synced entries survive.
 #[test]
 fn a_loss_of_power_loses_nothing_that_was_synced() {
     let calls = {
@@ -303,8 +303,8 @@ fn damage(disk: &SimulatedDisk, mut at: u64) {
     }
 }
 
-/// One byte is changed at every place: nothing wrong is ever delivered, and what is lost is what
-/// lay there.
+/// Changes one byte at many places: no damaged entry is ever delivered, and only the entries at the
+/// damaged place are lost.
 #[test]
 fn damage_is_never_delivered() {
     let size = {
@@ -355,7 +355,7 @@ fn a_newer_format_is_left_alone() {
     assert!(error.to_string().contains("format 3"), "{error}");
 }
 
-/// The real folder does what the one in memory does, and is one agent's own.
+/// A real folder behaves as the simulated disk does, and admits one agent.
 #[test]
 fn a_folder_is_a_disk() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -374,8 +374,8 @@ fn a_folder_is_a_disk() {
     assert_eq!(names, BTreeSet::from([CURSOR.to_string(), "lock".to_string()]));
 }
 
-/// A user who keeps very much of each kind while another keeps a little: nothing of the other is
-/// lost, also after a restart.
+/// A user keeps very much of each kind while another keeps a little: no entry of the other is lost,
+/// also after a restart.
 #[test]
 fn one_user_pushes_out_nothing_of_another() {
     let disk = SimulatedDisk::new(1);

@@ -1,9 +1,9 @@
-//! Censuses of this node's tapes: when each is due, which are known, and what the coordinator has.
+//! Censuses of this node's tapes: when each is due, which are known, and which the coordinator has.
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
 //! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node
-//! does not grow with its ranks; users take turns, and of each the dead come first. The end of a
-//! rank waits for its last census only a moment. The coordinator gets what changed since the last
+//! does not grow with its ranks; users take turns, and a user's dead tapes come first. The end of a
+//! rank waits only briefly for its last census. The coordinator gets the changes since the last
 //! census on the present stream; a new stream begins with whole ones. Nothing is kept on disk: the
 //! tape can be counted again.
 
@@ -26,12 +26,12 @@ const INTERVAL_MAX_NS: u64 = 60_000_000_000;
 /// Time that the end of a rank waits for its last census, in nanoseconds; a later census follows.
 const END_WAIT_MAX_NS: u64 = 2_000_000_000;
 
-/// Memory for what is remembered of the tapes between two counts of them, in bytes; a tape whose
-/// part is beyond it is counted without.
+/// Maximum bytes of census readers kept for all tapes between two counts. A tape beyond the bound
+/// is counted without a kept reader.
 const READERS_BYTES_MAX: usize = 32 << 20;
 
-/// Memory for the censuses of all tapes, in bytes. Beyond it those of the user who has most are
-/// dropped, the largest first.
+/// Memory for the censuses of all tapes, in bytes. Beyond it, the largest censuses of the largest
+/// user are dropped first.
 const CENSUSES_BYTES_MAX: usize = 48 << 20;
 
 /// The censuses of all tapes.
@@ -40,43 +40,43 @@ pub(crate) struct Censuses {
     tapes: BTreeMap<TapeKey, Counted>,
     /// The tape that is being counted.
     counting: Option<TapeKey>,
-    /// Whose tape is counted next.
+    /// Round-robin order of the users whose tapes are counted.
     turns: Turns<u32>,
     /// Since when ends of ranks wait for their last censuses on the present stream.
     waiting_since_ns: BTreeMap<TapeKey, u64>,
-    /// What the coordinator has, by the present stream.
+    /// Censuses that the coordinator received on the present stream.
     sent: BTreeMap<(TapeKey, u8), Sent>,
     /// Reports that had censuses.
     reports: u64,
 }
 
-/// What the coordinator has of one device.
+/// The census of one device that the coordinator has.
 #[derive(Debug)]
 struct Sent {
     census: Census,
-    /// The number of the report that it was in.
+    /// Number of the report that carried the census.
     report: u64,
 }
 
-/// What is known of one tape.
+/// State of one tape's censuses.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Knows the lines of the tape's stacks; empty while a count is in progress, and after the last
-    /// one.
+    /// Reader that knows the lines of the tape's stacks; empty while a count is in progress, and
+    /// after the last one.
     reader: CensusReader,
     censuses: Vec<Census>,
-    /// Memory that they take, in bytes.
+    /// Memory of the censuses, in bytes.
     censuses_bytes: usize,
-    /// The user who is accountable for the tape.
+    /// Account of the tape's user.
     account: u32,
     /// Steps finished at the last count.
     step: u64,
     counted_ns: Option<u64>,
-    /// It was counted after its process had ended: nothing changes any more.
+    /// True if the count was made after the process had ended: it is the last one.
     is_final: bool,
 }
 
-/// One tape to be counted.
+/// A tape to be counted.
 #[derive(Debug)]
 pub(crate) struct Count {
     tape: Arc<Tape<TapeWords>>,
@@ -84,17 +84,17 @@ pub(crate) struct Count {
     is_final: bool,
 }
 
-/// A tape was counted.
+/// Result of a tape's count.
 #[derive(Debug, Default)]
 pub(crate) struct CountResult {
     reader: CensusReader,
     censuses: Vec<Census>,
-    /// Its process had ended: there will be nothing new.
+    /// True if the process had ended: no later census follows.
     pub(crate) is_final: bool,
 }
 
 impl Count {
-    /// What to report if the count itself fails: there is no census.
+    /// Result to report if the count itself fails: there is no census.
     pub(crate) fn failure(&self) -> CountResult {
         CountResult { is_final: self.is_final, ..CountResult::default() }
     }
@@ -144,7 +144,7 @@ impl Censuses {
         since_ns >= if has_moved { INTERVAL_MIN_NS } else { INTERVAL_MAX_NS }
     }
 
-    /// A tape was counted.
+    /// Takes the result of a tape's count.
     pub(crate) fn counted(&mut self, key: TapeKey, result: CountResult) {
         self.counting = None;
         // Forgotten meanwhile.
@@ -178,16 +178,15 @@ impl Censuses {
         }
     }
 
-    /// Forgets what was sent: a new stream starts with whole censuses.
+    /// Forgets the sent censuses: a new stream starts with whole ones.
     pub(crate) fn start_stream(&mut self) {
         self.sent.clear();
         self.waiting_since_ns.clear();
     }
 
-    /// Censuses that the coordinator does not have by this stream: of users in turn, of each those
-    /// that ends of ranks wait for, then those of living ranks, of the devices whose last one was
-    /// sent longest ago. A report has room for some of them only, and every rank is to have its
-    /// turn.
+    /// Censuses that the coordinator lacks on this stream: users in turn, and of each user first
+    /// the final censuses that ends of ranks wait for, then the censuses of living ranks. Devices
+    /// whose last census was sent longest ago come first, because a report holds only some of them.
     pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
         let all = self.tapes.iter().flat_map(|(&key, counted)| {
             counted.censuses.iter().map(move |census| (counted, key, census))
@@ -208,7 +207,7 @@ impl Censuses {
         in_turn.into_iter().map(|(_, key, census)| (key, census)).collect()
     }
 
-    /// Is there something of a tape that the coordinator does not have by this stream?
+    /// Does the coordinator lack a census of this tape on this stream?
     pub(crate) fn has_unsent(&self, key: TapeKey) -> bool {
         let counted = self.tapes.get(&key);
         counted.is_some_and(|of| of.censuses.iter().any(|census| !self.is_sent(key, census)))
@@ -220,7 +219,7 @@ impl Censuses {
         self.is_complete(key) || now_ns.saturating_sub(since_ns) >= END_WAIT_MAX_NS
     }
 
-    /// The end of a rank was reported.
+    /// Notes that the end of a rank was reported.
     pub(crate) fn end_sent(&mut self, key: TapeKey) {
         self.waiting_since_ns.remove(&key);
     }
@@ -238,13 +237,13 @@ impl Censuses {
         self.counting.is_some()
     }
 
-    /// The last census of a tape whose process has ended was made and sent.
+    /// Was the last census of an ended process made and sent?
     fn is_complete(&self, key: TapeKey) -> bool {
         let Some(counted) = self.tapes.get(&key) else { return false };
         counted.is_final && counted.censuses.iter().all(|census| self.is_sent(key, census))
     }
 
-    /// What one of these says beyond the last one that was sent.
+    /// Changes of this census since the last one that was sent.
     pub(crate) fn changes(&self, key: TapeKey, census: &Census) -> Changes {
         Changes::between(self.known(key, census.device), census)
     }
@@ -258,7 +257,7 @@ impl Censuses {
         }
     }
 
-    /// A tape is gone for good.
+    /// Forgets a tape that is gone for good.
     pub(crate) fn forget(&mut self, key: TapeKey) {
         self.tapes.remove(&key);
         self.waiting_since_ns.remove(&key);

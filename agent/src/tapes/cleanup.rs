@@ -1,10 +1,9 @@
 //! Which tapes of dead processes are deleted, and why.
 //!
-//! Dead tapes are evidence, but they lie in memory that the next attempt at the job needs. Only
-//! what the coordinator knows of is deleted, or what no coordinator has asked for in a long time;
-//! the oldest of the user whose tapes occupy most first, so that no user's tapes push out another's
-//! that are within an equal part. Tapes of living processes and files that are no tapes are never
-//! touched.
+//! Dead tapes are evidence, but they lie in memory that the next attempt at the job needs. A tape
+//! is deleted only if the coordinator knows of it, or no coordinator has asked for it in a long
+//! time. The oldest tape of the largest user goes first, so no user pushes out tapes of another
+//! within an equal part. Tapes of living processes and files that are no tapes are never touched.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,24 +11,24 @@ use std::time::Duration;
 
 use crate::tapes::known::TapeKey;
 
-/// Without a coordinator for this long, tapes it has not heard of are deleted like others.
+/// Time without a coordinator after which tapes unknown to it are deleted like others.
 pub(crate) const UNREPORTED_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Bounds on dead tapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes they may occupy together.
+    /// Maximum bytes of all dead tapes together.
     pub(crate) bytes_max: u64,
-    /// Time they are kept.
+    /// Maximum time that dead tapes are kept.
     pub(crate) age_max: Duration,
 }
 
-/// One dead tape.
+/// A dead tape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeadTape {
     /// Which.
     pub(crate) key: TapeKey,
-    /// Its user.
+    /// User id of the owner.
     pub(crate) uid: u32,
     /// Time since the process was last alive.
     pub(crate) age: Duration,
@@ -44,7 +43,7 @@ pub(crate) struct DeadTape {
 /// Why a tape is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Its process has been dead for too long.
+    /// The process has been dead for too long.
     Age(Duration),
     /// Dead tapes occupy too much together.
     Bytes(u64),

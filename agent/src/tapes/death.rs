@@ -1,8 +1,8 @@
-//! How a process ended, from what was seen of it.
+//! How a process ended, judged by its tape and the kernel's counters.
 //!
-//! An orderly exit seals the tape; the kernel's counters of OOM kills tell the rest. They do not
-//! say *which* process a kill hit: the text of an [`Evidence`] says what was seen. Whether a
-//! process lives is asked in `liveness.rs`.
+//! An orderly exit seals the tape; the kernel's counters of OOM kills show kills. They do not say
+//! *which* process a kill hit, so an [`Evidence`] states the observation. `liveness.rs` checks
+//! whether a process lives.
 
 use std::fmt;
 
@@ -17,66 +17,66 @@ const DYING_NS: i64 = 1_000_000_000;
 /// Counters of OOM kills; absent where they cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OomKills {
-    /// In the process's cgroup.
+    /// OOM kills in the process's cgroup.
     pub(crate) cgroup: Option<u64>,
-    /// On the whole host.
+    /// OOM kills on the whole host.
     pub(crate) host: Option<u64>,
 }
 
 /// Why a process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// By itself: its tape is sealed.
+    /// The process exited: its tape is sealed.
     Exited,
-    /// By itself, with another status than 0.
+    /// The process exited with a status other than 0.
     Failed,
-    /// Its tape is not sealed.
+    /// The tape is not sealed.
     Killed,
-    /// As killed, and a counter of OOM kills rose.
+    /// As `Killed`, and a counter of OOM kills rose.
     OomKilled,
-    /// Its recorder had turned itself off before, so nothing would have sealed the tape.
+    /// The recorder had turned itself off before, so the tape would not have been sealed.
     Unknown,
 }
 
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Death {
-    /// How the end is known.
+    /// Evidence of the end.
     pub(crate) evidence: Evidence,
-    /// When it was first seen to be gone; for one found dead, its last sign of life.
+    /// Time when it was first seen to be gone; for a process found dead, its last sign of life.
     pub(crate) wall_ns: i64,
 }
 
-/// What tells how a process ended.
+/// Evidence of how a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// Its tape is sealed; with this exit status, where the recorder says so.
+    /// The tape is sealed, with this exit status if the recorder stated one.
     Sealed(Option<i32>),
-    /// Its recorder had turned itself off, so nothing would have sealed the tape.
+    /// The recorder had turned itself off, so the tape would not have been sealed.
     RecorderOff,
-    /// It was gone when the agent first saw its unsealed tape.
+    /// The process was gone when the agent first saw its unsealed tape.
     FoundDead,
-    /// It vanished, its tape not sealed.
+    /// The process vanished, its tape not sealed.
     Vanished,
-    /// It vanished, and a counter of OOM kills rose.
+    /// The process vanished, and a counter of OOM kills rose.
     OomKillsRose {
-        /// Whose counter.
+        /// Scope of the counter.
         of: Counter,
         /// Before the end.
         before: u64,
         /// After the end.
         after: u64,
     },
-    /// Its tape was gone when the agent came back.
+    /// The tape was gone when the agent came back.
     TapeGone,
 }
 
 /// A counter of OOM kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
-    /// Of the process's cgroup.
+    /// Counter of the process's cgroup.
     Cgroup,
-    /// Of the whole host.
+    /// Counter of the whole host.
     Host,
 }
 
@@ -128,14 +128,14 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// What is seen of one process at one time.
+/// Observation of one process at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sighting {
     /// Unix time.
     pub(crate) wall_ns: i64,
-    /// The lock is held.
+    /// True if the lock is held.
     pub(crate) held: bool,
-    /// The tape is sealed.
+    /// True if the tape is sealed.
     pub(crate) sealed: bool,
     /// The exit status on the tape.
     pub(crate) exit_status: Option<i32>,

@@ -1,5 +1,5 @@
-//! Whether a folder keeps the tapes of one user from another: its owner and mode, and those of
-//! every folder that it is in.
+//! Checks whether a folder protects tapes of one user from another: owner and mode of the folder
+//! and of all its parents.
 //!
 //! A user who can write a folder on the way to the tapes can put another one into its place. This
 //! file makes no folder and opens no tape.
@@ -14,13 +14,13 @@ use rustix::process::{getegid, geteuid};
 /// Why a folder is not searched for tapes.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Users can replace the tapes of others; the line says how, and what to do.
+    /// Users can replace the tapes of others; the line explains how, and what to do.
     #[error("{0}")]
     Unsafe(String),
-    /// It cannot be read.
+    /// The folder cannot be read.
     #[error("folder {path:?} cannot be searched: {source}")]
     Closed {
-        /// Which folder.
+        /// Path of the folder.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -85,8 +85,8 @@ fn is_ours(of: &Metadata) -> bool {
     of.uid() == 0 || of.uid() == geteuid().as_raw()
 }
 
-/// Can users whose it is not replace what is in a folder? The group of this process, and root's,
-/// has no other users.
+/// Can users other than the owner replace files in the folder? The group of this process, and
+/// root's group, have no other users.
 fn can_be_written(of: &Metadata) -> bool {
     let is_our_group = of.gid() == 0 || of.gid() == getegid().as_raw();
     let written = if is_our_group { 0o002 } else { 0o022 };
@@ -141,7 +141,7 @@ mod tests {
         assert!(refusal(&way.join("tapes")).contains("can be replaced"));
     }
 
-    /// Only root can give a folder away; as another user there is nothing to show.
+    /// Only root can give a folder away; as another user the test does nothing.
     #[test]
     fn folders_of_other_users_are_refused() {
         let dir = tempfile::tempdir().expect("a folder");

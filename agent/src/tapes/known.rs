@@ -1,9 +1,9 @@
-//! The tapes of this node: which there are, and one look at each per interval.
+//! The tapes of this node, found and polled once per interval.
 //!
 //! A tape belongs to the user who owns its file, and its lock to a process of that user. Files that
 //! are no tapes, or pretend to be another one, are named in the log once, counted and left alone;
-//! they disturb no other tape. `source.rs` knows where tapes are and how they are read, `quota.rs`
-//! whose are known when there are too many.
+//! they disturb no other tape. `source.rs` finds and reads tapes, `quota.rs` decides whose tapes
+//! are kept when there are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,19 +30,19 @@ use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWo
 const REJECTED_MAX: usize = 16_384;
 const REJECTED_PER_USER_MAX: usize = 1024;
 
-/// Parts of the folders that are read in the first look, which is to see everything.
+/// Maximum parts of the folders read in the first scan, which is to find every tape.
 const FIRST_PARTS_MAX: usize = 64;
 
-/// Files that are opened for one user in the first look.
+/// Maximum files opened for one user in the first scan.
 const OPENED_FIRST_MAX: usize = 2 * REJECTED_PER_USER_MAX;
 
 /// A tape from before the start of the node is deleted when it has not been changed for this long.
 const OTHER_BOOT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Files that are named in the log in one look.
+/// Maximum files named in the log per scan.
 const LOGGED_PER_LOOK_MAX: usize = 8;
 
-/// Looks at a rejected file before it is named in the log: a tape may be in the making.
+/// Scans of a rejected file before it is named in the log: a tape may be in the making.
 const SIGHTINGS_BEFORE_REJECTION: u32 = 3;
 
 /// Looks between two attempts to open a file that was rejected.
@@ -52,22 +52,22 @@ const SIGHTINGS_BETWEEN_ATTEMPTS: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TapeKey(pub(crate) u64);
 
-/// A tape and what is known about its process.
+/// A tape, and the state of its process.
 #[derive(Debug)]
 pub(crate) struct KnownTape {
-    /// Where it was found.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Its name among the tapes of all users.
+    /// Id of the tape, unique among the tapes of all users.
     tape_id: String,
-    /// Whose it is.
+    /// Owner of the tape.
     pub(crate) owner: Owner,
-    /// The user by whom what the node has is shared: the owner, or whose subordinate user that is.
+    /// The user whose quota counts the tape: the owner, or the user that the owner belongs to.
     pub(crate) account: u32,
-    /// What a scheduler knows its process as.
+    /// Scheduler ids of the process.
     pub(crate) workload: Workload,
     /// The tape; shared with rewinds in progress.
     pub(crate) tape: Arc<Tape<TapeWords>>,
-    /// What it said at the last look.
+    /// Status at the last scan.
     pub(crate) status: Status,
     /// The life of its process.
     pub(crate) life: Life,
@@ -77,11 +77,11 @@ pub(crate) struct KnownTape {
     pub(crate) is_linked: bool,
     /// Memory it occupies.
     pub(crate) occupied_bytes: u64,
-    /// Cut short since it was opened: nothing on it counts any more.
+    /// True if the file was cut short since it was opened: its contents no longer count.
     pub(crate) is_cut: bool,
-    /// It could not be deleted: not tried again.
+    /// True if the tape could not be deleted: no further attempt is made.
     pub(crate) is_kept: bool,
-    /// It counted turns, and counts steps since the last look.
+    /// True if the tape counted turns, and counts steps since the last scan.
     has_new_clock: bool,
     file: Arc<dyn TapeFile>,
     id: FileId,
@@ -93,12 +93,12 @@ pub(crate) struct KnownTape {
 #[derive(Debug)]
 pub(crate) struct Tapes {
     source: Box<dyn TapeSource>,
-    /// What is taken out of command lines: nothing that the agent sends comes from elsewhere.
+    /// Redaction of command lines, applied to every command line that is sent.
     redaction: Redaction,
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
-    /// All folders were seen once.
+    /// True when all folders were read once.
     has_seen_all: bool,
     /// Rejected files that were seen since everything was seen last.
     seen_rejected: BTreeSet<FileId>,
@@ -108,13 +108,13 @@ pub(crate) struct Tapes {
 #[derive(Debug)]
 struct Rejected {
     uid: u32,
-    /// A sound tape, for which there is no room, or of an earlier start of the node.
+    /// True for a sound tape that exceeds the quota, or is of an earlier start of the node.
     is_tape: bool,
     looks: u32,
     is_logged: bool,
 }
 
-/// What is left to do in one look.
+/// Remaining work of one scan.
 #[derive(Debug)]
 struct Budget {
     /// Files that were opened, by user.
@@ -167,7 +167,7 @@ impl KnownTape {
         Ok(known)
     }
 
-    /// Its name among the tapes of all users of this node.
+    /// Id of the tape, unique among the tapes of all users of this node.
     pub(crate) fn tape_id(&self) -> &str {
         &self.tape_id
     }
@@ -190,7 +190,7 @@ impl KnownTape {
         Arc::clone(&self.file)
     }
 
-    /// Reads its state. The error says that it is not the tape that it seemed to be.
+    /// Reads the tape's state. The error says that the file is not the tape it seemed to be.
     fn look(
         &mut self,
         now: Now,
@@ -268,7 +268,7 @@ impl KnownTape {
 }
 
 impl Tapes {
-    /// Knows nothing yet; [`Self::look`] does.
+    /// Starts without tapes; [`Self::look`] finds them.
     pub(crate) fn new(source: Box<dyn TapeSource>, redaction: Redaction) -> Self {
         Self {
             source,
@@ -282,7 +282,7 @@ impl Tapes {
         }
     }
 
-    /// What was refused since the agent started.
+    /// Counts of tapes refused since the agent started.
     pub(crate) fn refused(&self) -> RefusedTapes {
         self.refused
     }
@@ -292,17 +292,17 @@ impl Tapes {
         self.known.iter().map(|(key, tape)| (*key, tape))
     }
 
-    /// One of them.
+    /// The tape with this key.
     pub(crate) fn get(&self, key: TapeKey) -> Option<&KnownTape> {
         self.known.get(&key)
     }
 
-    /// The one with this identity.
+    /// The tape with this id.
     pub(crate) fn find(&self, tape_id: &str) -> Option<(TapeKey, &KnownTape)> {
         self.iter().find(|(_, of)| of.tape_id() == tape_id)
     }
 
-    /// The tapes that counted turns and count steps now; each is named once.
+    /// Tapes that counted turns and count steps now; each is returned once.
     pub(crate) fn take_new_clocks(&mut self) -> Vec<TapeKey> {
         let new = self.known.iter_mut().filter(|(_, known)| known.has_new_clock);
         new.map(|(key, known)| {
@@ -326,8 +326,7 @@ impl Tapes {
         Ok(())
     }
 
-    /// Searches for tapes, and reads the state of every one; the tapes that are known no more, with
-    /// their names.
+    /// Searches for tapes, and reads the state of every one; the forgotten tapes, with their names.
     pub(crate) fn look(&mut self, now: Now, node: &dyn Node) -> Vec<(TapeKey, String)> {
         let mut budget = self.budget();
         let mut given_up = self.search(node, &mut budget);
@@ -357,8 +356,8 @@ impl Tapes {
         Budget { opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
     }
 
-    /// Opens what is new in the next part of the folders, at first in all of them; the tapes that
-    /// were given up for others.
+    /// Opens new files in the next part of the folders, at first in all parts. Returns the tapes
+    /// that were given up for others.
     fn search(&mut self, node: &dyn Node, budget: &mut Budget) -> Vec<(TapeKey, String)> {
         let mut ids: BTreeSet<FileId> = self.known.values().map(|known| known.id).collect();
         let mut given_up = Vec::new();
@@ -435,7 +434,7 @@ impl Tapes {
         is_old && file.id() == entry.id && file.delete(&entry.path).is_ok()
     }
 
-    /// Makes room for a tape; the one that was given up for it, if there had to be one.
+    /// Makes space for a tape. Returns the tape that was given up for it, if any.
     fn room_for(&mut self, known: &KnownTape) -> Result<Option<(TapeKey, String)>, NotATape> {
         let held = |(key, known): (TapeKey, &KnownTape)| Held {
             key,
@@ -455,9 +454,9 @@ impl Tapes {
         }
     }
 
-    /// Refuses a second file that is the same tape of the same user. A held file displaces a copy
-    /// that was known. Files of two users are never the same tape, whatever they say: a copy takes
-    /// nothing from its original.
+    /// Refuses a second file that is the same tape of the same user. A file with a held lock
+    /// displaces a known copy. Files of two users are never the same tape, even with equal ids: a
+    /// copy takes nothing from its original.
     fn refuse_copies(
         &mut self,
         known: &KnownTape,

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Who writes a tape: the holder of its lock.
+/// The writer of a tape: the holder of its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
     /// A live process; its pid here, where it is known.
@@ -33,7 +33,7 @@ impl Writer {
     }
 }
 
-/// The byte that the lock of the mapping is on, and the end of the process's own.
+/// Byte of the mapping's lock, and the end of the process's own lock.
 const LOCKED_BYTE: libc::off_t = 1 << 62;
 
 /// Asks the kernel for the writer of an open tape.

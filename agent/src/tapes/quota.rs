@@ -1,4 +1,4 @@
-//! Which users' tapes an agent knows when there are more than it can know.
+//! Decides whose tapes an agent keeps when there are more than its bound.
 //!
 //! No user can keep the tapes of another out: a full agent gives up a tape of the user who has the
 //! most, the dead before the living, as long as that user then still has as many as the newcomer's.
@@ -11,32 +11,32 @@ use memtape_core::sharing::Amounts;
 
 use crate::tapes::known::TapeKey;
 
-/// Files that are opened in one look for one user, in the hope that they are tapes.
+/// Maximum files opened for one user in one scan, to find tapes.
 pub(crate) const OPENED_PER_LOOK_MAX: usize = 64;
 
-/// One tape that is known.
+/// A known tape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     /// Which.
     pub(crate) key: TapeKey,
-    /// Its user.
+    /// Account of the tape's user.
     pub(crate) account: u32,
-    /// Its process is gone.
+    /// True if the process is gone.
     pub(crate) is_dead: bool,
 }
 
-/// Where there is room for one more tape.
+/// The quota's decision about one more tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Beside the others.
+    /// The tape fits beside the others.
     Free,
-    /// In place of this one.
+    /// The tape replaces this one.
     InPlaceOf(TapeKey),
     /// Nowhere.
     None,
 }
 
-/// Where there is room for a tape of a user; `held` in the order of discovery.
+/// Decides about one more tape of a user; `held` is in the order of discovery.
 pub(crate) fn room(held: &[Held], account: u32, is_dead: bool) -> Room {
     if held.len() < TAPES_PER_NODE_MAX {
         return Room::Free;
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((count(1), count(2), count(9)), (300, 50, TAPES_PER_NODE_MAX - 350));
     }
 
-    /// A user with a new id for each tape displaces no living rank of those who were there.
+    /// A user with a new id for each tape displaces no living rank of earlier users.
     #[test]
     fn many_users_of_one_tape_push_out_no_living_one() {
         let kept = TAPES_KEPT_PER_USER_MAX;

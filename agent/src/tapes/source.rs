@@ -1,11 +1,11 @@
-//! Where tapes lie: what there is, whose it is, opening one as what it is (the file of a less
-//! trusted process), asking who holds its lock, deleting it.
+//! Tape sources: list files with their owners, open a tape as the file of a less trusted process,
+//! check its lock, delete it.
 //!
-//! The agent knows a tape source by its trait alone. This one is folders; a simulation has
-//! one of memory. A tape is read with `pread`, never mapped: a file that is cut short then gives
-//! a short read and not a signal that kills the agent. It is kept open, so that it can be read
-//! even after it was deleted. A folder with very many files is read a part at a time, so that a
-//! look costs the same whatever lies there. This file does not parse tapes.
+//! The agent knows a tape source by its trait alone. This one is folders; a simulation has one of
+//! memory. A tape is read with `pread`, never mapped: a file that is cut short then gives a short
+//! read and not a signal that kills the agent. It is kept open, so that it can be read even after
+//! it was deleted. A folder with very many files is read a part at a time, so that the cost of a
+//! scan is bounded. This file does not parse tapes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -32,25 +32,25 @@ pub(crate) enum NotATape {
     /// Opening it failed.
     #[error("it cannot be opened: {0}")]
     Closed(#[source] io::Error),
-    /// Its size is unknown.
+    /// The length of the file is unknown.
     #[error("it cannot be read")]
     Unreadable,
     /// A folder, a socket or the like.
     #[error("it is not a regular file")]
     NoFile,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     #[error("it is larger than a tape may be: {0} of {TAPE_BYTES_MAX} bytes")]
     TooLarge(u64),
-    /// What is on it is no tape.
+    /// The content is no tape.
     #[error(transparent)]
     Content(#[from] TapeError),
     /// Another file is the same tape.
     #[error("it says it is the same tape as {0:?}")]
     Copy(PathBuf),
-    /// The process that holds its lock is not the one that it names, or another user's.
+    /// The lock's holder is not the process that the tape names, or is another user's.
     #[error("its lock is held by process {0}, which is not the one that it names")]
     WrongHolder(u32),
-    /// It was made before the node was started.
+    /// The tape was made before the node was started.
     #[error("it was made before this node was started")]
     OtherBoot,
     /// There are too many tapes.
@@ -61,19 +61,19 @@ pub(crate) enum NotATape {
     NoRoom(u32),
 }
 
-/// A file, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId {
-    /// Device that it is on.
+    /// Device of the file.
     pub(crate) device: u64,
     /// Number on that device.
     pub(crate) inode: u64,
 }
 
-/// A file as it is now.
+/// Present state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
-    /// Its length.
+    /// Length of the file, in bytes.
     pub(crate) len_bytes: u64,
     /// Memory it occupies, which is less where nothing was written.
     pub(crate) occupied_bytes: u64,
@@ -84,30 +84,30 @@ pub(crate) struct FileState {
 /// A file that may be a tape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Which file.
+    /// Identity of the file.
     pub(crate) id: FileId,
-    /// Where it was seen.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     /// The user who owns it.
     pub(crate) uid: u32,
 }
 
-/// A part of what lies there.
+/// One part of a listing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     /// Files that may be tapes.
     pub(crate) entries: Vec<Entry>,
-    /// With this part everything was seen once more.
+    /// True if this part completes another listing of all files.
     pub(crate) is_whole: bool,
 }
 
-/// All that may be tapes.
+/// A source of files that may be tapes.
 pub(crate) trait TapeSource: Debug + Send {
-    /// The next part of what lies there, tapes or not.
+    /// Lists the next part of the files, tapes or not.
     fn list(&mut self) -> Listing;
 
-    /// Opens one.
-    /// The error says why it is no tape; it may become one.
+    /// Opens a tape.
+    /// The error says why the file is no tape; it may become one.
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape>;
 }
 
@@ -119,33 +119,33 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// The user who owns it.
     fn uid(&self) -> u32;
 
-    /// Time since it was last changed; none when it is unknown.
+    /// Time since the file was last changed; none when unknown.
     fn unchanged_for(&self) -> Option<Duration>;
 
-    /// Its present state; none when it is unknown.
+    /// Present state of the file; none when unknown.
     fn state(&self) -> Option<FileState>;
 
     /// Copies words, as a [`Source`] does.
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool;
 
-    /// The first part of these words that was written, as a [`Source`] says it.
+    /// The first written part of these words, as in [`Source`].
     fn written(&self, words: Range<usize>) -> Range<usize> {
         words
     }
 
-    /// Who writes it.
+    /// The writer of the tape.
     fn writer(&self) -> Writer;
 
-    /// Writes one word of it, if it is still this one that lies at `path`.
-    /// Fails with the errors of the file system, and when it is not.
+    /// Writes one word of the tape, if the same file still lies at `path`.
+    /// Fails with the errors of the file system, and when another file lies there.
     fn write(&self, path: &Path, word: usize, value: u64) -> io::Result<()>;
 
-    /// Deletes it, if it is still this one that lies at `path` and its lock is free.
-    /// Fails with the errors of the file system, and when it is not.
+    /// Deletes the tape, if the same file still lies at `path` and its lock is free.
+    /// Fails with the errors of the file system, and when one of the two is not so.
     fn delete(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The words of an open file, as many as there were when it was opened.
+/// The words of an open file, with its length at the time of opening.
 #[derive(Clone, Debug)]
 pub(crate) struct TapeWords {
     file: Arc<dyn TapeFile>,
@@ -156,16 +156,16 @@ pub(crate) struct TapeWords {
 #[derive(Debug)]
 pub(crate) struct TapeFolders {
     folders: Vec<TapeFolder>,
-    /// Those of which it was said that they cannot be searched.
+    /// Folders that were logged as not searchable.
     unreadable: BTreeSet<PathBuf>,
 }
 
-/// One folder, and how far it was read.
+/// A folder, and the position of its listing.
 #[derive(Debug)]
 struct TapeFolder {
     path: PathBuf,
     reading: Option<ReadDir>,
-    /// It was read to its end, others were not.
+    /// True if it was read to its end, while other folders were not.
     is_read: bool,
 }
 
@@ -376,7 +376,7 @@ impl TapeFile for DiskFile {
     }
 }
 
-/// The folder that a file lies in, and its name there: no name on the way to it can be exchanged
+/// The folder of a file, and the file's name in it: no part of the path can be exchanged
 /// afterwards.
 fn folder_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {

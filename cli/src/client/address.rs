@@ -6,7 +6,7 @@
 
 use crate::args::Mistakes;
 
-/// The port of a coordinator that was given no other.
+/// Port of a coordinator without a configured port.
 const PORT_DEFAULT: u16 = 7771;
 
 /// The URL of a coordinator, without a slash at its end.

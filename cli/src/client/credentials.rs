@@ -1,4 +1,4 @@
-//! How a program shows the coordinator who it is: by a certificate, by a token, or not at all.
+//! Credentials of a program for the coordinator: a certificate, a token, or none.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::secret_file;
 /// The variable that holds a token.
 const TOKEN: &str = "MEMTAPE_TOKEN";
 
-/// What a program shows.
+/// Credentials that a program shows: certificate and token.
 #[derive(Default)]
 pub(crate) struct Credentials {
     tls: Option<ClientTls>,
@@ -21,7 +21,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Those that the options and the environment name.
+    /// Reads the credentials that the options and the environment name.
     /// Fails when a file cannot be read.
     pub(crate) fn read(globals: &Globals) -> anyhow::Result<Self> {
         let tls = globals.tls_dir.as_deref().map(ClientTls::open).transpose()?;

@@ -1,11 +1,11 @@
-//! What to say of a name, an id or a rank that is not there: the nearest one, or those there are.
+//! Messages about an unknown name, id or rank: the nearest known one, or a list of all.
 
 use std::collections::BTreeSet;
 
 use crate::args::nearest;
 use crate::client::{Client, Refused};
 
-/// Names that are listed for one that does not exist.
+/// Maximum number of names listed for an unknown one.
 const NAMES_LISTED_MAX: usize = 8;
 
 /// The nearest name, or the names there are.

@@ -24,7 +24,7 @@ pub(crate) enum Unreachable {
     Tls,
     /// A server accepted the connection and closed it before its answer was whole.
     BrokenOff,
-    /// None of these.
+    /// Another cause.
     Other,
 }
 
@@ -49,7 +49,7 @@ impl Unreachable {
         }
     }
 
-    /// What happened and what to do.
+    /// States the failure and what to do.
     pub(crate) fn sentence(self, base: &str) -> String {
         let host = host(base);
         let where_it_is = "say where it is with --coordinator or MEMTAPE_COORDINATOR";

@@ -1,9 +1,9 @@
-//! What `memtape run --apply-hints` sets: settings of PyTorch's allocator that the coordinator
-//! suggests for the job.
+//! The settings of `memtape run --apply-hints`: settings of PyTorch's allocator that the
+//! coordinator suggests for the job.
 //!
 //! Only settings of core's own list are set, whatever the answer says, and never one whose key the
 //! user has set. The job waits [`HINTS_SECONDS_MAX`] at most, and starts without hints where there
-//! is no answer. What was set is in `MEMTAPE_HINTS`, so that the recorder notes it.
+//! is no answer. The applied settings are in `MEMTAPE_HINTS`, so that the recorder notes it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::globals::Globals;
 /// The variable that names the settings which hints set.
 const APPLIED: &str = "MEMTAPE_HINTS";
 
-/// What to set, and what to say about it.
+/// Variables to set, and messages about them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Variables of the command, with their values.
@@ -48,7 +48,7 @@ fn nothing(why: &str) -> Plan {
     Plan { lines: vec![format!("no hints are applied: {why}")], ..Plan::default() }
 }
 
-/// The name of the job, as its ranks will have it; none where it has none of its own.
+/// The name of the job, as its ranks will report it; none for a job without a name.
 fn name(given: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let of_environment = || {
         let unnamed = Identity::from_environment(|_| None).job;
@@ -57,7 +57,7 @@ fn name(given: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Optio
     given.map(str::to_string).or_else(of_environment).map(|job| job_in_paths(&job))
 }
 
-/// What to set so that the command has these settings.
+/// Variables that give the command these settings.
 fn plan(job: &str, settings: &[Setting], variable: impl Fn(&str) -> Option<String>) -> Plan {
     let mut users: Vec<(&'static str, String)> =
         ALLOCATOR_VARIABLES.iter().filter_map(|name| Some((*name, variable(name)?))).collect();

@@ -27,13 +27,13 @@ impl Answers<'_> {
         jobs.into_iter().find(|job| job.job == self.job)
     }
 
-    /// Its ranks.
+    /// Ranks of the job.
     pub(crate) fn ranks(&self) -> Vec<Rank> {
         let answer = self.client.fetch::<Ranks>(&["jobs", self.job, "ranks"], &[]);
         answer.unwrap_or_default().ranks
     }
 
-    /// Its incidents, oldest first.
+    /// Incidents of the job, oldest first.
     pub(crate) fn incidents(&self) -> Vec<Incident> {
         let answer = self.client.fetch::<Incidents>(&["incidents"], &[("job", self.job)]);
         let mut incidents = answer.unwrap_or_default().incidents;
@@ -47,7 +47,7 @@ impl Answers<'_> {
         self.incidents().into_iter().find(is_it)
     }
 
-    /// Its first closed capture with this trigger.
+    /// First closed capture of the job with this trigger.
     pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
         let Captures { captures } = self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
         let is_it = |capture: &&Capture| {
@@ -62,8 +62,8 @@ impl Answers<'_> {
         (capture.state != CaptureState::Collecting).then_some(capture)
     }
 
-    /// What a capture says of a rank that left a collective out, and that rank; none where it says
-    /// of none.
+    /// The rank that left a collective out by a capture, and the capture's sentence; none where the
+    /// capture names no such rank.
     pub(crate) fn desynchronised(&self, capture: &str) -> Option<(u32, String)> {
         let path = ["captures", capture, "collectives"];
         let Collectives { comparison, .. } = self.client.fetch(&path, &[]).ok()?;
@@ -72,7 +72,7 @@ impl Answers<'_> {
         Some((group.behind.first()?.rank, group.sentence))
     }
 
-    /// What a rank holds, and when its memory ends; none when the rank is not known or has ended.
+    /// Memory of a rank, and the time to its OOM; none when the rank is unknown or has ended.
     pub(crate) fn countdown(&self, number: u32) -> Option<String> {
         let mut ranks = self.ranks().into_iter();
         let rank = ranks.find(|rank| rank.rank == number && rank.end.is_none())?;
@@ -120,8 +120,8 @@ impl Judged {
     }
 }
 
-/// When memory ends, seen from this step, with the span of the forecast; none where no end is seen.
-/// The forecast is as old as the last step that was judged.
+/// Time to OOM from this step, with the span of the forecast; none without a forecast. The forecast
+/// is as old as the last step that was judged.
 fn time_left(incident: &Incident, step: u64) -> Option<String> {
     let steps = incident.steps_to_oom.filter(|&steps| steps > 0)?;
     let step_seconds = incident.seconds_to_oom? as f64 / steps as f64;

@@ -48,8 +48,8 @@ impl Children {
         Ok(Self { binary, logs, running: Vec::new() })
     }
 
-    /// Starts `memtape` with these arguments, and variables beside those of this process. Its log
-    /// has its name.
+    /// Starts `memtape` with these arguments, and these variables beside this process's own. The
+    /// log is named `name`.
     /// Fails when the log cannot be created or the process cannot be started.
     pub(crate) fn start(
         &mut self,

@@ -36,7 +36,7 @@ pub(crate) fn start(path: &Path, ranks: usize) -> anyhow::Result<()> {
     Ok(file.write_all_at(&u64::MAX.to_le_bytes(), (ranks * NUMBER_BYTES) as u64)?)
 }
 
-/// One rank's part in the collectives.
+/// The part of one rank in the collectives.
 #[derive(Debug)]
 pub(crate) struct Collectives {
     file: File,

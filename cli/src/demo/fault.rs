@@ -1,4 +1,4 @@
-//! What a modelled rank does wrong: the amounts of a [`Fault`], carried out step by step.
+//! The fault of a modelled rank: the amounts of a [`Fault`], carried out step by step.
 //!
 //! A fault changes what the rank does, and nothing else: recorder, agent, coordinator, detector and
 //! diagnosis do not know the scenario.
@@ -16,21 +16,21 @@ const LEAK_NOISE: u64 = 12;
 /// The process keeps no more of its own memory than this.
 const HOST_BYTES_MAX: usize = 768 << 20;
 const SAMPLE_BYTES: u64 = 7 * MIB / 2;
-/// Samples become a little shorter, so that the rest of a batch does not fit where that of an
-/// older one was.
+/// Bytes by which each sample is shorter, so that the remainder of a batch does not fit in the
+/// place of an older one.
 const SHORTER_BYTES: u64 = 512;
 /// More than any other tensor, so that no free segment of theirs serves a batch.
 const BATCH_BYTES: u64 = 112 * MIB;
 const SPLIT_EVERY_STEPS: u64 = 16;
 
-/// What a rank does that its peers do not; 0 is nothing.
+/// Differences of a rank from its peers; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// A tensor of about this size is kept each step.
     pub(crate) leak_bytes: u64,
     /// Number of samples that are kept in the segments of their batches: every few steps the rank
     /// takes one sample out of a large batch and keeps it in place of its oldest one. The batch is
-    /// freed, but what is left of its segment is too small for the next batch. So reserved memory
+    /// freed, but the remainder of its segment is too small for the next batch. So reserved memory
     /// grows, until each sample holds a segment, and the tensors do not.
     pub(crate) samples: usize,
     /// Percent by which the rank's sequences are longer than usual.
@@ -43,7 +43,7 @@ pub(crate) struct Fault {
     pub(crate) leaves_collectives_out: bool,
 }
 
-/// A fault from a step on, and what it keeps.
+/// A fault from a step on, and the memory it keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Faulty {
     of: Fault,

@@ -13,7 +13,7 @@ use super::start::TAPE_BYTES;
 pub(crate) struct Folders {
     /// Logs, and the store unless `--data-dir` is given.
     temporary: tempfile::TempDir,
-    /// Tapes, in shared memory if it has room.
+    /// Tapes, in shared memory if it has space.
     tapes: tempfile::TempDir,
     /// The store.
     pub(crate) data: PathBuf,

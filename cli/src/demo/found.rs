@@ -1,4 +1,4 @@
-//! What the demo waits for: an incident, a capture, or both; and its result.
+//! Wait conditions of the demo: an incident, a capture, or both; and the result.
 
 use anyhow::bail;
 use memtape_proto::api::{Capture, CaptureState, Incident};
@@ -10,7 +10,7 @@ use super::scenarios::Scenario;
 use crate::client::Client;
 use memtape_core::diagnosis::Class;
 
-/// What was found.
+/// The incident and the captures that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) incident: Option<Incident>,
@@ -18,13 +18,13 @@ pub(crate) struct Found {
     pub(crate) capture: Option<Capture>,
     /// The capture at the request that failed.
     pub(crate) oom: Option<Capture>,
-    /// The rank that left a collective out, and what the capture says of it.
+    /// The rank that left a collective out, and the capture's sentence about it.
     pub(crate) desynchronised: Option<(u32, String)>,
 }
 
 impl Found {
-    /// What there is now: the incident of the class that is waited for, else the first one, and its
-    /// capture. None while there is nothing.
+    /// Finds the incident of the awaited class, else the first one, and its capture. None while
+    /// there is no incident.
     pub(crate) fn now(answers: Answers<'_>, class: Class) -> Option<Self> {
         let mut incidents = answers.incidents();
         let at = incidents.iter().position(|incident| incident.class == class).unwrap_or(0);
@@ -48,14 +48,14 @@ impl Found {
         is_closed && is_found
     }
 
-    /// The rank that it is about.
+    /// Rank of the finding.
     pub(crate) fn rank(&self) -> Option<u32> {
         let incident = self.incident.as_ref().map(|incident| incident.rank);
         let left_out = self.desynchronised.as_ref().map(|(rank, _)| *rank);
         incident.or(left_out).or_else(|| self.capture.as_ref()?.trigger_rank)
     }
 
-    /// What was found, in the words of the API.
+    /// The finding in one sentence, in the words of the API.
     pub(crate) fn sentence(&self) -> Option<&str> {
         let incident = self.incident.as_ref().map(|incident| incident.sentence.as_str());
         incident.or_else(|| Some(self.desynchronised.as_ref()?.1.as_str()))

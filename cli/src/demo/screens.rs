@@ -1,4 +1,4 @@
-//! What the demo says of the scenario, of what was found, and what to try next.
+//! Texts of the demo about the scenario, the findings, and what to try next.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::found::Found;
 use super::scenarios::Plan;
 use crate::render::units::frame;
 
-/// What was found, a line each. `base` is the coordinator's address if it keeps running.
+/// The findings, a line each. `base` is the coordinator's address if it keeps running.
 pub(crate) fn found(found: &Found, base: Option<&str>) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(incident) = &found.incident {
@@ -83,7 +83,7 @@ pub(crate) fn commands_to_try(
     text
 }
 
-/// What makes `memtape` this program in another terminal; empty where its folder is on the path.
+/// An alias that makes `memtape` this program in another terminal; empty where it is on the path.
 fn alias() -> String {
     let called = std::env::args_os().next().map(PathBuf::from);
     let is_on_path = called.is_none_or(|called| called.components().count() == 1);

@@ -76,13 +76,13 @@ impl Torch {
     }
 }
 
-/// Where the parts of the job are.
+/// Paths of the parts of the job.
 #[derive(Debug)]
 struct Files {
     script: PathBuf,
     /// The script that runs a command on the fake CUDA runtime.
     fake_cuda: PathBuf,
-    /// The Python that is taken when none is named.
+    /// Default Python.
     python: PathBuf,
 }
 
@@ -118,12 +118,12 @@ fn in_source_tree() -> Option<Files> {
     })
 }
 
-/// What a Python's torch says of itself.
+/// Facts about the torch of a Python.
 #[derive(Debug, Deserialize)]
 struct Build {
     gpus: u32,
     version: String,
-    /// The CUDA that it was built for; none in a build for CPUs.
+    /// CUDA version of the build; none in a build for CPUs.
     cuda: Option<String>,
 }
 
@@ -148,7 +148,7 @@ impl Build {
         }
     }
 
-    /// The fake runtime has the structures of CUDA 13.
+    /// True for builds of CUDA 13, whose structures the fake runtime has.
     fn fits_fake_cuda(&self) -> bool {
         self.cuda.as_deref().is_some_and(|cuda| cuda.starts_with("13."))
     }

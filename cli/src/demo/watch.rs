@@ -26,7 +26,7 @@ pub(crate) struct Watch {
     interrupted: Receiver<()>,
     was_interrupted: bool,
     begin: Instant,
-    /// What was said of the job in the last line about it, and its step.
+    /// The words about the job in the last line printed, and its step.
     shown: (String, u64),
     /// The process that ends as the scenario wants.
     mortal: Option<String>,
@@ -71,7 +71,7 @@ impl Watch {
         self.was_interrupted
     }
 
-    /// The end of this process belongs to the scenario.
+    /// Marks that the scenario ends this process.
     pub(crate) fn expect_end_of(&mut self, name: String) {
         self.mortal = Some(name);
     }
@@ -108,7 +108,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Prints a line about the job when what is said of it changed, or after
+    /// Prints a line about the job when the words for its state changed, or after
     /// [`STEPS_BETWEEN_LINES`].
     pub(crate) fn show_progress(&mut self, answers: Answers<'_>) {
         let Some(job) = answers.job() else { return };
@@ -133,7 +133,7 @@ impl Watch {
     }
 }
 
-/// What the demo says of a job in this state. The detector watches a rise of a healthy job for some
+/// The demo's words for a job in this state. The detector watches a rise of a healthy job for some
 /// steps now and then, which is no finding.
 fn words(state: &Named<JobState>) -> &str {
     match state.known() {

@@ -1,7 +1,7 @@
 //! A flame graph of live bytes by stack, as one SVG file that a browser shows.
 //!
-//! Stacks come in order, so those that share their outer frames are neighbours and share their
-//! boxes. The width of a box is the bytes below it, or where two states are compared the sum of the
+//! Stacks come in order, so stacks with equal outer frames are neighbours and share their boxes.
+//! The width of a box is the bytes below it, or where two states are compared the sum of the
 //! differences of its stacks. A box that is too narrow to see is left out; the space that it would
 //! take stays empty. Widths are in percent: the drawing fits a page, a phone and paper.
 //!
@@ -21,7 +21,7 @@ const STYLE: &str = include_str!("flamegraph.css");
 /// Zoom, search and details.
 const SCRIPT: &str = include_str!("flamegraph.js");
 
-/// Height of what is above the boxes.
+/// Height of the header above the boxes.
 const HEADER_PX: usize = 58;
 
 /// Height of a row.
@@ -43,11 +43,11 @@ struct Span<'a> {
     node: Option<Node<'a>>,
     /// Boxes above it.
     depth: usize,
-    /// Width of what is left of it.
+    /// Distance of the box from the left, in units of `width`.
     start: u64,
     width: u64,
     bytes: u64,
-    /// Bytes they are compared with.
+    /// Bytes in the compared state.
     base_bytes: u64,
 }
 
@@ -58,7 +58,7 @@ impl Span<'_> {
     }
 }
 
-/// The SVG file; `base` is what the rank is compared with. The title is a line of text.
+/// The SVG file; `base` is the state that the rank is compared with. The title is a line of text.
 pub(crate) fn document(live: &LiveBytes<'_>, base: Option<&LiveBytes<'_>>, title: &str) -> Vec<u8> {
     let drawing = Drawing::of(live, base);
     let rows = drawing.spans.iter().map(|span| span.depth + 1).max().unwrap_or(1);
@@ -129,7 +129,7 @@ impl<'a> Drawing<'a> {
         self.spans.first().copied().unwrap_or_else(Span::root)
     }
 
-    /// What the whole drawing shows, in one line.
+    /// Summary of the whole drawing, in one line.
     fn about(&self) -> String {
         let root = self.root();
         match self.is_difference {
@@ -219,8 +219,8 @@ fn name(node: Option<Node<'_>>) -> String {
     }
 }
 
-/// Text of strangers as it may stand in XML: escaped, and without control characters, which XML
-/// does not allow, and characters that hide text or turn its direction.
+/// Untrusted text made safe for XML: escaped, and without control characters, which XML does not
+/// allow, and characters that hide text or turn its direction.
 fn text(of: &str) -> String {
     let mut escaped = String::with_capacity(of.len() + 16);
     for c in of.chars() {

@@ -1,8 +1,8 @@
 //! Live bytes by stack as a file for speedscope.app: one sample for each stack, in bytes.
 //!
 //! The schema is at <https://www.speedscope.app/file-format-schema.json>. speedscope shows no
-//! negative weights, so a comparison has one profile for what is held more and one for what is held
-//! less.
+//! negative weights, so a comparison has one profile for stacks that hold more and one for stacks
+//! that hold less.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::export::stacks::{LiveBytes, Node};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// The content of the file; `base` is what the rank is compared with.
+/// The content of the file; `base` is the state that the rank is compared with.
 /// Fails when it cannot be serialized.
 pub(crate) fn document(
     live: &LiveBytes<'_>,
@@ -106,7 +106,7 @@ mod tests {
         serde_json::from_slice(&file).expect("JSON")
     }
 
-    /// What the published schema requires of a file with sampled profiles.
+    /// Checks the requirements of the published schema for files with sampled profiles.
     fn check_schema(file: &Value) {
         assert_eq!(file["$schema"], SCHEMA);
         let frames = file["shared"]["frames"].as_array().expect("frames");

@@ -1,8 +1,8 @@
 //! Live bytes by stack, of one rank at one step: what the flame graph and speedscope show.
 //!
-//! The sum over all stacks is what the allocator had handed out, to the byte. Blocks without a
-//! stack and bytes without a block have entries of their own. Blocks that are pending free are left
-//! out: the program has freed them.
+//! The sum over all stacks equals the allocated bytes exactly. Blocks without a stack and bytes
+//! without a block have entries of their own. Blocks that are pending free are left out: the
+//! program has freed them.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub(crate) enum Node<'a> {
     Code(&'a Frame),
     /// Memory whose stack is not known.
     NoStack,
-    /// Memory that is in no known block: the tape had no room, or the file lists no blocks.
+    /// Memory in no known block: the tape was full, or the file lists no blocks.
     NoBlock,
 }
 
 impl Node<'_> {
-    /// What viewers show: of code the function, or the file and line where it is not known.
+    /// Name in viewers: of code the function, or file and line where the function is unknown.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Device(device) => format!("device {device}"),
@@ -44,14 +44,14 @@ pub(crate) struct LiveBytes<'a> {
     by_stack: BTreeMap<Vec<Node<'a>>, u64>,
 }
 
-/// What a stack holds now and what it is compared with.
+/// Bytes of a stack, now and in the compared state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held<'a> {
     /// The stack, outermost level first.
     pub(crate) stack: Vec<Node<'a>>,
-    /// Bytes it holds.
+    /// Bytes of the stack.
     pub(crate) bytes: u64,
-    /// Bytes it is compared with; equal to 0 where nothing is compared.
+    /// Bytes in the compared state; 0 where no state is compared.
     pub(crate) base_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Stacks<'a> {
 }
 
 impl<'a> LiveBytes<'a> {
-    /// What a rank holds at the step of its snapshot.
+    /// Live bytes of a rank at the step of its snapshot.
     pub(crate) fn of_snapshot(of: &'a RankSnapshot) -> Self {
         let stacks = of_rank(of);
         let mut live = Self::default();
@@ -92,7 +92,7 @@ impl<'a> LiveBytes<'a> {
         live
     }
 
-    /// What it held at the earlier step of its snapshot; `None` where that is not known.
+    /// Live bytes of a rank at the earlier step of its snapshot; `None` where unknown.
     pub(crate) fn before(of: &'a RankSnapshot) -> Option<Self> {
         let stacks = of_rank(of);
         let mut live = Self::default();
@@ -102,7 +102,7 @@ impl<'a> LiveBytes<'a> {
         (of.before_step > 0).then_some(live)
     }
 
-    /// What the rank of a condensed state holds.
+    /// Live bytes of the rank of a condensed state.
     pub(crate) fn of_history(of: &'a History) -> Self {
         let stacks = of_condensed(of);
         let mut live = Self::default();
@@ -112,8 +112,8 @@ impl<'a> LiveBytes<'a> {
         live
     }
 
-    /// What it held when this many steps of its trace had ended; `None` where no device's trace has
-    /// that many.
+    /// Live bytes after this number of steps of the trace; `None` where no device's trace has that
+    /// many.
     pub(crate) fn after(of: &'a History, steps: u64) -> Option<Self> {
         let stacks = of_condensed(of);
         let mut live = Self::default();

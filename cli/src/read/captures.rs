@@ -1,4 +1,4 @@
-//! What the coordinator has by the id of an incident or a capture: both, and snapshots of ranks.
+//! Incidents, captures and snapshots of ranks, read from the coordinator by id.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct StoredRank {
     pub(crate) rank: u32,
 }
 
-/// True for what looks like the id of a capture or an incident: `cap-…`, `inc-…`.
+/// True for a name in the form of a capture id or an incident id: `cap-…`, `inc-…`.
 pub(crate) fn is_id(name: &str) -> bool {
     matches!(Kind::of(name), Some(Kind::Capture | Kind::Incident))
 }
@@ -76,8 +76,8 @@ pub(crate) fn named(
     Ok((Some(incident), capture))
 }
 
-/// The snapshots of several ranks, at most `count`: that of `first`, then those of its neighbours
-/// in the order of the ranks. A rank without a readable snapshot is left out.
+/// The snapshots of several ranks, at most `count`: first the snapshot of `first`, then of the
+/// others in the order of the ranks. A rank without a readable snapshot is left out.
 pub(crate) fn several(
     client: &Client,
     capture: &Capture,

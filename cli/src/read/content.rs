@@ -1,4 +1,4 @@
-//! Opens one source, tells by its first bytes what it is, and reads it.
+//! Opens one source, detects its format by its first bytes, and reads it.
 //!
 //! | first bytes | what it is |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | zstd of a message | the snapshot of a rank, as captures store it and the page downloads it |
 //! | a pickle; gzip or zstd of one | PyTorch's memory snapshot |
 //!
-//! It looks into nothing that it has read.
+//! The content is not interpreted here.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -29,16 +29,16 @@ use crate::read::pickle_file::{CHUNK_BYTES, unpickle};
 use crate::read::source::Source;
 use crate::read::tape_file;
 
-/// First bytes of what gzip and zstd wrote, and of a zip archive.
+/// First bytes of gzip and zstd files, and of a zip archive.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const ZIP: &[u8] = b"PK";
 
-/// With which byte the message of a rank's snapshot begins: its collectives, or, from the first
-/// agents, the rank. No pickle begins with one of these.
+/// First byte of the message of a rank's snapshot: the field of its collectives, or, from the first
+/// agents, of the rank. No pickle begins with one of these.
 const MESSAGE_KEYS: [u8; 2] = [10 << 3 | 2, 1 << 3 | 2];
 
-/// What a source is.
+/// Format of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
@@ -48,11 +48,11 @@ pub(crate) enum Format {
     Tape,
     /// The snapshot of a rank, as a file.
     Snapshot,
-    /// The same, from the coordinator.
+    /// The snapshot of a rank, from the coordinator.
     Capture,
 }
 
-/// What was read.
+/// Content of a source.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// PyTorch's memory snapshot.
@@ -61,24 +61,24 @@ pub(crate) enum Content {
     Rank(Box<RankSnapshot>),
 }
 
-/// What was read, and what is known of it besides.
+/// Content of a source, with facts about the source.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// What was read.
+    /// Content of the source.
     pub(crate) content: Content,
-    /// What the source is.
+    /// Format of the source.
     pub(crate) format: Format,
-    /// Its size in bytes, as it is stored; 0 for stdin and pickles, whose readers count.
+    /// Stored size in bytes; 0 for stdin and pickles, whose readers count.
     pub(crate) bytes: u64,
-    /// The point in time; none of a pickle, which does not say.
+    /// The point in time; none for a pickle, which has none.
     pub(crate) moment: Option<PointInTime>,
-    /// What the steps of a tape count; other sources do not say.
+    /// Unit of a tape's step numbers; other sources state none.
     pub(crate) clock: Clock,
-    /// Blocks that found no room on the tape; `None` where the source does not hold the number.
+    /// Blocks that did not fit on the tape; `None` where the source does not hold the number.
     pub(crate) lost_blocks: Option<u64>,
 }
 
-/// Which state of a tape is asked for, and how much of its history.
+/// The requested state of a tape, and the length of its history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// The end of this step.
@@ -90,7 +90,7 @@ pub(crate) struct Wanted {
 }
 
 impl Opened {
-    /// The state of the rank, whatever was read.
+    /// Converts the content of any format to the state of the rank.
     pub(crate) fn into_rank(self, source: &Source) -> RankSnapshot {
         match self.content {
             Content::Rank(rank) => *rank,
@@ -178,7 +178,7 @@ fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
     pickle(BufReader::with_capacity(CHUNK_BYTES, plain)).map(Some)
 }
 
-/// A tape that is being made has zeros where the magic number will be.
+/// Is this a tape? A tape that is being made has zeros in place of the magic number.
 fn is_tape(start: &[u8]) -> bool {
     start.first_chunk().is_some_and(|first| matches!(u64::from_le_bytes(*first), MAGIC | 0))
 }
@@ -253,7 +253,7 @@ mod tests {
 
     const WANTED: Wanted = Wanted { step: None, oom: false, events_max: 1024 };
 
-    /// What these bytes are as a file.
+    /// Opens these bytes as a file.
     fn opened(bytes: &[u8]) -> anyhow::Result<Opened> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), bytes).expect("written");
@@ -346,7 +346,7 @@ mod tests {
         assert!(error.is_err_and(|error| error.is::<crate::args::Mistakes>()));
     }
 
-    /// One line, as a user sees it.
+    /// Checks that an error has one line, as a user sees it.
     fn check(bytes: &[u8]) {
         if let Err(error) = opened(bytes) {
             let line = crate::output::one_line(&format!("{error:#}"));

@@ -1,11 +1,11 @@
-//! Tells which files are of one job: ranks of different jobs are not compared.
+//! Groups files by job: ranks of different jobs are not compared.
 //!
 //! Tapes, captures and Memtape's exports name their job and their attempt; where a rank of one
 //! attempt has several tapes, it was started again, and its earlier process is a job of its own. Of
-//! other files the folder tells: where a rank is in several
-//! folders, each folder is a job. Folders that are nothing but a rank or a step are left out of
-//! that. Files of several jobs in one folder, under the same ranks, cannot be told from several
-//! moments of one, and neither can jobs that have no rank in common.
+//! other files the folder tells: where a rank is in several folders, each folder is a job. Folders
+//! that only name a rank or a step do not count. Files of several jobs in one folder, under the
+//! same ranks, cannot be distinguished from several states of one, and neither can jobs that have
+//! no rank in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::read::snapshots::Snapshot;
 pub(crate) struct Job {
     /// Name of the job, or its folder; empty where all files are of one job.
     pub(crate) name: String,
-    /// Its files.
+    /// Files of the job.
     pub(crate) files: Vec<Snapshot>,
 }
 
@@ -41,12 +41,12 @@ pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bo
     jobs
 }
 
-/// True where nothing says that these files are of different jobs.
+/// True where no fact shows that these files are of different jobs.
 pub(crate) fn may_be_one(snapshots: &[Snapshot]) -> bool {
     by_export(snapshots).or_else(|| by_folder(snapshots, &[])).is_none()
 }
 
-/// The job of each file, where files name theirs; of others the folder. None where all are alike.
+/// The job of each file: its own name for the job, else the folder. None where no file names a job.
 fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
     if snapshots.iter().all(|file| recorded(file).is_none()) {
         return None;
@@ -69,7 +69,7 @@ fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
     several(snapshots.iter().map(name).collect())
 }
 
-/// Whose file it is, where Memtape recorded it.
+/// Identity of the rank in a file that Memtape recorded.
 fn recorded(file: &Snapshot) -> Option<&Identity> {
     Some(&file.history.rank.identity).filter(|_| file.history.is_recorded())
 }

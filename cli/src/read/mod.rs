@@ -1,7 +1,7 @@
-//! What the commands read: tapes, PyTorch's memory snapshots, and captures.
+//! Sources of the commands: tapes, PyTorch's memory snapshots, and captures.
 //!
-//! [`source`] decides what a name is, [`content`] what is in a file, and reads it; [`snapshots`]
-//! condenses what was read for a diagnosis, and [`jobs`] and [`order`] say whose it is.
+//! [`source`] resolves a name, [`content`] detects the format of a file and reads it; [`snapshots`]
+//! condenses the content for a diagnosis, [`jobs`] and [`order`] find its job and rank.
 
 pub(crate) mod captures;
 pub(crate) mod content;

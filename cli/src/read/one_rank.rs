@@ -13,11 +13,10 @@ use crate::read::content::{self, Content, Opened, Wanted};
 use crate::read::names::named_rank;
 use crate::read::source::{Source, Sources};
 
-/// The state of `rank`, of an incident by default its own; of a single source the rank need not be
-/// given.
-/// Of several sources, those that cannot be read are left out, each with a line on stderr.
+/// The state of `rank`. The default is the rank of the incident, or of a single source. Unreadable
+/// ones of several sources are left out, each with a line on stderr.
 /// Fails when the only source cannot be read, when there is no such rank, or several and none is
-/// given; the error lists those that there are.
+/// given; the error lists the ranks.
 pub(crate) fn open(
     name: &Path,
     rank: Option<u32>,
@@ -27,7 +26,7 @@ pub(crate) fn open(
     open_at(name, rank, wanted, globals)
 }
 
-/// The same with the state of a tape at another point in time.
+/// As [`open`], with the state of a tape at another point in time.
 /// Fails as [`open`] does, and when the tape does not cover that state.
 pub(crate) fn open_at(
     name: &Path,

@@ -11,18 +11,18 @@ use crate::read::snapshots::Snapshot;
 /// or times.
 const RANKS_PER_FILE_MAX: u64 = 8;
 
-/// How the rank of a file was found.
+/// Source of the rank of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RankSource {
-    /// From the file itself, which Memtape exported.
+    /// From the file itself, as Memtape exported it.
     File,
-    /// From a word in its name: `rank3`.
+    /// From a word in the file's name: `rank3`.
     Name,
-    /// From a number in its name that differs between all files: `_3.pickle`.
+    /// From a number in the file's name that differs between all files: `_3.pickle`.
     #[serde(rename = "number_in_name")]
     Number,
-    /// From its only device with events, which differs between all files.
+    /// From the file's only device with events, which differs between all files.
     Device,
     /// From the order in which the files were given.
     Order,
@@ -48,11 +48,11 @@ impl RankSource {
 /// The files by rank and time.
 #[derive(Debug)]
 pub(crate) struct Ordered {
-    /// By rank; the oldest file of each rank first.
+    /// Ranks in order; the oldest file of each rank first.
     pub(crate) ranks: Vec<Rank>,
     /// For each file, in the order given: its rank, and its position among the rank's files.
     pub(crate) positions: Vec<(u32, usize)>,
-    /// Where the ranks come from.
+    /// Source of the ranks.
     pub(crate) source: RankSource,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     Ordered { ranks, positions, source }
 }
 
-/// How the ranks of these files are found without `--over-time`.
+/// Source of the ranks of these files without `--over-time`.
 pub(crate) fn sources(snapshots: &[Snapshot]) -> RankSource {
     ranks(snapshots).1
 }

@@ -14,7 +14,7 @@ use memtape_core::pickle::torch::TorchFile;
 /// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
-/// Chunks that are read and decompressed ahead of the one that is being parsed.
+/// Chunks that are read and decompressed ahead of the parser.
 const CHUNKS_AHEAD: usize = 8;
 
 /// Reads a snapshot.
@@ -80,7 +80,7 @@ fn read_ahead(
     }
 }
 
-/// A pickle that is cut short is worth another sentence: nothing of it is used.
+/// Adds a sentence to the error of a truncated pickle: no part of it is used.
 fn explained(error: ReadError) -> anyhow::Error {
     match error.fault {
         Fault::Truncated => anyhow::anyhow!(

@@ -1,8 +1,8 @@
 //! Sources as `memtape analyze` and `memtape diff` judge them: condensed, one after the other.
 //!
-//! Up to [`READERS_MAX`] sources are read at the same time, and of each only what the diagnosis
-//! needs is kept. Whatever its format, a source becomes the state of a rank first, so a state gets
-//! the same verdict in each of them.
+//! Up to [`READERS_MAX`] sources are read at the same time, and only the diagnosis's inputs are
+//! kept of each. A source of any format becomes the state of a rank first, so a state gets the same
+//! verdict in each format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,29 +26,28 @@ const READERS_MAX: usize = 8;
 /// A source after reading.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Its path; `-` for stdin, `cap-…/rank2` for a rank of a capture.
+    /// Path of the source; `-` for stdin, `cap-…/rank2` for a rank of a capture.
     pub(crate) path: PathBuf,
-    /// What it is.
+    /// Format of the source.
     pub(crate) format: Format,
-    /// What its steps count.
+    /// Unit of its step numbers.
     pub(crate) clock: Clock,
-    /// Its contents, as far as the analysis needs them.
+    /// Contents that the analysis needs.
     pub(crate) history: History,
-    /// What it lacks, and what it has that is not known.
+    /// Missing parts, and parts that are not known.
     pub(crate) notes: Notes,
 }
 
 /// A source that cannot be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
-    /// Its path, as [`Snapshot::path`].
+    /// Path of the source, as [`Snapshot::path`].
     pub(crate) path: PathBuf,
     /// Why, in one line that names it.
     pub(crate) why: String,
 }
 
-/// Reads all sources, several at the same time, in the order given; leaves out those that cannot be
-/// read.
+/// Reads all sources, several at the same time, in the order given; leaves out unreadable ones.
 /// Fails when there are more than [`FILES_ANALYZED_MAX`], and when none can be read, with the error
 /// about the first.
 pub(crate) fn read_sound(sources: &Sources) -> anyhow::Result<(Vec<Snapshot>, Vec<Unreadable>)> {

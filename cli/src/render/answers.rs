@@ -1,4 +1,4 @@
-//! What a terminal shows: answers of the API as text. Pure functions; the tests are examples.
+//! Answers of the API as text for a terminal. Pure functions; the tests are examples.
 //!
 //! Everything that came from a training process (names, paths, commands) is cleaned of control
 //! characters. States are words, never only colours.
@@ -140,14 +140,14 @@ pub(crate) fn audit(entries: &[AuditEntry]) -> String {
         .text_or("no entry")
 }
 
-/// What a capture is for that no fault has triggered.
+/// Purpose of a capture that no fault has triggered.
 const BASELINE: &str = "a state without a finding, kept to compare later ones with";
 
 fn is_baseline(trigger: &str) -> bool {
     trigger == Reason::Baseline.as_str()
 }
 
-/// One incident: the sentence first, then what it rests on.
+/// One incident: the sentence first, then its facts and evidence.
 pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
     let meaning = palette::of_incident(&incident.state, incident.pages);
@@ -189,7 +189,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     text
 }
 
-/// What the stack of an incident is of: the request that failed, or the line that grows.
+/// Title of an incident's stack: the request that failed, or the line that grows.
 fn stack_title(incident: &Incident) -> &'static str {
     match incident.class.known() {
         Some(Class::OutOfMemory) => "Stack of the request that failed, innermost first",
@@ -197,7 +197,7 @@ fn stack_title(incident: &Incident) -> &'static str {
     }
 }
 
-/// Another class: what speaks for it and what against it.
+/// Another class: the evidence for it and against it.
 fn alternative(other: &Alternative) -> Vec<String> {
     let class = other.class.as_str().replace('_', " ");
     let standing = other.standing.as_str().replace('_', " ");
@@ -211,7 +211,7 @@ fn alternative(other: &Alternative) -> Vec<String> {
     evidence.chain(other.against.iter().map(|line| said(against, line))).collect()
 }
 
-/// How much grows, in the unit of its layer.
+/// Size of the growth, in the unit of its layer.
 fn growth(incident: &Incident) -> String {
     let (rate, so_far) = (incident.bytes_per_step, incident.grown_bytes);
     let Named::Known(layer) = incident.layer else {
@@ -236,14 +236,14 @@ fn growth(incident: &Incident) -> String {
     }
 }
 
-/// The line that an incident names. None is looked for where a process ended by itself.
+/// The line that an incident names. A process that ended by itself has none.
 fn culprit(incident: &Incident) -> Option<String> {
     let is_sought = incident.class != Class::Died;
     let unknown = is_sought.then(|| "not known yet".to_string());
     incident.culprit.as_ref().map(frame).or(unknown)
 }
 
-/// What the evidence of an incident is: reasons for its class, or what was seen of a failure.
+/// Title of an incident's evidence: reasons for its class, or observations of a failure.
 fn evidence_title(incident: &Incident) -> &'static str {
     match incident.layer.known() {
         Some(Layer::Process) => "What was seen",
@@ -251,7 +251,7 @@ fn evidence_title(incident: &Incident) -> &'static str {
     }
 }
 
-/// What is known of an incident, a name and a value each.
+/// Facts of an incident, a name and a value each.
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
@@ -294,7 +294,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     pairs
 }
 
-/// One capture: how it ended, then every rank.
+/// One capture: its end, then every rank.
 pub(crate) fn manifest(capture: &Capture) -> String {
     let before = match capture.before_step {
         0 => String::new(),

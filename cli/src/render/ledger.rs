@@ -124,7 +124,7 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     }
 }
 
-/// All rows of [`lines_text`] for `--json`.
+/// All rows of [`lines_text`] as JSON.
 pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
     let each = |line: &Line| {
         let name = line.frame.map(location);
@@ -137,7 +137,7 @@ pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
 /// Lines in the table.
 const LINES_MAX: usize = 10;
 
-/// What one line of code holds of one origin; without an origin, what all other lines hold.
+/// Bytes of one origin in one line of code; without an origin, bytes of all other lines.
 #[derive(Default)]
 struct Line<'a> {
     origin: Option<Origin>,

@@ -9,24 +9,24 @@ use crate::render::table::Table;
 use crate::render::units::{bytes, frame, grown, plural};
 use crate::terminal;
 
-/// Between a frame and the one that it was called from.
+/// Separator between a frame and its caller.
 const CALLED_FROM: &str = " < ";
 
 /// Ranks of one line that have a row of their own.
 const ROWS_PER_LINE_MAX: usize = 4;
 
-/// What the columns mean.
+/// Notes on the columns.
 const NOTES: &str = "survivors: memory of older steps, without the line's largest group of equal \
                      age; parameters have none\n\
                      kept/step: bytes that the line keeps from each step; – where it does not \
                      grow\n";
 
-/// The table of lines; `rank` is the only one that was asked for.
+/// The table of lines; `rank` restricts it to one rank.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     of_width(of, rank, terminal::width())
 }
 
-/// The same at a width; without one, a row is one line of any length.
+/// The table of lines at a width; without one, a row is one line of any length.
 fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
     if of.ranks == 0 {
         let why = "no census is known: the ranks have just begun, or their agents are older\n";
@@ -80,11 +80,11 @@ fn named_above(held: &[Held<'_>], width: usize) -> String {
     text
 }
 
-/// What a rank holds.
+/// Columns of the memory that a rank holds by a line.
 const NUMBERS: [&str; 7] =
     [">rank", ">holds", ">blocks", ">survivors", ">oldest step", ">kept/step", ">since step"];
 
-/// What a rank holds by a line; true for the first rank of the line.
+/// A line and one rank that holds memory by it; true for the first rank of the line.
 pub(crate) type Held<'a> = (&'a Line, &'a Holder, bool);
 
 /// The ranks of each line that have a row.
@@ -120,7 +120,7 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
         .column(">median rank", |held| of_line(|line| bytes(line.median_bytes), held))
 }
 
-/// The line to look at, and the lines that it was called from: those may be cut off.
+/// The innermost frame of a line, then its callers, which may be cut off.
 pub(crate) fn name(line: &Line) -> String {
     // The file's own name: three whole paths do not fit on a screen.
     let short = |of: &Frame| {

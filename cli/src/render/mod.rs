@@ -1,4 +1,4 @@
-//! What the commands print: text for a terminal, and JSON where the API has no type for it.
+//! Output of the commands: text for a terminal, and JSON where the API has no type for it.
 
 pub(crate) mod analysis;
 pub(crate) mod answers;

@@ -1,24 +1,24 @@
-//! Colours by what they mean. A state is always a word too; colour only helps to find it.
+//! Colours by their meaning. A state is always a word too; colour only helps to find it.
 
 use crossterm::style::{Attribute, Color, Stylize};
 use memtape_proto::api::{IncidentState, JobState, Named, RankState};
 
 use crate::terminal;
 
-/// What a coloured word means.
+/// Meaning of a coloured word.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Meaning {
     /// Asks for action: an incident that pages, a failure.
     Bad,
-    /// Is worth a look.
+    /// Needs attention.
     Warn,
     /// Is as it should be.
     Good,
-    /// Matters less than the rest.
+    /// Matters less than other text.
     Dim,
-    /// Matters more than the rest.
+    /// Matters more than other text.
     Strong,
-    /// Has no colour.
+    /// Normal text without a colour.
     #[default]
     Plain,
 }

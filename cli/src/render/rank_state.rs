@@ -48,8 +48,8 @@ pub(crate) fn text(name: &Path, moment: Option<PointInTime>, state: &RankSnapsho
     text
 }
 
-/// The point in time of a state, in words that follow a noun. A file of PyTorch knows no numbers of
-/// steps; those of its trace count from the trace's beginning.
+/// The point in time of a state, in words that follow a noun. A file of PyTorch has no step
+/// numbers; its trace counts steps from its own beginning.
 pub(crate) fn when(moment: Option<PointInTime>, state: &RankSnapshot) -> String {
     let step = state.step;
     match moment {
@@ -67,7 +67,7 @@ pub(crate) fn when(moment: Option<PointInTime>, state: &RankSnapshot) -> String 
     }
 }
 
-/// The same for programs.
+/// The state of a rank as JSON.
 pub(crate) fn json(name: &Path, state: &RankSnapshot) -> Value {
     let device = |device: &DeviceSnapshot| {
         let lines = live_lines(state, device);

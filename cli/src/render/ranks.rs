@@ -1,5 +1,5 @@
-//! The ranks of a job as text: what each is doing, where the bytes of its devices are, and what it
-//! takes of its host. `?` is unknown, which is not nothing.
+//! The ranks of a job as text: what each is doing, where the bytes of its devices are, and its use
+//! of host memory. `?` is unknown, which is not nothing.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ const LAYERS: [(&str, &str); 7] = [
 /// Cells of the bar of used memory.
 const BAR_CELLS: usize = 10;
 
-/// What a column means.
+/// Note on a column.
 const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
 
 /// Meaning of the columns about hosts.
@@ -63,7 +63,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     text
 }
 
-/// What a rank is doing and holds.
+/// Table of states and memory of ranks.
 pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, Rank> {
     let sum = |rank: &Rank, of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
     let end = |rank: &Rank| rank.end.as_ref().map_or("gone", Named::as_str).to_string();
@@ -85,7 +85,7 @@ pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, 
         .column(">rss", |rank| rank.rss_bytes.map_or("–".to_string(), bytes))
 }
 
-/// How much of its devices a rank has allocated.
+/// Bar of the allocated part of a rank's devices.
 pub(crate) fn memory_bar(rank: &Rank) -> String {
     let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
     let (held, size) = (sum(|device| device.allocated_bytes), sum(|device| device.device_bytes));
@@ -109,8 +109,8 @@ pub(crate) fn count_of_trouble(count: u64) -> Cell {
     Cell::new(count.to_string(), meaning)
 }
 
-/// Where the bytes of each device are: layers and unaccounted bytes add up to the device. A layer
-/// that is unknown on all devices has no column; the line below the table names it.
+/// Layers of each device in bytes: layers and unaccounted bytes add up to the device. A layer that
+/// is unknown on all devices has no column; the line below the table names it.
 fn devices(ranks: &[Rank]) -> String {
     let of_rank = |rank: &'_ Rank| -> Vec<(u32, Device)> {
         rank.devices.iter().map(|device| (rank.rank, device.clone())).collect()
@@ -145,7 +145,7 @@ fn devices(ranks: &[Rank]) -> String {
     text
 }
 
-/// What each rank takes of its host.
+/// Use of host memory by each rank.
 fn hosts(ranks: &[Rank]) -> String {
     if ranks.iter().all(|rank| rank.host.is_none() && rank.pinned_bytes.is_none()) {
         return String::new();

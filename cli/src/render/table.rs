@@ -20,7 +20,7 @@ const INDENT: usize = 2;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// A cell: its text, and the colour by what it means.
+/// A cell: its text, and the meaning that gives its colour.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Cell {
     text: String,
@@ -33,7 +33,7 @@ impl Cell {
         Self { text: text.into(), meaning }
     }
 
-    /// The text, with control characters made harmless, and what it means.
+    /// The text, with control characters made harmless, and its meaning.
     pub(crate) fn shown(&self) -> (String, Meaning) {
         (clean(&self.text), self.meaning)
     }
@@ -92,7 +92,7 @@ impl<'a, T> Table<'a, T> {
         self.of_width(terminal::width().map(|width| width.saturating_sub(INDENT)))
     }
 
-    /// The same; where there are no rows, this line.
+    /// The table; without rows, this line.
     pub(crate) fn text_or(&self, nothing: &str) -> String {
         if self.rows.is_empty() { format!("{nothing}\n") } else { self.text() }
     }
@@ -126,7 +126,7 @@ fn of_width(titles: &[&str], rows: &[Vec<Cell>], width: Option<usize>, coloured:
     parts.join("\n")
 }
 
-/// The columns of each table, so that each is at most this wide if that is possible.
+/// Columns of each part of the table, so that each part is at most this wide if possible.
 fn fitting(least: &[usize], width: usize) -> Vec<Vec<usize>> {
     let first = least.first().copied().unwrap_or_default();
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -207,7 +207,7 @@ fn part(
     text
 }
 
-/// A line without the spaces at its end, which may be in front of the end of a colour.
+/// A line without the spaces at its end, also before the code that ends a colour.
 fn without_padding(line: &str) -> String {
     let (mut rest, mut ends) = (line.trim_end(), Vec::new());
     while let Some((before, end)) = rest.rsplit_once("\u{1b}[") {

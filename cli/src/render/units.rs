@@ -26,7 +26,7 @@ pub(crate) fn frame(frame: &Frame) -> String {
     clean(&format!("{}:{} {}", frame.file, frame.line, frame.function)).trim_end().to_string()
 }
 
-/// A number in a column of steps: turns are named.
+/// A number in a column of steps: a number of turns gets its unit.
 pub(crate) fn counted(clock: &Named<Clock>, number: &str) -> String {
     match clock.known().unwrap_or_default() {
         Clock::Steps => number.to_string(),

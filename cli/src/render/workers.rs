@@ -1,4 +1,4 @@
-//! Where the worker processes of a rank ran, in a table and as JSON.
+//! Code locations of a rank's worker processes, in a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::render::units::{plural, table};
 /// Lines in the table.
 const LINES_MAX: usize = 10;
 
-/// What was sampled, and the lines that were seen most.
+/// Samples of workers, and the lines that were sampled most.
 pub(crate) fn text(state: &RankSnapshot, samples: &WorkerSamples) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for stack in &samples.stacks {
@@ -38,7 +38,7 @@ pub(crate) fn text(state: &RankSnapshot, samples: &WorkerSamples) -> String {
     format!("{table}{said}\n")
 }
 
-/// All of it for `--json`; stacks innermost frame first.
+/// The samples as JSON; stacks innermost frame first.
 pub(crate) fn json(state: &RankSnapshot, samples: &WorkerSamples) -> Value {
     let stack = |stack: &WorkerStack| {
         let frames = state.worker_frames(stack.stack);

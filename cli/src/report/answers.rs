@@ -49,7 +49,7 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
     Ok(report)
 }
 
-/// What an incident or a capture is, in one sentence.
+/// An incident or a capture, in one sentence.
 fn sentence(subject: &Value) -> String {
     match subject["sentence"].as_str() {
         Some(sentence) => sentence.to_string(),
@@ -97,7 +97,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The ranks of the attempt, and the steps of those that grow fastest.
+    /// The ranks of the attempt, and the steps of the fastest growing ones.
     fn ranks(&mut self, job: &str, attempt: u64, incident: Option<&Incident>) {
         let attempt = attempt.to_string();
         let Some(answer) = self.add(&["jobs", job, "ranks"], &[("attempt", &attempt)]) else {

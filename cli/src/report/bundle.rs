@@ -1,7 +1,7 @@
 //! The modules of the coordinator's page and of the report as one script.
 //!
-//! A page in one file cannot import: each module becomes a function that returns what it exports,
-//! after those that it imports. The modules keep to the forms that are known here: an `import` ends
+//! A page in one file cannot import: each module becomes a function that returns its exports, after
+//! the modules that it imports. The modules keep to the forms that are known here: an `import` ends
 //! at a semicolon, `export` stands before a name, and imports make no circle.
 
 use std::collections::BTreeSet;

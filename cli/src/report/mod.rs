@@ -2,11 +2,11 @@
 //!
 //! It is the coordinator's page (`coordinator/web`) as one file: [`bundle`] joins its modules with
 //! those in this folder, and the answers of the API that its views ask for stand in the file. So
-//! the report shows the figures that the page shows. Of files the one answer is what `memtape
-//! analyze --json` prints.
+//! the report shows the figures that the page shows. For files the one answer is the output of
+//! `memtape analyze --json`.
 //!
 //! The file forbids a browser every request, and every style and script but its own two, which it
-//! names by their hashes. The answers are data to a browser: what strangers wrote becomes text.
+//! names by their hashes. The answers are data to a browser: untrusted text stays text.
 
 pub(crate) mod answers;
 mod bundle;
@@ -23,20 +23,20 @@ use crate::report::source::Excerpt;
 
 const STYLE: &str = memtape_coordinator::PAGE_STYLE;
 
-/// What the modules of a report read.
+/// Input of the modules of a report.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// What happened, a sentence for each job.
+    /// The summary, a sentence for each job.
     pub(crate) sentences: Vec<String>,
-    /// The view that is shown first, and the id that it is of.
+    /// The view that is shown first, and its id.
     pub(crate) start: (&'static str, String),
     /// Answers of the API by their paths below `/api/v1/`, unescaped.
     pub(crate) answers: Map<String, Value>,
-    /// Where the coordinator is.
+    /// URL of the coordinator.
     pub(crate) origin: String,
     /// The line of code that the incident names, with its neighbours.
     pub(crate) source: Option<Excerpt>,
-    /// By what program, when and from what the report was made.
+    /// Program, time and source of the report.
     pub(crate) made: String,
 }
 
@@ -69,8 +69,8 @@ impl Report {
     }
 }
 
-/// JSON as it may stand in HTML: without `<`, which could end the element, and without characters
-/// that hide text or turn its direction.
+/// JSON made safe for HTML: without `<`, which could end the element, and without characters that
+/// hide text or turn its direction.
 fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
     let json = crate::output::json(value)?;
     Ok(json.replace(is_hidden, "\u{fffd}").replace('<', "\\u003c"))
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What a hostile job calls its functions, files, nodes and itself.
+    /// Name of the functions, files, nodes and the job of a hostile user.
     const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x>\u{202e}\u{0}";
 
     fn report(word: &str) -> Report {

@@ -32,7 +32,7 @@ pub(crate) struct Excerpt {
     pub(crate) line: usize,
     /// The lines.
     pub(crate) lines: Vec<String>,
-    /// The file is newer than the state that is shown.
+    /// True if the file is newer than the state shown.
     pub(crate) is_newer: bool,
 }
 

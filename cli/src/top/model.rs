@@ -1,7 +1,7 @@
 //! The state of `memtape top`, and how keys and answers change it.
 //!
-//! Pure: no clock, terminal or network. [`Model::wanted`] says what is to be fetched; what a screen
-//! shows of the state is in `view.rs`. The selection stays on its row when rows move.
+//! Pure: no clock, terminal or network. [`Model::wanted`] names the data to fetch; `view.rs` draws
+//! the state. The selection stays on its row when rows move.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ use crate::render::lines;
 /// Rows that Page Up and Page Down move by.
 const PAGE_ROWS: usize = 10;
 
-/// What the table lists.
+/// Rows of the table: jobs, ranks or lines.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Level {
     /// All jobs.
@@ -55,7 +55,7 @@ fn nth<T>(orders: &[Order<T>], number: usize) -> Order<T> {
     orders.iter().cycle().nth(number).copied().unwrap_or(("", |_, _| Ordering::Equal))
 }
 
-/// What happens to the program.
+/// An event that the program handles.
 #[derive(Debug)]
 pub(crate) enum Event {
     Key(KeyCode),
@@ -67,21 +67,21 @@ pub(crate) enum Event {
     Lost(String),
 }
 
-/// What is to be fetched.
+/// Data to fetch.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Wanted {
     /// The job whose ranks are wanted.
     pub(crate) job: Option<String>,
     /// The rank whose series is wanted.
     pub(crate) rank: Option<u32>,
-    /// The lines of that rank are wanted too.
+    /// True if the lines of that rank are wanted, too.
     pub(crate) lines: bool,
 }
 
-/// What the coordinator has.
+/// Data from the coordinator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
-    /// What was asked for.
+    /// The data that were requested.
     pub(crate) of: Wanted,
     pub(crate) jobs: Vec<Job>,
     pub(crate) incidents: Vec<Incident>,
@@ -92,7 +92,7 @@ pub(crate) struct Answer {
     pub(crate) wall_ns: i64,
 }
 
-/// What tells a row from all others of its table.
+/// Identity of a row, unique in its table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Row {
     Job(String),
@@ -112,10 +112,10 @@ struct Table {
     order: usize,
 }
 
-/// All of the state.
+/// The whole state.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// What is shown.
+    /// The level on the screen.
     pub(super) level: Level,
     tables: [Table; 3],
     answer: Answer,
@@ -124,9 +124,9 @@ pub(crate) struct Model {
     pub(super) lost: Option<String>,
     /// Keys are letters of the filter.
     pub(super) is_filtering: bool,
-    /// The help is shown.
+    /// True while the help is shown.
     pub(super) is_helping: bool,
-    /// The program is to end.
+    /// True if the program is to end.
     pub(super) is_over: bool,
 }
 
@@ -177,7 +177,7 @@ impl Model {
         }
     }
 
-    /// What is to be fetched for this screen.
+    /// Data to fetch for this screen.
     pub(crate) fn wanted(&self) -> Wanted {
         let is_below = self.level != Level::Jobs;
         Wanted {
@@ -201,7 +201,7 @@ impl Model {
         self.passing(Level::Ranks, self.answer.ranks.iter(), words, |a, b| order(a, b))
     }
 
-    /// The lines of the rank that the filter lets pass, in order, each with what the rank holds.
+    /// The lines of the rank that pass the filter, in order, each with the rank's holdings.
     pub(crate) fn lines(&self) -> Vec<(&Line, &Holder)> {
         let rank = self.rank();
         let held = |line: &'_ Line| line.holders.iter().position(|of| Some(of.rank) == rank);
@@ -212,7 +212,7 @@ impl Model {
         self.passing(Level::Lines, found, words, |(_, a), (_, b)| order(a, b))
     }
 
-    /// What the filter of a level lets pass by these words, in order.
+    /// Items of a level whose words pass its filter, in order.
     fn passing<T>(
         &self,
         level: Level,
@@ -227,7 +227,7 @@ impl Model {
         shown
     }
 
-    /// The open incidents of a job, of one rank if one is given; those that page come first.
+    /// The open incidents of a job, of one rank if one is given; paging incidents come first.
     pub(crate) fn incidents(&self, job: &str, rank: Option<u32>) -> Vec<&Incident> {
         let is_of = |it: &&Incident| {
             it.job == job

@@ -1,7 +1,7 @@
-//! The screens of `memtape top`: what a frame shows of the model. Decides nothing.
+//! The screens of `memtape top`: draws the model. Decides nothing.
 //!
-//! From top to bottom: the coordinator, where the user is, the table, what is known of the selected
-//! row, and the keys. Wider terminals show more columns.
+//! From top to bottom: the coordinator, where the user is, the table, facts about the selected row,
+//! and the keys. Wider terminals show more columns.
 
 use memtape_proto::api::Incident;
 use ratatui::Frame;
@@ -25,13 +25,13 @@ const WIDE: u16 = 120;
 /// Rows below the table.
 const DETAIL_ROWS: u16 = 7;
 
-/// Rows that say why the coordinator does not answer.
+/// Rows for the reason why the coordinator does not answer.
 const LOST_ROWS: u16 = 3;
 
 /// Cells between two columns.
 const COLUMN_SPACING: u16 = 1;
 
-/// In front of the selected row.
+/// Marker of the selected row.
 const SELECTED: &str = "> ";
 
 const HELP: &str = "\
@@ -115,7 +115,7 @@ impl View<'_> {
         Line::from(spans)
     }
 
-    /// Where the user is; while the coordinator does not answer, why.
+    /// Path of the shown table; while the coordinator does not answer, the reason.
     fn path(&self) -> Line<'static> {
         if let Some(why) = &self.model.lost {
             let of = self.model.answer().map_or("nothing is known yet".to_string(), |answer| {
@@ -205,8 +205,8 @@ impl View<'_> {
         self.of_rank(frame, detail, frames);
     }
 
-    /// The columns with these titles; terminals that are wide show the second ones, too. Numbers
-    /// are never cut, and texts where there is no room.
+    /// The columns with these titles; wide terminals show the second ones, too. Numbers are never
+    /// cut; texts are cut where they do not fit.
     fn table<T>(
         &self,
         frame: &mut Frame<'_>,
@@ -279,7 +279,7 @@ impl View<'_> {
         frame.render_widget(sparkline, bars);
     }
 
-    /// What is wrong, in the words of the incidents.
+    /// The open incidents, in their own sentences.
     fn incidents(&self, job: &str, rank: Option<u32>) -> Vec<Line<'static>> {
         let incidents = self.model.incidents(job, rank);
         if incidents.is_empty() && self.model.answer().is_some() {
@@ -306,7 +306,7 @@ fn forecast(incident: &Incident) -> String {
     left.map_or(String::new(), |left| format!("{left} left: "))
 }
 
-/// The width that a column takes where there is room.
+/// Width of a column where the screen is wide enough.
 fn natural((title, cells): &(&str, Vec<Cell>)) -> usize {
     cells.iter().map(Cell::width).chain([table::name(title).len()]).max().unwrap_or_default()
 }

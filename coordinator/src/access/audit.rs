@@ -1,9 +1,9 @@
 //! The audit: who did what, when, and from where.
 //!
 //! Entries are only ever added. Each holds the hash of the one before, so that a changed or missing
-//! one shows itself. The oldest go when there are too many: what agents cause has entries and a
-//! chain of its own, and pushes out nothing that users did. An entry is in the store before the
-//! work begins where the file of roles asks for it; else the work goes on, and the loss is counted.
+//! one shows itself. The oldest go when there are too many: entries caused by agents have a chain
+//! of their own, and push out no entries of users. An entry is in the store before the work begins
+//! where the file of roles asks for it; else the work goes on, and the loss is counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub(crate) struct Audit {
     reads: Arc<Mutex<HashMap<Read, u64>>>,
 }
 
-/// The entries that are kept, oldest first.
+/// The kept entries, oldest first.
 #[derive(Debug, Default)]
 struct Kept {
     last_number: u64,
@@ -40,7 +40,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// The entries of one cause, and how many are kept.
+    /// The entries of one cause, and the maximum number kept.
     fn of(&mut self, cause: Cause) -> (&mut VecDeque<Arc<AuditRecord>>, usize) {
         match cause {
             Cause::User => (&mut self.of_users, AUDIT_ENTRIES_MAX),
@@ -49,7 +49,7 @@ impl Kept {
     }
 }
 
-/// Who read what.
+/// A caller, and the subject that the caller read.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Read {
     who: String,
@@ -77,7 +77,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// What the coordinator does without being asked.
+    /// An entry about an action that the coordinator takes by itself.
     pub(crate) fn own(now: Now, action: &'static str, subject: String) -> Self {
         let who = "coordinator".to_string();
         Self { who, action, subject, wall_ns: now.wall_ns, ..Self::default() }
@@ -117,8 +117,8 @@ impl Audit {
         })
     }
 
-    /// Has the caller read the same within a minute? Then it is written down already: one who reads
-    /// the ranks of a capture in turn is one entry.
+    /// Has the caller read the same within a minute? Then an entry exists already: reading the
+    /// ranks of a capture in turn makes one entry.
     pub(crate) fn has_read(&self, now_ns: u64, entry: &Entry) -> bool {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         reads.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
@@ -136,7 +136,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Adds an entry about what the coordinator itself does.
+    /// Adds an entry about an action of the coordinator itself.
     pub(crate) fn note(&self, entry: Entry) {
         let counters = self.counters.clone();
         self.add(
@@ -149,8 +149,8 @@ impl Audit {
         );
     }
 
-    /// Entries with greater numbers than `after`, oldest first, and the first of all that are kept
-    /// that does not fit the one before it.
+    /// Entries with greater numbers than `after`, oldest first, and the first kept entry whose hash
+    /// does not match its predecessor.
     pub(crate) fn read(&self, after: u64, max: usize) -> (Vec<AuditRecord>, Option<u64>) {
         // Copied: the loop may want to add one while all of them are hashed.
         let (of_users, of_agents) = {
@@ -204,7 +204,7 @@ impl Audit {
     }
 }
 
-/// The first entry of a chain that does not fit the one before it.
+/// The first entry of a chain whose hash does not match its predecessor.
 fn broken_at(chain: &[Arc<AuditRecord>]) -> Option<u64> {
     let mut pairs = chain.iter().zip(chain.iter().skip(1));
     let broken = pairs.find(|(before, record)| record.before != hash(before));

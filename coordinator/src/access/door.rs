@@ -1,7 +1,7 @@
-//! The door: who a caller is, by the certificate of their connection or the token of their request.
+//! Authentication of a caller by the certificate of the connection or the token of the request.
 //!
-//! Certificates and the file of roles are read again when they change; connections that are open
-//! are then asked about again. A refusal names the missing role and no job.
+//! Certificates and the file of roles are read again when they change; open connections are then
+//! authenticated again. A refusal names the missing role and no job.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -38,7 +38,7 @@ pub(crate) enum Refused {
     TooMany(Duration),
 }
 
-/// Who may come in.
+/// Authenticates and admits callers.
 #[derive(Debug)]
 pub(crate) struct Door {
     file: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// A door with the roles of this file; without one everybody may do everything. Blocks.
+    /// Admits by the roles of this file; without a file every caller may do everything. Blocks.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -89,7 +89,7 @@ impl Door {
         self.tls.as_ref()
     }
 
-    /// What the file of roles says now.
+    /// Present content of the file of roles.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -129,7 +129,7 @@ impl Door {
         self.logged.take(clock::now().mono_ns, &peer.network().to_string()).is_ok()
     }
 
-    /// Writes into the audit what the coordinator is about to do without being asked.
+    /// Writes an action that the coordinator is about to take by itself into the audit.
     ///
     /// # Errors
     /// It cannot be written, and the file of roles requires it.
@@ -155,7 +155,7 @@ impl Door {
         Ok(())
     }
 
-    /// Those who have proven who they are have a bucket of their own.
+    /// Name of the caller's bucket: authenticated callers have a bucket of their own.
     pub(crate) fn bucket(&self, peer: &Peer, caller: Option<&Caller>) -> String {
         match caller {
             Some(caller) if self.policy().rules.is_some() => caller.name.clone(),
@@ -204,29 +204,29 @@ impl Door {
         None
     }
 
-    /// May the agent of this node come by this connection?
+    /// May the agent of this node use this connection?
     pub(crate) fn is_agent(&self, peer: &Peer, node: &str) -> bool {
         let policy = self.policy();
         policy.rules.as_ref().is_none_or(|rules| rules.is_agent(peer.names(), node))
     }
 
-    /// May the agent of any node come by this connection?
+    /// May the agent of any node use this connection?
     pub(crate) fn may_be_agent(&self, peer: &Peer) -> bool {
         let policy = self.policy();
         policy.rules.as_ref().is_none_or(|rules| rules.may_be_agent(peer.names()))
     }
 
-    /// May the caller with this token still ask, or the peer where there is none?
+    /// May the caller with this token, or the peer without a token, still send requests?
     pub(crate) fn still_knows(&self, peer: &Peer, token: Option<&str>) -> bool {
         self.identify(peer, token).is_ok()
     }
 
-    /// A token was revoked: calls that came with it end.
+    /// Ends the calls of a revoked token.
     pub(crate) fn token_revoked(&self) {
         self.changed.send_modify(|changed| *changed += 1);
     }
 
-    /// Is what a connection showed at its beginning still true?
+    /// Are the credentials that a connection showed at its beginning still valid?
     pub(crate) fn still_admits(&self, peer: &Peer, nodes: &[String]) -> bool {
         let is_trusted = match (&self.tls, peer.chain()) {
             (Some(tls), [_, ..]) => tls.trusts(peer.chain()),
@@ -307,8 +307,8 @@ impl Door {
         self.note_roles("replace roles").await;
     }
 
-    /// Writes into the audit which roles count from now on. An entry at the start shows what was
-    /// changed while no coordinator ran.
+    /// Writes the hash of the present file of roles into the audit. The entry at the start shows
+    /// changes made while no coordinator ran.
     pub(crate) async fn note_roles(&self, action: &'static str) {
         let Some(file) = &self.file else { return };
         let subject = format!("{}, blake3 {}", file.display(), self.policy().hash);

@@ -29,16 +29,16 @@ pub(crate) enum FileError {
     Open(PathBuf),
 }
 
-/// What the file says.
+/// Content of the file of roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// None where everybody may do everything.
+    /// The rules; none where every caller may do everything.
     pub(crate) rules: Option<Rules>,
     /// Work that cannot be written into the audit is refused.
     pub(crate) is_audit_required: bool,
-    /// Whose tokens name users, beside our own.
+    /// Provider whose tokens name users, beside the coordinator's own tokens.
     pub(crate) provider: Option<Provider>,
-    /// The BLAKE3 hash of the text, in hexadecimal digits: the audit has it.
+    /// BLAKE3 hash of the text, in hexadecimal digits, for the audit.
     pub(crate) hash: String,
 }
 
@@ -76,7 +76,7 @@ struct Granted {
     namespaces: BTreeSet<String>,
 }
 
-/// What the file of roles says of a provider.
+/// Settings of a provider in the file of roles.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Provider {
@@ -99,7 +99,7 @@ pub(super) fn groups() -> String {
 }
 
 impl Provider {
-    /// What is wrong with it; none where it makes sense.
+    /// The mistake in these settings; none where they are valid.
     pub(crate) fn mistake(&self) -> Option<&'static str> {
         if !cfg!(feature = "oidc") {
             return Some(not_built!("OpenID"));
@@ -140,7 +140,7 @@ impl Policy {
             .map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
     }
 
-    /// What a text says.
+    /// Parses the text of a file of roles.
     ///
     /// # Errors
     /// One line about what is wrong.

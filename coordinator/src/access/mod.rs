@@ -1,8 +1,8 @@
-//! Who asks, and whether they may: [`Door`].
+//! Authentication and authorization of requests: [`Door`].
 //!
 //! A caller proves who they are by the certificate of their connection or by a token in the
 //! request. The file of roles says what each name may do (`file.rs`); core decides. Without that
-//! file everybody may do everything, and the coordinator listens on the loopback only.
+//! file every caller may do everything, and the coordinator listens on the loopback only.
 
 pub(crate) mod audit;
 mod door;

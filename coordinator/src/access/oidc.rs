@@ -1,10 +1,10 @@
-//! Tokens of an OpenID provider: who their user is, and in which groups.
+//! Tokens of an OpenID provider: their user, and the user's groups.
 //!
 //! The provider's keys come from a file or from its URL; they are read again when they change, and
-//! when a token names one that is not known. A token counts where a key of the provider signed it
-//! for this coordinator and its time has come and is not over. The clock is passed in. Keys count
-//! for the provider alone from which they were read. Names begin with `oidc:`, so that no user of
-//! the provider can take the name in a certificate.
+//! when a token names an unknown key. A token is valid if a key of the provider signed it for this
+//! coordinator, within its period of validity. The clock is passed in. Keys are used only for the
+//! provider they were read from. Names begin with `oidc:`, so that no user of the provider can take
+//! the name in a certificate.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,11 +21,11 @@ use signature::Verifier;
 
 use crate::access::file::Provider;
 
-/// The claim with an address that users may choose themselves, and the one that it is theirs.
+/// Claim of an address that users may choose themselves, and claim that it is verified.
 const EMAIL: &str = "email";
 const EMAIL_VERIFIED: &str = "email_verified";
 
-/// What every name of a provider's user begins with.
+/// Prefix of the name of every provider's user.
 const PREFIX: &str = "oidc:";
 
 /// Longest token.
@@ -34,27 +34,27 @@ const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a provider's keys.
 const KEYS_BYTES_MAX: usize = 1 << 20;
 
-/// Time between two looks at a provider's keys, and between two where a token names another.
+/// Time between two reads of a provider's keys, and between two where a token names another key.
 const FETCH_EVERY_NS: u64 = 300_000_000_000;
 const FETCH_AGAIN_NS: u64 = 30_000_000_000;
 
 /// Time for the provider's answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The keys of a provider, as they were last read.
+/// Keys of a provider at the last read.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     current: RwLock<Current>,
-    /// A token named a key that is not there.
+    /// True if a token named an unknown key.
     is_wanted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Current {
-    /// Whose keys they are.
+    /// Provider of the keys.
     provider: Option<Provider>,
     keys: Arc<Vec<Jwk>>,
-    /// When they were last asked for, whether they came or not.
+    /// Time of the last request for the keys, successful or not.
     fetched_ns: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct User {
     pub(super) groups: Vec<String>,
 }
 
-/// Claims whose types must be right, whatever else a token says.
+/// Claims whose types must be right in every token.
 #[derive(Debug, Deserialize)]
 struct Claims {
     exp: u64,
@@ -127,13 +127,13 @@ impl Keys {
         (!name.is_empty()).then(|| User { name: format!("{PREFIX}{name}"), groups })
     }
 
-    /// The keys of this provider; none where those of another were read last.
+    /// The keys of this provider; none where another provider's keys were read last.
     fn of(&self, provider: &Provider) -> Option<Arc<Vec<Jwk>>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         (current.provider.as_ref() == Some(provider)).then(|| current.keys.clone())
     }
 
-    /// Is it time to fetch this provider's keys? The keys of another provider are dropped.
+    /// Is a fetch of this provider's keys due? Drops the keys of another provider.
     fn begin(&self, provider: &Provider, now_ns: u64) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if current.provider.as_ref() != Some(provider) {
@@ -149,7 +149,7 @@ impl Keys {
         is_due
     }
 
-    /// Reads the keys again where it is time to; those of another provider at once.
+    /// Reads the keys again when the interval has passed; at once for another provider.
     ///
     /// # Errors
     /// They cannot be had; those of the same provider from before stay in use.
@@ -203,14 +203,14 @@ async fn fetch(url: &str) -> reqwest::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// How a signature is verified.
+/// Algorithm that verifies a signature.
 #[derive(Clone, Copy)]
 enum Verification {
     Rsa(&'static ring_signature::RsaParameters),
     Ec(&'static ring_signature::EcdsaVerificationAlgorithm),
 }
 
-/// With public keys only: a secret of the provider's is none here.
+/// Verification of an algorithm with a public key; none for algorithms with a shared secret.
 fn verification(algorithm: Algorithm) -> Option<Verification> {
     use ring_signature as of;
     match algorithm {
@@ -251,7 +251,7 @@ impl JwtVerifier for RingVerifier {
     }
 }
 
-/// Signatures are verified by ring, as those of TLS are.
+/// Installs ring to verify signatures, as for TLS.
 fn install() {
     static PROVIDER: CryptoProvider = CryptoProvider {
         signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),

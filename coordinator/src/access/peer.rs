@@ -1,4 +1,4 @@
-//! The other end of a connection: its address, and what its certificate proved.
+//! The other end of a connection: its address, and the names that its certificate proved.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ pub(crate) struct Peer {
     proven: OnceLock<Proven>,
 }
 
-/// What a certificate proved.
+/// Identity that a certificate proved.
 #[derive(Debug)]
 struct Proven {
     names: Vec<String>,
@@ -23,13 +23,12 @@ struct Proven {
 }
 
 impl Peer {
-    /// A peer that has proven nothing.
+    /// A peer without a proven identity.
     pub(crate) fn new(address: SocketAddr) -> Self {
         Self { address, proven: OnceLock::new() }
     }
 
-    /// The peer has shown this certificate, with those between it and its authority, and holds its
-    /// key.
+    /// Notes that the peer has shown this certificate with its intermediates, and holds its key.
     pub(crate) fn prove(&self, chain: Vec<CertificateDer<'static>>) {
         let Some(named) = chain.first().map(named) else { return };
         let ends_unix = Duration::from_secs(u64::try_from(named.ends_unix_seconds).unwrap_or(0));
@@ -42,7 +41,7 @@ impl Peer {
         self.proven.get().map_or(&[], |proven| &proven.names)
     }
 
-    /// Its certificate and those between it and its authority; empty without one.
+    /// Certificate of the peer and its intermediates; empty without one.
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         self.proven.get().map_or(&[], |proven| &proven.chain)
     }
@@ -52,7 +51,7 @@ impl Peer {
         self.proven.get().map(|proven| proven.ends_unix)
     }
 
-    /// The network that it belongs to: its address, of which in IPv6 one holder has 64 bits.
+    /// Network of the peer: its IPv4 address, or the first 64 bits of its IPv6 address.
     pub(crate) fn network(&self) -> IpAddr {
         match self.address.ip().to_canonical() {
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

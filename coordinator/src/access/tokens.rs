@@ -1,9 +1,9 @@
 //! Tokens of programs and users: given out once, kept as hashes, listed, revoked.
 //!
 //! A token is `mtk_ID_SECRET`. The secret has 256 random bits, so a plain hash keeps it. A token
-//! that is revoked or has expired stays in the list until there is no room for it. Written here,
-//! read at every request; nothing of the loop is needed. A token is stored to the end when the one
-//! who asked for it has gone.
+//! that is revoked or has expired stays in the list until the list is full. Written here, read at
+//! every request; nothing of the loop is needed. A token is stored even if its requester has
+//! disconnected.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use memtape_store::records::TokenRecord;
 use memtape_store::{Changes, Store};
 
-/// What every token begins with, so that it is known where it is found.
+/// Prefix of every token, so that a token is recognized where it is found.
 const PREFIX: &str = "mtk_";
 
 /// Random bytes of an id and of a secret.
@@ -45,7 +45,7 @@ pub(crate) struct Tokens {
     all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
 }
 
-/// What a token is to be.
+/// Settings of a new token.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
@@ -117,8 +117,8 @@ impl Tokens {
         Ok((token, record))
     }
 
-    /// A token that is stored counts from now on. One that was revoked meanwhile stays revoked, and
-    /// one that could not be stored goes.
+    /// Settles a new token: a stored one is valid from now on, one that could not be stored is
+    /// removed. A token that was revoked meanwhile stays revoked.
     fn settle(
         &self,
         written: Result<(), TokenError>,
@@ -134,7 +134,7 @@ impl Tokens {
         Ok(known.clone())
     }
 
-    /// Revokes a token; from now on it is not taken, whether that can be stored or not.
+    /// Revokes a token. It is refused from now on, even if the revocation cannot be stored.
     pub(crate) async fn revoke(&self, id: &str, now_ns: i64) -> Result<TokenRecord, TokenError> {
         let (record, written) = {
             let mut all = self.all();

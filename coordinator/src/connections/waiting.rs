@@ -3,9 +3,9 @@
 //!
 //! First a network is chosen, then a connection of it, so that a flood of one network costs other
 //! networks nothing. A network that has no more than an equal part is chosen only where no other
-//! has more. Of its connections those that showed an accepted certificate go last; of others, those
-//! without a call go first where a place is needed, and those with most unknown calls where there
-//! are too many of these; of equal ones, one without a known client, and then the oldest. Nothing
+//! has more. Connections with an accepted certificate go last. Of the others, connections without a
+//! call go first where a connection is needed, and connections with most unknown calls where these
+//! are too many. Among equal ones, one without a known client goes first, then the oldest. Nothing
 //! is closed here.
 
 use std::cmp::Reverse;
@@ -15,23 +15,23 @@ use std::sync::Weak;
 
 use crate::connections::Connection;
 
-/// A kind of connection that can give way, in the order in which they do.
+/// Kind of a connection that can give way, in the order of giving way.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Kind {
-    /// Without a call.
+    /// A connection without a call.
     Idle,
-    /// With calls that are not admitted.
+    /// A connection with calls that are not admitted.
     Unknown,
 }
 
-/// Where a connection stands among those of its kind and network: the first gives way first.
+/// Order of a connection among its kind and network: the first gives way first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Standing {
-    /// Has it shown a certificate that was accepted?
+    /// True if the connection showed an accepted certificate.
     pub(super) is_proven: bool,
     /// Calls that are not admitted.
     pub(super) unknown_calls: Reverse<usize>,
-    /// Has it calls that are?
+    /// True if the connection has calls of known clients.
     pub(super) is_known: bool,
     /// Greater for a connection that came later.
     pub(super) number: u64,
@@ -66,14 +66,14 @@ impl OfNetwork {
         self.idle.len() + self.unknown.len()
     }
 
-    /// The one that gives way to a connection.
+    /// The connection that gives way to a new connection.
     fn first(&self) -> Option<(Kind, Standing)> {
         let idle = self.idle.keys().next().map(|first| (Kind::Idle, *first));
         let first = idle.into_iter().chain(self.first_unknown());
         first.min_by_key(|(kind, standing)| (standing.is_proven, *kind))
     }
 
-    /// The one that gives way to a call.
+    /// The connection that gives way to a new call.
     fn first_unknown(&self) -> Option<(Kind, Standing)> {
         self.unknown.keys().next().map(|first| (Kind::Unknown, *first))
     }
@@ -95,7 +95,7 @@ impl Waiting {
         }
     }
 
-    /// Takes a connection out; one that is not there is no error.
+    /// Removes a connection; a missing one is no error.
     pub(super) fn remove(
         &mut self,
         network: IpAddr,

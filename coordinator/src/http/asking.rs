@@ -1,7 +1,7 @@
-//! Who sends a request, and what they may ask: [`Asking`], which every handler of the API takes.
+//! The caller of a request and its permissions: [`Asking`], which every handler of the API takes.
 //!
-//! The state is reached through it alone, and it shows what the caller may see. A caller who may
-//! not ask at all gets no further than here.
+//! Handlers reach the state only through it, and see only what the caller may see. A caller without
+//! any permission is refused here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
     if has_tls { "__Host-memtape_token" } else { "memtape_token" }
 }
 
-/// How long a request waits for the bytes of its answer.
+/// Maximum time that a request waits for the bytes of its answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A request, and who sends it.
@@ -66,7 +66,7 @@ impl Asking {
         Ok(())
     }
 
-    /// Lets only those go on who administer.
+    /// Admits only administrators.
     ///
     /// # Errors
     /// The caller does not.
@@ -77,7 +77,7 @@ impl Asking {
         }
     }
 
-    /// Lets only those go on who see everything.
+    /// Admits only callers who see all jobs.
     ///
     /// # Errors
     /// The caller does not.
@@ -88,14 +88,14 @@ impl Asking {
         }
     }
 
-    /// The caller has not this role.
+    /// The problem that the caller lacks this role.
     pub(crate) fn lacks(&self, role: &str) -> Problem {
         self.api.counters.lose(Loss::CallerRefused, 1);
         let line = format!("{} lacks the role {role}: ask an admin for it", self.caller.name);
         Problem::new(StatusCode::FORBIDDEN, line)
     }
 
-    /// Writes into the audit what the caller is about to do.
+    /// Writes an action that the caller is about to take into the audit.
     ///
     /// # Errors
     /// It cannot be written, and the file of roles requires it.
@@ -105,7 +105,7 @@ impl Asking {
         self.audited(self.api.door.audit.write(self.entry(action, subject)).await)
     }
 
-    /// As [`Self::audit`], about a read: the same one is written down once a minute.
+    /// As [`Self::audit`], about a read: the same read makes one entry a minute.
     ///
     /// # Errors
     /// As [`Self::audit`].
@@ -162,7 +162,7 @@ impl FromRequestParts<Api> for Asking {
     }
 }
 
-/// The token of a request: a program's is in `Authorization`, a page's in its cookie.
+/// The token of a request: in `Authorization` from a program, in the cookie from a page.
 fn token<'a>(api: &Api, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let value = value.to_str().map_err(|_| Refused::BadToken)?;

@@ -26,7 +26,7 @@ use crate::state::visible::Visible;
 use crate::work::parts::{Parts, parts};
 use memtape_store::records::snapshot_of;
 
-/// Memory of an answer that is sent in parts, with what the connection keeps unsent.
+/// Bytes of an answer that is sent in parts, with the unsent bytes of the connection.
 const DOWNLOAD_BYTES: u64 = 1 << 20;
 
 /// Memory of a list of captures: `PARTS_LISTED_MAX` parts, as values and as JSON.
@@ -80,7 +80,7 @@ async fn of_capture<T: Send + 'static>(
     found.await?
 }
 
-/// Waits for room for what a capture's ranks take; a capture that is not there takes none.
+/// Reserves the bytes for a capture's parts.
 async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
     let path = Ok(Path(IdPath { id: id.to_string() }));
     let parts = of_capture(asking, path, |known| known.parts.len()).await?;
@@ -119,7 +119,7 @@ struct Snapshot {
     parts: Parts,
 }
 
-/// The same as a file of PyTorch.
+/// A snapshot as a file of PyTorch.
 struct Pickle {
     name: String,
     parts: Parts,

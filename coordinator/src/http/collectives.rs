@@ -1,4 +1,4 @@
-//! How the ranks of a capture stand in their collectives, from their stored snapshots.
+//! Progress of the ranks of a capture in their collectives, from their stored snapshots.
 //!
 //! Read when it is asked for: the collectives stand in front of a snapshot, so little of it is kept
 //! and unpacked. One snapshot is read at a time, and none any more when the client has left.
@@ -14,7 +14,7 @@ use tokio::task::JoinError;
 use memtape_store::Store;
 use memtape_store::records::snapshot_of;
 
-/// The comparison of a capture's ranks, and what each of them says.
+/// The comparison of a capture's ranks, and the collectives of each.
 pub(crate) async fn of(store: &Store, parts: Vec<Part>) -> Collectives {
     let mut states = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {

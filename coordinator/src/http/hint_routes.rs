@@ -90,8 +90,8 @@ fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
     Ok(answer)
 }
 
-/// The effect of the settings of one attempt; and those which are known not to help. A setting that
-/// the earlier attempt had, too, is not judged. Blocks.
+/// The effect of the settings of one attempt; and the settings that are known not to help. A
+/// setting that the earlier attempt had, too, is not judged. Blocks.
 fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, Vec<Setting>)> {
     let mut shown = AppliedHints {
         attempt: trial.attempt.0,

@@ -104,8 +104,7 @@ mod tests {
         assert_eq!(served, expected);
     }
 
-    /// Nothing is loaded from elsewhere: neither from another host nor from a path that is not
-    /// served.
+    /// The page loads nothing from another host, nor from a path that is not served.
     #[test]
     fn every_import_of_the_page_is_served() {
         let mut imports = 0;

@@ -1,5 +1,5 @@
-//! `/jobs/{job}/policy`: what the policy would do about a job now, and why; and the approval of a
-//! restart by a person.
+//! `/jobs/{job}/policy`: the action that the policy would take on a job now, and why; and the
+//! approval of a restart by a person.
 
 use axum::extract::Path;
 use axum::response::Json;

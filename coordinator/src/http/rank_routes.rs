@@ -1,5 +1,5 @@
 //! `/jobs/{job}/ranks`: what each rank of an attempt does, where the bytes of its devices are, and
-//! what it takes of its host.
+//! its use of host memory.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::state::jobs::silence::Watch;
 use crate::state::visible::Visible;
 use memtape_store::records::Totals;
 
-/// No agent reports what a rank takes of its host before its first sample.
+/// No agent reports a rank's host memory before its first sample.
 const NOT_SAMPLED: &str = "its agent has not read it yet";
 
 /// Memory of one rank in an answer, as a value and as JSON.
@@ -33,7 +33,7 @@ pub(crate) struct JobPath {
     pub(crate) job: String,
 }
 
-/// How many ranks an attempt has.
+/// Number of ranks of an attempt.
 ///
 /// # Errors
 /// When there is no such job or attempt.
@@ -69,7 +69,7 @@ async fn ranks(
     ranks.await?.map(Json)
 }
 
-/// Why the driver's word is missing, and what is not known of the host.
+/// Reasons for missing facts of devices and hosts, with the ranks concerned.
 fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
     let mut reasons: BTreeMap<(UnknownPart, &str), Vec<u32>> = BTreeMap::new();
     for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {

@@ -1,4 +1,4 @@
-//! How a handler asks the loop, and how it answers a client: [`Api`] and [`Problem`].
+//! Requests of handlers to the loop, and answers to clients: [`Api`] and [`Problem`].
 //!
 //! A handler sends the loop a function; the loop runs it on its state between two events, so it
 //! must be short. JSON, the store and snapshots are left to the task that asked.
@@ -33,7 +33,7 @@ pub(crate) struct IdPath {
     pub(crate) id: String,
 }
 
-/// What handlers share.
+/// State shared by handlers.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) door: Arc<Door>,
@@ -50,22 +50,22 @@ pub(crate) struct Api {
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) line: String,
-    /// When to come again.
+    /// Time after which the client may retry.
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// The answer of a handler, as JSON unless said otherwise.
+/// The answer of a handler, as JSON by default.
 pub(crate) type Answer<T> = Result<Json<T>, Problem>;
 
-/// Values in the path, and those behind the question mark.
+/// Values in the path, and values behind the question mark.
 pub(crate) type PathOf<T> = Result<Path<T>, PathRejection>;
 pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 
-/// A JSON answer with status 202: it was accepted and goes on.
+/// A JSON answer with status 202: the request was accepted and goes on.
 pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
-    /// What handlers share of a coordinator.
+    /// Builds the handlers' shared state from a coordinator's.
     pub(crate) fn new(
         shared: Shared,
         door: Arc<Door>,
@@ -100,12 +100,12 @@ impl Problem {
         Self { status, line: line.into(), retry_after: None }
     }
 
-    /// The client is to come again after this time.
+    /// Asks the client to retry after this time.
     pub(crate) fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// There is no such thing.
+    /// The problem that an object does not exist.
     pub(crate) fn unknown(what: &str, name: impl ToString) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} {:?}", name.to_string()))
     }

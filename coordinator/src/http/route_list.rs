@@ -8,10 +8,10 @@ use memtape_proto::api::IndexedRoute;
 
 use crate::http::request::Api;
 
-/// Where the API begins.
+/// Prefix of the API's paths.
 const BASE: &str = "/api/v1";
 
-/// Routes below `/api/v1`, and what is said of each.
+/// Routes below `/api/v1`, with their descriptions.
 #[derive(Default)]
 pub(crate) struct Routes {
     router: Router<Api>,
@@ -47,7 +47,7 @@ impl Routes {
         Self { router, ..self }
     }
 
-    /// What was added until now.
+    /// The routes added until now.
     pub(crate) fn listed(&self) -> Vec<IndexedRoute> {
         self.listed.clone()
     }

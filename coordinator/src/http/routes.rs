@@ -42,7 +42,7 @@ const READY_EVERY_NS: u64 = 1_000_000_000;
 /// Memory of the metrics of one rank, as values and as text.
 const RANK_METRICS_BYTES: u64 = 8 << 10;
 
-/// Where the document is.
+/// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
 /// The whole HTTP side: API, document, health, metrics and page.
@@ -99,15 +99,15 @@ async fn no_path() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /api/v1 lists those there are")
 }
 
-/// What a port answered last about readiness, and when. Everybody may ask, so the work for the
-/// answer is done once a second at most.
+/// Last readiness answer of a port, and its time. Any client may ask, so the check runs once a
+/// second at most.
 #[derive(Clone, Default)]
 struct Readiness(Arc<Mutex<Option<(u64, Ready)>>>);
 
-/// What is said where it is ready, and why where it is not.
+/// Text of a ready coordinator, or the reason why it is not ready.
 type Ready = Result<String, Problem>;
 
-/// Can it write and answer? `/healthz` says only that the process is there.
+/// Can the coordinator write and answer? `/healthz` only shows that the process runs.
 async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) -> Ready {
     let mut last = last.0.lock_owned().await;
     let now_ns = clock::now().mono_ns;
@@ -125,7 +125,7 @@ async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) ->
     checking.await.map_err(Problem::broken)?
 }
 
-/// What is lost for good is said, too, and is no reason to send nothing more.
+/// Checks readiness. Permanent losses are reported, and do not make the coordinator unready.
 async fn check_ready(api: Api) -> Ready {
     let answered = timeout(READY_TIME_MAX, api.ask(|_| ())).await;
     let late = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer");
@@ -155,8 +155,8 @@ async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     Ok(([(header::CONTENT_TYPE, content_type)], text))
 }
 
-/// What is reserved now. Uploads may take: snapshots, first chunks, and what HTTP/2 lets waiting
-/// agents send unread.
+/// Present reservations. Uploads may take: snapshots, first chunks, and the bytes that HTTP/2 lets
+/// waiting agents send unread.
 fn figures(quotas: &Quotas) -> AdmissionFigures {
     let waits = |of: &ByteQuota| of.waits.load(Relaxed);
     let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
@@ -175,7 +175,7 @@ fn figures(quotas: &Quotas) -> AdmissionFigures {
     }
 }
 
-/// Nothing but the page itself may run on the page, and no other site may frame or sniff it.
+/// Adds headers: only the page's own code may run on the page, and no other site may frame it.
 async fn add_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let fixed = [

@@ -1,7 +1,7 @@
 //! The accept loop: gRPC and HTTP/1 on one port.
 //!
-//! It is our own because of what ready-made ones do not have: HTTP/2 pings, which find agents whose
-//! machine is gone, a bound on connections, an end of those that do nothing or are trusted no more
+//! Ready-made loops lack HTTP/2 pings, which find agents whose machine is gone, a bound on
+//! connections, the closing of connections that are idle or no longer trusted
 //! (`../connections.rs`), and certificates that are replaced while it runs. For each connection the
 //! process needs a file descriptor, and most systems give a service 1,024 unless it asks for more.
 
@@ -51,22 +51,22 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 const HEALTH_SECONDS_MAX: u64 = 5;
 
-/// Time between two looks at whether a certificate has expired.
+/// Interval between two checks for expired certificates.
 const TRUST_EVERY: Duration = Duration::from_secs(10);
 
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the library keeps of a client that is slow to send or to read over HTTP/1. It holds the
-/// header, and a token in it.
+/// Bytes that the library keeps of a client that is slow to send or to read over HTTP/1. They must
+/// hold the header, with a token in it.
 const HTTP1_BUFFER_BYTES_MAX: usize = 32 << 10;
 
-/// What a call may send unread: a snapshot that waits for its turn lies in memory up to here. At a
-/// millisecond to the agent one call is as fast as 32 MB/s then, and the calls add up.
+/// Bytes that a call may send unread: a queued snapshot occupies this memory. At a millisecond to
+/// the agent one call reaches 32 MB/s with it, and the calls add up.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 32 << 10;
 
-/// The same for all calls of a connection together: the snapshots of a node that wait shall not
-/// stop its reports.
+/// Unread bytes of all calls of a connection together: waiting snapshots of a node must not stop
+/// its reports.
 const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * CALLS_PER_CONNECTION_MAX;
 
 /// Wait after an error of `accept`, which is mostly a lack of file descriptors.
@@ -93,12 +93,12 @@ pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 pub(crate) struct Bounds {
     /// Connections at the same time.
     pub(crate) connections_max: usize,
-    /// How long a connection may do nothing.
+    /// Maximum idle times of a connection.
     pub(crate) times: Times,
 }
 
 impl Bounds {
-    /// Those of a port that answers a few small questions.
+    /// Bounds of a port that answers a few small questions.
     pub(crate) fn small() -> Self {
         let seconds = Duration::from_secs(HEALTH_SECONDS_MAX);
         let times = Times { idle: seconds, stalled: seconds };
@@ -203,7 +203,7 @@ fn ask_for_files() -> usize {
     connections
 }
 
-/// As which loss a closed connection counts.
+/// Counter of a closed connection, by the reason.
 fn loss(why: Overdue) -> Loss {
     match why {
         Overdue::GivenUp => Loss::ConnectionGivenUp,
@@ -212,7 +212,7 @@ fn loss(why: Overdue) -> Loss {
     }
 }
 
-/// What serves one connection.
+/// State for serving one connection.
 struct Serving {
     builder: Builder<TokioExecutor>,
     router: Router,
@@ -254,7 +254,7 @@ impl Serving {
     }
 }
 
-/// Returns when what a connection showed at its beginning is true no more.
+/// Returns when the credentials shown at a connection's beginning are no longer valid.
 async fn distrusted(door: Option<&Door>, connection: &Connection) {
     let Some(door) = door else { return std::future::pending().await };
     let mut changes = door.changes();

@@ -1,8 +1,7 @@
-//! Which requests are answered: those to a name of this coordinator, from its own pages or from a
-//! program.
+//! Admits requests to a name of this coordinator, from its own pages or from a program.
 //!
 //! A browser can be made to send requests here by a page of another site, and to take that site's
-//! name for this address (DNS rebinding). The name in the request tells the second, `Origin` and
+//! name for this address (DNS rebinding). The name in the request reveals the second, `Origin` and
 //! `Sec-Fetch-Site` the first. Calls of gRPC may use any name, because agents reach the coordinator
 //! by names that it does not know; they are refused where a browser sent them.
 
@@ -24,7 +23,7 @@ use crate::http::request::Problem;
 /// Time for a request that brings something, and for its answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Number of a request, as its answer says. It tells nothing about other requests.
+/// Number of a request, as in its answer. It reveals nothing about other requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestNumber(pub(crate) u64);
 
@@ -42,7 +41,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The site of these names, without ports, and of those in the certificate of the door.
+    /// The site of these names, without ports, and of the names in the door's certificate.
     pub(crate) fn new(names: &[String], door: Option<Arc<Door>>) -> Self {
         Self { names: names.into(), door, requests: Arc::default(), key: RandomState::new() }
     }
@@ -120,8 +119,8 @@ impl Site {
     }
 }
 
-/// Answers calls of gRPC, and no request of a browser: one that a page can send without being
-/// asked has another type of content, and every other has headers of browsers.
+/// Answers calls of gRPC, and no request of a browser: a request that a page can send without a
+/// preflight has another content type, and every other request has browser headers.
 pub(crate) async fn admit_agents(request: Request, next: Next) -> Response {
     match is_of_agent(request.headers()) {
         true => next.run(request).await,

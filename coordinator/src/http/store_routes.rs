@@ -26,7 +26,7 @@ use memtape_store::WithSnapshots;
 /// Pieces on their way to a client.
 const PIECES_WAITING_MAX: usize = 2;
 
-/// What a backup is.
+/// Media type of a backup.
 const TAR: &str = "application/x-tar";
 
 pub(crate) fn add(routes: Routes) -> Routes {
@@ -70,7 +70,7 @@ fn make(
     }
 }
 
-/// Hands over what is written, and waits until there is room for it.
+/// Sends written bytes, and waits while the channel is full.
 struct Pieces<'a>(&'a mpsc::Sender<io::Result<Bytes>>);
 
 impl Write for Pieces<'_> {

@@ -21,7 +21,7 @@ pub(crate) enum Event {
         outgoing: mpsc::Sender<Outgoing>,
         reply: oneshot::Sender<Result<StreamId, AgentRefused>>,
     },
-    /// A message of an agent; its share of memory is held until it is stored.
+    /// A message of an agent; its reservation of memory is held until it is stored.
     Said { stream: StreamId, message: Incoming, share: Share },
     /// A stream is over.
     Gone { stream: StreamId },
@@ -42,7 +42,7 @@ pub(crate) enum Event {
     CaptureWanted { job: String, step: Option<u64>, reply: CaptureReply },
     /// A piece of work is done.
     Worked(WorkDone),
-    /// An incident, as it was at this moment, is stored.
+    /// An incident is stored, in its state at `updated_wall_ns`.
     IncidentStored { incident: String, updated_wall_ns: i64 },
     /// A change of an action is stored.
     ActionStored { action: String },
@@ -52,5 +52,5 @@ pub(crate) enum Event {
     Tick,
 }
 
-/// Events waiting for the loop; those who send them wait when they are more.
+/// Maximum number of events in the queue of the loop; senders wait beyond it.
 pub(crate) const EVENTS_MAX: usize = 1024;

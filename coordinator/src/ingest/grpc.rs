@@ -41,15 +41,15 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The first chunk must come sooner: few may be on their way at the same time, and those whose
-/// machine is gone must not hold up the others for long.
+/// The first chunk must come sooner: few uploads may be at this stage at the same time, and a lost
+/// machine must not hold up the others for long.
 const FIRST_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A snapshot may be here before the answer that announced it, by this much; then it is taken for
-/// as large as a snapshot can be.
+/// Maximum time by which a snapshot may arrive before the answer that announces it; then the
+/// largest size is assumed.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// Time between two looks for that answer.
+/// Time between two polls for that answer.
 const ANSWER_POLL: Duration = Duration::from_millis(10);
 
 /// The service.
@@ -72,7 +72,7 @@ impl Service {
     }
 }
 
-/// What an agent reads. It is dropped when the agent is gone, or the loop has no more to say.
+/// Messages to one agent. Dropped when the agent is gone, or the loop has no more messages.
 pub(crate) struct Messages {
     receiver: mpsc::Receiver<Outgoing>,
     /// Dropped with it, to end the other direction too.
@@ -305,7 +305,7 @@ impl Service {
         kept.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    /// As [`Self::ask`]; waits a little for the answer that tells the snapshot's size. It was sent
+    /// As [`Self::ask`]; waits briefly for the answer with the snapshot's size. The answer was sent
     /// before the snapshot, but on another stream.
     async fn ask_patiently(
         &self,
@@ -406,7 +406,7 @@ impl Service {
 
 /// A snapshot on its way.
 struct Sent {
-    /// The nodes whose agents are attached on its connection.
+    /// Nodes of the agents attached on the connection.
     nodes: Vec<String>,
     queued: QueuedUpload,
     first: v1::UploadChunk,

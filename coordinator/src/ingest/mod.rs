@@ -1,4 +1,4 @@
-//! What the agents send: the gRPC service, the check of each message.
+//! Messages of agents: the gRPC service, the check of each message.
 
 pub(crate) mod event;
 pub(crate) mod grpc;

@@ -1,5 +1,5 @@
-//! How fast the snapshot of an upload must come: one that holds room and brings little is ended,
-//! because others wait for that room.
+//! Minimum speed of uploads: an upload that reserves bytes and sends few is ended, because others
+//! wait for these bytes.
 
 use memtape_core::limits::{CHUNK_BYTES_MAX, UPLOAD_PART_SECONDS_MAX};
 use tokio::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PART_TIME: Duration = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
 #[error("the snapshot comes too slowly: {PART_BYTES} bytes took more than {PART_TIME:?}")]
 pub(crate) struct TooSlow;
 
-/// How much of the present part came, and when it must be complete.
+/// Received bytes of the present part, and its deadline.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bytes: usize,
@@ -29,7 +29,7 @@ impl Progress {
         Self { bytes: 0, ends: Instant::now() + PART_TIME }
     }
 
-    /// When the upload ends unless more has come.
+    /// Time at which the upload ends unless more bytes have come.
     pub(crate) fn ends(&self) -> Instant {
         self.ends
     }

@@ -1,6 +1,6 @@
 //! The open streams of agents, one for each node at most, and how messages are sent on them.
 //!
-//! This file does not know what is said on a stream.
+//! This file does not interpret messages.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl Streams {
         self.nodes.len()
     }
 
-    /// Where messages to a node go.
+    /// Queue of messages to a node.
     pub(crate) fn sender(&self, node: &str) -> Option<mpsc::Sender<Outgoing>> {
         self.by_node.get(node).map(|(_, outgoing)| outgoing.clone())
     }

@@ -1,9 +1,9 @@
-//! Between the wire and what the coordinator works with. Nothing else builds or reads a message.
+//! Converts between messages and the coordinator's types. No other file builds or reads a message.
 //!
-//! Agents are on other machines and read tapes of untrusted processes, so nothing
-//! here is trusted: texts are cut, and a number or a count beyond its bound makes the whole
-//! message an error, which closes the stream. A report is taken without its ranks that break a
-//! bound: what is on one tape takes nothing from the other ranks of the node.
+//! Agents are on other machines and read tapes of untrusted processes, so nothing here is trusted:
+//! texts are cut, and a number or a count beyond its bound makes the whole message an error, which
+//! closes the stream. A report is accepted without the ranks that break a bound, so one tape cannot
+//! suppress other ranks of the node.
 
 use std::time::Duration;
 
@@ -35,11 +35,11 @@ mod remedies;
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
 
-/// What an agent says, before it is understood.
+/// A message of an agent before validation.
 #[cfg(feature = "simulation")]
 pub(crate) type Raw = v1::AgentMessage;
 
-/// No number of bytes or steps is larger: 9 PB, and what JavaScript can count to.
+/// Maximum number of bytes or steps: 9 PB, and the largest exact integer of JavaScript.
 const NUMBER_MAX: u64 = 1 << 53;
 
 /// Why a message is refused; its stream is closed.
@@ -335,7 +335,7 @@ pub(crate) fn capture_request(request: SnapshotRequest) -> Outgoing {
     }))
 }
 
-/// Reports up to this one were taken.
+/// Acknowledges the reports up to this one.
 pub(crate) fn report_ack(number: u64) -> Outgoing {
     message(v1::coordinator_message::Body::ReportAck(v1::ReportAck { number }))
 }
@@ -372,7 +372,7 @@ fn named(text: &str, what: &'static str, bytes_max: usize) -> Result<String, Bad
     Ok(text.to_string())
 }
 
-/// A name of a tape or a capture, as it came; it is only ever compared.
+/// The id of a tape or a capture, unchanged; it is only ever compared.
 pub(crate) fn id(text: &str) -> Result<String, BadMessage> {
     named(text, "an id", ID_BYTES_MAX)
 }
@@ -411,7 +411,7 @@ mod tests {
         }
     }
 
-    /// The rank is left out, and the report is taken.
+    /// Checks that the report is accepted without the rank.
     fn check_left_out(body: Body, part: &str) {
         match incoming(v1::AgentMessage { body: Some(body) }) {
             Ok(Some(Incoming::Report(report))) => {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever numbers an agent reads from a tape: its report is taken.
+        /// The report is accepted for any numbers that an agent reads from a tape.
         #[test]
         fn any_words_of_a_tape_make_a_report_that_is_taken(words in any::<[u64; 12]>()) {
             let device = words[0] as u32 % 32;

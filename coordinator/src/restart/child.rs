@@ -35,7 +35,7 @@ pub(super) enum ChildError {
 }
 
 impl ChildError {
-    /// Is it sure that the program did nothing?
+    /// True if the program certainly did nothing.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::NotStarted { .. } => true,
@@ -43,7 +43,7 @@ impl ChildError {
         }
     }
 
-    /// What came of a target whose program has no exit status.
+    /// Outcome of a target whose program has no exit status.
     pub(super) fn outcome(self) -> Outcome {
         if self.is_refusal() { refused(self) } else { failed(self) }
     }
@@ -145,8 +145,8 @@ async fn keep_end(from: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>, byte
 mod tests {
     use super::*;
 
-    /// Its child holds the output open for longer than the limit, which is shorter than the wait
-    /// for output. On a busy machine the program itself may take longer, too.
+    /// The program's child holds the output open for longer than the limit, which is shorter than
+    /// the wait for output. On a busy machine the program itself may take longer, too.
     #[tokio::test]
     async fn a_program_that_has_ended_in_time_has_not_taken_too_long() {
         let limit = OUTPUT_GRACE * 9 / 10;

@@ -1,8 +1,8 @@
-//! A command on this machine. It gets the facts in its environment, and of this process's own
-//! variables only those that are named: the others may be secrets. `child.rs` bounds its time and
-//! its output. No shell is started here: the command line passes `sh -c` and the operator's text.
-//! A command that ends with another status than 0 has done nothing; one that is killed may have
-//! restarted the job, or kept the node out.
+//! A command on this machine. It gets the facts in its environment, and only named variables of
+//! this process: other variables may be secrets. `child.rs` bounds its time and its output. No
+//! shell is started here: the command line passes `sh -c` and the operator's text. A command that
+//! ends with another status than 0 has done nothing; one that is killed may have restarted the job,
+//! or kept the node out.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// The target of a program and its arguments; none when there is no program.
+    /// Makes the target of a program and its arguments; none when there is no program.
     pub(crate) fn new(words: &[String], passed: &[String], timeout: Duration) -> Option<Self> {
         let (program, arguments) = words.split_first()?;
         let (program, arguments) = (program.clone(), arguments.to_vec());

@@ -6,7 +6,7 @@
 
 use memtape_core::identity::ids::Kind;
 
-/// How a reason begins; the id of the decision follows.
+/// Prefix of a reason; the id of the decision follows.
 const BEGIN: &str = "memtape";
 
 /// The reason for a decision.
@@ -14,7 +14,7 @@ pub(crate) fn of_decision(action: &str) -> String {
     format!("{BEGIN} {action}: GPU memory was not given back")
 }
 
-/// The id of the decision in a reason; none in one that another gave.
+/// Id of the decision in a drain reason; none in a reason that Memtape did not write.
 pub(crate) fn decision(reason: &str) -> Option<&str> {
     let (id, _) = reason.strip_prefix(BEGIN)?.strip_prefix(' ')?.split_once(':')?;
     (Kind::of_given(id) == Some(Kind::Action)).then_some(id)

@@ -1,4 +1,4 @@
-//! What a restart target is, and what it is given.
+//! Restart targets: the trait, and the inputs of a target.
 
 use std::fmt::{Debug, Display};
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use serde::Serialize;
 
 /// Something that can restart a job.
 pub(crate) trait Target: Debug + Send + Sync {
-    /// Its name in records and in the API.
+    /// Name of the target in records and in the API.
     fn kind(&self) -> TargetKind;
 
-    /// What is wrong with its settings, in one line.
+    /// The mistake in the target's settings, in one line.
     fn mistake(&self) -> Option<&'static str> {
         None
     }
@@ -23,10 +23,10 @@ pub(crate) trait Target: Debug + Send + Sync {
     /// [`Outcome::Refused`] only where it is sure that nothing was restarted.
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
 
-    /// Finishes what an earlier process left half done of this action: it was killed while
-    /// [`Self::run`] ran. Starts nothing, and gives none where nothing was left, or where `run`
-    /// leaves nothing that could be finished. It reads [`Order::action`] and [`Order::namespace`]
-    /// alone; where pod and pod UID are known, it waits for their end, too.
+    /// Finishes an action that an earlier process left half done, because it was killed during
+    /// [`Self::run`]. Starts nothing. Returns none where nothing was left, or where `run` leaves
+    /// nothing to finish. Reads only [`Order::action`] and [`Order::namespace`]; where pod and pod
+    /// UID are known, waits for their end, too.
     fn resume<'a>(&'a self, order: &'a Order) -> Resuming<'a> {
         let _ = order;
         Box::pin(async { None })
@@ -36,24 +36,24 @@ pub(crate) trait Target: Debug + Send + Sync {
 /// A target at work.
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// A target that finishes what was left.
+/// A target that finishes an action left half done.
 pub(crate) type Resuming<'a> = Pin<Box<dyn Future<Output = Option<Outcome>> + Send + 'a>>;
 
-/// What a target has done, in one line; else an [`Outcome::Refused`], where it is sure that nothing
-/// was done, or an [`Outcome::Failed`].
+/// Result of a target, in one line; else an [`Outcome::Refused`], where certainly nothing was done,
+/// or an [`Outcome::Failed`].
 pub(super) type Done = Result<String, Outcome>;
 
-/// What came of a target.
+/// Outcome of a target.
 pub(super) fn outcome(done: Done) -> Outcome {
     done.map_or_else(|outcome| outcome, |said| Outcome::Finished { said })
 }
 
-/// It is sure that nothing was done.
+/// Outcome where certainly nothing was done.
 pub(super) fn refused(why: impl Display) -> Outcome {
     Outcome::Refused { why: why.to_string() }
 }
 
-/// It may have been done.
+/// Outcome where the action may have been done.
 pub(super) fn failed(why: impl Display) -> Outcome {
     Outcome::Failed { why: why.to_string() }
 }

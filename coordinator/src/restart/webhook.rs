@@ -15,7 +15,7 @@ use memtape_disk::clock;
 /// Waits before the tries. A restart that is late is worse than none, so the schedule is short.
 const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
 
-/// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
+/// Endpoint for requests of a restart: a CloudEvent, signed as in Standard Webhooks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Webhook {
     /// The URL.
@@ -25,7 +25,7 @@ pub struct Webhook {
     pub secret: Option<String>,
 }
 
-/// A secret is never printed, not even by accident.
+/// Leaves out the secret.
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let secret = self.secret.as_ref().map(|_| "…");

@@ -5,7 +5,7 @@ use memtape_core::detector::Growth;
 use memtape_core::diagnosis::Context;
 use memtape_core::incident::NotCompared;
 
-/// What is to be compared.
+/// Inputs of a comparison.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) incident: String,

@@ -1,4 +1,4 @@
-//! Counters: what was done, and everything that was refused, dropped or lost, by its reason.
+//! Counters: completed work, and everything that was refused, dropped or lost, by its reason.
 //!
 //! All tasks share them. They only grow, and `/metrics` shows them.
 
@@ -37,13 +37,13 @@ pub(crate) enum Count {
 pub(crate) enum Loss {
     /// An agent's message broke a bound; its stream was closed.
     BadMessage,
-    /// A message about a tape that was never announced on its stream's node.
+    /// A message about a tape that was not announced on its stream's node.
     UnknownTape,
     /// A rank of a job that belongs to another owner.
     NotOwner,
     /// A job beyond the number that can be remembered, or a rank beyond its bound.
     NoRoom,
-    /// A rank or a job beyond those that one node may have.
+    /// A rank or a job beyond the number that one node may have.
     NodeFull,
     /// A rank that began or ended beyond the number that a node may report in a time.
     NodeChangesTooMany,
@@ -62,11 +62,11 @@ pub(crate) enum Loss {
     ConnectionOverdue,
     /// An idle connection was closed because another one needed its place.
     ConnectionGivenUp,
-    /// A connection was closed because its certificate is valid no more, or its role is gone.
+    /// A connection was closed because its certificate or its role is no longer valid.
     ConnectionDistrusted,
     /// A caller was refused: unproven, without a role, or for another node.
     CallerRefused,
-    /// A request beyond those that a caller may send in a time.
+    /// A request beyond a caller's rate of requests.
     RequestsTooMany,
     /// A download that was ended because its client read too slowly.
     SlowDownload,
@@ -78,23 +78,23 @@ pub(crate) enum Loss {
     AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.
     StaleSnapshot,
-    /// A snapshot that was too large, or not what its answer said.
+    /// A snapshot that was too large, or differed from its answer.
     BadSnapshot,
     /// An incident beyond the number that may be open, or a record beyond the number kept.
     Forgotten,
     /// Step records that agents dropped from their full spools while they were disconnected.
     SpooledSteps,
-    /// Snapshots of agent-initiated captures, likewise.
+    /// Snapshots of agent-initiated captures that a spool dropped.
     SpooledSnapshots,
-    /// Ends of ranks and announcements of agent-initiated captures, likewise.
+    /// Ends of ranks and announcements of agent-initiated captures that a spool dropped.
     SpooledFacts,
     /// Files that agents refused: they are the copy of another tape.
     TapeCopies,
-    /// Likewise: another process than the one they name holds their lock.
+    /// Likewise: their lock is held by a process that they do not name.
     TapesWithWrongHolder,
     /// Likewise: they were made before the node was started.
     TapesOfOtherBoots,
-    /// Likewise: there is no room for further files of their user.
+    /// Likewise: further files of their user exceed the quota.
     TapesWithoutRoom,
 }
 
@@ -116,7 +116,7 @@ impl Counters {
         self.counts[count as usize].load(Relaxed)
     }
 
-    /// One verdict about an action of this kind.
+    /// Counts a verdict about an action of this kind.
     pub(crate) fn prove(&self, kind: TargetKind, verdict: VerdictKind) {
         let of_kind = self.verdicts.get(kind as usize);
         if let Some(counter) = of_kind.and_then(|of_kind| of_kind.get(verdict as usize)) {
@@ -145,7 +145,7 @@ impl Counters {
     }
 }
 
-/// Adds to a counter that never goes back, whatever an agent reports.
+/// Adds to a counter, which stays at its maximum instead of wrapping around.
 fn saturate(counter: &AtomicU64, more: u64) {
     let _ = counter.fetch_update(Relaxed, Relaxed, |known| Some(known.saturating_add(more)));
 }

@@ -1,4 +1,4 @@
-//! What the parts of the state want to happen outside of them, as data.
+//! Effects that the parts of the state want outside of themselves, as data.
 //!
 //! A part changes its own fields only. Everything else it asks its [`Context`] for with an
 //! [`Effect`]; the loop in
@@ -29,14 +29,14 @@ pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRecord>)>;
 /// Memory that a message of an agent takes until it is stored; none in a simulation.
 pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
-/// Where the answer to a user's request for a capture goes.
+/// Channel for the answer to a user's request for a capture.
 pub(crate) type CaptureReply = oneshot::Sender<Result<String, CaptureRefused>>;
 
 /// Something to be done outside of the parts.
 pub(crate) enum Effect {
-    /// Write records; what the store cannot take now is written later.
+    /// Write records; records that the store cannot take now are written later.
     Write(Changes, After),
-    /// Write records, or say at once that the store cannot take them.
+    /// Write records, or report at once that the store cannot take them.
     TryWrite(Changes, Done),
     /// Keep the step records of a report, then acknowledge it to its agent.
     KeepSteps { node: String, report: u64, batch: Batch, share: Share },
@@ -64,26 +64,26 @@ pub(crate) enum Effect {
     CaptureClosed { serial: u32, capture: String },
     /// A capture is deleted.
     CaptureForgotten { capture: String },
-    /// A job has one attempt more.
+    /// A job has a new attempt.
     AttemptBegun { job: String },
     /// A rank died, or could not get memory.
     RankFailed { serial: u32, failure: Failure },
-    /// The process of a rank has ended, however it did.
+    /// The process of a rank has ended, in any way.
     RankEnded { serial: u32, rank: u32, end: End },
     /// All ranks of an attempt have ended.
     AttemptEnded { serial: u32 },
     /// An attempt that had ended goes on.
     AttemptResumed { serial: u32 },
-    /// Write into the audit what the coordinator does without being asked.
+    /// Write an action that the coordinator takes by itself into the audit.
     Audit { action: &'static str, subject: String, cause: Cause },
     /// An incident was diagnosed: a restart may help.
     ConsiderRestart { incident: String },
 }
 
-/// What follows when records are written.
+/// The follow-up of a written record.
 pub(crate) enum After {
     Nothing,
-    /// The agent's memory is free again, whether the write succeeds or not.
+    /// Free the agent's memory, whether the write succeeds or not.
     Free(Share),
     /// The snapshots belong to no capture any more.
     ReleaseSnapshots(Vec<blake3::Hash>),
@@ -109,7 +109,7 @@ pub(crate) struct SnapshotRequest {
     pub(crate) sample_workers: Option<String>,
 }
 
-/// Who asked for a capture.
+/// The origin of a request for a capture.
 pub(crate) enum Asker {
     Trigger,
     Incident(String),
@@ -127,14 +127,14 @@ pub(crate) enum CaptureRefused {
     Store(String),
 }
 
-/// One piece of work that takes its time.
+/// Slow work outside the loop.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Compare the snapshots of a capture.
     Compare(Box<Comparison>),
     /// Ask the orchestrator for a restart, or to keep a node out.
     Act { kind: ActionKind, target: Arc<dyn Target>, order: Box<Order> },
-    /// Finish what a killed coordinator left half done, or look at what it has done.
+    /// Finish an action that a killed coordinator left half done, or check its result.
     Resume { kind: ActionKind, target: Arc<dyn Target>, order: Box<Order> },
 }
 
@@ -146,7 +146,7 @@ pub(crate) enum WorkDone {
     Resumed { action: String, outcome: Option<Outcome> },
 }
 
-/// What every input of a part comes with: the time, and where the part asks for effects.
+/// Context of every input of a part: the time, and the queue for its effects.
 pub(crate) struct Context {
     pub(crate) now: Now,
     /// Effects that wait to be carried out.

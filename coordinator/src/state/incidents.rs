@@ -1,7 +1,7 @@
 //! Incidents: hands what happens to core's machine and what follows to the loop.
 //!
 //! Every decision about an incident is core's ([`memtape_core::incident`]). This file stores
-//! incidents, logs their changes and puts together what a comparison needs.
+//! incidents, logs their changes and assembles the inputs of a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ use memtape_store::records::{CaptureRecord, End, IncidentRecord};
 pub(crate) struct Incidents {
     ids: Ids,
     machine: incident::Incidents,
-    /// The last decision about a restart for each incident, to record only what is new.
+    /// The last decision about a restart for each incident, to record only new ones.
     decided: BTreeMap<String, Decision>,
 }
 
@@ -136,7 +136,7 @@ impl Incidents {
         self.machine.iter().flat_map(Tracked::captures).map(ToString::to_string).collect()
     }
 
-    /// One finding of the detector of an attempt.
+    /// Handles a finding of an attempt's detector.
     pub(crate) fn found(
         &mut self,
         context: &mut Context,
@@ -151,7 +151,7 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// All findings of an attempt were handed over.
+    /// Reviews an attempt after all its findings were handed over.
     pub(crate) fn review(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
@@ -169,7 +169,7 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// Ranks of a newer attempt may have come since, and those of an older one may be gone.
+    /// Reviews attempts: ranks of a newer one may have come, and ranks of an older one gone.
     fn review_attempts(&mut self, context: &mut Context, jobs: &Jobs) {
         let open = self.iter().map(Tracked::incident).filter(|incident| incident.is_open());
         let failed = open.filter(|incident| incident.failure.is_some());
@@ -193,7 +193,7 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// The process of a rank has ended.
+    /// Handles the end of a rank's process.
     pub(crate) fn rank_ended(
         &mut self,
         context: &mut Context,
@@ -207,7 +207,7 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// An attempt has ended.
+    /// Handles the end of an attempt.
     pub(crate) fn attempt_ended(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
         let Some(attempt) = jobs.get(serial) else { return };
         self.machine.attempt_ended(context.now, attempt);
@@ -236,7 +236,7 @@ impl Incidents {
         self.machine.capture_answered(now, id, answer);
     }
 
-    /// A capture is closed: the incidents that wait for it are diagnosed.
+    /// Handles the close of a capture: the incidents that wait for it are diagnosed.
     pub(crate) fn capture_closed(
         &mut self,
         context: &mut Context,
@@ -249,7 +249,7 @@ impl Incidents {
         self.carry_out(context, Some((captures, jobs)));
     }
 
-    /// The snapshots of a capture were compared.
+    /// Takes the result of comparing a capture's snapshots.
     pub(crate) fn diagnosed(
         &mut self,
         context: &mut Context,
@@ -272,12 +272,12 @@ impl Incidents {
         earlier.is_none_or(|earlier| !decision.repeats(&earlier))
     }
 
-    /// What was to be considered about an incident cannot be yet.
+    /// Postpones the consideration of an incident, which is not possible yet.
     pub(crate) fn consider_again(&mut self, id: &str) {
         self.machine.consider_again(id);
     }
 
-    /// An incident, as it was when it was last updated at this time, is stored.
+    /// The state of an incident at `updated_wall_ns` is stored.
     pub(crate) fn stored(&mut self, id: &str, updated_wall_ns: i64) {
         self.machine.stored(id, updated_wall_ns);
     }

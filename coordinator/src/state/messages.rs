@@ -1,5 +1,5 @@
-//! What agents say, in the types that the coordinator works with. `ingest/wire.rs` makes them from
-//! messages of the wire and checks all bounds.
+//! Messages of agents, in the coordinator's own types. `ingest/wire.rs` makes them from messages of
+//! the wire and checks all bounds.
 
 use memtape_core::action::remedy;
 use memtape_core::capture::Part;
@@ -22,7 +22,7 @@ pub(crate) enum Incoming {
     Remedied(RemedyAnswer),
 }
 
-/// What became of a call for one rank.
+/// Outcome of a call for one rank.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RemedyAnswer {
     pub(crate) call: String,
@@ -30,7 +30,7 @@ pub(crate) struct RemedyAnswer {
     pub(crate) answer: remedy::Answer,
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankEnd {
     pub(crate) end: End,
@@ -56,7 +56,7 @@ pub(crate) enum AgentCaptureReason {
     Death,
 }
 
-/// Who an agent is.
+/// Identity of an agent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) node: String,
@@ -64,7 +64,7 @@ pub(crate) struct Hello {
     pub(crate) version: String,
 }
 
-/// Who a rank is.
+/// Announcement of a rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankUp {
     pub(crate) tape_id: String,
@@ -78,28 +78,28 @@ pub(crate) struct RankUp {
     pub(crate) command: String,
     pub(crate) device_uuids: Vec<String>,
     pub(crate) limitations: Vec<String>,
-    /// What it says that it does; empty when it does not.
+    /// Role that the rank states; empty when it states none.
     pub(crate) role: String,
     /// Keys of its groups of peers.
     pub(crate) peer_groups: Vec<u64>,
-    /// Whose it is; none where its agent does not know it.
+    /// Owner of the rank; none where its agent does not know it.
     pub(crate) owner: Option<Owner>,
-    /// What a scheduler knows it as.
+    /// Scheduler ids of the rank.
     pub(crate) workload: Workload,
-    /// What its job lets be asked of it; nothing where it offers nothing.
+    /// Remedies that the job offers; empty where it offers none.
     pub(crate) offered: Offers,
-    /// Its allocator's settings; none where they were not recorded.
+    /// Settings of the allocator; none where they were not recorded.
     pub(crate) allocator: Option<String>,
-    /// Those of them that hints set at its start.
+    /// Allocator settings that hints set at the start.
     pub(crate) hints: String,
 }
 
-/// What happened on a node.
+/// Report of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Report {
     pub(crate) number: u64,
     pub(crate) ranks: Vec<RankReport>,
-    /// Further ranks, which broke a bound and are left out, and what the first of them broke.
+    /// Number of further ranks, left out because they broke a bound, and the first broken bound.
     pub(crate) bad_ranks: u64,
     pub(crate) bad_rank: String,
     pub(crate) gpus: Vec<Gpu>,
@@ -108,12 +108,12 @@ pub(crate) struct Report {
     pub(crate) refused: RefusedTapes,
 }
 
-/// One rank's part of a report.
+/// Part of one rank in a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankReport {
     pub(crate) tape_id: String,
     pub(crate) step: u64,
-    /// What the steps count.
+    /// Unit of the step numbers.
     pub(crate) clock: Clock,
     pub(crate) step_wall_ns: i64,
     pub(crate) oldest_step: u64,
@@ -122,9 +122,9 @@ pub(crate) struct RankReport {
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,
-    /// What its process takes of the host; none when it is gone, or its agent does not say.
+    /// Host memory of the process; none when the process is gone, or its agent reports none.
     pub(crate) host: Option<RankHost>,
-    /// What other code than PyTorch's allocator holds.
+    /// Memory held by code other than PyTorch's allocator.
     pub(crate) outside: Vec<Outside>,
     /// Which lines hold its live memory, as far as that changed.
     pub(crate) censuses: Vec<census::changes::Changes>,

@@ -1,6 +1,6 @@
-//! What the coordinator knows, in parts that each own their state: jobs, captures, incidents,
-//! actions, and nodes that are kept out. What must happen outside of a part is an effect
-//! (`effects.rs`). Nothing here sends, waits, or reads a clock.
+//! State of the coordinator, in parts that each own their fields: jobs, captures, incidents,
+//! actions, and nodes that are kept out. Work outside of a part is an effect (`effects.rs`).
+//! Nothing here sends, waits, or reads a clock.
 
 pub(crate) mod actions;
 pub(crate) mod captures;

@@ -27,7 +27,7 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Takes up what was loaded. Blocks: it reads steps from the store.
+    /// Restores the state from loaded records. Blocks: it reads steps from the store.
     pub(crate) fn new(now: Now, config: &Config, loaded: Loaded, store: &Store) -> Self {
         let limits = Limits {
             capture: config.capture_limits(),

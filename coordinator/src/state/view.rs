@@ -12,10 +12,10 @@ use crate::state::jobs::attempt::Attempt;
 use crate::state::jobs::silence::Watch;
 use memtape_disk::clock::Now;
 
-/// All parts of the state at one moment.
+/// All parts of the state at one time.
 pub(crate) struct View<'a> {
     pub(crate) now: Now,
-    /// How often agents report.
+    /// Interval between two reports of an agent, in nanoseconds.
     pub(crate) report_interval_ns: u64,
     pub(crate) jobs: &'a Jobs,
     pub(crate) captures: &'a Captures,

@@ -1,8 +1,7 @@
-//! The state as one caller may see it: what belongs to owners that no role of theirs reaches is not
-//! there.
+//! The state as one caller may see it: without jobs of owners that no role of the caller reaches.
 //!
 //! Handlers of the API read the state through this alone, so that none of them can forget to ask.
-//! Who may see what is decided in `memtape_core::access`.
+//! `memtape_core::access` decides about visibility.
 
 use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
@@ -15,14 +14,14 @@ use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
 use memtape_store::records::ActionRecord;
 
-/// What one caller sees.
+/// View of one caller.
 pub(crate) struct Visible<'a> {
     view: &'a View<'a>,
     caller: &'a Caller,
 }
 
 impl<'a> Visible<'a> {
-    /// What this caller sees of the state.
+    /// Restricts the state to this caller.
     pub(crate) fn new(view: &'a View<'a>, caller: &'a Caller) -> Self {
         Self { view, caller }
     }
@@ -32,13 +31,13 @@ impl<'a> Visible<'a> {
         self.view.watch(attempt)
     }
 
-    /// Each job by its newest attempt.
+    /// The newest attempt of each job.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &'a Attempt> {
         let jobs = self.view.jobs;
         jobs.names().filter_map(|name| jobs.newest(name)).filter(|attempt| self.has(attempt))
     }
 
-    /// How many attempts at a job there are.
+    /// Number of attempts at a job.
     pub(crate) fn attempts(&self, job: &str) -> usize {
         let serials = self.view.jobs.serials(job).iter();
         serials.filter(|serial| self.attempt_of(**serial).is_some()).count()
@@ -83,19 +82,19 @@ impl<'a> Visible<'a> {
         self.view.incidents.get(id).filter(|known| self.has_serial(known.incident().serial))
     }
 
-    /// What would be done about an incident now, and why.
+    /// The action that the policy would take about an incident now, and why.
     pub(crate) fn explain(&self, incident: &Incident) -> Explanation {
         self.view.actions.explain(self.view.now, incident, self.view.jobs)
     }
 
-    /// All actions, oldest first; those on nodes to a caller who sees every job.
+    /// All actions, oldest first; actions on nodes only for a caller who sees every job.
     pub(crate) fn actions(&self) -> impl DoubleEndedIterator<Item = &'a ActionRecord> {
         self.view.actions.iter().filter(|action| {
             self.caller.may_see_all() || self.incident(&action.incident_id).is_some()
         })
     }
 
-    /// All nodes; to a caller who does not see every job, those on which a job of theirs ran.
+    /// All nodes; for a caller who does not see every job, only nodes on which a visible job ran.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a String, &'a Node)> {
         let own: Option<std::collections::BTreeSet<&str>> = match self.caller.may_see_all() {
             true => None,

@@ -26,7 +26,7 @@ use memtape_store::records::CaptureRecord;
 /// Children of one capture; of a larger one the ranks that are not aligned come first.
 const CHILDREN_MAX: usize = 512;
 
-/// Where traces and metrics go, if anywhere.
+/// Exporters of traces and metrics, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
     exporters: Option<Exporters>,
@@ -55,7 +55,7 @@ impl Telemetry {
         Ok(Self { exporters: Some(exporters.with_context(wrong)?) })
     }
 
-    /// A capture is closed.
+    /// Exports a closed capture.
     pub(crate) fn capture(&self, record: &CaptureRecord, parts: &[Part]) {
         let Some(Exporters { tracer, .. }) = &self.exporters else { return };
         let begin = system_time(record.requested_wall_ns);
@@ -100,7 +100,7 @@ impl Telemetry {
         context.span().end_with_timestamp(end);
     }
 
-    /// A piece of work that began at this moment is over now.
+    /// Exports a piece of work that began at this time and is over now.
     pub(crate) fn work(
         &self,
         name: &'static str,

@@ -1,9 +1,9 @@
 //! `/metrics`: the ranks of running jobs, and how the coordinator itself is doing.
 //!
-//! The loop copies its state; a custom collector writes it for Prometheus. The
-//! layers of `memtape_rank_memory_bytes` are a partition: their sum is what the process holds.
-//! Nothing is labelled by stack or step, and only attempts that are not over are shown, so the
-//! number of series is bounded by the ranks that run.
+//! The loop copies its state; a custom collector writes it for Prometheus. The layers of
+//! `memtape_rank_memory_bytes` are a partition: their sum is the memory of the process. Nothing is
+//! labelled by stack or step, and only attempts that are not over are shown, so the number of
+//! series is bounded by the ranks that run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,13 +60,13 @@ struct RankFigures {
 #[derive(Debug)]
 struct DeviceFigures {
     totals: Totals,
-    /// Of the last step.
+    /// Minimum of the last step, in bytes.
     floor: Option<u64>,
-    /// What other processes hold of it.
+    /// Bytes that other processes hold on the device.
     others: Option<u64>,
 }
 
-/// What waits in memory on its way to the store, with its bounds.
+/// Bytes in memory on their way to the store, with their bounds.
 #[derive(Debug)]
 pub(crate) struct AdmissionFigures {
     pub(crate) upload_bytes: u64,
@@ -74,7 +74,7 @@ pub(crate) struct AdmissionFigures {
     pub(crate) report_bytes: u64,
     pub(crate) report_bytes_max: u64,
     pub(crate) answer_bytes: u64,
-    /// How often a request waited, by what it waited for.
+    /// Number of waits of requests, by the awaited resource.
     pub(crate) waits: [(&'static str, u64); 3],
 }
 

@@ -1,4 +1,4 @@
-//! What the coordinator reports about itself and the jobs: Prometheus metrics, OpenTelemetry.
+//! Reports about the coordinator and the jobs: Prometheus metrics, OpenTelemetry.
 
 pub(crate) mod export;
 pub(crate) mod metrics;

@@ -1,7 +1,7 @@
 //! Reads and decodes stored snapshots, one at a time for all who want one.
 //!
-//! A snapshot comes from a training process. What decoding it takes is bounded
-//! (`SNAPSHOT_DECODED_BYTES_MAX`), and because of the turn taken once. A snapshot that is refused
+//! A snapshot comes from a training process. The memory for decoding is bounded
+//! (`SNAPSHOT_DECODED_BYTES_MAX`), and taken for one snapshot at a time. A snapshot that is refused
 //! is counted.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Compares the states of a capture, in a task of its own: snapshots are read, checked, decoded,
-//! and handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
-//! thousands of ranks needs no more of them to tell what is usual.
+//! and handed to core's diagnosis. One at a time, and with a bounded number of peers: a bounded
+//! sample shows the usual state of thousands of ranks.
 
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
-/// Where the maker puts the parts.
+/// The sending end of an answer in parts.
 #[derive(Debug)]
 pub(crate) struct Sender {
     parts: mpsc::Sender<Bytes>,
@@ -27,7 +27,7 @@ pub(crate) struct Parts {
     is_whole: Arc<AtomicBool>,
 }
 
-/// The client has gone.
+/// The error that the client has gone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the client has gone")]
 pub(crate) struct Gone;
@@ -41,7 +41,7 @@ pub(crate) fn parts() -> (Sender, Parts) {
 }
 
 impl Sender {
-    /// Waits until there is room for a part.
+    /// Sends a part, and waits while the channel is full.
     ///
     /// # Errors
     /// The client has gone.
@@ -49,7 +49,7 @@ impl Sender {
         self.parts.send(part).await.map_err(|_| Gone)
     }
 
-    /// All parts were sent.
+    /// Marks that all parts were sent.
     pub(crate) fn finish(self) {
         self.is_whole.store(true, SeqCst);
     }

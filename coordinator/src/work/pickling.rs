@@ -2,8 +2,8 @@
 //!
 //! The conversion is core's, as in `memtape export`. It runs on a thread that may block, a bounded
 //! number at a time: a snapshot unpacks to many times its stored size. The pickle is sent in parts
-//! as it is written, and never whole in memory. When the client leaves, also while it waits for its
-//! turn, no more is written.
+//! as it is written, and never whole in memory. When the client leaves, also while it waits in the
+//! queue, no more is written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::state::counters::{Counters, Loss};
 use crate::work::decoding::{NotRead, Snapshots};
 use crate::work::parts::{Parts, parts};
 
-/// Makes pickles, in turn.
+/// Makes pickles, a bounded number at a time.
 #[derive(Clone)]
 pub(crate) struct Pickling {
     snapshots: Snapshots,
@@ -28,7 +28,7 @@ pub(crate) struct Pickling {
 }
 
 impl Pickling {
-    /// Nothing is being made yet.
+    /// Starts without any pickle in progress.
     pub(crate) fn new(snapshots: Snapshots, counters: Arc<Counters>) -> Self {
         Self { snapshots, counters, turns: Arc::new(Semaphore::new(PICKLES_MADE_MAX)) }
     }

@@ -63,7 +63,7 @@ pub(crate) async fn carry_out(
     }
 }
 
-/// What the audit says of an action: that it is asked for, done, refused, failed, resumed.
+/// Words of the audit for an action: begun, done, refused, failed, resumed.
 fn words(kind: ActionKind) -> [&'static str; 5] {
     match kind {
         ActionKind::KeepOut => {
@@ -75,14 +75,14 @@ fn words(kind: ActionKind) -> [&'static str; 5] {
     }
 }
 
-/// What an action is about: a job or a node, and its name.
+/// Subject of an action: a job or a node, and the action's id.
 fn subject(kind: ActionKind, order: &Order) -> String {
     let of = if kind == ActionKind::KeepOut { &order.node } else { &order.job };
     format!("{of} {}", order.action)
 }
 
-/// Asks a target, when that is written into the audit; then also what came of it. Nodes are kept
-/// out one after the other: the target counts those that are out before it keeps out one more.
+/// Writes the request into the audit, asks the target, then writes the outcome. Nodes are kept out
+/// one after the other: the target counts the nodes that are out before it keeps out one more.
 async fn act(
     kind: ActionKind,
     target: Arc<dyn Target>,
@@ -108,7 +108,7 @@ async fn act(
     WorkDone::Acted { action: order.action, outcome }
 }
 
-/// Has a target finish what a killed coordinator left half done, and audits that it did.
+/// Asks a target to finish a half-done action of a killed coordinator, and audits the outcome.
 async fn resume(kind: ActionKind, target: Arc<dyn Target>, order: Order, door: &Door) -> WorkDone {
     let outcome = target.resume(&order).await;
     if let Some(outcome) = &outcome {

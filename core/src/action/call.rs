@@ -1,4 +1,4 @@
-//! A call to all living ranks of an attempt, for one step or at once, and what each answers.
+//! A call to all living ranks of an attempt, for one step or at once, and the answer of each.
 //!
 //! A call for a step is armed on every rank before the step comes. When a rank cannot be armed in
 //! time, the call is withdrawn from all: a function that talks to the other ranks, as one that
@@ -19,28 +19,28 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A call under way.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The step at which it is to be done; none is at once.
+    /// Step at which the ranks act; none is at once.
     step: Option<u64>,
-    /// The outcome of each rank that has answered, and why.
+    /// Outcome and reason of each rank that has answered.
     ranks: BTreeMap<u32, Option<(Outcome, String)>>,
     begun_ns: u64,
-    /// Every rank is armed before the newest step is this one, half of the way to the step.
+    /// Deadline for arming every rank, as the newest step: half of the way to the step.
     arm_by: Option<u64>,
     withdrawn_ns: Option<u64>,
 }
 
-/// What is to be done about a call.
+/// Next step for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Wait.
     Wait,
     /// Take it back from all ranks.
     Withdraw,
-    /// It is over.
+    /// The call is over.
     Over(Tally),
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// Ranks on which it was done.
@@ -51,7 +51,7 @@ pub struct Tally {
     pub unknown: usize,
     /// Ranks that were called.
     pub ranks: usize,
-    /// The first rank on which it was not done, with the reason.
+    /// The first rank that did not act, with the reason.
     pub why: Option<String>,
 }
 
@@ -90,7 +90,7 @@ impl Call {
         Self { step, ranks, begun_ns: now_ns, arm_by: None, withdrawn_ns: None }
     }
 
-    /// Notes what a rank answers. A last answer is not replaced; ranks that were not called are
+    /// Notes the answer of a rank. A last answer is not replaced; ranks that were not called are
     /// not noted.
     pub fn answered(&mut self, rank: u32, answer: &Answer) {
         self.note(rank, answer.outcome, answer.detail.clone());
@@ -108,7 +108,7 @@ impl Call {
         }
     }
 
-    /// What to do now. `newest` is the newest step of all ranks.
+    /// The next step for the call. `newest` is the newest step of all ranks.
     pub fn look(&mut self, now_ns: u64, newest: u64) -> Look {
         if self.outcomes().all(|outcome| outcome.is_some_and(Outcome::is_final)) {
             return Look::Over(self.tally());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is answered, a call comes to its end, and is withdrawn at most once.
+        /// With any answers, a call ends, and is withdrawn at most once.
         #[test]
         fn a_call_comes_to_its_end(
             step in prop::option::of(0_u64..20),

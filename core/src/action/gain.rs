@@ -1,8 +1,8 @@
-//! What an action was worth: steps made again, training saved, time until the device is full, and
-//! the line of code that held the memory.
+//! Gain of an action: steps made again, training saved, time until the device is full, and the line
+//! of code that held the memory.
 //!
-//! All is computed from what was observed and the verdict; nothing here is stored. What is not
-//! known is left out. The training that a restart saved is an upper bound: a program that writes
+//! All figures are computed from the observation and the verdict; nothing here is stored. Unknown
+//! figures are left out. The training that a restart saved is an upper bound: a program that writes
 //! checkpoints by itself would have lost less.
 
 use core::fmt::{self, Display, Formatter};
@@ -12,10 +12,10 @@ use super::observation::{LineSeen, Observation};
 use super::verdict::{Duration, Memory, Verdict, Why};
 use crate::diagnosis::{bytes, plural};
 
-/// What an action was worth; [`Display`] puts it into words, each after a semicolon.
+/// Gain of an action; [`Display`] puts it into words, each after a semicolon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gain {
-    /// Steps that the next attempt has to make again: those after the checkpoint.
+    /// Steps after the checkpoint, which the next attempt has to make again.
     pub steps_lost: Option<u64>,
     /// Training that would have been lost, or made impossible, at most, in nanoseconds.
     pub saved_ns: Option<u64>,
@@ -66,7 +66,7 @@ impl Display for Gain {
     }
 }
 
-/// The memory before and after.
+/// The memory before and after the action.
 fn figures(verdict: &Verdict) -> Option<(&Memory, &Memory)> {
     match verdict.why() {
         Why::Measured { before, after, .. } | Why::Inside { before, after } => {
@@ -85,7 +85,7 @@ fn figures(verdict: &Verdict) -> Option<(&Memory, &Memory)> {
     }
 }
 
-/// By how much later the device is full, at the rate at which the figure grew, in nanoseconds.
+/// Delay of the device being full, at the rate at which the figure grew, in nanoseconds.
 fn later_ns(observation: &Observation, (before, after): (&Memory, &Memory)) -> Option<u64> {
     let Observation { measure, bytes_per_step, step_ns, .. } = observation;
     let freed = before.figure(*measure)?.saturating_sub(after.figure(*measure)?);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// What did not help saved nothing, and no more is saved than was trained or freed.
+        /// An action without effect saved nothing, and none saves more than was trained or freed.
         #[test]
         fn no_more_is_saved_than_there_was(
             before in 0_u64..4_000,

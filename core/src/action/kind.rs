@@ -1,11 +1,11 @@
-//! What is done by an action, and by what it is carried out.
+//! Kinds of actions, and the targets that carry them out.
 
 use strum::VariantArray as _;
 
 use crate::diagnosis::Class;
 use crate::tape::mailbox;
 
-/// What is done. Those for a job come mildest first.
+/// Kind of action. Kinds for a job come mildest first.
 ///
 /// The first two are carried out inside the ranks, at one step on all of them, and the attempt goes
 /// on. A restart ends the attempt. Which of them may help is decided here by the class of the
@@ -37,7 +37,7 @@ pub enum ActionKind {
     KeepOut,
 }
 
-/// By what an action is carried out.
+/// Target that carries an action out.
 #[derive(
     Clone,
     Copy,
@@ -53,15 +53,15 @@ pub enum ActionKind {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum TargetKind {
-    /// By running a command.
+    /// A command.
     Command,
-    /// By a request to a URL.
+    /// A request to a URL.
     Webhook,
-    /// By Slurm, which requeues the job, or drains the node.
+    /// Slurm, which requeues the job, or drains the node.
     Slurm,
-    /// By Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
+    /// Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
     Kubernetes,
-    /// By a signal to every rank.
+    /// A signal to every rank.
     Signal,
     /// Inside the ranks: no restart.
     Ranks,
@@ -71,7 +71,7 @@ pub enum TargetKind {
 }
 
 impl ActionKind {
-    /// What can be done to a job, mildest first.
+    /// Kinds of actions on a job, mildest first.
     pub fn of_jobs() -> impl Iterator<Item = Self> {
         Self::VARIANTS.iter().copied().filter(|kind| *kind != Self::KeepOut)
     }
@@ -81,7 +81,7 @@ impl ActionKind {
         self.into()
     }
 
-    /// What is done, as a command.
+    /// Name of the action as a command.
     pub fn verb(self) -> &'static str {
         match self {
             Self::Gc => "collect garbage",
@@ -91,7 +91,7 @@ impl ActionKind {
         }
     }
 
-    /// What was done, as a noun in the plural.
+    /// Name of completed actions, as a noun in the plural.
     pub(crate) fn plural(self) -> &'static str {
         match self {
             Self::Gc => "garbage collections",
@@ -106,7 +106,7 @@ impl ActionKind {
         self.asked_of_ranks().is_some_and(|asked| asked != mailbox::Remedy::Checkpoint)
     }
 
-    /// What the ranks are asked for: of a restart, the checkpoint before it.
+    /// Remedy requested from the ranks: for a restart, the checkpoint before it.
     pub fn asked_of_ranks(self) -> Option<mailbox::Remedy> {
         match self {
             Self::Gc => Some(mailbox::Remedy::Gc),

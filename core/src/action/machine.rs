@@ -2,11 +2,11 @@
 //!
 //! A restart waits for its capture, then for the checkpoint that the ranks write at one step, and
 //! asks its target then. A remedy inside the ranks and the keeping out of a node have no
-//! precondition. Each change is stored before what follows from it is done ([`Next`]). After a kill
-//! the action goes on from what is stored: it waits for its capture, and asks the ranks again,
-//! because an agent follows each call once, however often it is asked. A target that may have been
-//! asked is asked again only where it acts once, too; otherwise the job is observed. The verdict
-//! ends the action ([`super::Observation`]).
+//! precondition. Each change is stored before its effects begin ([`Next`]). After a kill the action
+//! goes on from its stored state: it waits for its capture, and asks the ranks again, because an
+//! agent follows each call once, however often it is asked. A target that may have been asked is
+//! asked again only where it acts once, too; otherwise the job is observed. The verdict ends the
+//! action ([`super::Observation`]).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,82 +18,82 @@ use crate::identity::owner::Owner;
 use crate::limits::CHECKPOINT_CALLS_MAX;
 
 /// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,
-/// and what has become of it so far. A decision has an action for each target.
+/// and its state so far. A decision has an action for each target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Action {
-    /// Its name.
+    /// Id of the action.
     pub id: String,
-    /// What is done, or would be.
+    /// Kind of the action, also in a dry run.
     pub kind: ActionKind,
-    /// By what it is carried out.
+    /// The target that carries the action out.
     pub target: TargetKind,
-    /// The incident; empty where it is about a node.
+    /// Id of the incident; empty for an action on a node.
     pub incident_id: String,
     /// Name of the job; empty where it is about a node.
     pub job: String,
-    /// Whose the job was; none where that is not known.
+    /// Owner of the job; none where unknown.
     pub owner: Option<Owner>,
-    /// The node: that of the incident's rank, or the one to keep out. Empty where it is not known.
+    /// Node of the incident's rank, or the node to keep out. Empty where unknown.
     pub node: String,
     /// Number of the attempt at the job.
     pub attempt: u32,
-    /// It only shows what would be done.
+    /// True for a dry run, which only shows the action.
     pub dry_run: bool,
     /// The decision and its reason, in a sentence.
     pub why: String,
-    /// When it was decided, Unix time in nanoseconds.
+    /// Time of the decision, Unix time in nanoseconds.
     pub wall_ns: i64,
-    /// The same on the monotonic clock of this process, which budgets count by.
+    /// Time of the decision on the monotonic clock of this process, which budgets count by.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub at_ns: u64,
-    /// How far it has come.
+    /// Progress or outcome so far.
     pub outcome: Outcome,
     /// Calls to the ranks so far, with that under way.
     pub calls: u32,
     /// The step at which the ranks write a checkpoint before a restart; none where they offer none.
     pub checkpoint_step: Option<u64>,
-    /// What came of that checkpoint, in one line; empty before.
+    /// Outcome of that checkpoint, in one line; empty before.
     pub checkpoint: String,
-    /// What was seen of the job since the target or the ranks were asked; none where there is
-    /// nothing to observe.
+    /// Observation of the job since the target or the ranks were asked; none where there is nothing
+    /// to observe.
     pub observation: Option<Observation>,
-    /// Whether it helped; none until that is known.
+    /// Whether the action helped; none until that is known.
     pub verdict: Option<Verdict>,
 }
 
-/// What happens to an action.
+/// An event of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Its capture is closed, or deleted.
+    /// The action's capture is closed, or deleted.
     CaptureClosed {
         /// The step at which the ranks can write a checkpoint now.
         step: Option<u64>,
     },
-    /// The call to its ranks is over.
+    /// The call to the action's ranks is over.
     Called {
-        /// What came of it.
+        /// Outcome of the call.
         outcome: Outcome,
-        /// The step at which the ranks could do it if they were asked again now.
+        /// The step at which the ranks could act if they were asked again now.
         step: Option<u64>,
     },
-    /// Its incident, or the attempt, is over.
+    /// The action's incident, or the attempt, is over.
     Overtaken,
-    /// Its target came to its end.
+    /// The target has ended, with this outcome.
     Answered(Outcome),
-    /// The coordinator was killed, and is there again.
+    /// The coordinator was killed, and runs again.
     Restored {
-        /// Its target acts once, however often it is asked for the same action.
+        /// True if the target acts once, even when asked several times for the same action.
         acts_once: bool,
     },
-    /// The coordinator that is there again cannot carry it out.
+    /// The restarted coordinator cannot carry the action out.
     Abandoned,
-    /// The target has finished what the killed coordinator left half done.
+    /// The target has finished the half-done action of a killed coordinator.
     Resumed(Outcome),
 }
 
-/// What to do when the change is stored.
+/// Effect that begins when the change is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing.
@@ -108,9 +108,9 @@ pub enum Next {
 }
 
 impl Action {
-    /// Begins an action that is decided on: the first thing to do. `now_ns` is on the clock of
-    /// observations; `capture` is what a restart waits for, `step` the one at which the ranks act,
-    /// or write their checkpoint.
+    /// Begins an action that is decided on; returns its first effect. `now_ns` is on the clock of
+    /// observations. `capture` is the capture that a restart waits for. `step` is the step at which
+    /// the ranks act, or write their checkpoint.
     pub fn begin(&mut self, now_ns: u64, capture: Option<String>, step: Option<u64>) -> Next {
         match capture {
             Some(capture) if self.kind == ActionKind::Restart => {
@@ -121,7 +121,7 @@ impl Action {
         }
     }
 
-    /// What follows from an event. Events that do not fit are ignored.
+    /// Handles an event; returns the effect. Events that do not fit are ignored.
     pub fn handle(&mut self, now_ns: u64, event: Event) -> Next {
         match (&self.outcome, event) {
             (Outcome::Waiting { .. }, Event::CaptureClosed { step }) => self.prepared(now_ns, step),
@@ -162,8 +162,8 @@ impl Action {
         }
     }
 
-    /// Looks at the job for a verdict; none until there is one. What is still called for inside the
-    /// ranks has none: it can be taken back.
+    /// Checks the job for a verdict; none until there is one. An action that is still called for
+    /// inside the ranks has none, because it can be withdrawn.
     pub fn look(&mut self, now_ns: u64, job: &impl Job) -> Option<&Verdict> {
         let verdict = self.observation.as_mut()?.look(now_ns, self.kind, job)?;
         if matches!(self.outcome, Outcome::AtStep { .. }) {
@@ -178,14 +178,14 @@ impl Action {
         asked_ns.is_some() && self.verdict.is_none()
     }
 
-    /// What the verdict rests on and what the action was worth, in a sentence; none before.
+    /// The verdict's evidence and the gain of the action, in a sentence; none before the verdict.
     pub fn proof(&self) -> Option<String> {
         let verdict = self.verdict.as_ref()?;
         let gain = self.gain().unwrap_or_default();
         Some(format!("{}{gain}", verdict.why()))
     }
 
-    /// What it was worth; none before the verdict.
+    /// Gain of the action; none before the verdict.
     pub fn gain(&self) -> Option<Gain> {
         Some(Gain::of(self.kind, self.observation.as_ref()?, self.verdict.as_ref()?))
     }
@@ -195,7 +195,7 @@ impl Action {
         format!("{}.{}", self.id, self.calls)
     }
 
-    /// What was decided, such as `restart`, `would restart` or `nothing`.
+    /// The decision in words, such as `restart`, `would restart` or `nothing`.
     pub fn decision(&self) -> String {
         let verb = self.kind.verb();
         match (&self.outcome, self.dry_run) {
@@ -211,12 +211,12 @@ impl Action {
         key(self) == key(other) && self.incident_id == other.incident_id && self.node == other.node
     }
 
-    /// How far it has come, as budgets count it.
+    /// Progress of the action that budgets count.
     pub fn progress(&self) -> Progress {
         self.outcome.progress()
     }
 
-    /// Whether it helped; none until that is known, and where it stays unknown.
+    /// Whether the action helped; none until that is known, and where it stays unknown.
     pub fn has_helped(&self) -> Option<bool> {
         match self.verdict? {
             Verdict::Helped(_) => Some(true),
@@ -225,7 +225,7 @@ impl Action {
         }
     }
 
-    /// The evidence is there.
+    /// Continues after the capture.
     fn prepared(&mut self, now_ns: u64, step: Option<u64>) -> Next {
         let Some(step) = step else {
             let why = "no step is known at which all ranks can act".to_string();
@@ -247,7 +247,7 @@ impl Action {
         Next::CallRanks { step }
     }
 
-    /// The ranks have acted, or not.
+    /// Takes the outcome of the call to the ranks.
     fn called(&mut self, now_ns: u64, outcome: Outcome, step: Option<u64>) -> Next {
         if self.kind.is_inside() {
             return self.end(outcome);
@@ -274,8 +274,8 @@ impl Action {
         Next::AskTarget
     }
 
-    /// Ends it, or what is done for it. There is nothing to observe where nothing was asked for, or
-    /// surely nothing was done.
+    /// Ends the action, or its current phase. There is nothing to observe where no target was
+    /// asked, or surely nothing was done.
     pub fn end(&mut self, outcome: Outcome) -> Next {
         if matches!(
             outcome,
@@ -437,9 +437,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, and however often the coordinator is killed between storing a change
-        /// and doing what follows from it, a target is asked at most once, or for the same call
-        /// where it acts once; and ranks are called for one step by calls of one name.
+        /// For any events, and any number of kills between storing a change and its effect, a
+        /// target is asked at most once, or for the same call where it acts once; and ranks are
+        /// called for one step by calls of one name.
         #[test]
         fn a_target_is_asked_at_most_once(
             has_capture: bool,

@@ -1,13 +1,13 @@
-//! An action on a job or a node: what is done, what came of it, and whether it helped.
+//! An action on a job or a node: its kind, its outcome, and whether it helped.
 //!
 //! An [`Action`] is a decision of the policy and its record: it is stored, and every change of it
 //! is made by [`Action::handle`]. The memory of the rank before an action is stored with it, and
 //! the job's next attempt is observed until enough steps show the memory after it
-//! ([`Observation`]). The verdict ([`Verdict`]) has the figures of both, and [`Gain`] says what the
-//! action was worth. A coordinator that was killed meanwhile goes on observing: what it needs is
-//! stored with the action.
+//! ([`Observation`]). The verdict ([`Verdict`]) has the figures of both, and [`Gain`] quantifies
+//! the benefit. A restarted coordinator goes on observing: the observation is stored with the
+//! action.
 //!
-//! [`remedy`] has what can be asked of a running rank, and its answers.
+//! [`remedy`] has the requests to a running rank, and its answers.
 //!
 //! This module decides nothing about whether to act ([`crate::policy`]), and carries out nothing.
 

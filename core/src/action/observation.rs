@@ -1,11 +1,11 @@
 //! Observes a job after an action, until a verdict can be given.
 //!
-//! The proof of a remedy inside the ranks are the steps of the same attempt that follow.
-//! The proof of a restart is the job's next attempt: an attempt with a greater number than the one
-//! that was acted on. It may have begun before the target reported its end, and while no
-//! coordinator ran, so nothing here depends on what the target said. An attempt that makes
-//! [`PROOF_STEPS`] steps is measured: the memory of its newest step against that of the last step
-//! before. The time is passed in; nothing here knows jobs, stores or targets.
+//! The proof of a remedy inside the ranks are the steps of the same attempt that follow. The proof
+//! of a restart is the job's next attempt: an attempt with a greater number than the one that was
+//! acted on. It may have begun before the target reported its end, and while no coordinator ran, so
+//! the target's answer is not used here. An attempt that makes [`PROOF_STEPS`] steps is measured:
+//! the memory of its newest step against the memory of the last step before. The time is passed in;
+//! nothing here knows jobs, stores or targets.
 
 use super::kind::ActionKind;
 use super::verdict::{Measure, Memory, Verdict, Why};
@@ -17,7 +17,7 @@ pub const PROOF_STEPS: u64 = 20;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What is known of an action and of what followed. It is stored with the action.
+/// Observation of a job before and after an action. It is stored with the action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -26,13 +26,13 @@ pub struct Observation {
     pub serial: u32,
     /// The rank that grew.
     pub rank: u32,
-    /// Its device.
+    /// Device of the rank.
     pub device: u8,
     /// The figure of its memory that grew.
     pub measure: Measure,
     /// The memory of that device at the last step before the action; none where it is not known.
     pub before: Option<Memory>,
-    /// Bytes by which it has grown; none where blocks or steps were counted.
+    /// Growth in bytes; none where blocks or steps were counted.
     pub grown_bytes: Option<u64>,
     /// Bytes that each step keeps; 0 where that is not known.
     pub bytes_per_step: u64,
@@ -41,16 +41,16 @@ pub struct Observation {
     /// Time until the device is full before the action, in nanoseconds; none where that is not
     /// known.
     pub oom_in_ns: Option<u64>,
-    /// The line of code that holds what grew; none where it is not known.
+    /// The line of code that holds the growth; none where it is not known.
     pub line: Option<LineSeen>,
-    /// The step at which the ranks act; of a restart, that of the checkpoint that all have written.
-    /// None where there is none.
+    /// The step at which the ranks act; for a restart, the step of the checkpoint that all have
+    /// written. None where there is none.
     pub step: Option<u64>,
     /// The newest step that the rank made in the attempt that is acted on.
     pub last_step: u64,
-    /// When the target or the ranks were asked, in nanoseconds; none before.
+    /// Time at which the target or the ranks were asked, in nanoseconds; none before.
     pub asked_ns: Option<u64>,
-    /// When the next attempt was first seen, in nanoseconds.
+    /// Time at which the next attempt was first seen, in nanoseconds.
     pub begun_ns: Option<u64>,
     /// Serial number of the next attempt.
     pub next: Option<u32>,
@@ -58,14 +58,14 @@ pub struct Observation {
     pub first_step: Option<FirstStep>,
 }
 
-/// What a line of code holds on the device, as censuses show it.
+/// Bytes of a line of code on the device, as censuses show them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct LineSeen {
     /// The line.
     pub frame: Frame,
-    /// Bytes before the action; none where no census has it.
+    /// Bytes before the action; none where no census has the line.
     pub before_bytes: Option<u64>,
     /// Bytes at the verdict; none where there was no census since.
     pub after_bytes: Option<u64>,
@@ -76,26 +76,26 @@ pub struct LineSeen {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct FirstStep {
-    /// Its number.
+    /// Number of the step.
     pub step: u64,
     /// When, in nanoseconds.
     pub seen_ns: u64,
 }
 
-/// What is observed of an attempt.
+/// The observed part of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The rank.
     pub rank: u32,
-    /// Its device.
+    /// Device of the rank.
     pub device: u8,
     /// A line of code.
     pub line: Option<&'a Frame>,
 }
 
-/// What the observation asks of a job.
+/// The facts of a job that an observation needs.
 pub trait Job {
-    /// Is this attempt over?
+    /// Has this attempt ended?
     fn is_over(&self, serial: u32) -> bool;
     /// This attempt.
     fn attempt(&self, serial: u32, of: Subject<'_>) -> Option<Seen>;
@@ -106,21 +106,21 @@ pub trait Job {
 /// An attempt at a job, as one device of one rank shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Its serial number.
+    /// Serial number of the attempt.
     pub serial: u32,
     /// Step of its rank; 0 before the first.
     pub step: u64,
     /// The memory of its device at the newest step.
     pub memory: Option<Memory>,
-    /// What the line held at the newest census of the device, and the step of that.
+    /// Step of the device's newest census, and bytes of the line in it.
     pub line: Option<(u64, u64)>,
     /// A request for memory failed in it.
     pub has_failed_request: bool,
-    /// How it ended.
+    /// End of the attempt.
     pub ended: Option<Ended>,
 }
 
-/// How an attempt ended.
+/// End of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All ranks exited as they should.
@@ -218,14 +218,14 @@ impl Observation {
         Subject { rank: self.rank, device: self.device, line }
     }
 
-    /// Notes what the line holds after the action, by the step of a census and its bytes.
+    /// Notes the bytes of the line after the action, from a census with its step.
     fn note_line(&mut self, seen: Option<(u64, u64)>) {
         if let (Some(line), Some((_, bytes))) = (&mut self.line, seen) {
             line.after_bytes = Some(bytes);
         }
     }
 
-    /// Compares the memory; none where one of both is not known.
+    /// Compares the memory; none where one of the two is not known.
     fn measured(&self, asked_ns: u64, next: &Seen) -> Option<Verdict> {
         let (before, after, first) = (self.before?, next.memory?, self.first_step?);
         let away_ns = first.seen_ns.saturating_sub(asked_ns);
@@ -234,8 +234,8 @@ impl Observation {
         Some(if is_freed { Verdict::Helped(why) } else { Verdict::NoEffect(why) })
     }
 
-    /// Is half of what has grown given back? That is more than a step's own variation. None where
-    /// this memory is not kept by step, or no bytes were counted.
+    /// Is half of the growth given back? That is more than a step's own variation. None where this
+    /// memory is not recorded by step, or no bytes were counted.
     fn is_freed(&self, before: &Memory, after: &Memory) -> Option<bool> {
         let held = after.figure(self.measure)?;
         let given_back = before.figure(self.measure)?.saturating_sub(held);
@@ -288,7 +288,7 @@ mod tests {
         Observation { serial: 3, measure, before, asked_ns, grown_bytes, ..Default::default() }
     }
 
-    /// What is said of a restart at the last of these times, and nothing at those before.
+    /// Expects this verdict on a restart at the last of these times, and none at the times before.
     fn check(looks: &[(u64, OneRank)], expected: Option<&str>) {
         check_of(ActionKind::Restart, observation(), looks, expected);
     }
@@ -420,8 +420,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever becomes of the job, there is a verdict in the end, and none says that less
-        /// memory is held where more is.
+        /// For any course of the job, there is a verdict in the end, and none claims less memory
+        /// where more is held.
         #[test]
         fn there_is_a_verdict_in_the_end(
             is_over: bool,

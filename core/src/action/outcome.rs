@@ -1,14 +1,14 @@
-//! What came of an action.
+//! Outcomes of an action.
 
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 
-/// What came of an action; [`Display`] puts it into words.
+/// Outcome of an action; [`Display`] puts it into words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
-    /// Nothing was to be done.
+    /// The decision was to do nothing.
     #[default]
     Nothing,
     /// A dry run.
@@ -20,16 +20,16 @@ pub enum Outcome {
         /// Name of the capture.
         capture: String,
     },
-    /// All ranks act at this step: what a remedy inside them asks for, or they write the checkpoint
-    /// that a restart waits for.
+    /// All ranks act at this step: they carry out the remedy, or write the checkpoint that a
+    /// restart waits for.
     AtStep {
         /// The step.
         step: u64,
     },
     /// The coordinator was restarted before the target was asked, and cannot ask it any more.
     Lost,
-    /// When the capture was closed, or the call to the ranks was over, the incident or its attempt
-    /// was over.
+    /// The incident or its attempt was over when the capture was closed, or the call to the ranks
+    /// ended.
     Overtaken,
     /// The target is running.
     Running,
@@ -37,7 +37,7 @@ pub enum Outcome {
     Interrupted,
     /// The target finished.
     Finished {
-        /// What it said.
+        /// Output of the target.
         said: String,
     },
     /// The target refused, or could not be asked: it surely restarted nothing.
@@ -52,22 +52,22 @@ pub enum Outcome {
     },
 }
 
-/// How far an action has come, as budgets count it. Of a decision with several targets the greatest
+/// Progress of an action that budgets count. Of a decision with several targets the greatest
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// It was given up before a target was asked.
+    /// The action was given up before a target was asked.
     Dropped,
-    /// The target refused it, or could not be asked: it was surely not made.
+    /// The target refused the action, or could not be asked: it was certainly not made.
     Refused,
-    /// It was made, or may have been.
+    /// The action was made, or may have been.
     Made,
-    /// It is under way.
+    /// The action is under way.
     UnderWay,
 }
 
 impl Outcome {
-    /// What budgets count it as.
+    /// Progress that budgets count.
     pub fn progress(&self) -> Progress {
         match self {
             Self::Nothing | Self::Lost | Self::Overtaken => Progress::Dropped,

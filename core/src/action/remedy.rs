@@ -1,4 +1,4 @@
-//! What can be asked of the ranks of a running job, and what an agent answers.
+//! Requests to the ranks of a running job, and the answers of agents.
 
 use alloc::string::String;
 
@@ -20,7 +20,7 @@ pub enum Signal {
     SigInt,
 }
 
-/// What is asked of ranks.
+/// A request to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// The remedy, when exactly this many steps have ended.
@@ -32,11 +32,11 @@ pub enum Ask {
     },
     /// The signal, at once.
     Signal(Signal),
-    /// To leave out what was asked for before and is not begun.
+    /// Withdraw an earlier request that is not begun.
     Withdraw,
 }
 
-/// What became of it for one rank.
+/// Outcome of the request for one rank.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
 )]
@@ -46,15 +46,15 @@ pub enum Ask {
 pub enum Outcome {
     /// The rank will do it at its step; another answer follows.
     Armed,
-    /// It was taken back before the rank began.
+    /// The request was withdrawn before the rank began.
     Withdrawn,
-    /// The rank has done it, at exactly its step.
+    /// The rank has carried the remedy out, at exactly its step.
     Done,
     /// The step had passed: nothing was done.
     Late,
-    /// It was begun and failed, or the process ended first.
+    /// The remedy was begun and failed, or the process ended first.
     Failed,
-    /// It was not begun.
+    /// The remedy was not begun.
     Refused,
     /// The signal was sent.
     Signalled,
@@ -63,25 +63,25 @@ pub enum Outcome {
 /// An agent's answer about one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What became of it.
+    /// Outcome for the rank.
     pub outcome: Outcome,
     /// Steps finished then; of [`Outcome::Armed`] the step at which it will be done.
     pub step: u64,
-    /// How long the rank took, in nanoseconds; 0 unless it did something.
+    /// Duration of the remedy in the rank, in nanoseconds; 0 unless the rank carried it out.
     pub took_ns: u64,
-    /// One line on why; empty where the outcome says it.
+    /// One line with the reason; empty where the outcome says it.
     pub detail: String,
 }
 
 impl Signal {
-    /// Its name, such as `SIGUSR1`.
+    /// Name of the signal, such as `SIGUSR1`.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
 impl Ask {
-    /// What a job has to offer for it; none where nothing has to be.
+    /// Offer of a job that the request needs; none where it needs none.
     pub fn offer(self) -> Option<Offer> {
         match self {
             Self::Remedy { remedy, .. } => Some(remedy.offer()),

@@ -1,13 +1,13 @@
-//! How many bytes captures have stored of late: a bucket that leaks.
+//! Bytes that captures have stored recently, in a leaky bucket.
 //!
-//! What a capture will take is not known before it is taken, so the bucket is looked at before and
+//! The size of a capture is not known before it is taken, so the bucket is checked before and
 //! filled after, and one capture may overfill it.
 
 use crate::capture::manifest::Manifest;
 use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
 
-/// Bytes that still count, at a moment.
+/// Bytes that still count at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
     spent_bytes: u64,
@@ -15,7 +15,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A capture was closed: its stored snapshots count from now on.
+    /// Takes a closed capture: its stored snapshots count from now on.
     pub(super) fn spend(&mut self, now_ns: u64, manifest: &Manifest, limits: &Limits) {
         let stored = manifest.parts.iter().filter(|part| part.hash.is_some());
         let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));

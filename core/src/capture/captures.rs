@@ -1,4 +1,4 @@
-//! The machine behind [`Captures`]: what it knows of the ranks, and the one capture in flight.
+//! The machine behind [`Captures`]: its view of the ranks, and the one capture in flight.
 
 use crate::limits::TAPES_PER_RANK_MAX;
 
@@ -32,18 +32,18 @@ pub struct Captures {
     attempt: u32,
     limits: Limits,
     tapes: BTreeMap<String, Tape>,
-    /// Tapes of each rank, the one announced last at the end.
+    /// Tapes of each rank, the last announced one at the end.
     ranks: BTreeMap<u32, Vec<String>>,
     lost_nodes: BTreeSet<String>,
     flight: Option<Flight>,
-    /// When the last capture was asked for.
+    /// Time of the last request for a capture.
     last_ns: Option<u64>,
     budget: Budget,
     actions: VecDeque<Action>,
     dropped: u64,
 }
 
-/// One tape as its agent reports it.
+/// A tape as its agent reports it.
 #[derive(Clone, Debug)]
 struct Tape {
     node: String,
@@ -153,7 +153,7 @@ impl Captures {
         true
     }
 
-    /// A new attempt of the same job: what was stored of the last one, and when, still counts.
+    /// Continues from an earlier attempt: its stored bytes and capture times still count.
     pub fn continue_from(&mut self, earlier: &Self) {
         (self.last_ns, self.budget) = (earlier.last_ns, earlier.budget);
     }
@@ -192,7 +192,7 @@ impl Captures {
         }
     }
 
-    /// What a tape counts. One that counted turns counts its steps from 1.
+    /// Sets the clock of a tape. A tape that changes from turns to steps counts its steps from 1.
     pub fn rank_clock(&mut self, tape_id: &str, clock: Clock) {
         let Some(tape) = self.tapes.get_mut(tape_id) else { return };
         if core::mem::replace(&mut tape.clock, clock) != clock {
@@ -200,7 +200,7 @@ impl Captures {
         }
     }
 
-    /// A rank that was said to be gone is there after all.
+    /// Notes that a rank reported as gone is alive after all.
     pub fn rank_back(&mut self, _now_ns: u64, tape_id: &str) {
         match self.tapes.get_mut(tape_id) {
             Some(tape) => tape.alive = true,
@@ -219,7 +219,7 @@ impl Captures {
         }
     }
 
-    /// A node's agent (re)connected: what it was asked and did not answer is asked again.
+    /// A node's agent (re)connected: its unanswered requests are sent again.
     pub fn agent_back(&mut self, now_ns: u64, node: &str) {
         self.lost_nodes.remove(node);
         if let Some(flight) = &mut self.flight {
@@ -236,7 +236,7 @@ impl Captures {
         }
     }
 
-    /// An agent said what became of one tape.
+    /// Takes an agent's answer about one tape.
     pub fn answer(&mut self, now_ns: u64, answer: Part) {
         self.handle_timeout(now_ns);
         let capture = CaptureId(answer.capture.clone());
@@ -245,16 +245,16 @@ impl Captures {
         self.close_if_done(now_ns);
     }
 
-    /// May this snapshot be stored? False for captures that are closed, for tapes that are not in
-    /// it and for parts that are stored already.
+    /// May this snapshot be stored? False for captures that are closed, for tapes outside the
+    /// capture and for parts that are stored already.
     pub fn accepts_snapshot(&self, capture: &CaptureId, tape_id: &str) -> bool {
         self.flight
             .as_ref()
             .is_some_and(|flight| flight.id() == capture && flight.wants_snapshot(tape_id))
     }
 
-    /// The snapshot of one part came and could not be kept: if it does not come again in time, that
-    /// is the reason, and not its agent.
+    /// Notes that the snapshot of one part came and could not be kept. If it does not come again in
+    /// time, this is the part's reason, and the agent is not blamed.
     pub fn snapshot_failed(&mut self, capture: &CaptureId, tape_id: &str, why: &str) {
         if let Some(flight) = self.flight_named(capture) {
             flight.snapshot_failed(tape_id, why);
@@ -289,12 +289,12 @@ impl Captures {
         }
     }
 
-    /// What the shell must do next; call until none.
+    /// The next action for the shell; call until none.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`], on the clock of `now_ns`.
+    /// Time of the next call of [`Self::handle_timeout`], on the clock of `now_ns`.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.flight.as_ref().map(|flight| flight.deadline_ns().min(flight.retry_ns()))
     }
@@ -305,7 +305,7 @@ impl Captures {
         Some(flight.manifest(&self.job, self.attempt, None))
     }
 
-    /// Ends the capture in flight now with what it has. The only place where one ends.
+    /// Ends the capture in flight now with its present parts. All captures end here.
     pub fn close(&mut self, now_ns: u64) {
         if let Some(flight) = self.flight.take() {
             let manifest = flight.manifest(&self.job, self.attempt, Some(now_ns));
@@ -314,12 +314,12 @@ impl Captures {
         }
     }
 
-    /// Messages that were dropped because they were stale, unknown or said twice.
+    /// Number of messages dropped because they were stale, unknown or repeated.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The tape that speaks for each rank: the living one announced last, or else the last one.
+    /// The current tape of each rank: the last announced living one, else the last announced.
     fn current(&self) -> impl Iterator<Item = (u32, &str, &Tape)> {
         self.ranks.iter().filter_map(|(&rank, of_rank)| {
             let known = || of_rank.iter().rev().filter_map(|id| self.tapes.get_key_value(id));
@@ -329,9 +329,9 @@ impl Captures {
         })
     }
 
-    /// The ranks whose states can be compared in a capture for this reason: those that count steps;
-    /// for a reason about a rank that counts turns, or where all do, those that count turns: of the
-    /// first only that rank.
+    /// The ranks whose states can be compared in a capture for this reason: ranks that count steps.
+    /// If all ranks count turns, all of them. If the reason is about a rank that counts turns, only
+    /// that rank.
     fn comparable(&self, reason: &Reason) -> Vec<(u32, &str, &Tape)> {
         let of_rank = |rank: u32| self.current().find(|(of, ..)| *of == rank);
         let own = reason.rank().and_then(of_rank).filter(|(_, _, tape)| tape.turns());

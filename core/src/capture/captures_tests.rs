@@ -1,4 +1,4 @@
-//! A cluster of agents in a few lines, and what must hold whatever the network does.
+//! A cluster of agents in a few lines, and invariants under any network fault.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -338,7 +338,7 @@ fn bytes_are_a_budget() {
     assert_eq!(take(&mut captures, (3600 + 21 * 36) * SECOND, "h", growth(), 1), Ok(()));
 }
 
-/// What may happen to a cluster.
+/// An event of the cluster.
 #[derive(Clone, Debug)]
 enum Happening {
     Request(Option<u64>),

@@ -27,7 +27,7 @@ impl Coverage {
 }
 
 /// The newest step that most living ranks can show, normally all of them; 0 (the present state)
-/// before anyone has finished a step.
+/// before any rank has finished a step.
 pub(super) fn newest_common(ranks: &[Coverage]) -> u64 {
     let someone_lives = ranks.iter().any(|rank| rank.alive);
     let living = || ranks.iter().filter(|rank| rank.alive || !someone_lives);

@@ -12,7 +12,7 @@ use crate::snapshot::CollectiveSource;
 
 const S: i64 = 1_000_000_000;
 
-/// A rank's table with one group: enqueued, completed, since and look in seconds.
+/// A rank's table with one group: enqueued and completed numbers, since and poll time in seconds.
 fn table(enqueued: i64, completed: i64, since_s: i64, look_s: i64) -> Collectives {
     let number = |number: i64| u64::try_from(number).ok();
     Collectives {
@@ -177,9 +177,9 @@ fn many_ranks_are_counted_and_not_named() {
     assert!(compare(&ranks).sentences[0].starts_with("30 ranks: not known: "));
 }
 
-/// A run of some ranks: when each enqueues each collective, in milliseconds, and what looks find.
+/// A run of some ranks: times at which each enqueues each collective, in milliseconds.
 struct Run {
-    /// By rank, then by collective.
+    /// Times by rank, then by collective.
     enqueued_ms: Vec<Vec<u64>>,
 }
 
@@ -188,7 +188,7 @@ impl Run {
         self.enqueued_ms.iter().all(|rank| rank.get(collective).is_some_and(|&ms| ms <= at_ms))
     }
 
-    /// What a look at this time finds: newest enqueued and completed.
+    /// Result of a poll at this time: newest enqueued and completed numbers.
     fn look(&self, rank: usize, at_ms: u64) -> (Option<u64>, Option<u64>) {
         let begun = self.enqueued_ms[rank].iter().take_while(|&&ms| ms <= at_ms).count();
         let over = (0..begun).take_while(|&number| self.is_over(number, at_ms)).count();
@@ -196,7 +196,7 @@ impl Run {
         (last(begun), last(over))
     }
 
-    /// A rank's table after looks once a second, the first and last of them at these times.
+    /// A rank's table after polls once a second, the first and last of them at these times.
     fn table(&self, rank: usize, first_ms: u64, last_ms: u64) -> Collectives {
         let found = self.look(rank, last_ms);
         let mut since_ms = last_ms;
@@ -230,8 +230,8 @@ fn run(ranks: usize, pauses_ms: &[u64], lags_ms: &[u64]) -> Run {
 }
 
 proptest! {
-    /// Ranks that come within the margin are never called desynchronised, whenever they are
-    /// looked at and however far their clocks are off within what is left of the margin.
+    /// Ranks that come within the margin are never called desynchronised, for any poll times and
+    /// any clock errors within the remaining margin.
     #[test]
     fn a_healthy_run_has_no_finding(
         ranks in 2usize..6,
@@ -286,7 +286,7 @@ proptest! {
         prop_assert_eq!(compare(&states), found);
     }
 
-    /// Whatever tapes say, comparing them ends in sentences of one line.
+    /// For any tapes, the comparison gives sentences of one line.
     #[test]
     fn any_tables_end_in_sentences(
         tables in prop::collection::vec(

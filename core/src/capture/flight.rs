@@ -1,4 +1,4 @@
-//! One capture in flight: who was asked, who answered, whose snapshot is stored.
+//! One capture in flight: the ranks asked, their answers and stored snapshots.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -22,7 +22,7 @@ pub(super) struct Flight {
     before_step: u64,
     requested_ns: u64,
     deadline_ns: u64,
-    /// When the silent are asked again.
+    /// Time at which silent agents are asked again.
     retry_ns: u64,
     /// Keyed by tape.
     parts: BTreeMap<String, Progress>,
@@ -30,7 +30,7 @@ pub(super) struct Flight {
     open: usize,
 }
 
-/// A part is over when its answer is there and, if a snapshot was promised, the snapshot is stored.
+/// Progress of a part. It is over when its answer, and the snapshot if promised, have come.
 #[derive(Debug)]
 struct Progress {
     rank: u32,
@@ -60,8 +60,8 @@ impl Progress {
         why.to_string()
     }
 
-    /// An agent that was restarted has rewound again: its answer is about another snapshot than the
-    /// one that may be stored.
+    /// True if the answer names the stored snapshot. A restarted agent has rewound again, so its
+    /// answer may name another one.
     fn has_promised_snapshot(&self, answer: &Part) -> bool {
         let stored = self.snapshot.map(|(_, hash)| hash);
         stored.is_some_and(|hash| answer.hash.is_none_or(|promised| promised == hash))
@@ -81,7 +81,7 @@ impl Flight {
         Self { id, reason, step, before_step, requested_ns, deadline_ns, retry_ns, parts, open: 0 }
     }
 
-    /// Continues one that was cut short; what is stored counts.
+    /// Resumes an interrupted capture; stored snapshots count.
     pub(super) fn resume(manifest: &Manifest, deadline_ns: u64) -> Self {
         let (id, reason) = (manifest.id.clone(), manifest.reason.clone());
         let (step, before_step) = (manifest.step, manifest.before_step);
@@ -147,7 +147,7 @@ impl Flight {
         self.ask_silent(now_ns, node)
     }
 
-    /// Asks all nodes but the lost ones for the parts they have said nothing of.
+    /// Asks all nodes but the lost ones for their unanswered parts.
     pub(super) fn ask_all(&self, now_ns: u64, lost: &BTreeSet<String>) -> Vec<Action> {
         let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (tape_id, part) in self.parts.iter().filter(|(_, part)| part.answer.is_none()) {
@@ -157,7 +157,7 @@ impl Flight {
         there.filter_map(|(node, tapes)| self.question(now_ns, node, tapes)).collect()
     }
 
-    /// Asks a node for the parts it has said nothing of; none when there are none.
+    /// Asks a node for its unanswered parts; none when all are answered.
     fn ask_silent(&self, now_ns: u64, node: &str) -> Option<Action> {
         let silent =
             self.parts.iter().filter(|(_, part)| part.node == node && part.answer.is_none());
@@ -177,7 +177,7 @@ impl Flight {
         })
     }
 
-    /// Is this tape of the rank whose workers are the reason?
+    /// Is this the tape of the rank whose workers are the reason for the capture?
     fn has_growing_workers(&self, tape_id: &str) -> bool {
         let Reason::WorkerGrowth { rank } = self.reason else { return false };
         self.parts.get(tape_id).is_some_and(|part| part.rank == rank)
@@ -229,14 +229,14 @@ impl Flight {
         true
     }
 
-    /// A snapshot came and could not be kept; it may be sent again.
+    /// Notes that a snapshot came and could not be kept; it may be sent again.
     pub(super) fn snapshot_failed(&mut self, tape_id: &str, why: &str) {
         if let Some(part) = self.parts.get_mut(tape_id) {
             part.snapshot_failure = cut(why, FAILURE_BYTES_MAX).to_string();
         }
     }
 
-    /// The capture as it stands; `closed_ns` is none while parts are awaited.
+    /// The present manifest of the capture; `closed_ns` is none while parts are awaited.
     pub(super) fn manifest(&self, job: &str, attempt: u32, closed_ns: Option<u64>) -> Manifest {
         let is_closed = closed_ns.is_some();
         let parts = self.parts.iter().map(|(tape_id, part)| self.part(tape_id, part, is_closed));

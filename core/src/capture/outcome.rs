@@ -1,10 +1,9 @@
-//! Whether the state of a rank is the one that a capture asked for. This file alone decides it:
-//! the agent that rewinds a tape and the coordinator that takes its answer both call
-//! [`Outcome::of`].
+//! Decides whether a rank's state is the requested one. This file alone decides it: the agent that
+//! rewinds a tape and the coordinator that takes its answer both call [`Outcome::of`].
 
 use crate::tape::rewind::RewindError;
 
-/// What became of one rank in a capture. In the store a name of another version counts as
+/// Outcome of one rank in a capture. In the store a name of another version counts as
 /// [`Outcome::Unreachable`].
 #[derive(
     Clone,
@@ -22,7 +21,7 @@ use crate::tape::rewind::RewindError;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
-    /// Its answer or its snapshot may still come.
+    /// The rank's answer or snapshot may still come.
     #[default]
     Awaited,
     /// The state at exactly the step asked for.
@@ -41,8 +40,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What a rewind came to: the step that it shows, or why it cannot show the one asked for.
-    /// Without a step asked for, any state is the right one. `dead`: the process has ended.
+    /// Outcome of a rewind: the step that it shows, or why it cannot show the one asked for.
+    /// Without a step asked for, any state is right. `dead`: the process has ended.
     pub fn of(asked: Option<u64>, rewound: Result<u64, RewindError>, dead: bool) -> Self {
         match rewound {
             Ok(shown) => match asked {

@@ -56,7 +56,7 @@ pub enum Reason {
     Manual,
 }
 
-/// How far a reason overrides the limits of captures.
+/// Degree to which a reason overrides the limits of captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// Waits for the interval and for the budget.
@@ -73,7 +73,7 @@ impl Reason {
         self.into()
     }
 
-    /// The rank that it is about.
+    /// Rank that the reason is about.
     pub fn rank(&self) -> Option<u32> {
         match *self {
             Self::Growth { rank }
@@ -86,7 +86,7 @@ impl Reason {
         }
     }
 
-    /// Is it the end of what the rank did: a request that failed, or its death?
+    /// Is the reason a failed request or the death of the rank?
     pub(crate) fn is_end(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Death { .. })
     }
@@ -103,7 +103,7 @@ impl Reason {
         }
     }
 
-    /// Of two reasons for one capture the one of higher gravity names it.
+    /// Gravity of the reason. Of two reasons for one capture, the graver one names it.
     pub(crate) fn gravity(&self) -> u8 {
         match self {
             Self::OutOfMemory { .. } => 6,

@@ -1,24 +1,24 @@
-//! What a capture may take, and why a request for one is refused.
+//! Limits of captures, and refusals of requests.
 
 use crate::capture::manifest::CaptureId;
 
-/// What a capture may take.
+/// Limits of captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A manifest is closed this long after its request, in nanoseconds. Too short loses ranks
     /// whose snapshots are large; too long delays the diagnosis when a node is unreachable.
     pub deadline_ns: u64,
-    /// A node that has not answered is asked again after this long, and again, in nanoseconds.
+    /// Interval at which a silent node is asked again, in nanoseconds.
     pub retry_ns: u64,
     /// Least time between two captures that are not manual, in nanoseconds. A routine
     /// one ([`Reason::Baseline`]) keeps no other waiting.
     pub interval_ns_min: u64,
-    /// Bytes that captures may store within [`Self::bytes_window_ns`] before those that are not
+    /// Bytes that captures may store within [`Self::bytes_window_ns`] before captures that are not
     /// manual have to wait; urgent ones have twice as much. 0 is no limit.
     pub bytes_max: u64,
-    /// The time over which stored bytes are forgotten again, evenly, in nanoseconds.
+    /// Time over which stored bytes are forgotten evenly, in nanoseconds.
     pub bytes_window_ns: u64,
-    /// How many steps before T the earlier step T0 lies, if the tapes still cover it.
+    /// Distance in steps from the earlier step T0 to T, if the tapes still cover T0.
     pub before_steps: u64,
     /// Ranks beyond this many are refused and counted.
     pub ranks_max: usize,
@@ -44,13 +44,13 @@ pub enum Refusal {
     /// No rank is known.
     #[error("no rank is known yet: wait until the job's agents have reported")]
     NoRanks,
-    /// Too soon after the last one.
+    /// The last capture was too recent.
     #[error("the last capture is too recent: ask again in {} s", wait_ns.div_ceil(1_000_000_000))]
     TooSoon {
         /// Time to wait, in nanoseconds.
         wait_ns: u64,
     },
-    /// What captures stored of late is as much as they may.
+    /// Captures have recently stored as many bytes as they may.
     #[error(
         "captures have stored {spent_bytes} bytes of late, which is as much as they may: the next \
          one is due in {} s, or ask for it by hand",
@@ -67,7 +67,7 @@ pub enum Refusal {
     Busy {
         /// The capture in flight.
         id: CaptureId,
-        /// Its step.
+        /// Step of the capture.
         step: u64,
     },
     /// No rank has finished that step.

@@ -2,7 +2,7 @@
 //! nearly full, and a baseline from time to time.
 //!
 //! It reports transitions, not states: a rank that stays nearly full is reported once. A reason
-//! waits for [`TriggerLimits::delay_ns`], so that the capture shows what followed; of several
+//! waits for [`TriggerLimits::delay_ns`], so that the capture shows the aftermath; of several
 //! reasons within that time the gravest one names the capture. The detector reports growth.
 //! [`super::Captures`] decides whether a capture is taken.
 
@@ -15,10 +15,10 @@ use crate::limits::RANKS_PER_JOB_MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TriggerLimits {
     /// A capture is asked for this long after the event, in nanoseconds: the other ranks of a job
-    /// die or hang within it. Longer shows more of what followed and loses more of what was before.
+    /// die or hang within it. Longer shows more of the aftermath and loses more of the time before.
     pub delay_ns: u64,
-    /// Least time between two captures by what is noticed here, in nanoseconds. A job that fails
-    /// again and again would otherwise be captured all the time.
+    /// Minimum time between two triggered captures, in nanoseconds. Otherwise a job that fails
+    /// again and again would be captured all the time.
     pub interval_ns_min: u64,
     /// Failed `cudaMalloc` calls of one rank that trigger a capture; 0 never does.
     pub retries_min: u64,
@@ -27,11 +27,11 @@ pub struct TriggerLimits {
     /// Reserved bytes from this share of the device on are worth a capture, in parts per million;
     /// 0 never are. Many healthy jobs live at nine tenths.
     pub reserved_ppm: u64,
-    /// The share must have fallen by this much before it counts again, in parts per million.
+    /// Decrease of the reserved part after which it can trigger again, in parts per million.
     pub reserved_rearm_ppm: u64,
     /// Time between two healthy states, in nanoseconds; 0 takes none.
     pub baseline_interval_ns: u64,
-    /// No healthy state before this step: what a job is like shows itself later.
+    /// Minimum step of a healthy state: a job shows its usual memory only later.
     pub baseline_steps_min: u64,
 }
 
@@ -55,9 +55,9 @@ impl Default for TriggerLimits {
 pub struct Triggers {
     limits: TriggerLimits,
     ranks: BTreeMap<u32, Rank>,
-    /// What was noticed, and when to ask.
+    /// The reason noticed, and the time to ask for its capture.
     pending: Option<(u64, Reason)>,
-    /// When a capture was last taken by what is noticed here, and how grave that was.
+    /// Time and gravity of the last triggered capture.
     taken: Option<(u64, u8)>,
     /// When the attempt was first seen at [`TriggerLimits::baseline_steps_min`], or the last
     /// healthy state was asked for.
@@ -66,7 +66,7 @@ pub struct Triggers {
     suppressed: u64,
 }
 
-/// What is known of one rank.
+/// State of one rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
     /// Failed calls when the present window began, and when that was.
@@ -77,7 +77,7 @@ struct Rank {
 }
 
 impl Triggers {
-    /// Nothing noticed yet.
+    /// Starts without any noticed event.
     pub fn new(limits: TriggerLimits) -> Self {
         Self {
             limits,
@@ -95,13 +95,13 @@ impl Triggers {
         self.notice(now_ns, Reason::OutOfMemory { rank });
     }
 
-    /// A rank's process was killed.
+    /// Notes that a rank's process was killed.
     pub fn died(&mut self, now_ns: u64, rank: u32) {
         self.notice(now_ns, Reason::Death { rank });
     }
 
-    /// How often `cudaMalloc` has failed on a rank since its process started. Each time the
-    /// allocator frees its cache and tries again, which stops the device.
+    /// Takes the number of failed `cudaMalloc` calls of a rank since its process started. Each time
+    /// the allocator frees its cache and tries again, which stops the device.
     pub fn retries(&mut self, now_ns: u64, rank: u32, failures: u64) {
         let limits = self.limits.clone();
         let Some(known) = self.rank(rank) else { return };
@@ -117,7 +117,7 @@ impl Triggers {
         }
     }
 
-    /// What a rank holds from a device of this size (0: unknown).
+    /// Takes the bytes that a rank holds of a device of this size (0: unknown).
     pub fn reserved(&mut self, now_ns: u64, rank: u32, reserved: u64, device_bytes: u64) {
         let limits = self.limits.clone();
         if device_bytes == 0 || limits.reserved_ppm == 0 {
@@ -137,7 +137,7 @@ impl Triggers {
         }
     }
 
-    /// The job has finished `step`.
+    /// Notes that the job has finished `step`.
     pub fn stepped(&mut self, now_ns: u64, step: u64) {
         if self.limits.baseline_interval_ns == 0 || step < self.limits.baseline_steps_min {
             return;
@@ -149,20 +149,20 @@ impl Triggers {
         }
     }
 
-    /// A capture was closed for any reason: while it is fresh, nothing healthier is needed.
+    /// Notes that a capture was closed for any reason: while it is fresh, no baseline is needed.
     pub fn captured(&mut self, now_ns: u64) {
         if self.has_baseline {
             self.baseline_ns = Some(now_ns);
         }
     }
 
-    /// The reason to ask for a capture now, once. Then either [`Self::taken`] or
-    /// [`Self::put_off`] says what became of it; without a word the moment is over.
+    /// The reason to ask for a capture now, once. Then either [`Self::taken`] or [`Self::put_off`]
+    /// must report the result; without such a call the reason is dropped.
     pub fn poll(&mut self, now_ns: u64) -> Option<Reason> {
         self.pending.take_if(|(due_ns, _)| *due_ns <= now_ns).map(|(_, reason)| reason)
     }
 
-    /// A capture is taken for this reason.
+    /// Notes that a capture is taken for this reason.
     pub fn taken(&mut self, now_ns: u64, reason: &Reason) {
         if *reason == Reason::Baseline {
             (self.baseline_ns, self.has_baseline) = (Some(now_ns), true);
@@ -179,12 +179,12 @@ impl Triggers {
         }
     }
 
-    /// A new attempt of the same job: what the last one was captured for still counts.
+    /// Continues from an earlier attempt: its last triggered capture still counts.
     pub fn continue_from(&mut self, earlier: &Self) {
         self.taken = earlier.taken;
     }
 
-    /// When [`Self::poll`] will have something to say.
+    /// Time at which [`Self::poll`] returns a reason.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.pending.as_ref().map(|(due_ns, _)| *due_ns)
     }
@@ -241,8 +241,8 @@ mod tests {
         Step(u64),
     }
 
-    /// Plays what happens at which second, looks ten times a second until the last one and a
-    /// second more, and compares what was asked for, in tenths of seconds.
+    /// Plays events at their seconds, polls ten times a second until the last one and a second
+    /// more, and compares the requested captures, in tenths of seconds.
     fn check(script: &[(u64, At)], expected: &[(u64, Reason)]) {
         let mut triggers = Triggers::new(TriggerLimits::default());
         let mut asked = Vec::new();

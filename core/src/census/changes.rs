@@ -1,4 +1,4 @@
-//! What one census says beyond an earlier one of the same device, and applying it.
+//! Difference of a census to an earlier one of the same device, and its application.
 //!
 //! The difference has each line whose cohorts changed, with all its cohorts, and its frames only
 //! if the receiver lacks them. Parameters and optimizer states are sent once. A line without
@@ -23,12 +23,12 @@ pub struct Changes {
     /// Lines whose cohorts changed; no cohorts is a line that is gone. Frames are empty where the
     /// receiver has them.
     pub lines: BTreeMap<LineId, LineCensus>,
-    /// What all other lines hold together.
+    /// Bytes and blocks of all other lines together.
     pub other_lines: Held,
 }
 
 impl Changes {
-    /// What `later` says beyond `earlier`; all of it, when there is no earlier one.
+    /// Changes from `earlier` to `later`; all of `later`, when there is no earlier one.
     pub fn between(earlier: Option<&Census>, later: &Census) -> Self {
         let Census { device, step, other_lines, .. } = *later;
         let known = |id: &LineId| earlier.and_then(|census| census.lines.get(id));
@@ -47,8 +47,8 @@ impl Changes {
         Self { device, step, is_whole: earlier.is_none(), lines, other_lines }
     }
 
-    /// The later census, from the earlier one; `None` when these changes need one that is not
-    /// there, or when the result has more than [`CENSUS_LINES_MAX`] lines.
+    /// The later census, from the earlier one; `None` when these changes need an earlier census
+    /// that is missing, or when the result has more than [`CENSUS_LINES_MAX`] lines.
     pub fn apply(self, earlier: Option<Census>) -> Option<Census> {
         let mut census = match (self.is_whole, earlier) {
             (true, _) => Census::default(),

@@ -11,7 +11,7 @@ pub const WIDTH_MIN_STEPS: u64 = 8;
 /// Cohorts of one width, at most.
 const COHORTS_PER_WIDTH: u64 = 16;
 
-/// A cohort that ended less than this ago may hold the work that is under way, in steps.
+/// A cohort that ended within this many steps may hold work in progress.
 const YOUNG_STEPS: u64 = 8;
 
 /// First step of the cohort of memory that was allocated at `birth`, seen at `step`.

@@ -45,25 +45,24 @@ pub struct Census {
     pub step: u64,
     /// The lines with the most survivors, at most [`crate::limits::CENSUS_LINES_MAX`].
     pub lines: BTreeMap<LineId, LineCensus>,
-    /// What all other lines hold together.
+    /// Bytes and blocks of all other lines together.
     pub other_lines: Held,
 }
 
-/// What one line of code holds.
+/// Memory held by one line of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LineCensus {
-    /// The frames that tell the line from others, innermost first; at most
-    /// [`line::FRAMES_MAX`]. The first one is the line to look at.
+    /// The frames that identify the line, innermost first; at most [`line::FRAMES_MAX`]. The first
+    /// one is shown to users.
     pub frames: Vec<Frame>,
-    /// Live memory of each cohort by the step of its oldest block; the cohort ends where
-    /// [`cohort::end`] says.
+    /// Live memory of each cohort by the step of its oldest block; [`cohort::end`] gives its end.
     pub cohorts: BTreeMap<u64, Held>,
 }
 
 impl Census {
-    /// The census of blocks that are given with their line and the step of their birth; what is
-    /// alike may come in one piece. `frames` are asked for the lines that are chosen.
+    /// Census of blocks, each given with its line and allocation step; equal blocks may come as one
+    /// item. `frames` is called for the chosen lines.
     pub fn of(
         device: u8,
         step: u64,
@@ -101,14 +100,14 @@ impl Census {
 }
 
 impl LineCensus {
-    /// All that the line holds.
+    /// Sum of the line's cohorts.
     pub fn held(&self) -> Held {
         self.cohorts.values().fold(Held::default(), |sum, held| sum.plus(*held))
     }
 
-    /// What the line holds beyond its largest cohort and beyond the young cohorts: see
-    /// [`cohort::is_old`]. Parameters and optimizer states are one cohort, activations are
-    /// young: neither is a survivor.
+    /// Memory of the line beyond its largest cohort and its young cohorts: see [`cohort::is_old`].
+    /// Parameters and optimizer states are one cohort, activations are young: neither is a
+    /// survivor.
     pub fn survivors(&self, step: u64) -> Held {
         let old = self.cohorts.iter().filter(|(of, _)| cohort::is_old(step, **of));
         let old = old.map(|(_, held)| *held);
@@ -118,7 +117,7 @@ impl LineCensus {
     }
 }
 
-/// The lines with the most survivors, in bytes and in blocks, and what the others hold together.
+/// The lines with the most survivors, in bytes and in blocks, and the sum of the other lines.
 fn choose(
     step: u64,
     mut lines: BTreeMap<LineId, LineCensus>,
@@ -141,7 +140,7 @@ fn choose(
     (taken, believable(other))
 }
 
-/// At most what the numbers of a tape can be: larger values are damage.
+/// Clamps to the largest numbers that a tape can hold: larger values are damage.
 fn believable(held: Held) -> Held {
     Held { bytes: read::believable(held.bytes), count: read::believable(held.count) }
 }

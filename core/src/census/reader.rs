@@ -2,8 +2,8 @@
 //!
 //! The table is read in pieces while its process goes on writing. A block that is allocated or
 //! freed meanwhile is counted or not, which changes the youngest cohorts only. Each stack is
-//! resolved to its line once, because stacks never change on a tape. Memory is bounded, whatever
-//! lies on the tape: what is beyond a bound counts as memory without a stack.
+//! resolved to its line once, because stacks never change on a tape. Memory is bounded for any
+//! tape: blocks beyond a bound count as memory without a stack.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::census::{Census, cohort};
 use crate::snapshot::{Frame, Held};
 use crate::tape::read::{Source, Tape};
 
-/// Pairs of stack and cohort that are told apart in one count.
+/// Maximum pairs of stack and cohort that one count distinguishes.
 const COUNTED_MAX: usize = 1 << 16;
 
 /// Stacks whose lines are remembered.

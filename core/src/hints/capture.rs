@@ -1,5 +1,5 @@
-//! What a capture of one rank shows of it that hints rest on: where the free memory of its
-//! allocator is, and how different its requests were.
+//! Facts for hints from a capture of one rank: the free memory of its allocator by place, and the
+//! variety of its request sizes.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -8,25 +8,25 @@ use crate::diagnosis::evidence::segments;
 use crate::snapshot::ledger::{Amount, Ledger, Name, Sources};
 use crate::snapshot::{DeviceSnapshot, RankSnapshot, SegmentSource};
 
-/// What one device of a rank held when a step had ended.
+/// State of one device of a rank at the end of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Name of the capture.
     pub capture: String,
-    /// Its step.
+    /// Number of the step.
     pub step: u64,
     /// Free bytes of segments that have blocks; none where the segments are not known.
     pub split_bytes: Option<u64>,
-    /// The same by the size of the segment, in bytes; empty where they are not known.
+    /// Inactive split bytes by the size of the segment, in bytes; empty where they are not known.
     pub split_by_size: BTreeMap<u64, u64>,
-    /// Some segments are expandable; none where the segments are not known to be the allocator's.
+    /// True if some segments are expandable; none where their source is not the allocator.
     pub is_expandable: Option<bool>,
     /// Different sizes of large requests in its last events; none without events.
     pub large_sizes: Option<u64>,
 }
 
 impl Captured {
-    /// What this capture shows of a device; none where the device is not in it.
+    /// Facts of a device in this capture; none where the device is not in it.
     pub fn of(capture: &str, snapshot: &RankSnapshot, device: u8) -> Option<Self> {
         let of_device = snapshot.devices.iter().find(|of| of.device == device)?;
         let split_bytes = split_bytes(of_device);
@@ -52,7 +52,7 @@ fn split_bytes(device: &DeviceSnapshot) -> Option<u64> {
     }
 }
 
-/// The same by the size of the segment.
+/// Inactive split bytes by the size of the segment.
 fn split_by_size(device: &DeviceSnapshot) -> BTreeMap<u64, u64> {
     let mut by_size: BTreeMap<u64, u64> = BTreeMap::new();
     let mut blocks = device.blocks.iter().peekable();

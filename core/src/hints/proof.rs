@@ -1,10 +1,10 @@
-//! The effect of settings that a start applied: the attempt that has them against an earlier one
-//! without these settings, after the same number of steps.
+//! The effect of applied settings: compares the attempt with the settings to an earlier attempt
+//! without them, after the same number of steps.
 //!
 //! A young attempt always holds less than an old one, so both are compared where the shorter one
 //! ends. Steps are counted, because an attempt that resumes at a checkpoint does not begin with
-//! step 1. The figure is what the allocator holds beyond the peak of tensors: a smaller batch is no
-//! success of a setting. Verdicts are those of actions ([`crate::action`]).
+//! step 1. The figure is the reserved bytes beyond the peak of tensors: a smaller batch is no
+//! success of a setting. The verdict types are shared with actions ([`crate::action`]).
 
 use crate::action::{Ended, Memory, PROOF_STEPS, Verdict, Why};
 
@@ -34,8 +34,8 @@ impl Window {
         memory.retries = memory.retries.max(step.retries);
     }
 
-    /// Number of its steps. The record of the first one has all smaller numbers in it where the
-    /// attempt resumed at a checkpoint, so each record is known by its last step.
+    /// Number of the window's steps. If the attempt resumed at a checkpoint, the first record
+    /// includes all smaller step numbers, so each record is known by its last step.
     pub fn steps(&self) -> u64 {
         self.first_step.map_or(0, |first| self.memory.step.saturating_sub(first).saturating_add(1))
     }
@@ -45,20 +45,20 @@ impl Window {
         self.first_step.unwrap_or(0).saturating_add(steps).saturating_sub(1)
     }
 
-    /// What the allocator held beyond the peak of tensors.
+    /// Bytes that the allocator held beyond the peak of tensors.
     fn idle(&self) -> u64 {
         self.memory.reserved_bytes.saturating_sub(self.memory.peak_bytes)
     }
 }
 
-/// How an attempt has gone.
+/// Figures of an attempt so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Steps that it made.
     pub steps: u64,
     /// A request for memory failed in it for good.
     pub has_failed_request: bool,
-    /// How it ended; none while it runs.
+    /// End of the attempt; none while it runs.
     pub ended: Option<Ended>,
 }
 

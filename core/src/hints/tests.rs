@@ -1,4 +1,4 @@
-//! What is suggested, and what never is.
+//! Suggested hints, and cases without a hint.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -254,8 +254,8 @@ fn arbitrary() -> impl Strategy<Value = Facts> {
 }
 
 proptest! {
-    /// No hint saves more than there is, each rests on evidence that is there, the one that saves
-    /// most is first, and at most one setting is suggested.
+    /// No hint saves more than is held, each has existing evidence, the largest saving is first,
+    /// and at most one setting is suggested.
     #[test]
     fn a_hint_is_never_more_than_what_it_rests_on(facts in arbitrary()) {
         let Suggestions { hints, missing } = suggest(&facts);
@@ -279,7 +279,7 @@ proptest! {
         prop_assert_eq!(is_missing, facts.capture.is_none());
     }
 
-    /// Nothing is suggested of a job of which nothing is known.
+    /// A job without any facts gets no hint.
     #[test]
     fn no_evidence_no_hint(device in 0_u64..200) {
         let facts = Facts { device_bytes: Some(device * GIB), ..Facts::default() };

@@ -93,7 +93,7 @@ impl Incidents {
         self.open(now, attempt, &failure.growth(), Some(failure), name);
     }
 
-    /// A rank has ended: so has the growth that was its own, and, unless it died, its failed
+    /// Handles the end of a rank: its own growth ends and, unless the rank died, its failed
     /// request.
     pub fn rank_ended(&mut self, now: Now, attempt: &impl Attempt, rank: u32, end: End) {
         let serial = attempt.serial();
@@ -114,8 +114,8 @@ impl Incidents {
         }
     }
 
-    /// A capture of this attempt was closed that was taken for a failure: its incident needs no
-    /// other.
+    /// Notes the close of a capture that was taken for a failure in this attempt: its incident
+    /// needs no other.
     pub(super) fn failure_captured(&mut self, serial: u32, capture: &str, reason: &Reason) {
         if !matches!(reason, Reason::OutOfMemory { .. } | Reason::Death { .. }) {
             return;
@@ -130,8 +130,8 @@ impl Incidents {
         }
     }
 
-    /// The growth of the rank that an incident reports that is open, with its newest figures, or
-    /// that was open when the rank ended; of several the largest.
+    /// Growth of the incident's rank that is open, with its newest figures, or that was open when
+    /// the rank ended; of several the largest.
     pub fn growth_before(&self, failed: &Incident, attempt: &impl Attempt) -> Option<KnownGrowth> {
         let rank = failed.growth.rank;
         let is_its = |known: &&Incident| {
@@ -160,7 +160,7 @@ impl Incidents {
         })
     }
 
-    /// Compares once more where more ranks have ended, and closes what is long past.
+    /// Compares again where more ranks have ended, and closes incidents of old failures.
     pub(super) fn review_failures(&mut self, now: Now) {
         let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
         for id in self.ids(is_open) {
@@ -217,9 +217,9 @@ impl Incidents {
 }
 
 impl Tracked {
-    /// Another failure of the same attempt; true where it changes what the incident is about. The
-    /// earliest one names it, a rank that could not get memory and then died has failed once, and a
-    /// death counts more than a request that another rank has survived.
+    /// Adds another failure of the same attempt; true where it changes the subject of the incident.
+    /// The earliest failure names the incident. A rank without memory that then died has failed
+    /// once. A death counts more than a failed request that another rank has survived.
     fn join(&mut self, now: Now, failure: Failure) -> bool {
         let Some(known) = self.incident.failure else { return false };
         let is_same_rank = failure.rank == known.rank;
@@ -271,7 +271,7 @@ fn is_failure(known: &Tracked) -> bool {
 }
 
 impl Incident {
-    /// What happened to its rank; none for growth.
+    /// Failure of the rank; none for growth.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }

@@ -6,12 +6,12 @@
 
 use crate::detector::{Growth, GrowthKey, Scope};
 
-/// A finding about one rank was the first of a finding about many ranks when its rate is at most
-/// this multiple of their rate.
+/// A finding about one rank continues as a finding about many ranks when its rate is at most this
+/// multiple of their rate.
 const FIRST_TIMES_MAX: u64 = 2;
 
 impl GrowthKey {
-    /// Is this about the one rank that the finding `wide` about many ranks names as its example?
+    /// Is this finding about the one rank that `wide`, about many ranks, names as its example?
     pub fn narrows(&self, wide: &Self) -> bool {
         self.scope == Scope::OneRank
             && wide.scope != Scope::OneRank
@@ -20,9 +20,9 @@ impl GrowthKey {
 }
 
 impl Growth {
-    /// Does this continue the finding `known`, which grew by `known_bytes_per_step`? It does when
-    /// the finding was about one rank and is now about many, or was about the number of blocks and
-    /// is now about their bytes.
+    /// Does this continue the finding `known`, which grew by `known_bytes_per_step`? True when it
+    /// was about one rank and is now about many, or was about the number of blocks and is now about
+    /// their bytes.
     pub fn goes_on_with(&self, known: &GrowthKey, known_bytes_per_step: u64) -> bool {
         let is_wide = |scope: Scope| scope != Scope::OneRank;
         let was_first = !is_wide(known.scope)

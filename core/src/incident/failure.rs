@@ -1,6 +1,6 @@
-//! What happened to a rank that died, or whose request for memory failed.
+//! Failures of ranks: a death, or a failed request for memory.
 //!
-//! Which incident it belongs to is decided in `deaths.rs`.
+//! `deaths.rs` decides the incident that a failure belongs to.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,7 +13,7 @@ use crate::identity::end::End;
 /// incident requests one, in nanoseconds.
 pub(super) const FAILURE_CAPTURE_WAIT_NS: u64 = 10_000_000_000;
 
-/// What happened to a rank.
+/// Failure of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Failure {
@@ -27,11 +27,11 @@ pub struct Failure {
     pub wall_ns: i64,
     /// Ranks of the attempt.
     pub ranks: u32,
-    /// What it was.
+    /// Kind of the failure.
     pub kind: FailureKind,
 }
 
-/// What can happen to a rank.
+/// Kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -50,7 +50,7 @@ impl Failure {
         Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
-    /// What happened, before anything is compared.
+    /// The failure in a sentence, before any comparison.
     pub(super) fn sentence(&self) -> String {
         let (rank, step) = (self.rank, self.step);
         match self.kind {

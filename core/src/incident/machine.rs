@@ -29,7 +29,7 @@ pub(super) const RETRY_NS: u64 = 2_000_000_000;
 pub(super) const CONFIRM_STEPS: u64 = 4096;
 
 /// The agent of a rank must have been connected for this long, in nanoseconds, before the rank
-/// counts as silent: an agent that reconnects first reports what it has missed.
+/// counts as silent: an agent that reconnects first reports the steps since its last connection.
 pub(super) const BACK_NS: u64 = 10_000_000_000;
 
 /// The time on both clocks.
@@ -41,30 +41,30 @@ pub struct Now {
     pub wall_ns: i64,
 }
 
-/// What the machine asks about an attempt at a job.
+/// Questions of the machine about an attempt at a job.
 pub trait Attempt {
-    /// Its number, never used twice.
+    /// Serial number of the attempt, never reused.
     fn serial(&self) -> u32;
     /// Name of the job.
     fn job(&self) -> &str;
-    /// As the launcher counts attempts.
+    /// Number of the attempt, by the launcher.
     fn number(&self) -> u32;
-    /// Who holds an incident of this rank, where room for incidents is shared: the node that
-    /// announced the rank. Another node cannot fill the room of a job that it began.
+    /// Holder of an incident of this rank, where the bound of incidents is shared: the node that
+    /// announced the rank. Another node cannot use up the bound of the node that began the job.
     fn holder(&self, _rank: u32) -> Holder {
         Holder::default()
     }
-    /// All of its ranks have ended.
+    /// True when all ranks have ended.
     fn has_ended(&self) -> bool;
-    /// The process of this rank has ended.
+    /// Has the process of this rank ended?
     fn rank_has_ended(&self, _rank: u32) -> bool {
         self.has_ended()
     }
-    /// What the steps of a rank count.
+    /// Unit of a rank's step numbers.
     fn clock(&self, rank: u32) -> Clock;
     /// The open finding of the detector with this key, with its newest figures.
     fn newest(&self, key: &GrowthKey) -> Option<Growth>;
-    /// How long a step of a rank takes, or a turn, in nanoseconds.
+    /// Duration of a step, or a turn, of a rank, in nanoseconds.
     fn step_time_ns(&self, rank: u32) -> Option<u64>;
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
@@ -72,34 +72,34 @@ pub trait Attempt {
     fn here_since_ns(&self, rank: u32) -> Option<u64>;
 }
 
-/// What happened to an incident that is to be stored.
+/// Change of an incident that is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was opened.
+    /// The incident was opened.
     Opened,
-    /// Its figures changed.
+    /// The figures changed.
     Updated,
-    /// It was diagnosed, or could not be.
+    /// The incident was diagnosed, or could not be.
     Diagnosed,
-    /// It is open again.
+    /// The incident is open again.
     Reopened,
-    /// It was closed.
+    /// The incident was closed.
     Closed,
 }
 
-/// What the shell must do.
+/// An effect that the shell carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Store the incident as it is, then call [`Incidents::stored`].
     Store {
         /// Name of the incident.
         id: String,
-        /// What happened to it.
+        /// The change to store.
         change: Change,
     },
     /// Delete the incident from the store.
     Forget {
-        /// As it was.
+        /// The incident in its new state.
         incident: Box<Incident>,
     },
     /// Request a capture, then call [`Incidents::capture_answered`].
@@ -108,7 +108,7 @@ pub enum Effect {
         id: String,
         /// Attempt.
         serial: u32,
-        /// Which rank grows, and whether it is its workers.
+        /// Reason of the capture: growth of a rank, or of its workers.
         reason: Reason,
     },
     /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`]; also when they
@@ -129,7 +129,7 @@ pub enum Effect {
         /// Name of the incident.
         id: String,
     },
-    /// Count an incident for which there is no room.
+    /// Count an incident beyond the bound.
     Lost,
 }
 
@@ -157,17 +157,17 @@ impl Incidents {
         Self { page_within_seconds, known, silent, effects }
     }
 
-    /// What to do next.
+    /// Takes the next effect.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// All of them, by age.
+    /// All incidents, by age.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
         self.known.values()
     }
 
-    /// How many are remembered.
+    /// Number of remembered incidents.
     pub fn len(&self) -> usize {
         self.known.len()
     }
@@ -177,7 +177,7 @@ impl Incidents {
         self.known.is_empty()
     }
 
-    /// One of them.
+    /// The incident with this id.
     pub fn get(&self, id: &str) -> Option<&Tracked> {
         self.known.get(id)
     }
@@ -215,7 +215,7 @@ impl Incidents {
     }
 
     /// Reviews an attempt after its findings: closes the incidents that were not confirmed after a
-    /// restart of the coordinator, and opens those of silent ranks whose agents are back.
+    /// restart of the coordinator, and opens incidents of silent ranks whose agents are back.
     pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
         let is_over = |tracked: &Tracked| {
             let view = attempt.rank(tracked.incident.growth.rank);
@@ -237,7 +237,7 @@ impl Incidents {
         }
     }
 
-    /// An attempt has ended: so has its growth.
+    /// Handles the end of an attempt, which ends its growth.
     pub fn attempt_ended(&mut self, now: Now, attempt: &impl Attempt) {
         let serial = attempt.serial();
         self.silent.retain(|(of, _), _| *of != serial);
@@ -311,7 +311,7 @@ impl Incidents {
         self.open(now, attempt, growth, None, name);
     }
 
-    /// Opens an incident, if there is room for it.
+    /// Opens an incident, within the bound of open incidents.
     pub(super) fn open(
         &mut self,
         now: Now,
@@ -401,7 +401,7 @@ impl Incidents {
         self.release(now, id);
     }
 
-    /// An incident stops paging: open incidents that it suppressed are diagnosed again.
+    /// Releases open incidents that a closed one suppressed: they are diagnosed again.
     pub(super) fn release(&mut self, now: Now, id: &str) {
         for other in self.known.values_mut() {
             let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
@@ -434,7 +434,7 @@ impl Incidents {
         self.known.values().find(is_about).map(|known| known.incident.id.clone())
     }
 
-    /// Narrows the open incident about many ranks that names this one as its example to this rank
+    /// Narrows the open incident about many ranks that names this rank as its example to the rank
     /// alone: the cause is the same.
     fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
         let tracked = self.open_with(serial, |known| key.narrows(&known.key()))?;
@@ -552,7 +552,7 @@ impl Incidents {
     }
 }
 
-/// True when the rank's agent is connected, and had the time to report what it has missed.
+/// True when the rank's agent is connected, and had the time to report missed steps.
 fn is_back(now: Now, attempt: &impl Attempt, rank: u32) -> bool {
     let since_ns = attempt.here_since_ns(rank);
     since_ns.is_some_and(|since_ns| now.mono_ns.saturating_sub(since_ns) >= BACK_NS)

@@ -5,7 +5,7 @@
 //! come out: store this incident, request a capture, diagnose it, consider a restart, page. It
 //! decides which incident a finding belongs to (`deduplication.rs`), when another capture is worth
 //! it, whether an incident pages or another one reports the same cause, and why it is closed. Until
-//! a diagnosis is there an incident says only what is known.
+//! its diagnosis, an incident states only the detector's figures.
 //!
 //! It does not detect growth, take captures, read snapshots or decide about restarts, and it does
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.

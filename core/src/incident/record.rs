@@ -22,7 +22,7 @@ const FRAMES_KEPT_MAX: usize = 48;
 /// Bytes of a file name or a sentence that are kept.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// Growth that was found, or a rank that failed; what a diagnosis says of it, and how it ended.
+/// An incident: growth or a failed rank, with its diagnosis and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Incident {
@@ -34,25 +34,25 @@ pub struct Incident {
     pub job: String,
     /// Attempt, as the launcher counts them.
     pub attempt: u32,
-    /// The growth, with the newest figures. Onset and detection are those of the first finding.
+    /// The growth, with the newest figures; onset and detection are of the first finding.
     pub growth: Growth,
-    /// What the steps of its rank count.
+    /// Unit of the rank's step numbers.
     #[cfg_attr(feature = "serde", serde(default))]
     pub clock: Clock,
     /// Keys of the findings it was about before.
     #[cfg_attr(feature = "serde", serde(default))]
     pub former: Vec<GrowthKey>,
-    /// What happened to its rank, where it is not about growth; its `growth` names the rank and the
-    /// step then.
+    /// Failure of the rank, where the incident is not about growth; its `growth` then names the
+    /// rank and the step.
     #[cfg_attr(feature = "serde", serde(default))]
     pub failure: Option<Failure>,
     /// Time until memory is full at the last finding, in seconds.
     pub seconds_to_oom: Option<u64>,
-    /// What the newest capture that could be compared has shown.
+    /// Diagnosis from the newest capture that could be compared.
     pub diagnosis: Option<Box<Diagnosis>>,
-    /// Whether it pages.
+    /// Whether the incident pages.
     pub page: Page,
-    /// The newest capture for this incident that was closed.
+    /// The newest closed capture for this incident.
     pub capture_id: Option<String>,
     /// Why that capture could not be compared.
     pub not_compared: Option<NotCompared>,
@@ -60,7 +60,7 @@ pub struct Incident {
     pub opened_wall_ns: i64,
     /// Unix time of the last change, in nanoseconds.
     pub updated_wall_ns: i64,
-    /// None while it is open.
+    /// End of the incident; none while it is open.
     pub closed: Option<Closed>,
 }
 
@@ -69,19 +69,19 @@ pub struct Incident {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Page {
-    /// It is shown and does not page.
+    /// The incident is shown and does not page.
     #[default]
     Quiet,
-    /// It pages.
+    /// The incident pages.
     Paged,
-    /// It would page, but another open incident of the job reports the same cause.
+    /// The incident would page, but another open incident of the job reports the same cause.
     Suppressed {
         /// Name of that incident.
         by: String,
     },
 }
 
-/// How an incident ended.
+/// End of an incident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Closed {
@@ -112,7 +112,7 @@ pub enum ClosedReason {
     },
     /// A newer attempt of the job runs.
     NewAttempt,
-    /// The failure is long past.
+    /// The failure is long ago.
     NoNews,
     /// The detector did not find the growth again after the coordinator was restarted.
     NotFoundAgain,
@@ -127,9 +127,9 @@ pub enum NotCompared {
     NotInCapture {
         /// Global rank.
         rank: u32,
-        /// What became of its part.
+        /// Outcome of the rank's part.
         outcome: Outcome,
-        /// One line on it.
+        /// One line with the cause.
         detail: String,
     },
     /// The rank was not known when the capture was taken.
@@ -152,24 +152,24 @@ pub enum NotCompared {
 }
 
 impl Incident {
-    /// Is it open?
+    /// Is the incident open?
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
     }
 
-    /// Does it matter enough to page? Growth that all ranks share does when the memory is full
-    /// within this many seconds.
+    /// Does the growth matter enough to page? Growth that all ranks share does when the memory is
+    /// full within this many seconds.
     pub fn matters(&self, within_seconds: u64) -> bool {
         let growth = (self.growth.is_sure, self.growth.is_own());
         paging::matters(growth, self.seconds_to_oom, within_seconds)
     }
 
-    /// What kind of trouble it is; [`Class::Unknown`] before a diagnosis.
+    /// Class of the incident; [`Class::Unknown`] before a diagnosis.
     pub fn class(&self) -> Class {
         self.diagnosis.as_ref().map_or(Class::Unknown, |diagnosis| diagnosis.class)
     }
 
-    /// All of it in one sentence.
+    /// The incident in one sentence.
     pub fn sentence(&self) -> String {
         self.clock.in_words(&match (&self.diagnosis, &self.failure) {
             (Some(diagnosis), Some(failure)) => {
@@ -188,8 +188,8 @@ impl Incident {
         })
     }
 
-    /// The same with what the other ranks have done since its rank failed; of growth there is no
-    /// such part.
+    /// The sentence, with the fates of the other ranks since the rank failed; for growth without
+    /// them.
     pub fn sentence_with(&self, fates: &[Fate]) -> String {
         let after = self.failure.map_or(String::new(), |Failure { rank, step, .. }| {
             let after = Aftermath { rank, step, fates }.sentence();
@@ -204,7 +204,7 @@ impl Incident {
         self.clock.in_words(&reason.unwrap_or_default())
     }
 
-    /// What speaks for the class, a sentence each.
+    /// Evidence for the class, a sentence each.
     pub fn evidence(&self) -> Vec<String> {
         let known = self.diagnosis.iter().flat_map(|known| &known.evidence);
         let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
@@ -214,7 +214,7 @@ impl Incident {
         lines
     }
 
-    /// What speaks against it, a sentence each.
+    /// Evidence against the class, a sentence each.
     pub fn against(&self) -> Vec<String> {
         match (&self.not_compared, &self.capture_id, &self.diagnosis) {
             (Some(why), Some(id), _) => {
@@ -227,8 +227,8 @@ impl Incident {
         }
     }
 
-    /// Is this the incident that a finding with this key is about? The rank of a finding about all
-    /// ranks is only an example.
+    /// Is the incident about a finding with this key? The rank of a finding about all ranks is only
+    /// an example.
     pub(super) fn is_about(&self, serial: u32, key: &GrowthKey) -> bool {
         let own = self.growth.key();
         let same_rank = (own.rank, own.device) == (key.rank, key.device);
@@ -237,14 +237,14 @@ impl Incident {
             && (same_rank || key.scope == Scope::AllRanks)
     }
 
-    /// The same with the newest figures of its growth.
+    /// A copy with the newest figures of its growth.
     pub fn with_newest(&self, growth: &Growth, step_time_ns: Option<u64>) -> Self {
         let mut newest = self.clone();
         newest.measure(growth, step_time_ns);
         newest
     }
 
-    /// Brings the figures up to date. What was known of the begin stays.
+    /// Updates the figures. The facts of the onset stay.
     pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
         let known = self.growth;
         self.growth = Growth {
@@ -312,7 +312,7 @@ impl Display for NotCompared {
     }
 }
 
-/// Cuts what a diagnosis says to a size that can be stored with every change.
+/// Cuts the texts of a diagnosis to a size that can be stored with every change.
 pub(super) fn bounded(mut diagnosis: Box<Diagnosis>) -> Box<Diagnosis> {
     let text = |text: &mut String| *text = cut(text, TEXT_BYTES_MAX).to_string();
     let stack = |frames: &mut Vec<Frame>| {

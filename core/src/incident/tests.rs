@@ -430,7 +430,7 @@ fn incidents_are_bounded() {
     assert_eq!(lost, 3);
 }
 
-/// A node that opens all incidents that there is room for, of as many owners, gives way to others.
+/// A node that opens as many incidents as the bound, of as many owners, gives way to others.
 #[test]
 fn the_incidents_of_one_node_take_no_room_of_another() {
     let mut shell = Shell::default();
@@ -493,7 +493,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     proptest::collection::vec(input, 1..120)
 }
 
-/// A shell in which requests, captures and comparisons may stay unanswered for as long as it likes.
+/// A shell in which requests, captures and comparisons may stay unanswered for any time.
 struct Model {
     shell: Shell,
     jobs: [Job; 2],

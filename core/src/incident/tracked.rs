@@ -1,5 +1,4 @@
-//! An incident with what is under way for it: the capture that it needs, the comparison, the times
-//! at which something is due.
+//! An incident with its work in progress: the capture that it needs, the comparison, the due times.
 //!
 //! The machine decides what happens; this file holds the state of one incident and answers
 //! questions about it.
@@ -20,17 +19,17 @@ pub(super) enum Need {
     /// None.
     #[default]
     Nothing,
-    /// One is to be requested at this monotonic time.
+    /// A capture is to be requested at this monotonic time.
     Wanted { due_ns: u64 },
-    /// This one is under way; `again` requests another after it.
+    /// This capture is under way; `again` requests another after it.
     Awaited { capture: String, again: bool },
 }
 
-/// An incident and what is under way for it.
+/// An incident and its work in progress.
 #[derive(Clone, Debug)]
 pub struct Tracked {
     pub(super) incident: Incident,
-    /// Who holds the attempt, where room for incidents is shared.
+    /// Holder of the attempt, where the bound of incidents is shared.
     pub(super) holder: Holder,
     pub(super) is_stored: bool,
     pub(super) need: Need,
@@ -39,15 +38,15 @@ pub struct Tracked {
     /// The incident is closed after this step unless its growth is found again. Set after a restart
     /// of the coordinator.
     pub(super) confirm_by_step: Option<u64>,
-    /// When a restart was last considered.
+    /// Time of the last consideration of a restart.
     pub(super) considered_ns: Option<u64>,
-    /// When the capture of a failure is compared once more, because more ranks have ended.
+    /// Time of the next comparison of a failure's capture, because more ranks have ended.
     pub(super) compare_due_ns: Option<u64>,
     /// Monotonic time at which it is known whether the whole job was killed.
     pub(super) settled_ns: Option<u64>,
-    /// It was diagnosed before that, so whether it pages is not decided.
+    /// The diagnosis came before that, so the decision to page is due.
     pub(super) page_is_due: bool,
-    /// A comparison is under way.
+    /// True while a comparison is under way.
     pub(super) is_compared: bool,
     /// The capture to compare after that.
     pub(super) compare_next: Option<String>,
@@ -81,7 +80,7 @@ impl Tracked {
         self.is_stored
     }
 
-    /// The captures that it needs while it is open: the one it rests on, the one it waits for.
+    /// The captures that an open incident needs: its evidence, and the capture it waits for.
     pub fn captures(&self) -> impl Iterator<Item = &str> {
         let awaited = match &self.need {
             Need::Awaited { capture, .. } => Some(capture),

@@ -79,7 +79,7 @@ impl Incidents {
         };
     }
 
-    /// A capture of an attempt is closed: the incidents that wait for it are diagnosed.
+    /// Handles the close of a capture: the incidents that wait for it are diagnosed.
     pub fn capture_closed(&mut self, serial: u32, closed: &str, reason: &Reason) {
         self.failure_captured(serial, closed, reason);
         let waits = |known: &Tracked| match &known.need {
@@ -92,7 +92,7 @@ impl Incidents {
     }
 
     /// Compares the snapshots of a capture for an incident. One comparison of an incident is under
-    /// way at a time; of those that are asked for meanwhile the last follows.
+    /// way at a time; of the comparisons requested meanwhile, the last one follows.
     pub(super) fn compare(&mut self, id: &str, capture: &str) {
         let Some(tracked) = self.known.get_mut(id) else { return };
         if tracked.is_compared {
@@ -104,7 +104,7 @@ impl Incidents {
         self.effects.push_back(Effect::Diagnose { id, capture });
     }
 
-    /// The snapshots of a capture were compared, or could not be.
+    /// Takes the result of comparing a capture's snapshots, or the failure to compare them.
     pub fn diagnosed(
         &mut self,
         now: Now,
@@ -209,14 +209,14 @@ impl Incidents {
         }
     }
 
-    /// What was to be considered about an incident cannot be yet: it is due again at once.
+    /// Postpones the consideration of an incident: it is due again at once.
     pub fn consider_again(&mut self, id: &str) {
         if let Some(tracked) = self.known.get_mut(id) {
             tracked.considered_ns = None;
         }
     }
 
-    /// The store holds an incident as it was when it was last updated at this Unix time.
+    /// The store holds an incident in its state at this Unix time of its last update.
     pub fn stored(&mut self, id: &str, updated_wall_ns: i64) {
         if let Some(tracked) = self.known.get_mut(id)
             && tracked.incident.updated_wall_ns == updated_wall_ns
@@ -225,8 +225,8 @@ impl Incidents {
         }
     }
 
-    /// Is there room for one more open incident of this holder? Where there is none, the newest
-    /// gives way of the holder that has most, of those that give way to the newcomer.
+    /// Admits one more open incident of this holder. At the bound, the newest incident of the
+    /// largest holder that gives way to the newcomer is closed.
     pub(super) fn admit(&mut self, now: Now, newcomer: HolderKey<'_>) -> bool {
         let is_open = |known: &&Tracked| known.incident.is_open();
         let open = || self.known.values().filter(is_open);
@@ -261,7 +261,7 @@ impl Incidents {
     }
 }
 
-/// How many incidents each holder has.
+/// Number of incidents of each holder.
 fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<OwnerKey<'a>>> {
     let mut shares = Shares::default();
     all.for_each(|of| shares.add(of.holder.key(), 1));

@@ -1,4 +1,4 @@
-//! Limits of what a coordinator remembers, receives and answers.
+//! Limits of a coordinator's memory, requests and answers.
 
 use memtape_tape::limits;
 

@@ -1,5 +1,5 @@
-//! Limits of what is on a node: tapes, what an agent reads of them, and the messages between it and
-//! the coordinator.
+//! Limits on a node: tapes, an agent's readings of them, and the messages between agent and
+//! coordinator.
 
 use memtape_tape::limits;
 

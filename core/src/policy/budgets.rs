@@ -17,14 +17,14 @@ use crate::action::{Action, ActionKind, Progress};
 use crate::identity::owner::{Owner, OwnerKey};
 use crate::limits::RESTARTS_REMEMBERED_MAX;
 
-/// Of the budgets of a node and of the cluster, one in this many is for owners who had no action.
+/// One part in this number of a node's or the cluster's budget is for owners who had no action.
 const RESERVED_PART: u32 = 5;
 
 /// Remedies inside the ranks for each restart that a budget allows: they cost a pause of the job,
 /// not its steps.
 const INSIDE_TIMES: u32 = 10;
 
-/// The wait after a remedy that the ranks refused is one in this many of that after a restart.
+/// The wait after a remedy refused by ranks is one part in this number of the wait after a restart.
 const INSIDE_RETRY_PART: u64 = 5;
 
 const HOUR_NS: u64 = 3_600 * 1_000_000_000;
@@ -88,17 +88,17 @@ impl Default for Budgets {
     }
 }
 
-/// Whose budget.
+/// Scope of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Scope {
     /// One job's.
     Job,
-    /// That of all jobs of an owner.
+    /// Budget of all jobs of an owner.
     Owner,
-    /// That of all incidents of a node's ranks.
+    /// Budget of all incidents of a node's ranks.
     Node,
-    /// That of all jobs.
+    /// Budget of all jobs.
     Cluster,
 }
 
@@ -109,14 +109,14 @@ impl Scope {
     }
 }
 
-/// An action that may be decided on.
+/// A planned action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planned<'a> {
     pub(super) kind: ActionKind,
     /// Name of the job, or of the node that is to be kept out.
     pub(super) subject: &'a str,
     pub(super) owner: Option<&'a Owner>,
-    /// The node of the rank that it is for; empty where that is not known.
+    /// Node of the rank; empty where it is not known.
     pub(super) node: &'a str,
     pub(super) is_dry_run: bool,
 }
@@ -286,7 +286,7 @@ impl Budgets {
     }
 }
 
-/// A budget of several owners, as far as one of them is concerned.
+/// The part of a shared budget that one of its owners may use.
 fn rest(now_ns: u64, budget: Budget, planned: &Planned<'_>, counted: &[Past<'_>]) -> Budget {
     let Budget { restarts_max, window_ns } = budget;
     let had_one = counted.iter().any(|past| {

@@ -1,5 +1,5 @@
-//! Properties of the budgets: whatever happens in whatever order, no window holds more restarts, or
-//! more refused tries, than its budget.
+//! Properties of the budgets: for any events in any order, no window holds more restarts, or more
+//! refused tries, than its budget.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use super::*;
 use crate::diagnosis::{Class, RestartAnswer};
 use crate::tape::mailbox::Offers;
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Pass { ns: u64 },
@@ -163,7 +163,7 @@ proptest! {
         }
     }
 
-    /// A dry run would restart what a policy that acts restarts, where every restart is made.
+    /// A dry run would restart the same jobs as an acting policy whose restarts all succeed.
     #[test]
     fn a_dry_run_shows_what_act_does(
         budgets in budgets(),
@@ -242,7 +242,7 @@ fn restarts_without_a_budget_are_bounded() {
     assert_eq!(check(1_100, &past), None);
 }
 
-/// Pods choose their user ids: a namespace has one budget, whatever they choose.
+/// Pods choose their user ids: all user ids of a namespace share one budget.
 #[test]
 fn users_of_a_namespace_share_a_budget() {
     let budgets = Budgets { owner: Budget { restarts_max: 1, window_ns: 100 }, ..NONE };

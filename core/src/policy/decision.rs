@@ -9,12 +9,12 @@ use super::terms::{Level, QuietHours};
 use crate::action::{ActionKind, Duration};
 use crate::diagnosis::{Class, RestartAnswer, plural};
 
-/// What to do, and why.
+/// The action to take, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Act now.
     Act(ActionKind, Grounds),
-    /// A dry run: it would be done, were the mode `act`.
+    /// A dry run of this action; mode `act` would carry it out.
     WouldAct(ActionKind, Grounds),
     /// Do nothing.
     Nothing(Objection),
@@ -40,7 +40,7 @@ pub struct Grounds {
 pub enum Objection {
     /// The policy is off.
     Off,
-    /// Nothing is done in these hours.
+    /// The rule has quiet hours now.
     Quiet {
         /// The hours.
         hours: QuietHours,
@@ -57,7 +57,7 @@ pub enum Objection {
         /// The remedy.
         kind: ActionKind,
     },
-    /// An agent is not connected, but was a moment ago.
+    /// An agent is not connected, but was connected shortly before.
     Away {
         /// The remedy.
         kind: ActionKind,
@@ -81,63 +81,63 @@ pub enum Objection {
     },
     /// The agents of its nodes name different Slurm jobs.
     Disputed,
-    /// Its agents are not back since the coordinator was started.
+    /// The job's agents are not back since the coordinator was started.
     NotBack,
-    /// The diagnosis does not say that a restart helps.
+    /// The diagnosis does not claim that a restart helps.
     NoHelp {
         /// Class of the incident.
         class: Class,
-        /// What it says.
+        /// The diagnosis's answer.
         answer: RestartAnswer,
     },
-    /// The same was done a short time ago.
+    /// The same action was done a short time ago.
     CoolDown {
-        /// What was done.
+        /// The action that was done.
         kind: ActionKind,
-        /// How long the cool-down lasts, in nanoseconds.
+        /// Remaining cool-down time, in nanoseconds.
         left_ns: u64,
-        /// It was a dry run.
+        /// True if the earlier action was a dry run.
         is_dry_run: bool,
     },
-    /// The same is under way.
+    /// The same action is under way.
     UnderWay {
-        /// What is under way.
+        /// The action under way.
         kind: ActionKind,
     },
-    /// Something was done, and whether it helped is not known yet.
+    /// An earlier action is observed: it is not known yet whether it helped.
     Observed,
-    /// The target, or the ranks, refused the last one; it is tried again.
+    /// The target, or the ranks, refused the last action; it is tried again.
     Retried {
-        /// What was refused.
+        /// The action that was refused.
         kind: ActionKind,
         /// Tries that were refused.
         tries: u32,
         /// Time until the next try, in nanoseconds.
         left_ns: u64,
     },
-    /// There were too many.
+    /// The budget is spent.
     BudgetSpent {
-        /// Of what there were too many.
+        /// The kind of action with a spent budget.
         kind: ActionKind,
-        /// Whose budget.
+        /// Scope of the budget.
         scope: Scope,
-        /// How many there were within the window.
+        /// Number of actions within the window.
         count: usize,
         /// Length of the window, in nanoseconds.
         window_ns: u64,
     },
     /// The target, or the ranks, refused too many.
     TriesSpent {
-        /// What was refused.
+        /// The action that was refused.
         kind: ActionKind,
-        /// Whose budget.
+        /// Scope of the budget.
         scope: Scope,
         /// Tries within the window that nothing came of.
         tries: usize,
         /// Length of the window, in nanoseconds.
         window_ns: u64,
     },
-    /// The device is full too late.
+    /// The device is full only after the horizon.
     BeyondHorizon {
         /// Time until the device is full, in nanoseconds.
         oom_in_ns: u64,
@@ -150,13 +150,13 @@ pub enum Objection {
     DidNotHelp {
         /// The remedy.
         kind: ActionKind,
-        /// How many in a row.
+        /// Number of failures in a row.
         failures: usize,
     },
 }
 
 impl Decision {
-    /// What is done, or would be.
+    /// The action that is done, or would be.
     pub fn kind(&self) -> Option<ActionKind> {
         match self {
             Self::Act(kind, _) | Self::WouldAct(kind, _) => Some(*kind),
@@ -164,8 +164,7 @@ impl Decision {
         }
     }
 
-    /// True when both do nothing for the same reason, whatever its figures: it is not recorded
-    /// again.
+    /// True when both do nothing for the same reason, with any figures: the newer is not recorded.
     pub fn repeats(&self, earlier: &Self) -> bool {
         let (Self::Nothing(new), Self::Nothing(old)) = (self, earlier) else { return false };
         match (new, old) {
@@ -184,7 +183,7 @@ impl Decision {
 }
 
 impl Objection {
-    /// True when the next remedy is not tried either: this one is at work, or soon can be.
+    /// True when the next remedy has to wait, because this one is under way, or soon can be.
     pub(super) fn is_wait(&self) -> bool {
         match self {
             Self::Observed | Self::CoolDown { .. } | Self::UnderWay { .. } | Self::Away { .. } => {
@@ -301,7 +300,7 @@ impl Display for Objection {
     }
 }
 
-/// Who may refuse an action of this kind.
+/// The party that may refuse an action of this kind.
 fn refuser(kind: ActionKind) -> &'static str {
     if kind.is_inside() { "the ranks" } else { "the restart target" }
 }

@@ -1,13 +1,13 @@
 //! Decides whether the memory of a GPU was not given back, so that its node is kept out.
 //!
-//! A GPU on which no process computes holds what its driver keeps for itself. What it holds so
-//! before a rank computes on it is its idle memory. When ranks have computed on it, every process
-//! on it has ended, and it holds far more than that for a while, the driver has not given the
-//! memory back, and the next job on that node would fail.
+//! A GPU on which no process computes holds only its driver's own memory. The memory in use before
+//! a rank computes on the GPU is its idle memory. When ranks have computed on it, every process on
+//! it has ended, and it holds far more than that for a while, the driver has not given the memory
+//! back, and the next job on that node would fail.
 //!
 //! Nothing is found where processes cannot be told apart, where idle memory was never seen, and
-//! while a node is silent. What is known of each GPU at its last reading can be asked at any time
-//! ([`Node::present`]). This file keeps no node out, and never takes one back in.
+//! while a node is silent. [`Node::present`] gives the state of each GPU at its last reading. This
+//! file keeps no node out, and never takes one back in.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -28,20 +28,20 @@ const GAP_NS_MAX: u64 = 30 * SECOND_NS;
 pub struct Seen {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Processes that compute on it; none where they cannot be told apart.
+    /// Processes that compute on the GPU; none where they cannot be told apart.
     pub processes: Option<u32>,
-    /// Those of them that are ranks.
+    /// Processes on the GPU that are ranks.
     pub ranks: Option<u32>,
 }
 
-/// Memory that was not given back; [`Display`] says so in a sentence.
+/// Memory that was not given back; [`Display`] puts it into a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The GPU.
     pub uuid: String,
     /// Bytes beyond its idle memory.
     pub held_bytes: u64,
-    /// For how long no process has computed on it, in seconds.
+    /// Time for which no process has computed on the GPU, in seconds.
     pub seconds: u64,
 }
 
@@ -56,7 +56,7 @@ impl Display for Left {
     }
 }
 
-/// What is known of the memory of a GPU at its last reading.
+/// State of a GPU's memory at its last reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
     /// No process computes on it, and it holds little more than its idle memory.
@@ -66,16 +66,16 @@ pub enum Present {
     },
     /// Processes compute on it.
     InUse {
-        /// How many.
+        /// Number of processes.
         processes: u32,
-        /// None of them is a rank, and the memory of the ranks before was not given back yet.
+        /// No process is a rank, and the memory of earlier ranks was not given back yet.
         is_after_ranks: bool,
     },
     /// No process computes on it after ranks have, and it holds too much.
     Held {
         /// Bytes beyond its idle memory.
         held_bytes: u64,
-        /// For how long no process has computed on it, in seconds.
+        /// Time for which no process has computed on the GPU, in seconds.
         seconds: u64,
     },
     /// Whether its memory was given back cannot be known.
@@ -85,36 +85,36 @@ pub enum Present {
 /// Why it cannot be known whether memory was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// Its processes cannot be told apart.
+    /// Processes on the GPU cannot be told apart.
     Processes,
-    /// It holds so much without processes that a rank may have left it before.
+    /// The GPU holds so much memory without processes that an earlier rank may have left it.
     IdleMemory,
     /// The last reading had nothing of it.
     NotRead,
-    /// It holds too much, and no rank was seen on it.
+    /// The GPU holds too much memory, and no rank was seen on it.
     NoRank {
         /// Bytes beyond its idle memory.
         held_bytes: u64,
     },
 }
 
-/// What is known of the GPUs of one node.
+/// Memory state of the GPUs of one node.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     devices: BTreeMap<String, Device>,
 }
 
-/// What is known of one GPU.
+/// Memory state of one GPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     /// The least it held with no process on it, in bytes.
     idle_bytes: Option<u64>,
-    /// A rank has computed on it since its memory was given back last.
+    /// True if a rank has computed on the GPU since its memory was last given back.
     was_used: bool,
     /// Since when no process has computed on it and it holds too much, and when it was seen last.
     left: Option<(u64, u64)>,
     is_reported: bool,
-    /// What its last reading showed; none before the first.
+    /// State at the last reading; none before the first.
     present: Option<Present>,
 }
 
@@ -147,7 +147,7 @@ impl Node {
         device.is_reported.then_some(left)
     }
 
-    /// What is known of each GPU that was ever read, by UUID.
+    /// State of each GPU that was ever read, by UUID.
     pub fn present(&self) -> impl Iterator<Item = (&str, Present)> {
         self.devices.iter().filter_map(|(uuid, device)| Some((uuid.as_str(), device.present?)))
     }
@@ -164,7 +164,7 @@ impl Device {
         }
     }
 
-    /// Takes a reading; what it shows.
+    /// Takes a reading; returns the state that it shows.
     fn judge(&mut self, now_ns: u64, seen: Seen) -> Present {
         let Some(processes) = seen.processes else { return Present::Unknown(Unknown::Processes) };
         let used_bytes = seen.used_bytes;
@@ -285,7 +285,7 @@ mod tests {
         assert!(found([IDLE].into_iter().chain(short)).is_empty());
     }
 
-    /// What is known after some readings, a second apart.
+    /// State after some readings, a second apart.
     fn present(readings: &[Used]) -> Present {
         let mut node = Node::default();
         for (second, reading) in (0..).zip(readings.iter().copied()) {

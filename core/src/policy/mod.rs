@@ -49,19 +49,19 @@ pub struct Settings {
     pub keep_out: Mode,
 }
 
-/// What a decision rests on.
+/// Facts for a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts<'a> {
     /// Name of the job.
     pub job: &'a str,
-    /// Whose the job is; none where that is not known.
+    /// Owner of the job; none where unknown.
     pub owner: Option<&'a Owner>,
     /// The node of the incident's rank; empty where that is not known.
     pub node: &'a str,
-    /// The agents of the job's nodes agree on what the scheduler knows it as.
+    /// True if the agents of the job's nodes agree on its scheduler ids.
     pub is_agreed: bool,
-    /// The agents of its living ranks are back since the coordinator was started, or had the time
-    /// for it: before that, what is known of the job is what another coordinator knew.
+    /// True if the agents of the living ranks are back since the coordinator was started, or had
+    /// the time for it: before that, the state of the job is the previous coordinator's.
     pub is_current: bool,
     /// Number of the attempt at the job.
     pub attempt: u32,
@@ -71,15 +71,15 @@ pub struct Facts<'a> {
     pub incident: &'a str,
     /// Class of the incident.
     pub class: Class,
-    /// What the diagnosis says of a restart.
+    /// The diagnosis's answer about a restart.
     pub restart: RestartAnswer,
     /// Time until the device is full, in nanoseconds; none when unknown.
     pub oom_in_ns: Option<u64>,
     /// Memory already failed (an OOM, or retries).
     pub urgent: bool,
-    /// The attempt is over: there is nothing to act on.
+    /// True if the attempt is over, so that there is nothing to act on.
     pub ended: bool,
-    /// What was done last, where it is not known yet whether it helped.
+    /// The last action, while it is unknown whether it helped.
     pub observed: Option<ActionKind>,
     /// Which remedies inside the ranks all ranks offer.
     pub offers: Offers,
@@ -87,7 +87,7 @@ pub struct Facts<'a> {
     pub reach: Reach,
     /// The levels of the incident's device.
     pub levels: Levels,
-    /// A person has approved a restart because of this incident.
+    /// True if a person has approved a restart because of this incident.
     pub is_approved: bool,
     /// Unix time, in nanoseconds.
     pub wall_ns: i64,
@@ -103,7 +103,7 @@ pub enum Reach {
     },
     /// An agent is not connected, but was a moment ago.
     Away {
-        /// The time for which it is still waited for, and that of the proof, in nanoseconds.
+        /// Remaining wait for the agent, and time of the proof, in nanoseconds.
         proof_in_ns: u64,
     },
     /// They mark no steps, or it is not known how long one takes; or an agent stays away.
@@ -124,18 +124,18 @@ impl Reach {
     }
 }
 
-/// What would be decided now, and why.
+/// The decision that would be made now, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Line of the rule in the policy file; none where no rule has the job and the class.
     pub line: Option<usize>,
     /// How far the policy may go.
     pub mode: Mode,
-    /// A person has to approve each restart.
+    /// True if a person has to approve each restart.
     pub needs_approval: bool,
     /// The decision.
     pub decision: Decision,
-    /// The remedies in the order in which they are tried, and what speaks against each.
+    /// The remedies in the order in which they are tried, with the objection to each.
     pub remedies: Vec<(ActionKind, Option<Objection>)>,
 }
 
@@ -151,8 +151,8 @@ impl Settings {
         self.rules.iter().find(|rule| rule.has(job, class)).unwrap_or(&self.rest)
     }
 
-    /// Decides. `past` are all actions so far, oldest first: one that follows from the decision is
-    /// put there, and counts against the budgets at once.
+    /// Decides. `past` are all actions so far, oldest first. The caller adds an action that follows
+    /// from the decision to `past`, where it counts against the budgets at once.
     pub fn decide(&self, now_ns: u64, facts: &Facts<'_>, past: &[Action]) -> Decision {
         let rule = self.rule(facts.job, facts.class);
         let kind = match self.chosen(now_ns, rule, facts, past) {
@@ -172,7 +172,7 @@ impl Settings {
         }
     }
 
-    /// What would be decided now, and what speaks against each remedy.
+    /// The decision that would be made now, and the objection to each remedy.
     pub fn explain(&self, now_ns: u64, facts: &Facts<'_>, past: &[Action]) -> Explanation {
         let rule = self.rule(facts.job, facts.class);
         let of = |kind: &ActionKind| (*kind, self.objection(now_ns, rule, facts, *kind, past));
@@ -275,7 +275,7 @@ fn did_not_help(facts: &Facts<'_>, kind: ActionKind, past: &[Action]) -> Option<
     (failures >= FAILURES_MAX && is_same).then_some(Objection::DidNotHelp { kind, failures })
 }
 
-/// What speaks against every remedy.
+/// Objection to every remedy.
 fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     if rule.mode == Mode::Off || rule.remedies.is_empty() {
         return Some(Objection::Off);
@@ -293,7 +293,7 @@ fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     quiet.map(|hours| Objection::Quiet { hours: *hours })
 }
 
-/// What speaks against a remedy inside the ranks, whatever was done before.
+/// Objection to a remedy inside the ranks, apart from earlier actions.
 fn against_inside(facts: &Facts<'_>, kind: ActionKind) -> Option<Objection> {
     if !kind.suits(facts.class) {
         return Some(Objection::NotSuited { kind, class: facts.class });

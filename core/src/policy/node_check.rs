@@ -1,13 +1,12 @@
-//! Decides what a check of the node's health is answered: is a GPU's memory not given back?
+//! Decides the answer to a check of the node's health: is a GPU's memory not given back?
 //!
 //! A launcher asks right after its workers have ended, and waits for the answer before it starts
 //! others. The driver may take seconds to give memory back, so a reading from before the question
 //! proves nothing, and memory that is held fails the check only after a while
-//! ([`NODE_CHECK_GIVE_BACK_SECONDS_MAX`]). What cannot be known is answered as such, never as a
-//! failure: a launcher that is refused gives its node up.
+//! ([`NODE_CHECK_GIVE_BACK_SECONDS_MAX`]). The answer is "unknown", never a failure, where facts
+//! are missing: a launcher that is refused gives its node up.
 //!
-//! What is known of a GPU is decided in [`super::keep_out`]. This file reads no GPU and waits for
-//! nothing.
+//! [`super::keep_out`] decides the state of a GPU. This file reads no GPU and waits for nothing.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,12 +17,12 @@ use crate::limits::{NODE_CHECK_ANSWER_SECONDS_MAX, NODE_CHECK_GIVE_BACK_SECONDS_
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What the readings of the node's GPUs are worth for a question.
+/// Usability of the node's GPU readings for a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readings {
-    /// The newest one was begun after the question.
+    /// The newest reading was begun after the question.
     Fresh,
-    /// There is none from after the question yet.
+    /// There is no reading newer than the question yet.
     Awaited,
     /// There is no driver to ask.
     Absent,
@@ -36,11 +35,11 @@ pub enum Verdict {
     Healthy,
     /// A GPU does.
     Failed,
-    /// Of some GPU it is not known, and no other one does.
+    /// The state of some GPU is unknown, and no other GPU fails.
     Unknown,
 }
 
-/// What a GPU means for an answer.
+/// Meaning of a GPU's state for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Opinion {
     Sound,
@@ -50,7 +49,7 @@ enum Opinion {
     Failed,
 }
 
-/// The answer to a question, from what is known of the GPUs; none while it waits for more.
+/// The answer to a question, from the states of the GPUs; none while more readings are needed.
 pub fn verdict(asked_ns: u64, now_ns: u64, readings: Readings, node: &Node) -> Option<Verdict> {
     let waited = now_ns.saturating_sub(asked_ns) / SECOND_NS;
     let is_last = waited >= NODE_CHECK_ANSWER_SECONDS_MAX;
@@ -85,7 +84,7 @@ fn opinion(present: Present, waited: u64) -> Opinion {
     }
 }
 
-/// What is known of a GPU, in a sentence.
+/// State of a GPU, in a sentence.
 pub fn sentence(uuid: &str, present: Present) -> String {
     match present {
         Present::Idle { used_bytes } => {
@@ -215,7 +214,7 @@ mod tests {
         assert_eq!(verdict(0, 1, Readings::Fresh, &node), unknown, "there is no GPU");
     }
 
-    /// One GPU that failed fails the node, whatever the others do.
+    /// One GPU that failed fails the node, for any state of the others.
     #[test]
     fn one_gpu_is_enough() {
         let mut node = Node::default();

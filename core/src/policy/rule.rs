@@ -77,7 +77,7 @@ pub enum RuleError {
     Wrong {
         /// Line of the rule.
         line: usize,
-        /// What is wrong.
+        /// The mistake in the rule.
         why: &'static str,
     },
 }

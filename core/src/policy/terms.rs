@@ -114,7 +114,7 @@ impl TryFrom<String> for QuietHours {
 }
 
 impl QuietHours {
-    /// Reads `HH:MM-HH:MM`; none where it is something else, or no time at all.
+    /// Reads `HH:MM-HH:MM`; none for another text, and for an empty range.
     pub fn parse(text: &str) -> Option<Self> {
         let (from, to) = text.split_once('-')?;
         let [from, to] = [minute(from.trim())?, minute(to.trim())?];

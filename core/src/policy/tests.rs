@@ -1,4 +1,4 @@
-//! What the policy decides, and why.
+//! Decisions of the policy, and their reasons.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,13 +10,13 @@ use crate::tape::mailbox::Offers;
 
 const MINUTE: u64 = 60 * 1_000_000_000;
 
-/// A policy, and what was decided by it.
+/// A policy, and its earlier decisions.
 pub(super) struct Policy {
     settings: Settings,
     pub(super) past: Vec<Action>,
 }
 
-/// How an action that came so far looks.
+/// An outcome with this progress.
 pub(super) fn outcome(progress: Progress) -> Outcome {
     match progress {
         Progress::Dropped => Outcome::Lost,
@@ -58,7 +58,7 @@ impl Policy {
         decision
     }
 
-    /// What has become of the action on a job that is under way.
+    /// Settles the action under way on a job.
     pub(super) fn settle(&mut self, job: &str, progress: Progress) {
         let is_meant = |it: &&mut Action| it.job == job && it.progress() == Progress::UnderWay;
         if let Some(action) = self.past.iter_mut().find(is_meant) {
@@ -192,7 +192,7 @@ fn a_job_is_not_restarted_over_and_over() {
     check(24 * 60 + 30, 4, spent);
 }
 
-/// Settles what was decided, and gives the reasons.
+/// Decides, settles the decision, and returns its reasons.
 fn decided(policy: &mut Policy, minute: u64, job: &str, owner: u32, came: Progress) -> String {
     let owner = Owner { uid: owner, ..Owner::default() };
     let facts = Facts { job, owner: Some(&owner), ..leak() };
@@ -295,7 +295,7 @@ fn an_alarm_about_all_jobs_restarts_few_of_them() {
     assert_eq!(whys[5], owners);
 }
 
-/// An agent may lie about whose its ranks are, not about its node.
+/// An agent may lie about the owners of its ranks, not about its node.
 #[test]
 fn one_node_causes_half_of_all_restarts_at_most() {
     let mut policy = Policy::new(settings(Mode::Act));
@@ -520,7 +520,7 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
     assert_eq!(decide(Facts { levels: Levels::default(), ..full }), why);
 }
 
-/// A dry run says what is done, word for word but for the mode.
+/// A dry run shows the same text as the real action, except for the mode.
 #[test]
 fn a_dry_run_says_what_the_real_thing_does() {
     let cases = [

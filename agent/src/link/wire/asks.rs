@@ -1,4 +1,4 @@
-//! Remedies: what the coordinator asks for, and what the agent answers.
+//! Remedies: requests of the coordinator and answers of the agent.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ pub(crate) use memtape_proto::remedies::BadAsk;
 /// Asks ranks of this node for a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemedyRequest {
-    /// Which action.
+    /// Id of the call.
     pub(crate) call_id: String,
-    /// Which tapes.
+    /// Ids of the tapes.
     pub(crate) tape_ids: Vec<String>,
-    /// What is asked for, or why it cannot be.
+    /// The request, or the reason why it is invalid.
     pub(crate) ask: Result<Ask, BadAsk>,
-    /// Time after it was read in which it may be begun.
+    /// Time after the read in which the request may be begun.
     pub(crate) valid: Duration,
-    /// CLOCK_MONOTONIC when it was read from the stream; none is now.
+    /// CLOCK_MONOTONIC when the request was read from the stream; none is now.
     pub(crate) read_ns: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn request(raw: v1::RemedyRequest) -> RemedyRequest {
     RemedyRequest { call_id: raw.call_id, tape_ids: raw.tape_ids, ask, valid, read_ns: None }
 }
 
-/// What became of an action for one tape.
+/// Builds the answer of one tape to a remedy.
 pub(crate) fn remedy_answer(call_id: &str, tape_id: &str, answer: &Answer) -> Outgoing {
     Outgoing::RemedyAnswer(v1::RemedyAnswer {
         call_id: call_id.to_string(),

@@ -1,4 +1,4 @@
-//! What a report says of one rank.
+//! The facts of one rank in a report.
 
 use memtape_core::snapshot::OutsideUse;
 use memtape_core::tape::layout::Clock;
@@ -10,33 +10,33 @@ use memtape_proto::v1;
 use super::RankReport;
 use crate::node::process::Memory;
 
-/// What a tape says of its rank at one moment, for a report.
+/// Facts of one tape about its rank at one point in time, for a report.
 #[derive(Clone, Debug)]
 pub(crate) struct RankFacts<'a> {
     /// Identity of the tape.
     pub(crate) tape_id: &'a str,
-    /// Its status.
+    /// Status of the tape.
     pub(crate) status: &'a Status,
     /// Unix time of the last step's end.
     pub(crate) step_wall_ns: i64,
     /// Oldest step that can be rewound to.
     pub(crate) oldest_step: u64,
-    /// What its process takes of the host; none when it is gone.
+    /// Host facts of the process; none when the process is gone.
     pub(crate) host: Option<HostFacts>,
-    /// What other code than PyTorch's allocator holds.
+    /// Memory held by code other than PyTorch's allocator.
     pub(crate) outside: Vec<OutsideUse>,
 }
 
-/// What a rank's process takes of its host.
+/// Host facts of a rank's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostFacts {
     /// The process itself.
     pub(crate) memory: Option<Memory>,
     /// The processes below it.
     pub(crate) below: Option<Workers>,
-    /// Its cgroup.
+    /// Memory cgroup of the process.
     pub(crate) cgroup: Option<Cgroup>,
-    /// Why it cannot be read, although it lives; empty when it can be.
+    /// Why the memory of a living process cannot be read; empty when it can be.
     pub(crate) missing: &'static str,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn steps_of(report: &RankReport) -> impl ExactSizeIterator<Item = (u8
     report.steps.iter().map(move |step| (device(step.device), step.last_step))
 }
 
-/// Adds the step records of another report; those that count something else are left out.
+/// Adds the step records of another report, unless the clocks of the two reports differ.
 pub(crate) fn add_steps_of(report: &mut RankReport, other: RankReport) {
     if report.clock == other.clock {
         report.steps.extend(other.steps);

@@ -16,7 +16,7 @@ pub(crate) fn agent_capture(
     AgentCapture { answer, reason: reason.into(), seen_wall_ns }
 }
 
-/// The snapshot of an agent-initiated capture is no more.
+/// Removes the snapshot from an agent-initiated capture.
 pub(crate) fn drop_snapshot(capture: &mut AgentCapture) {
     let Some(answer) = &mut capture.answer else { return };
     (answer.snapshot_bytes, answer.snapshot_hash) = (0, Vec::new());
@@ -30,7 +30,7 @@ pub(crate) fn encode(message: Outgoing) -> Vec<u8> {
     raw(message).encode_to_vec()
 }
 
-/// Reads those bytes; none for what this version never keeps.
+/// Decodes kept bytes; none for a message that this version never keeps.
 pub(crate) fn kept(bytes: &[u8]) -> Option<Outgoing> {
     let message = v1::AgentMessage::decode(bytes).ok()?.body?;
     let is_kept = match &message {

@@ -15,7 +15,7 @@ use crate::render::units::{bytes, plural};
 /// A tape of one rank with one device.
 const TAPE_BYTES: u64 = 60 << 20;
 
-/// A tape takes at most this share of what is free.
+/// A tape takes at most one part in this number of the free space.
 const TAPE_SHARE: u64 = 4;
 
 /// The magic number of tmpfs in `statfs`.
@@ -50,7 +50,7 @@ pub(super) fn recorder(checks: &mut Vec<Check>) -> Option<PathBuf> {
     None
 }
 
-/// The folder in which `memtape run` would have tapes written.
+/// Checks the folder in which `memtape run` would have tapes written.
 pub(super) fn tape_folder(dir: &Path) -> Check {
     const NAME: &str = "tape folder";
     let shown = dir.display();

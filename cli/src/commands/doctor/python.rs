@@ -97,7 +97,7 @@ fn version(facts: &Facts) -> Check {
     Check::ok("python", found)
 }
 
-/// How many of the functions that the recorder stands in front of PyTorch's libraries have.
+/// Counts the functions in PyTorch's libraries that the recorder replaces.
 fn hooks(library: &Path, torch_dir: &Path) -> Check {
     const NAME: &str = "hooks";
     let Some(hooked) = exported(library) else {
@@ -130,7 +130,7 @@ fn hooks(library: &Path, torch_dir: &Path) -> Check {
     }
 }
 
-/// The libraries that PyTorch brings, and those of NVIDIA's packages beside it.
+/// PyTorch's own libraries, and the libraries of NVIDIA's packages beside it.
 fn libraries(torch_dir: &Path) -> Vec<PathBuf> {
     let nvidia = torch_dir.parent().map(|packages| packages.join("nvidia")).unwrap_or_default();
     let below = std::fs::read_dir(nvidia).into_iter().flatten().filter_map(Result::ok);
@@ -146,7 +146,7 @@ fn libraries(torch_dir: &Path) -> Vec<PathBuf> {
     paths.filter(is_one).collect()
 }
 
-/// The names of the functions that a library has for others.
+/// Names of the functions that a library exports.
 fn exported(library: &Path) -> Option<BTreeSet<String>> {
     let content = std::fs::read(library).ok()?;
     let file = object::File::parse(content.as_slice()).ok()?;

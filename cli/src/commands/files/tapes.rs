@@ -18,7 +18,7 @@ use crate::output;
 use crate::read::{folders, tape_file};
 use crate::render::units::table;
 
-/// One file with the extension `.tape`.
+/// A file with the extension `.tape`.
 #[derive(Debug, Serialize)]
 struct Entry {
     file: PathBuf,
@@ -26,7 +26,7 @@ struct Entry {
     start_wall_ns: i64,
     #[serde(flatten)]
     tape: Option<Facts>,
-    /// Why it has none.
+    /// Why the file cannot be read.
     unreadable: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn run(named: Option<&Path>, globals: &Globals) -> anyhow::Result<()>
     globals.say(&json!({ "dir": folder, "tapes": entries }), || text(&folder, &entries))
 }
 
-/// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.
+/// The `.tape` files; beyond [`TAPES_LISTED_MAX`] files, the most recently changed ones.
 fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let files = folders::files(folder, |name| name.ends_with(".tape"))?;
     let mut paths: Vec<(i64, PathBuf)> = files

@@ -43,8 +43,8 @@ pub(crate) fn document(ranks: &[Timeline]) -> Vec<u8> {
     Trace { packet: trace.packets }.encode_to_vec()
 }
 
-/// Process ids, which have to differ in one trace: where those of several nodes do not, and where
-/// one is not known, the number of the rank and 1.
+/// Process ids, distinct within a trace. If ids of several nodes collide, or one is unknown, each
+/// rank gets its number plus 1.
 fn process_numbers(ranks: &[Timeline]) -> Vec<i32> {
     let distinct: BTreeSet<u32> = ranks.iter().map(|rank| rank.pid).collect();
     let is_usable = distinct.len() == ranks.len() && !distinct.contains(&0);
@@ -78,7 +78,7 @@ fn time(wall_ns: i64) -> u64 {
 /// Makes packets.
 struct Writer {
     packets: Vec<TracePacket>,
-    /// Of the rank; packets of one sequence come from one writer.
+    /// Sequence of the rank; packets of one sequence come from one writer.
     sequence: u32,
     /// Number of the last row.
     uuid: u64,

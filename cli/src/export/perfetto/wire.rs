@@ -26,14 +26,14 @@ pub(super) struct TracePacket {
     pub(super) track_descriptor: Option<TrackDescriptor>,
 }
 
-/// What clocks showed at one instant.
+/// Readings of several clocks at one instant.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
     pub(super) clocks: Vec<Clock>,
 }
 
-/// What one clock showed.
+/// Reading of one clock.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Clock {
     /// 1 is Unix time, 6 the default clock of traces.
@@ -75,7 +75,7 @@ pub(super) struct CounterDescriptor {
     pub(super) unit: Option<i32>,
 }
 
-/// What happens on a row.
+/// An event on a row.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct TrackEvent {
     #[prost(message, repeated, tag = "4")]

@@ -1,33 +1,33 @@
-//! What happened on ranks over time: memory, steps, phases, and single events.
+//! Timelines of ranks: memory, steps, phases, and single events.
 //!
 //! Times are Unix times in nanoseconds, so that the ranks of several nodes share one axis. Each
-//! source has a file of its own; none of them knows the format that is written.
+//! source has a file of its own; no source knows the output format.
 
 pub(crate) mod of_pytorch;
 pub(crate) mod of_snapshot;
 pub(crate) mod of_tape;
 
-/// One rank.
+/// The timeline of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Timeline {
-    /// Its number.
+    /// Number of the rank.
     pub(crate) rank: u32,
-    /// Name of its job, and what else tells it apart.
+    /// Name of the rank's job, and what else identifies the rank.
     pub(crate) name: String,
-    /// Its process id; 0 where unknown.
+    /// Process id; 0 where unknown.
     pub(crate) pid: u32,
     /// Amounts of memory over time.
     pub(crate) counters: Vec<Counter>,
-    /// What lasts, one behind the other on each track.
+    /// Slices with a duration, one behind the other on each track.
     pub(crate) tracks: Vec<Track>,
-    /// What does not last.
+    /// Events without a duration.
     pub(crate) events: Vec<Instant>,
 }
 
 /// An amount of memory over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counter {
-    /// What is counted.
+    /// Name of the counter.
     pub(crate) name: String,
     /// Time and bytes, in the order of time.
     pub(crate) points: Vec<(i64, u64)>,
@@ -36,27 +36,27 @@ pub(crate) struct Counter {
 /// Slices that follow each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Track {
-    /// What they are.
+    /// Name of the track.
     pub(crate) name: String,
-    /// In the order of time, without overlap.
+    /// Slices in the order of time, without overlap.
     pub(crate) slices: Vec<Slice>,
 }
 
 /// A span of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Slice {
-    /// What it is.
+    /// Name of the slice.
     pub(crate) name: String,
-    /// Its start.
+    /// Start, in Unix nanoseconds.
     pub(crate) start_ns: i64,
-    /// Its end.
+    /// End, in Unix nanoseconds.
     pub(crate) end_ns: i64,
 }
 
 /// A single event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Instant {
-    /// What happened.
+    /// Name of the event.
     pub(crate) name: String,
     /// When.
     pub(crate) at_ns: i64,

@@ -9,8 +9,8 @@ use super::{Slice, Track};
 /// Names of annotations that have a track of their own; further ones are left out.
 const TRACKS_MAX: usize = 64;
 
-/// One track for each name of an annotation; what differs after a `#`, as in `ProfilerStep#12`, is
-/// no other name. An end without a start and a start without an end are left out.
+/// One track for each name of an annotation. A suffix after a `#`, as in `ProfilerStep#12`, is no
+/// part of the name. An end without a start and a start without an end are left out.
 pub(crate) fn tracks(annotations: &[Annotation]) -> Vec<Track> {
     let mut open: BTreeMap<(&str, Option<u32>), i64> = BTreeMap::new();
     let mut tracks: BTreeMap<&str, Vec<Slice>> = BTreeMap::new();
@@ -36,7 +36,7 @@ pub(crate) fn tracks(annotations: &[Annotation]) -> Vec<Track> {
     tracks.into_iter().map(track).collect()
 }
 
-/// The slices in the order of time; one that begins before the end of another is left out.
+/// The slices in the order of time, without slices that begin before the previous one ends.
 fn without_overlap(mut slices: Vec<Slice>) -> Vec<Slice> {
     slices.sort_by_key(|slice| (slice.start_ns, slice.end_ns));
     let mut end_ns = i64::MIN;

@@ -30,7 +30,7 @@ pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
     timeline
 }
 
-/// The same without its steps, by a given clock.
+/// The timeline of a snapshot without its steps, by a given clock.
 pub(super) fn with_clock(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Timeline {
     let mut timeline = Timeline {
         rank: of.identity.rank,
@@ -56,7 +56,7 @@ pub(super) fn with_clock(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Ti
     timeline
 }
 
-/// What an event changes of the allocated and the reserved bytes.
+/// Changes of the allocated and the reserved bytes by an event.
 fn changes(event: &TraceEvent) -> [i64; 2] {
     let size = i64::try_from(event.size).unwrap_or(i64::MAX);
     match event.kind {
@@ -127,7 +127,7 @@ fn collective(group: &CollectiveGroup, look_wall_ns: i64) -> Option<Track> {
     })
 }
 
-/// How far a group has come.
+/// Progress of a group.
 fn progress(group: &CollectiveGroup) -> Instant {
     let known = [
         ("enqueued", group.enqueued),

@@ -38,7 +38,7 @@ pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeli
     timeline
 }
 
-/// Puts earlier points before the first one of a counter.
+/// Puts earlier points before the first point of a counter.
 fn extend(counters: &mut Vec<Counter>, name: String, mut before: Vec<(i64, u64)>) {
     if let Some(counter) = counters.iter_mut().find(|counter| counter.name == name) {
         let first_ns = counter.points.first().map_or(i64::MAX, |(at_ns, _)| *at_ns);
@@ -79,7 +79,7 @@ fn phases(marks: &[Mark], wall_ns: &impl Fn(u64) -> i64, last_mono_ns: u64) -> O
     (!slices.is_empty()).then(|| Track { name: "phases".to_string(), slices })
 }
 
-/// What the program said with `memtape.annotate`.
+/// Annotations that the program made with `memtape.annotate`.
 fn annotations(marks: &[Mark], wall_ns: &impl Fn(u64) -> i64) -> Vec<Instant> {
     let said = marks.iter().filter(|mark| mark.text.contains('='));
     let instant = |mark: &Mark| Instant {

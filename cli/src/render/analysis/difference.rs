@@ -24,7 +24,7 @@ const LINES_SHOWN: usize = 12;
 /// Stacks that are shown, where not all are.
 const STACKS_SHOWN: usize = 3;
 
-/// Each comparison, below a heading where there are several, and what was left out.
+/// Each comparison, below a heading where there are several, and the unreadable files.
 pub(crate) fn all_text(
     reports: &[(Option<u32>, Report<'_>, &Diff)],
     left_out: &[Unreadable],
@@ -42,7 +42,7 @@ pub(crate) fn all_text(
     said
 }
 
-/// The same for programs: of one comparison the object itself, of several `ranks`.
+/// All comparisons as JSON: the object itself for one comparison, `ranks` for several.
 pub(crate) fn all_json(
     reports: &[(Option<u32>, Report<'_>, &Diff)],
     unreadable: &[Unreadable],
@@ -95,7 +95,7 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     text
 }
 
-/// How a level moves from step to step.
+/// Trend of a level, in bytes a step.
 fn trend(bytes_per_step: Option<i64>) -> String {
     bytes_per_step.map_or("–".to_string(), signed_bytes)
 }
@@ -133,13 +133,12 @@ fn segments(device: &DeviceHistory) -> Option<u64> {
     device.shape.is_some().then_some(device.state.segments.len() as u64)
 }
 
-/// A part of what is reserved, where the segments are known.
+/// A part of the reserved bytes, where the segments are known.
 fn part(device: &DeviceHistory, of: fn(&Shape) -> u64) -> Option<u64> {
     device.shape.as_ref().map(of)
 }
 
-/// What the steps need, and what is reserved and how, where that differs: it is beside what the
-/// lines hold.
+/// Levels of the steps and the reserved memory that differ between the files, beside the lines.
 fn beside(report: &Report<'_>) -> String {
     let devices: Vec<&DeviceHistory> =
         report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
@@ -164,7 +163,7 @@ fn beside(report: &Report<'_>) -> String {
     said.chain(trends).collect()
 }
 
-/// What the steps need, and how what is reserved is divided.
+/// Memory that the steps need, and the division of the reserved memory.
 fn shape(text: &mut String, report: &Report<'_>) {
     let devices: Vec<&DeviceHistory> =
         report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
@@ -210,7 +209,7 @@ fn totals(text: &mut String, report: &Report<'_>) {
     table_section(text, "Files", &rows, None);
 }
 
-/// One comparison for programs, with a value more.
+/// One comparison as JSON, with one more value.
 fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Answer {
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
@@ -242,7 +241,7 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Answe
     Answer::new(report, rest)
 }
 
-/// How a level of both files moves, in bytes a step.
+/// Trends of a level in both files, in bytes a step.
 fn per_step(report: &Report<'_>, level: StepLevel) -> Vec<Option<i64>> {
     let moves = |state: &History| level.bytes_per_step(&state.primary_device()?.past);
     report.contents().map(|(_, _, _, state)| moves(state)).collect()

@@ -12,7 +12,7 @@ use super::{Finding, Report};
 use crate::read::content::Format;
 use crate::read::snapshots::Unreadable;
 
-/// Lines in the lists; the rest is counted.
+/// Maximum lines in the lists; further lines are counted.
 const LINES_MAX: usize = 50;
 
 /// Other lines that grow, which are listed.
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The verdict of one report, and what else is said of it.
+    /// The verdict of one report, with further values.
     pub(super) fn new(report: &Report<'_>, rest: Value) -> Self {
         Self { verdict: verdict_of(report), rest }
     }
@@ -87,7 +87,7 @@ fn rest(report: &Report<'_>) -> Value {
     })
 }
 
-/// The files, and which rank and moment each is.
+/// The files, with the rank and point in time of each.
 pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
     report
         .contents()

@@ -1,6 +1,6 @@
 //! Shows an analysis of snapshots as text and as JSON, both with the same facts.
 //!
-//! [`notes`] holds the sentences about what the files lack.
+//! [`notes`] holds the sentences about missing parts of the files.
 
 pub(crate) mod difference;
 pub(crate) mod json;
@@ -15,18 +15,18 @@ use crate::read::content::Format;
 use crate::read::order::Ordered;
 use crate::read::snapshots::Snapshot;
 
-/// An analysis and the files that it is of.
+/// An analysis, with its files.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     /// The result.
     pub(crate) analysis: &'a Analysis,
-    /// Which file is which rank.
+    /// The rank of each file.
     pub(crate) ordered: &'a Ordered,
     /// The files, in the order given.
     pub(crate) files: &'a [Snapshot],
 }
 
-/// What the files of a report are of.
+/// Relation of the files of a report: one file, one rank over time, or several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
@@ -38,7 +38,7 @@ pub(crate) enum Mode {
     AcrossRanks,
 }
 
-/// What is found in the files of a job.
+/// Result of the analysis of a job's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// Something is wrong.
@@ -53,7 +53,7 @@ impl Finding {
         std::iter::once(Self::CannotJudge).chain(Class::ALL.iter().copied().map(Self::Wrong))
     }
 
-    /// The name a user meets.
+    /// Name shown to users.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Wrong(class) => class.as_str(),
@@ -67,16 +67,16 @@ impl Finding {
 pub(crate) enum Unjudged {
     /// No file has events.
     NoHistory,
-    /// There are events, and no ends of steps were found in them.
+    /// The trace has events, but no ends of steps were found in them.
     NoSteps,
-    /// What was taken for steps only recurs in the trace; layers of a model do so, too.
+    /// Step boundaries are guesses from repetition in the trace; layers of a model repeat, too.
     GuessedSteps,
     /// Some ranks have ends of steps, and others have none.
     SomeRanks,
 }
 
 impl Unjudged {
-    /// What it means, in one sentence.
+    /// The reason in one sentence.
     fn sentence(self) -> &'static str {
         match self {
             Self::NoHistory => {
@@ -97,7 +97,7 @@ impl Unjudged {
         }
     }
 
-    /// What to do with files of PyTorch, and with what Memtape recorded (`is_recorded`).
+    /// Advice for files of PyTorch, and for files that Memtape recorded (`is_recorded`).
     fn advice(self, is_recorded: bool) -> &'static str {
         match self {
             _ if is_recorded => {
@@ -141,12 +141,12 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// What to do where the files allow no verdict.
+    /// Advice where the files allow no verdict.
     fn advice(&self, why: Unjudged) -> &'static str {
         why.advice(self.files.iter().all(|file| file.format != Format::Pickle))
     }
 
-    /// What is found; none where nothing is wrong.
+    /// The finding; none where nothing is wrong.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let found = self.analysis.found.as_ref();
         found
@@ -174,7 +174,7 @@ impl<'a> Report<'a> {
         ranks.iter().find(|found| found.rank == self.analysis.rank)?.states.last()
     }
 
-    /// What the files are of.
+    /// Relation of the files.
     pub(crate) fn mode(&self) -> Mode {
         match (self.ordered.ranks.len(), self.files.len()) {
             (_, 1) => Mode::OneFile,

@@ -1,4 +1,4 @@
-//! Notes below an analysis: what the files lack, and how ranks and steps were found.
+//! Notes below an analysis: missing parts of the files, and how ranks and steps were found.
 
 use memtape_core::diagnosis::files::History;
 use memtape_core::diagnosis::location;
@@ -99,7 +99,7 @@ fn other_devices(report: &Report<'_>) -> Vec<String> {
     notes
 }
 
-/// How the ends of steps were found, and how many there are.
+/// Source and number of the ends of steps.
 fn steps(report: &Report<'_>) -> Option<String> {
     let past = &report.device()?.past;
     if past.events == 0 {

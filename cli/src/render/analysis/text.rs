@@ -1,4 +1,4 @@
-//! An analysis as text: one sentence, what it rests on, what holds the memory, what to do.
+//! An analysis as text: one sentence, its evidence, the lines that hold the memory, the advice.
 //!
 //! By default it fits a screen.
 
@@ -21,7 +21,7 @@ use crate::render::units::{bytes, plural, signed_bytes, table};
 /// Lines of code that are shown, where not all are.
 const LINES_SHOWN: usize = 5;
 
-/// The same at the peak.
+/// Lines shown at the peak.
 const PEAK_LINES_SHOWN: usize = 4;
 
 /// Ranks that are shown, where not all are.
@@ -68,7 +68,7 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
     text
 }
 
-/// What is found, in one sentence.
+/// The finding, in one sentence.
 pub(crate) fn sentence(report: &Report<'_>) -> String {
     match &report.analysis.found {
         Some(found) => found.diagnosis.sentence.clone(),
@@ -115,7 +115,7 @@ fn found(text: &mut String, found: &Found, all: bool) {
     section(text, "Evidence against it", diagnosis.against.iter().cloned());
 }
 
-/// What is said of a finding beside its sentence, a name and a value each.
+/// Facts of a finding beside its sentence, a name and a value each.
 fn found_facts(found: &Found) -> Vec<(&'static str, String)> {
     let Found { diagnosis, growth, .. } = found;
     let sure = percent(diagnosis.confidence_ppm);
@@ -142,12 +142,12 @@ pub(super) fn frame(frame: &Frame) -> String {
     format!("{}{line} {}", frame.file, frame.function).trim().to_string()
 }
 
-/// A line in a table: its frame, and what the memory is for.
+/// A line in a table: its frame, and the use of its memory.
 fn named(line: &HeldLine) -> String {
     what(line.kind, &line.frame)
 }
 
-/// A frame, and what the memory is for.
+/// A frame, and the use of its memory.
 pub(super) fn what(kind: Kind, of: &Frame) -> String {
     match kind {
         Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
@@ -254,7 +254,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     table_section(text, "Files", &rows, more);
 }
 
-/// The columns with what a device holds and has held.
+/// Adds the columns with a device's present and past memory.
 pub(super) fn with_levels<'a, T>(
     table: Table<'a, T>,
     device: for<'b> fn(&'b T) -> &'b DeviceHistory,
@@ -290,7 +290,7 @@ fn requests(text: &mut String, report: &Report<'_>) {
     }
 }
 
-/// What is set, and what lies in private pools.
+/// Settings, and bytes in private pools, one sentence each.
 pub(crate) fn settings(report: &Report<'_>) -> Vec<String> {
     let mut said = Vec::new();
     let Some(state) = report.focus() else { return said };

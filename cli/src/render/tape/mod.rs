@@ -1,4 +1,4 @@
-//! What is on a tape: read once, shown as text or as JSON.
+//! Contents of a tape: read once, shown as text or as JSON.
 
 mod json;
 mod text;
@@ -18,7 +18,7 @@ use crate::read::content::Wanted;
 use crate::read::tape_file::{self, FileSource};
 use crate::render::units::frame;
 
-/// Events of a device that are looked at for thrash: some twenty steps of a large job.
+/// Maximum events of a device that are searched for thrash: some twenty steps of a large job.
 const THRASH_EVENTS: usize = 1 << 18;
 
 /// Everything that is shown of a tape.
@@ -27,11 +27,11 @@ pub(crate) struct Summary {
     writer: Writer,
     status: Status,
     totals: Vec<DeviceTotals>,
-    /// The moment whose live blocks are shown.
+    /// Point in time of the live blocks shown.
     moment: PointInTime,
-    /// The state at that moment, or why it cannot be had.
+    /// State at that point in time, or why it is not available.
     state: Result<RankSnapshot, RewindError>,
-    /// Why the command fails after the rest was shown.
+    /// Reason for the command's failure, after the remaining output.
     failure: Option<RewindError>,
     last: usize,
 }
@@ -76,17 +76,17 @@ impl Summary {
         })
     }
 
-    /// What the tape counts.
+    /// Unit of the tape's counter: steps or turns.
     pub(crate) fn clock(&self) -> Clock {
         self.status.clock
     }
 
-    /// Why the command fails although the rest can be shown.
+    /// Reason for the command's failure, although other output can be shown.
     pub(crate) fn failure(&self) -> Option<RewindError> {
         self.failure
     }
 
-    /// The moment shown, in words that follow a noun.
+    /// The point in time shown, in words that follow a noun.
     fn when(&self) -> String {
         match self.moment {
             PointInTime::EndOf(step) => format!("at the end of step {step}"),
@@ -95,7 +95,7 @@ impl Summary {
         }
     }
 
-    /// What the newest state on the tape is the state of.
+    /// Time of the newest state on the tape, in words.
     fn newest(&self) -> &'static str {
         match (self.writer, self.status.sealed) {
             (Writer::Alive(_), _) => "now",
@@ -105,7 +105,7 @@ impl Summary {
         }
     }
 
-    /// The last step up to the moment shown.
+    /// The last step up to the point in time shown.
     fn step(&self) -> u64 {
         match self.moment {
             PointInTime::EndOf(step) => step.min(self.status.step),
@@ -123,7 +123,7 @@ impl Summary {
         Some((state, state.devices.iter().find(|of| of.device == device)?))
     }
 
-    /// The last step records of a device up to the moment shown, oldest first, each with the change
+    /// The last step records of a device up to the time shown, oldest first, each with the change
     /// of its minimum since the record before it.
     fn last_steps(&self, device: u8) -> Vec<(StepRecord, Option<i64>)> {
         let mut records = self.tape.steps_after(device, 0).records;

@@ -1,4 +1,4 @@
-//! A tape as text: its header, then each device, then what was taken past the allocator.
+//! A tape as text: its header, then each device, then memory outside the allocator.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Summary {
         text
     }
 
-    /// What was taken past the allocator, or why that is not known.
+    /// Memory taken outside the allocator, or why it is unknown.
     fn outside_text(&self, text: &mut String) {
         match &self.state {
             Ok(state) => {
@@ -133,8 +133,8 @@ impl Summary {
         self.stacks_text(present, state, text);
     }
 
-    /// What the device held at the moment shown, first, then in its newest state: of a process that
-    /// has exited, that is after Python gave everything back.
+    /// Bytes of the device at the point in time shown, then in the newest state. The newest state
+    /// of an exited process is after Python gave everything back.
     fn totals_text(
         &self,
         totals: &DeviceTotals,
@@ -212,7 +212,7 @@ impl Summary {
         table_section(text, "Last events", &table.text(), None);
     }
 
-    /// The newest request that failed for good: what was asked for, where, and what there was.
+    /// The newest request that failed for good: its size, its stack, and the memory at that time.
     fn oom_text(&self, text: &mut String) {
         let Some((_, oom)) = self.tape.last_oom() else { return };
         let free = match oom.detail {
@@ -245,7 +245,7 @@ impl Summary {
     }
 }
 
-/// What to do where no step has ended, unless a limitation says that none can.
+/// Advice where no step has ended, unless a limitation says that none can.
 fn no_steps_text(status: &Status, writer: Writer) -> Option<&'static str> {
     let is_explained = status.limitations.iter().any(|line| line.starts_with("no steps"));
     if status.step > 0 || is_explained {
@@ -265,7 +265,7 @@ fn no_steps_text(status: &Status, writer: Writer) -> Option<&'static str> {
     })
 }
 
-/// What emptying the cache again and again did.
+/// Effect of emptying the cache again and again.
 fn thrash_text(churn: &Churn) -> String {
     format!(
         "cache thrash: in {} of the {} last steps the allocator gave segments back and took others \

@@ -11,7 +11,7 @@ use memtape_proto::v1;
 
 use super::{BadMessage, device, number};
 
-/// What a census says beyond the last one.
+/// Changes of a census since the last one.
 ///
 /// # Errors
 /// The bound it breaks.

@@ -1,4 +1,4 @@
-//! What a report says of a rank's host side, within its bounds.
+//! Host facts of a rank in a report, within their bounds.
 
 use memtape_core::identity::cut;
 use memtape_core::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, ROLE_BYTES_MAX};
@@ -12,7 +12,7 @@ use memtape_store::records::Outside;
 /// Origins of one rank in one report, on all of its devices.
 const OUTSIDE_MAX: usize = 256;
 
-/// A role, as far as it can be shown.
+/// A role that can be shown; empty for a text with control characters.
 pub(super) fn role(text: &str) -> String {
     let role = cut(text.trim(), ROLE_BYTES_MAX);
     if role.chars().any(char::is_control) { String::new() } else { role.to_string() }
@@ -24,8 +24,8 @@ pub(super) fn settings(text: &str) -> String {
     if settings.chars().any(char::is_control) { String::new() } else { settings.to_string() }
 }
 
-/// What a rank takes of its host. Numbers beyond any real one would make every sum of them
-/// useless. They come from the kernel, so they are cut, and do not end the stream.
+/// Host memory of a rank. Numbers beyond any real one would make every sum useless. They come from
+/// the kernel, so they are clamped, and do not end the stream.
 pub(super) fn rank_host(mut host: RankHost) -> RankHost {
     let RankHost { anon_bytes, file_bytes, shmem_bytes, swap_bytes, workers, cgroup, missing } =
         &mut host;
@@ -49,7 +49,7 @@ pub(super) fn bound<const N: usize>(numbers: [&mut Option<u64>; N]) {
     }
 }
 
-/// What other code than PyTorch's allocator holds. Origins of a later version are left out.
+/// Memory held by code other than PyTorch's allocator. Origins of a later version are left out.
 ///
 /// # Errors
 /// One line on the bound that was broken.

@@ -1,5 +1,5 @@
-//! Whose a rank is, as its agent says. These texts name jobs and go to schedulers: what is no name
-//! of a namespace, a pod or a Slurm job is refused.
+//! Owner and scheduler ids of a rank, as its agent claims. These texts name jobs and go to
+//! schedulers: a text that is no name of a namespace, a pod or a Slurm job is refused.
 
 use memtape_core::identity::owner::{Owner, Workload};
 use memtape_proto::v1;

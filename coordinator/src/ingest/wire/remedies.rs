@@ -1,4 +1,4 @@
-//! What agents answer about the remedies that their ranks were asked for.
+//! Answers of agents about the remedies of their ranks.
 
 use memtape_core::action::remedy::Answer;
 use memtape_core::identity::ids::Kind;
@@ -7,7 +7,7 @@ use memtape_proto::{remedies, v1};
 use super::{BadMessage, NUMBER_MAX, id, number, short};
 use crate::state::messages::RemedyAnswer;
 
-/// What became of a call for one rank.
+/// Outcome of a call for one rank.
 ///
 /// # Errors
 /// The bound it breaks.

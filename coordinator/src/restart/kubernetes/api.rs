@@ -45,7 +45,7 @@ pub(super) enum ApiError {
 }
 
 impl ApiError {
-    /// Is it sure that the server did not do what was asked?
+    /// True if the server certainly did not carry out the request.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::NoCredentials
@@ -83,7 +83,7 @@ impl Api {
         Ok(Self { client, timeout: limit })
     }
 
-    /// Reads what is at this path.
+    /// Reads the object at this path.
     pub(super) async fn get(
         &self,
         path: &str,
@@ -201,7 +201,7 @@ impl Api {
     }
 }
 
-/// Why nothing came back, without what the error quotes: it may hold a credential.
+/// Reason why no answer came, without quotes from the error: they may hold a credential.
 fn unreachable(error: &kube::Error) -> ApiError {
     let why = match error {
         kube::Error::Auth(_) => "the credentials cannot be used",

@@ -5,9 +5,9 @@
 //! must be on that node.
 //!
 //! The object carries the id of the action: in an annotation for ever, and in a label while it is
-//! suspended. So a coordinator that was killed between suspending and resuming finds what it left,
-//! by the label, and resumes that; nothing else is kept. An object that could not be found again
-//! so, for lack of rights, is not suspended.
+//! suspended. So a coordinator that was killed between suspending and resuming finds the suspended
+//! object by the label, and resumes it; nothing else is kept. An object is not suspended if missing
+//! rights would prevent this search.
 
 use std::fmt::{Debug, Display};
 use std::time::Duration;
@@ -29,26 +29,26 @@ mod api;
 pub(crate) mod nodes;
 mod objects;
 
-/// Reason of the event on what was restarted.
+/// Reason of the event on the restarted object.
 const EVENT_REASON: &str = "MemtapeRestart";
 
 /// Bytes of the sentence in an event: Kubernetes takes 1,024.
 const EVENT_BYTES_MAX: usize = 1000;
 
-/// Objects that one action can have left suspended: one, unless other programs copy its label.
+/// Maximum objects that one action left suspended: one, unless programs copy its label.
 const LEFT_MAX: usize = 4;
 
-/// The object is as it was read: nothing was done.
+/// Outcome for an unchanged object: nothing was done.
 fn not_done(why: impl Display) -> Outcome {
     refused(format!("{why}: nothing was done"))
 }
 
-/// It is not known what came of a change.
+/// Outcome of a change that may or may not have been made.
 fn uncertain(why: &ApiError) -> Outcome {
     failed(format!("{why}: it may have been done"))
 }
 
-/// What a failed write means.
+/// Outcome of a failed write.
 fn of_write(error: &ApiError) -> Outcome {
     if error.is_refusal() { not_done(error) } else { uncertain(error) }
 }
@@ -56,7 +56,7 @@ fn of_write(error: &ApiError) -> Outcome {
 /// The cluster that the coordinator has credentials for.
 #[derive(Clone)]
 pub(crate) struct Kubernetes {
-    /// How to reach it, if not as kubeconfig or the service account says.
+    /// Connection settings, if not those of kubeconfig or the service account.
     config: Option<Config>,
     /// Time for each request.
     timeout: Duration,
@@ -67,7 +67,7 @@ pub(crate) struct Kubernetes {
     poll: Duration,
 }
 
-/// Without the configuration, which holds credentials.
+/// Leaves out the configuration, which holds credentials.
 impl Debug for Kubernetes {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Kubernetes").field("timeout", &self.timeout).finish_non_exhaustive()
@@ -266,7 +266,7 @@ impl Kubernetes {
         }
     }
 
-    /// Resumes what this action has left suspended; none where that is nothing.
+    /// Resumes the objects that this action left suspended; none where there are none.
     async fn resume_left(&self, order: &Order) -> Result<Option<String>, Outcome> {
         // A job outside of Kubernetes has no namespace.
         if !is_name(&order.namespace) {
@@ -336,7 +336,7 @@ fn has_ended(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Writes an event about the restart. Whether that succeeds changes nothing.
+/// Writes an event about the restart. A failure to write it changes nothing.
 async fn announce(api: &Api, order: &Order, kind: &str, address: &Address, value: &Value) {
     let collection = Collection::events(&order.namespace);
     let time = crate::restart::webhook::rfc3339(memtape_disk::clock::now().wall_ns);

@@ -1,9 +1,9 @@
 //! Kubernetes: keeps a node out by a taint, so that no pod is put there that does not tolerate it.
 //!
-//! The node is read first, and changed only as it was read (`resourceVersion` and uid). One that is
-//! cordoned or has the taint already is left alone, and no taint is ever taken off: that is for
-//! people, when they have seen to the node. The taint's value is the id of the decision, by which a
-//! coordinator that was killed meanwhile finds out whether it came to be.
+//! The node is read first, and changed only if unchanged since (`resourceVersion` and uid). A node
+//! that is cordoned or has the taint is left alone, and no taint is ever removed: people do that,
+//! after they repaired the node. The taint's value is the id of the decision, by which a restarted
+//! coordinator finds out whether the taint was set.
 
 use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
@@ -19,11 +19,11 @@ use crate::restart::target::{
 /// Key of the taint.
 const TAINT: &str = "memtape.io/suspect";
 
-/// Label of a node that was kept out: the id of the decision. It stays when people take the taint
-/// off, and counts no more then.
+/// Label of a node that was kept out: the id of the decision. It stays when people remove the
+/// taint, and does not count then.
 const LABEL: &str = "memtape.io/suspect";
 
-/// Nodes with the label that are looked at; with more, none is kept out.
+/// Maximum number of nodes with the label; with more, no node is kept out.
 const LABELLED_MAX: usize = 100;
 
 /// Keeps nodes out of the cluster that the coordinator has credentials for.
@@ -116,7 +116,7 @@ fn taint_of(node: &Value) -> Option<&str> {
     ours.next().map(|taint| taint["value"].as_str().unwrap_or_default())
 }
 
-/// The change that adds the taint, if the node is still as it was read: a merge patch has all
+/// Change that adds the taint, if the node is unchanged since it was read: a merge patch has all
 /// taints.
 pub(super) fn tainting(node: &Value, action: &str) -> Value {
     let mut metadata = as_read(node);

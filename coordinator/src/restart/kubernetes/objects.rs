@@ -1,8 +1,8 @@
 //! The objects of Kubernetes that a restart reads and changes.
 //!
 //! A pod belongs to a controller, which may belong to another: pod, Job, JobSet, TrainJob. The last
-//! one that is known is suspended and resumed, because a controller undoes what is done to its
-//! objects. Where Kueue queues it, its Workload is: Kueue undoes what is done to the object.
+//! known controller is suspended and resumed, because a controller undoes what is done to its
+//! objects. If Kueue queues it, its Workload is suspended: Kueue undoes changes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::api::{Api, ApiError};
 
 /// Label of an object that is suspended for a restart: the id of the action. It is taken off when
-/// the object is resumed, so that a coordinator finds what was left suspended.
+/// the object is resumed, so that a coordinator finds objects left suspended.
 pub(super) const SUSPENDED_BY: &str = "memtape.io/suspended-by";
 
 /// Annotation of an object that was restarted: the id of the last action.
@@ -35,7 +35,7 @@ pub(super) struct Kind {
     /// The field that suspends it, and its value then.
     field: &'static [&'static str],
     suspended: bool,
-    /// The condition in its status that is true when it is suspended.
+    /// Condition in the object's status that is true while it is suspended.
     condition: &'static str,
 }
 
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// Where objects of one kind are.
+/// Path of the objects of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Collection {
     /// Group and version.
@@ -130,7 +130,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// An object that can be suspended, as it was read last.
+/// An object that can be suspended, in its last read state.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) kind: &'static Kind,
@@ -144,7 +144,7 @@ impl Object {
         field.as_bool() == Some(self.kind.suspended)
     }
 
-    /// Does its controller report that it is suspended?
+    /// Does its controller report the object as suspended?
     pub(super) fn is_seen_suspended(&self) -> bool {
         let conditions = self.value["status"]["conditions"].as_array();
         conditions.into_iter().flatten().any(|condition| {
@@ -152,17 +152,17 @@ impl Object {
         })
     }
 
-    /// Was it suspended by this action, and not resumed yet?
+    /// Was the object suspended by this action, and not resumed yet?
     pub(super) fn is_suspended_by(&self, action: &str) -> bool {
         self.is_suspended() && self.value["metadata"]["labels"][SUSPENDED_BY] == action
     }
 
-    /// Was it restarted by this action before?
+    /// Was the object restarted by this action before?
     pub(super) fn is_restarted_by(&self, action: &str) -> bool {
         self.value["metadata"]["annotations"][ACTION] == action
     }
 
-    /// The change that suspends it, if it is still as it was read.
+    /// Change that suspends the object, if it is unchanged since it was read.
     pub(super) fn suspending(&self, action: &str) -> Value {
         let mut change = self.change(self.kind.suspended);
         change["metadata"]["labels"] = json!({ SUSPENDED_BY: action });
@@ -170,14 +170,14 @@ impl Object {
         change
     }
 
-    /// The change that resumes it, if it is still as it was read.
+    /// Change that resumes the object, if it is unchanged since it was read.
     pub(super) fn resuming(&self) -> Value {
         let mut change = self.change(!self.kind.suspended);
         change["metadata"]["labels"] = json!({ SUSPENDED_BY: null });
         change
     }
 
-    /// The change that takes the id of the action off, if it is still as it was read.
+    /// Change that removes the action's id, if the object is unchanged since it was read.
     pub(super) fn unmarking(&self) -> Value {
         let mut metadata = as_read(&self.value);
         metadata["labels"] = json!({ SUSPENDED_BY: null });
@@ -217,9 +217,9 @@ const REPLACING: [(&str, &str); 4] = [
 /// The controllers of a pod.
 #[derive(Debug)]
 pub(super) enum Controller {
-    /// One that can be suspended.
+    /// A controller that can be suspended.
     Suspendable(Box<Object>),
-    /// One that makes another pod for one that is deleted, by kind and name.
+    /// A controller that replaces a deleted pod, by kind and name.
     Replacing(String),
     /// The pod stands alone, or its controller may take a deleted pod for a failed one.
     None,
@@ -316,7 +316,7 @@ pub(super) async fn left_suspended(
     Ok(items.into_iter().filter_map(object).collect())
 }
 
-/// What binds a change to an object as it was read.
+/// Preconditions that the object is unchanged since it was read.
 pub(super) fn as_read(object: &Value) -> Value {
     let metadata = &object["metadata"];
     json!({ "resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"] })

@@ -1,7 +1,7 @@
-//! Slurm: requeues the job of the rank, after a look at it.
+//! Slurm: checks the job of the rank, then requeues it.
 //!
-//! Slurm requeues a completed job as gladly as a running one, so the job is looked at first. It
-//! must run, on the node whose agent named it, as the user that the tape belongs to, and must have
+//! Slurm requeues a completed job as gladly as a running one, so the job is checked first. It must
+//! run, on the node whose agent named it, as the user that the tape belongs to, and must have
 //! started before the restart was decided. An agent proves its node by its certificate, but says
 //! itself which job its ranks belong to; Slurm knows where a job runs.
 //!
@@ -23,7 +23,7 @@ pub(crate) mod nodes;
 /// Variables that Slurm's programs get: where its settings are, if not in their usual place.
 const PASSED: [&str; 2] = ["PATH", "SLURM_CONF"];
 
-/// What `squeue` prints of a job, separated by spaces: none of them holds one.
+/// Fields of a job that `squeue` prints, separated by spaces: no field holds one.
 const FIELDS: &str =
     "JobID:16,ArrayJobID:16,ArrayTaskID:16,State:20,UserID:16,RestartCnt:16,StartTime:24";
 
@@ -49,9 +49,9 @@ enum Unseen {
 pub(crate) struct Slurm {
     /// Time for each of them.
     timeout: Duration,
-    /// Where they are, if not on this process's `PATH`.
+    /// Folder of Slurm's programs, if not on this process's `PATH`.
     path: Option<OsString>,
-    /// Time between two looks at what came of a request.
+    /// Time between two polls for the result of a request.
     poll: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Slurm {
         run_child(command, self.timeout).await
     }
 
-    /// The job as it is now on that node; none where it is not there.
+    /// Present state of the job on that node; none where it is not there.
     async fn look(&self, job: &str, node: &str) -> Result<Option<Job>, Unseen> {
         let (of_job, on_node) = (format!("--jobs={job}"), format!("--nodelist={node}"));
         let format = format!("--Format={FIELDS}");
@@ -80,7 +80,7 @@ impl Slurm {
         Job::find(job, &self.printed("squeue", &arguments).await?)
     }
 
-    /// What a program prints that shows the state of Slurm.
+    /// Output of a program that shows the state of Slurm.
     async fn printed(&self, program: &'static str, arguments: &[&str]) -> Result<String, Unseen> {
         let ended = self.ask(program, arguments).await?;
         match ended.status.success() {
@@ -94,13 +94,13 @@ impl Slurm {
 /// A job as `squeue` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Job {
-    /// Its name for `scontrol`: `4711`, or `4700_11` for a task of an array, all tasks of which
-    /// the number of one of them may mean.
+    /// Name of the job for `scontrol`: `4711`, or `4700_11` for a task of an array. The number of
+    /// one task may mean all tasks of the array.
     name: String,
     state: String,
     uid: u32,
     restarts: u32,
-    /// Unix time of its start, in seconds; none where it has not started.
+    /// Unix time of the job's start, in seconds; none where it has not started.
     started: Option<i64>,
 }
 
@@ -127,7 +127,7 @@ impl Job {
         self.state == "RUNNING"
     }
 
-    /// Has it not been restarted since?
+    /// True if the job was not restarted since `before`.
     fn is_same_start(&self, before: &Self) -> bool {
         (self.restarts, self.started) == (before.restarts, before.started)
     }
@@ -194,8 +194,8 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Done {
     })
 }
 
-/// Refuses what is not the name of one node: Slurm's programs take ranges, lists and files in its
-/// place.
+/// Refuses a text that is not the name of one node: Slurm's programs take ranges, lists and files
+/// in its place.
 fn check_node(node: &str, which: &str) -> Result<(), Outcome> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !node.is_empty() && node.bytes().all(is_plain) {
@@ -204,7 +204,7 @@ fn check_node(node: &str, which: &str) -> Result<(), Outcome> {
     Err(refused(format!("{which} has no name that Slurm can know: {node:?}")))
 }
 
-/// May the job be requeued as it is?
+/// May the job be requeued in its present state?
 fn check(found: &Job, order: &Order) -> Result<(), Outcome> {
     let (job, Job { state, uid, .. }) = (&order.slurm_job, found);
     if !found.is_running() {

@@ -1,9 +1,9 @@
 //! Slurm: keeps a node out by draining it, so that no job begins there.
 //!
-//! The node is looked at first. One that is drained, down or failed already is left alone, and no
-//! node is ever given back: that is for people, when they have seen to it. The reason of the drain
-//! has the id of the decision, by which a coordinator that was killed meanwhile finds out whether
-//! it came to be. `scontrol update` needs an operator or administrator of Slurm.
+//! The node is checked first. A node that is drained, down or failed is left alone, and no node is
+//! ever given back: people do that, after they repaired it. The reason of the drain has the id of
+//! the decision, by which a restarted coordinator finds out whether the drain was made. `scontrol
+//! update` needs an operator or administrator of Slurm.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::restart::target::{
     Done, Order, Resuming, Running, Target, admit_one_more, failed, outcome, refused,
 };
 
-/// What `sinfo` prints of a node, once for each of its partitions: name, state, reason.
+/// Fields of a node that `sinfo` prints, once for each of its partitions: name, state, reason.
 const FORMAT: &str = "--format=%N %T %E";
 
 /// Keeps nodes of Slurm out.
@@ -40,7 +40,7 @@ impl Node {
         Some(Self { name, state, reason })
     }
 
-    /// The id of the decision by which it is drained.
+    /// Id of the decision that drained the node.
     fn decision(&self) -> Option<&str> {
         drain_reason::decision(&self.reason).filter(|_| self.state.starts_with("drain"))
     }
@@ -114,7 +114,7 @@ impl Drain {
         }
     }
 
-    /// The node as it is now; none where Slurm has none of that name.
+    /// Present state of the node; none where Slurm has no node of that name.
     async fn node(&self, name: &str) -> Result<Option<Node>, Unseen> {
         let found = self.look(&[&format!("--nodes={name}")]).await?;
         Ok(found.into_iter().find(|node| node.name == name))

@@ -1,4 +1,4 @@
-//! Slurm's programs with stand-ins in their place: what is asked, and when is requeued.
+//! Stand-ins for Slurm's programs: their requests, and the conditions of a requeue.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,9 +10,9 @@ use memtape_core::action::Outcome;
 
 use super::*;
 
-/// Prints the line of the job of this number on this node, or what Slurm says of an unknown one.
-/// The file `jobs` has lines of number, node and fields; `scontrol` may change it. After a look it
-/// is changed as the file `late` says, a script of `sed`.
+/// Prints the line of the job of this number on this node, or Slurm's error about an unknown one.
+/// The file `jobs` has lines of number, node and fields; `scontrol` may change it. After a query
+/// the file `late`, a script of `sed`, changes it.
 const SQUEUE: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 for word in "$@"; do
@@ -49,7 +49,7 @@ const JOBS: &str = "\
 4717 gpu-1 4717 4717 N/A SUSPENDED 1000 0 100
 ";
 
-/// Between two looks of the stand-ins' callers.
+/// Poll interval of the stand-ins' callers.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 
 /// A program of this text. It is copied by another process: a child that another test forks would
@@ -134,7 +134,7 @@ async fn what_slurm_refuses_is_reported_in_its_words() {
     check_refused(&absent.run(&order("4711", "gpu-1")).await, "squeue cannot be started");
 }
 
-/// The job fails or is over by itself meanwhile, and `scontrol` fails, too.
+/// Ends the job meanwhile, and makes `scontrol` fail, too.
 const FAILS: &str = "sed -i 's/RUNNING/FAILED/' \"$(dirname \"$0\")/jobs\"; exit 1";
 const IS_OVER: &str = "sed -i '/^4711 /d' \"$(dirname \"$0\")/jobs\"; exit 1";
 
@@ -175,10 +175,10 @@ async fn a_request_that_was_taken_although_scontrol_failed_is_seen() {
     }
 }
 
-/// Of the tests of the real Slurm, one runs at a time: it has one node.
+/// Lock of the tests of the real Slurm, which has one node: one runs at a time.
 pub(super) static CLUSTER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// What a program of the real Slurm prints.
+/// Output of a program of the real Slurm.
 pub(super) fn printed(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");

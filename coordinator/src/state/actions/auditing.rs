@@ -1,9 +1,8 @@
-//! Writes the policy's decisions into the audit, also those to do nothing.
+//! Writes the policy's decisions into the audit, also decisions to do nothing.
 //!
-//! Users cause decisions: one whose jobs change their minds all the time could fill the audit. So
-//! each owner has a quota of decisions to do nothing; further ones are counted, and stand in the
-//! list of actions. A decision that is followed is audited again where
-//! its target is asked.
+//! Users cause decisions: a user whose jobs change all the time could fill the audit. So each owner
+//! has a quota of decisions to do nothing; further ones are counted, and stand in the list of
+//! actions. A decision that is followed is audited again where its target is asked.
 
 use memtape_core::action::Action;
 use memtape_core::identity::owner::Owner;
@@ -15,7 +14,7 @@ use crate::state::effects::{Context, Effect};
 use memtape_store::records::Cause;
 
 impl Actions {
-    /// Has a decision audited.
+    /// Writes a decision into the audit.
     pub(super) fn audit(&mut self, context: &mut Context, of: &Action, decision: &Decision) {
         let action = match decision {
             Decision::Act(..) => "decision",

@@ -28,7 +28,7 @@ use memtape_store::records::Cause;
 /// A call under way. Bounded by the policy: each belongs to an action that it allowed.
 #[derive(Debug)]
 pub(super) struct RankCall {
-    /// Its name, from the first of the actions.
+    /// Id of the call, from the first of the actions.
     name: String,
     /// The actions that wait for it.
     actions: Vec<String>,
@@ -40,8 +40,8 @@ pub(super) struct RankCall {
 }
 
 impl Actions {
-    /// The step at which all living ranks of an attempt can act; none where they do not all offer
-    /// it, and where no such step is known.
+    /// The step at which all living ranks of an attempt can act; none where one does not offer the
+    /// remedy, or no such step is known.
     pub(super) fn step_for(&self, jobs: &Jobs, serial: u32, kind: ActionKind) -> Option<u64> {
         let (attempt, offer) = (jobs.get(serial)?, kind.asked_of_ranks()?.offer());
         let offers = living_ranks(attempt).all(|(_, rank)| rank.offered.has(offer));
@@ -55,8 +55,8 @@ impl Actions {
         Reach::new(self.next_step(attempt).map(|(_, proof_in_ns)| proof_in_ns), away_ns)
     }
 
-    /// The next step at which all living ranks can act, and the time until the steps are made that
-    /// prove what they do, in nanoseconds; none where it is not known how long a step takes.
+    /// The next step at which all living ranks can act, and the time in nanoseconds until the steps
+    /// that prove the effect have ended; none while the step time is unknown.
     fn next_step(&self, attempt: &Attempt) -> Option<(u64, u64)> {
         let newest = living_ranks(attempt).map(|(_, rank)| rank.step).max()?;
         let step_time_ns = attempt.detectors.step_time_ns()?;
@@ -102,8 +102,8 @@ impl Actions {
         self.calls.push(call);
     }
 
-    /// An agent's answer about one of its ranks; one about a tape of another node is counted as a
-    /// loss.
+    /// Takes an agent's answer about one of its ranks; an answer about a tape of another node is
+    /// counted as a loss.
     pub(crate) fn answered(
         &mut self,
         context: &mut Context,
@@ -118,9 +118,9 @@ impl Actions {
         }
     }
 
-    /// A rank was announced, as all are on each stream of an agent: what was asked of it may have
-    /// been lost with the stream before, and is asked again. Signals are not: an agent that was
-    /// started again would send a second one.
+    /// Repeats calls to an announced rank: each stream of an agent announces all ranks, and a
+    /// request may have been lost with the stream before. Signals are not repeated: an agent that
+    /// was restarted would send a second one.
     pub(crate) fn announced(&self, context: &mut Context, tape_id: &str, jobs: &Jobs) {
         let Some((attempt, rank)) = jobs.rank_of(tape_id) else { return };
         let (serial, number) = (attempt.record.serial, rank.record.rank);
@@ -163,7 +163,7 @@ impl Actions {
         }
     }
 
-    /// A call is over: its actions go on.
+    /// Handles the end of a call: its actions go on.
     fn called(
         &mut self,
         context: &mut Context,
@@ -199,7 +199,7 @@ impl Actions {
 }
 
 impl RankCall {
-    /// Asks the agents of these of its ranks.
+    /// Sends requests to the agents of these ranks.
     fn send<'a>(
         &self,
         context: &mut Context,
@@ -224,7 +224,7 @@ impl RankCall {
     }
 }
 
-/// What came of a call, for the actions that wait for it.
+/// Outcome of a call, for the actions that wait for it.
 fn outcome(ask: Ask, tally: &Tally) -> Outcome {
     let said = match ask {
         Ask::Remedy { remedy: mailbox::Remedy::Gc, step } => {

@@ -1,4 +1,4 @@
-//! What a decision of the policy rests on, gathered from the incident, its job and what was done.
+//! Facts for a decision of the policy, gathered from the incident, its job and earlier actions.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const APPROVED_NS: u64 = 3_600_000_000_000;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// Incidents because of which a person has approved a restart, and when. At most
+/// Incidents whose restart a person has approved, with the time of approval. At most
 /// [`APPROVALS_MAX`]; an approval ends with its restart, after an hour, or with the coordinator.
 #[derive(Debug, Default)]
 pub(super) struct Approved(BTreeMap<String, u64>);
@@ -40,7 +40,7 @@ impl Approved {
         self.0.insert(incident.to_string(), now_ns);
     }
 
-    /// Its restart is decided on: a further one needs a further approval.
+    /// Removes an approval, because its restart is decided: the next one needs a new approval.
     pub(super) fn remove(&mut self, incident: &str) {
         self.0.remove(incident);
     }
@@ -57,12 +57,12 @@ impl Actions {
         self.approved.add(now.mono_ns, incident);
     }
 
-    /// What would be done about an incident now, and why.
+    /// The action that the policy would take about an incident now, and why.
     pub(crate) fn explain(&self, now: Now, incident: &Incident, jobs: &Jobs) -> Explanation {
         self.policy.explain(now.mono_ns, &self.facts(now, incident, jobs), &self.actions)
     }
 
-    /// What a decision about an incident rests on.
+    /// Facts for a decision about an incident.
     pub(super) fn facts<'a>(&self, now: Now, incident: &'a Incident, jobs: &'a Jobs) -> Facts<'a> {
         let attempt = jobs.get(incident.serial);
         let rank = attempt.and_then(|attempt| attempt.ranks.get(&incident.growth.rank));
@@ -94,7 +94,7 @@ impl Actions {
         }
     }
 
-    /// What is being done to a job, or was done without a verdict yet.
+    /// Action under way on a job, or done without a verdict yet.
     fn at_work(&self, job: &str) -> Option<ActionKind> {
         let is_at_work = |action: &&Action| {
             action.job == job && (action.is_observed() || action.progress() == Progress::UnderWay)
@@ -103,7 +103,7 @@ impl Actions {
     }
 }
 
-/// What all living ranks of an attempt offer.
+/// Remedies that all living ranks of an attempt offer.
 fn offers(attempt: &Attempt) -> Offers {
     let mut offered = living_ranks(attempt).map(|(_, rank)| rank.offered);
     let first = offered.next().unwrap_or_default();

@@ -2,12 +2,12 @@
 //! was not given back, and what became of them.
 //!
 //! Every decision is logged, stored and shown, also the one to do nothing. The same decision is not
-//! written down twice in a row. Dry run is the default: what would be done is shown. What becomes
-//! of an action is core's ([`memtape_core::action::Action`]): each change is stored, and what
-//! follows from it is done then. What a decision rests on is gathered in `facts.rs`, nodes are
-//! looked at in `nodes.rs`, ranks are called in `calls.rs`, jobs observed in `observing.rs`,
-//! decisions audited in `auditing.rs`, and what an earlier process left is taken up in
-//! `taking_up.rs`. The targets are in `restart/`.
+//! written down twice in a row. Dry run is the default: what would be done is shown. Core decides
+//! the states of an action ([`memtape_core::action::Action`]): each change is stored before its
+//! effects begin. Facts for decisions are gathered in `facts.rs`, nodes are watched in `nodes.rs`,
+//! ranks are called in `calls.rs`, jobs observed in `observing.rs`, decisions audited in
+//! `auditing.rs`, and actions of an earlier process are taken up in `taking_up.rs`. The targets are
+//! in `restart/`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,23 +53,23 @@ const FRESH_NS: i64 = 60_000_000_000;
 pub(crate) struct Actions {
     ids: Ids,
     policy: Settings,
-    /// Those that restart jobs, and those that keep nodes out.
+    /// Targets that restart jobs, and targets that keep nodes out.
     targets: Vec<Arc<dyn Target>>,
     node_targets: Vec<Arc<dyn Target>>,
     signal: Option<Signal>,
     report_interval_ns: u64,
     actions: Vec<Action>,
-    /// What to do when the last change of an action is stored, by its name.
+    /// Effects that begin when the last change of an action is stored, by the action's id.
     next: BTreeMap<String, Next>,
     calls: Vec<RankCall>,
-    /// Incidents because of which a person has approved a restart.
+    /// Restarts that a person has approved, by incident.
     approved: facts::Approved,
     nodes: nodes::Nodes,
-    /// What an earlier process left.
+    /// Actions that an earlier process left under way.
     left: taking_up::Left,
     /// Measures the times of observations: it runs while a coordinator does.
     clock: StoreClock,
-    /// Of decisions to do nothing, by owner: how often they are audited.
+    /// Rate of audited decisions to do nothing, by owner.
     declined: Rates,
 }
 
@@ -185,8 +185,8 @@ impl Actions {
         }
     }
 
-    /// Writes a decision down for each of its targets, and begins what is not `ended` already. A
-    /// restart waits for the capture; the ranks act at the step.
+    /// Stores a decision for each of its targets, and begins it unless it has `ended`. A restart
+    /// waits for the capture; the ranks act at the step.
     fn follow(
         &mut self,
         context: &mut Context,
@@ -216,7 +216,7 @@ impl Actions {
         }
     }
 
-    /// By what an action of a kind is carried out, or would be.
+    /// Kinds of the targets that carry out an action of this kind, or would.
     fn targets_of(&self, kind: ActionKind, ended: Option<&Outcome>) -> Vec<TargetKind> {
         let kinds = |of: &[Arc<dyn Target>]| of.iter().map(|it| it.kind()).collect::<Vec<_>>();
         let mut targets = match kind {
@@ -231,7 +231,7 @@ impl Actions {
         if targets.is_empty() { vec![TargetKind::None] } else { targets }
     }
 
-    /// The target of an action; none of one that the ranks carry out, and where it is not
+    /// Target of an action; none for an action that the ranks carry out, or where the target is not
     /// configured.
     fn target(&self, action: &Action) -> Option<Arc<dyn Target>> {
         let targets = match action.kind {
@@ -256,7 +256,7 @@ impl Actions {
         context.write_then(changes, after);
     }
 
-    /// The last change of an action is stored: what follows from it may be done.
+    /// Handles that the last change of an action is stored: its effects may begin.
     pub(crate) fn stored(
         &mut self,
         context: &mut Context,
@@ -280,7 +280,7 @@ impl Actions {
         }
     }
 
-    /// The capture that restarts waited for is closed, or deleted.
+    /// Handles that a capture is closed, or deleted: restarts that waited for it go on.
     pub(crate) fn capture_closed(
         &mut self,
         context: &mut Context,
@@ -308,8 +308,8 @@ impl Actions {
         self.advance(context, action, Event::Answered(outcome));
     }
 
-    /// Something happened to an action: what it has become is stored, and what follows is done
-    /// then.
+    /// Handles an event of an action: stores the new state, and begins the effects when it is
+    /// stored.
     fn advance(&mut self, context: &mut Context, id: &str, event: Event) {
         let now_ns = observing::now_ns(self.clock, context.now);
         let Some(action) = self.actions.iter_mut().rev().find(|action| action.id == id) else {
@@ -366,14 +366,14 @@ fn request_capture(
     }
 }
 
-/// The attempt that an action is about, where there is still a reason for it.
+/// The attempt of an action, while there is still a reason for the action.
 fn is_due(action: &Action, incidents: &Incidents, jobs: &Jobs) -> Option<u32> {
     let serial = action.observation.as_ref()?.serial;
     let incident = incidents.get(&action.incident_id)?.incident();
     (incident.is_open() && !jobs.is_over(serial)).then_some(serial)
 }
 
-/// What a target is given.
+/// The order that a target receives.
 fn order(action: &Action, incidents: &Incidents, jobs: &Jobs) -> Order {
     let incident = incidents.get(&action.incident_id).map(Tracked::incident);
     let observation = action.observation.as_ref();

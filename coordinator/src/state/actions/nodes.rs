@@ -1,9 +1,9 @@
 //! Nodes whose GPU memory was not given back, which are to be kept out of the cluster.
 //!
-//! Whether it was is decided in core ([`memtape_core::policy::keep_out`]), from what agents report
-//! of their GPUs; an agent proves its node, so it can have no other node kept out. After a kill the
-//! target is not asked again: it says whether the node is kept out by that decision. How many nodes
-//! may be kept out at once is for the target to see, because people take nodes back in.
+//! Core decides whether it was ([`memtape_core::policy::keep_out`]), from the agents' reports of
+//! GPUs; an agent proves its node, so it can have no other node kept out. After a kill the target
+//! is not asked again: it says whether the node is kept out by that decision. The target bounds the
+//! nodes that are kept out at once, because people take nodes back in.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::state::actions::Actions;
 use crate::state::effects::{Context, Effect};
 use memtape_store::records::Cause;
 
-/// What is known of the GPUs of nodes, by name. Bounded: those that the coordinator remembers.
+/// Memory state of the GPUs of nodes, by name. Bounded: only nodes that the coordinator remembers.
 pub(super) type Nodes = BTreeMap<String, Node>;
 
 impl Actions {
-    /// A node has reported of its GPUs.
+    /// Takes a node's report of its GPUs.
     pub(crate) fn gpus_reported(&mut self, context: &mut Context, node: &str, gpus: &[Gpu]) {
         let Self { policy, nodes, actions, .. } = self;
         if policy.keep_out == Mode::Off || gpus.is_empty() {

@@ -1,7 +1,7 @@
 //! Observes jobs after they were acted on, and gives each action its verdict.
 //!
-//! What the verdict rests on is core's ([`memtape_core::action`]); this file says what jobs are and
-//! stores what was seen. Times are of the store's clock, which stands while no coordinator runs.
+//! Core defines the verdict ([`memtape_core::action`]); this file supplies the state of jobs and
+//! stores observations. Times are of the store's clock, which stands while no coordinator runs.
 
 use std::collections::BTreeSet;
 
@@ -116,7 +116,7 @@ pub(super) fn begin(incident: &Incident, attempt: Option<&Attempt>) -> Observati
     }
 }
 
-/// The time by which observations are measured, in nanoseconds.
+/// Time on the clock of observations, in nanoseconds.
 pub(super) fn now_ns(clock: StoreClock, now: Now) -> u64 {
     u64::try_from(clock.at(now)).unwrap_or(0)
 }
@@ -136,7 +136,7 @@ pub(crate) fn of_row(row: &StepRecord) -> Memory {
     }
 }
 
-/// The step of the newest census of a device, and what a line held then.
+/// The step of the newest census of a device, and the bytes of a line in it.
 fn held(rank: &Rank, device: u8, line: &Frame) -> Option<(u64, u64)> {
     let census = rank.censuses.get(&device)?;
     let is_line = |frames: &[Frame]| {
@@ -146,7 +146,7 @@ fn held(rank: &Rank, device: u8, line: &Frame) -> Option<(u64, u64)> {
     Some((census.step, of_line.map(|known| known.held().bytes).sum()))
 }
 
-/// How an attempt has ended; none while it runs.
+/// End of an attempt; none while it runs.
 pub(crate) fn ended(attempt: &Attempt) -> Option<Ended> {
     let has_died = attempt.ranks.values().any(Rank::has_died);
     match (attempt.has_ended(), has_died) {

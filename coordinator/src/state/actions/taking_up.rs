@@ -1,11 +1,11 @@
 //! Takes up the actions that an earlier process left under way.
 //!
 //! A target that was being asked may have restarted the job: its action is observed, and the target
-//! finishes what it left half done. All other actions go on when the agents of their ranks are
-//! back, or after a time without them: they wait for their capture, or their ranks are called again
-//! under the same name, because an agent follows each call once while it runs. What an action needs
-//! is made from its incident; where that is gone, or the target or the policy is another one now,
-//! it is given up. What follows from a kill is decided in core
+//! finishes its half-done work. All other actions go on when the agents of their ranks are back, or
+//! after a time without them: they wait for their capture, or their ranks are called again under
+//! the same name, because an agent follows each call once while it runs. The inputs of an action
+//! are made from its incident. If the incident is gone, or the target or the policy has changed,
+//! the action is given up. Core decides what follows from a kill
 //! ([`memtape_core::action::Action`]).
 
 use memtape_core::action::{Action, Event, Outcome, Progress, TargetKind};
@@ -28,15 +28,15 @@ use memtape_store::{Changes, Store};
 /// The actions that an earlier process left, by name, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Restarts whose targets were being asked, until they look at them.
+    /// Restarts whose targets were being asked, until the targets report.
     interrupted: Vec<String>,
-    /// Those that go on.
+    /// Actions that go on.
     waiting: Vec<String>,
     since_ns: u64,
 }
 
 impl Left {
-    /// Those of these records that are under way. Actions whose target may have acted are observed
+    /// The actions under way among these records. Actions whose target may have acted are observed
     /// from now on.
     pub(super) fn new(now: Now, clock: StoreClock, actions: &mut [Action], store: &Store) -> Self {
         let mut left = Self { since_ns: now.mono_ns, ..Self::default() };
@@ -71,8 +71,8 @@ impl Left {
 }
 
 impl Actions {
-    /// Actions that an earlier process may have left half done, for their targets to finish, or to
-    /// say what they see.
+    /// Actions that an earlier process may have left half done. Their targets finish them, or
+    /// report the present state.
     pub(crate) fn take_left(&mut self) -> Vec<Work> {
         let left = std::mem::take(&mut self.left.interrupted);
         let actions = self.actions.iter().filter(|action| left.contains(&action.id));
@@ -94,7 +94,7 @@ impl Actions {
         actions.filter_map(work).collect()
     }
 
-    /// A target has finished what was left half done, if anything was.
+    /// Takes the outcome of a target that finished a half-done action; none where nothing was left.
     pub(crate) fn resumed(&mut self, context: &mut Context, action: &str, done: Option<Outcome>) {
         if let Some(outcome) = done {
             self.advance(context, action, Event::Resumed(outcome));

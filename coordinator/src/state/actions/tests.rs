@@ -1,4 +1,4 @@
-//! What a restarted coordinator knows of the restarts before it.
+//! The knowledge of a restarted coordinator about earlier restarts.
 
 use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
@@ -34,7 +34,7 @@ fn restored(records: Vec<Action>) -> Actions {
     Actions::restore(NOW, &config, 1_000_000_000, records, &store)
 }
 
-/// What the policy says of a job of this user now.
+/// The policy's decision about a job of this user now.
 fn decided(actions: &Actions, job: &str, uid: u32) -> String {
     let owner = Owner { uid, ..Owner::default() };
     let facts = Facts {

@@ -3,10 +3,10 @@
 //! Each is kept as a capture of one part that is closed from its beginning: no capture machine asks
 //! for it or waits for it. The announcement makes the record, durably before the report that
 //! acknowledges it. The snapshot may come any time later, once. The coordinator may have a capture
-//! of its own of the same death: this one shows the moment itself. Every message may come twice.
+//! of its own of the same death, taken later. Every message may come twice.
 //!
 //! An agent may be compromised: each node, and each job of it, has a rate of such captures, and
-//! what they cost does not grow with the captures that are kept.
+//! their cost does not grow with the number of kept captures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const DETAIL: &str = "taken by the agent alone while the coordinator was away";
 /// Ends the detail of a part until its snapshot is stored.
 const PENDING: &str = "; its snapshot is on its way";
 
-/// What agents took by themselves, by job, and how often they may.
+/// Captures that agents initiated, by job, and the rates at which agents may.
 #[derive(Debug)]
 pub(super) struct Initiated {
     by_job: BTreeMap<String, BTreeSet<String>>,
@@ -51,14 +51,14 @@ impl Default for Initiated {
 }
 
 impl Initiated {
-    /// A capture is kept; of others than agents' nothing is noted.
+    /// Notes a kept capture, if an agent initiated it.
     pub(super) fn add(&mut self, record: &CaptureRecord) {
         if is_agent_capture(&record.id) {
             self.by_job.entry(record.job.clone()).or_default().insert(record.id.clone());
         }
     }
 
-    /// A capture is forgotten.
+    /// Forgets a capture.
     pub(super) fn remove(&mut self, record: &CaptureRecord) {
         let Some(of_job) = self.by_job.get_mut(&record.job) else { return };
         of_job.remove(&record.id);
@@ -151,7 +151,7 @@ impl Captures {
         self.insert(context, CaptureState::new(record, vec![part]));
     }
 
-    /// An announcement is repeated: a stored snapshot stays; that it cannot come any more is noted.
+    /// Handles a repeated announcement: keeps a stored snapshot, notes a lost one.
     fn announce_again(&mut self, context: &mut Context, record: &CaptureRecord, part: Part) {
         let known = self.get_mut(&record.id).and_then(|known| known.part_of_tape(&part.tape_id));
         let Some(known) = known else { return context.lose(Loss::StaleSnapshot) };
@@ -204,8 +204,8 @@ fn reason(reason: AgentCaptureReason, rank: u32) -> Reason {
     }
 }
 
-/// The part as it is announced: its size is a promise until there is a hash, and nothing is
-/// aligned that is not stored.
+/// The announced part: its size is a promise until there is a hash, and only a stored part is
+/// aligned.
 fn part(taken: &AgentCapture, node: &str, rank: u32) -> Part {
     let mut part = Part { rank, node: node.to_string(), hash: None, ..taken.answer.clone() };
     let separator = if part.detail.is_empty() { "" } else { "; " };

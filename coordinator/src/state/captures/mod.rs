@@ -1,10 +1,10 @@
 //! Captures: from a request to a manifest on disk.
 //!
-//! What is asked of whom, and when it is over, core's machine decides. Here its actions are
+//! Core's machine decides which agents are asked, and when a capture ends. Here its actions are
 //! carried out, and every capture's record and parts are kept, in memory and in the store: a
 //! request when the first agent is asked (a user gets the answer when it is written), each part
 //! before its snapshot is acknowledged, the whole when it is closed. So a capture that a crash cut
-//! short is taken up again with what it had.
+//! short is taken up again with its stored parts.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub(crate) struct Captures {
     clock: StoreClock,
     ids: Ids,
     captures: BTreeMap<String, CaptureState>,
-    /// What agents took by themselves.
+    /// Captures that agents initiated.
     initiated: Initiated,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Captures {
 pub(crate) struct CaptureState {
     pub(crate) record: CaptureRecord,
     pub(crate) parts: Vec<Part>,
-    /// Where each tape's part is: a job has thousands.
+    /// Index of each tape's part: a job has thousands.
     by_tape: BTreeMap<String, usize>,
-    /// What agents have said of their tapes.
+    /// Answers of agents, by tape.
     answers: BTreeMap<String, Part>,
 }
 
@@ -90,8 +90,8 @@ impl CaptureState {
         self.record.reason == Reason::Baseline
     }
 
-    /// The snapshots to compare for a suspect: its own, and those of peers at the same step, spread
-    /// evenly over the ranks.
+    /// The snapshots to compare for a suspect: its own, and snapshots of peers at the same step,
+    /// spread evenly over the ranks.
     ///
     /// # Errors
     /// The suspect has no snapshot.
@@ -111,8 +111,8 @@ impl CaptureState {
 }
 
 impl Captures {
-    /// Takes up the captures that an earlier process left. Those that were cut short go on when
-    /// their agents are back.
+    /// Takes up the captures that an earlier process left. Interrupted captures go on when their
+    /// agents are back.
     pub(crate) fn restore(
         now: Now,
         retention: Retention,
@@ -175,7 +175,7 @@ impl Captures {
         self.captures.len()
     }
 
-    /// Asks for a capture of an attempt; answers the name of the one that will serve.
+    /// Asks for a capture of an attempt; returns the id of the capture that will serve.
     ///
     /// # Errors
     /// Why there is none.
@@ -200,7 +200,7 @@ impl Captures {
         Ok(id)
     }
 
-    /// A baseline that serves another request too is kept like the other's capture.
+    /// Renames a baseline that serves another request, too: it is kept like that request's capture.
     fn rename(&mut self, context: &mut Context, id: &str, reason: &Reason) {
         let Some(state) = self.captures.get_mut(id) else { return };
         if state.is_baseline() && *reason != Reason::Baseline {
@@ -244,7 +244,7 @@ impl Captures {
         self.captures.insert(state.record.id.clone(), state);
     }
 
-    /// Carries out what the capture machine of an attempt wants.
+    /// Carries out the actions of an attempt's capture machine.
     pub(crate) fn settle(&mut self, context: &mut Context, serial: u32, jobs: &mut Jobs) {
         while let Some(action) = jobs.poll_capture(serial) {
             match action {
@@ -350,7 +350,7 @@ impl Captures {
         }
     }
 
-    /// A snapshot is on disk: the manifest learns of it, durably, and only then its sender.
+    /// Handles a snapshot on disk: notes it in the manifest, durably, then answers its sender.
     pub(crate) fn snapshot_stored(
         &mut self,
         context: &mut Context,
@@ -376,7 +376,7 @@ impl Captures {
         }
     }
 
-    /// A snapshot came and could not be kept: the manifest will say so.
+    /// Notes in the manifest that a snapshot came and could not be kept.
     pub(crate) fn snapshot_failed(&self, capture: &str, tape_id: &str, why: &str, jobs: &mut Jobs) {
         let Some(state) = self.captures.get(capture) else { return };
         if let Some(machine) = jobs.machine(state.record.serial) {
@@ -445,7 +445,7 @@ impl Captures {
     }
 }
 
-/// A part with what its agent has answered: a restarted coordinator needs all of it.
+/// A part with its agent's whole answer: a restarted coordinator needs all of it.
 fn answered(part: &Part, answer: Part) -> Part {
     let (rank, node) = (part.rank, part.node.clone());
     Part { rank, node, ..answer }
@@ -456,8 +456,8 @@ fn shows_its_step(part: &Part) -> bool {
     !matches!(part.outcome, Outcome::Awaited | Outcome::NoTape | Outcome::Unreachable)
 }
 
-/// The parts whose snapshots a diagnosis can use: the suspect's, and those of peers at the same
-/// step, spread evenly over the ranks.
+/// The parts whose snapshots a diagnosis can use: the suspect's part, and parts of peers at the
+/// same step, spread evenly over the ranks.
 fn chosen_parts(
     state: &CaptureState,
     suspect: u32,

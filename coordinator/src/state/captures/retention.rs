@@ -1,7 +1,7 @@
 //! Which capture is deleted where there are too many, they are too large, or one is too old.
 //!
 //! The captures of a job, and the bytes and parts of all captures, are shared by node, then by
-//! owner: the oldest capture of the one that has most goes first, those that an open incident needs
+//! owner: the oldest capture of the largest holder goes first, captures that an open incident needs
 //! after the others. A holder with more than all others together loses these too, so no flood of
 //! incidents pushes out the captures of others. The age is the store's time of closing: names of
 //! agent-initiated captures do not give one.
@@ -19,7 +19,7 @@ use crate::state::counters::Count;
 use crate::state::effects::Context;
 use crate::state::jobs::Jobs;
 
-/// Bounds on what is kept of captures.
+/// Bounds on stored captures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retention {
     /// Bytes of all snapshots together.
@@ -53,7 +53,7 @@ impl Captures {
         Some((oldest.record.id.clone(), Count::CapturesByAge))
     }
 
-    /// Of a job that has more captures, or baselines, than a job keeps.
+    /// The capture to delete of a job with more captures, or baselines, than a job may keep.
     fn of_crowded_job(&self, in_use: &BTreeSet<String>, jobs: &Jobs) -> Option<(String, Count)> {
         let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
         for state in self.captures.values() {
@@ -75,7 +75,7 @@ impl Captures {
         Some((id?, Count::CapturesByNumber))
     }
 
-    /// Of all captures, where they are too many or too large.
+    /// The capture to delete where all captures are too many or too large.
     fn too_much(&self, in_use: &BTreeSet<String>, jobs: &Jobs) -> Option<(String, Count)> {
         // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
         let bytes_max = self.retention.bytes_max;
@@ -93,7 +93,7 @@ impl Captures {
     }
 
     /// The oldest closed one of these captures with a part of the holder that has most, by a
-    /// measure of parts. What a node brought counts for it, also in a job that another node began.
+    /// measure of parts. Parts from a node count for it, also in a job that another node began.
     fn of_largest_holder<'a>(
         &'a self,
         captures: impl Iterator<Item = &'a CaptureState> + Clone,
@@ -235,7 +235,7 @@ mod tests {
         captures.iter().filter(|state| state.parts[0].node == node).count()
     }
 
-    /// Captures of one node, for many owners and with open incidents, take no room of another's.
+    /// Captures of one node, for many owners and with open incidents, push out none of another.
     #[test]
     fn the_captures_of_one_node_push_out_none_of_another() {
         let mut jobs = Jobs::new(limits());
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(of_node(&captures, "thief"), 60);
     }
 
-    /// What an open incident needs stays as long as its holder has no more than an equal part.
+    /// A capture that an open incident needs stays while its holder has at most an equal part.
     #[test]
     fn a_needed_capture_stays_within_its_part() {
         let mut jobs = Jobs::new(limits());

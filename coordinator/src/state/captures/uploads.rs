@@ -1,4 +1,4 @@
-//! The upload of a snapshot: whether it is wanted, and what became of it.
+//! The upload of a snapshot: the decision to accept it, and its result.
 
 /// A snapshot on disk, and the capture and tape that it was sent for.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct StoredSnapshot {
 pub(crate) enum Upload {
     /// Yes; the answer promised this size and hash, if it has come already.
     Wanted { promised: Option<(u64, Option<[u8; 32]>)> },
-    /// It is stored already, and synced.
+    /// The snapshot is stored already, and synced.
     Stored { hash: blake3::Hash },
     /// Not now: the store cannot be written.
     Later,
@@ -23,7 +23,7 @@ pub(crate) enum Upload {
 }
 
 impl Upload {
-    /// Is this the snapshot that was announced? True where nothing was.
+    /// Is this the announced snapshot? True where none was announced.
     pub(crate) fn is_as_promised(&self, bytes: u64, hash: &blake3::Hash) -> bool {
         let Self::Wanted { promised: Some((promised, promised_hash)) } = self else { return true };
         *promised == bytes && promised_hash.is_none_or(|promised| promised == *hash.as_bytes())

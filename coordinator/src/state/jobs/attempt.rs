@@ -28,14 +28,14 @@ pub(crate) struct Attempt {
     pub(super) roles_due: bool,
 }
 
-/// One rank.
+/// A rank of an attempt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rank {
     pub(crate) record: RankRecord,
     pub(crate) presence: Presence,
-    /// What its job lets be asked of it.
+    /// Remedies that the job offers on this rank.
     pub(crate) offered: Offers,
-    /// When its agent was last connected again.
+    /// Time at which its agent last connected.
     pub(crate) here_since_ns: u64,
     pub(crate) step: u64,
     pub(crate) step_wall_ns: i64,
@@ -48,32 +48,32 @@ pub(crate) struct Rank {
     /// Which lines hold the live memory of each device.
     pub(crate) censuses: BTreeMap<u8, Census>,
     pub(crate) worker_measure: WorkerMeasure,
-    /// How each of its devices, and with the first one its host, was some time ago.
+    /// Earlier readings of each of its devices, and with the first one of its host.
     pub(crate) history: BTreeMap<u8, History>,
-    /// Its role as the detector knows it.
+    /// Role of the rank, as the detector knows it.
     pub(crate) role: Option<u64>,
-    /// When its agent last reported of it, and when it was last seen to have finished a step.
+    /// Times of its agent's last report of it, and of its last finished step.
     pub(crate) reported_ns: u64,
     pub(crate) stepped_ns: u64,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,
-    /// When a request for memory last failed on it.
+    /// Time of the last failed request for memory on the rank.
     pub(crate) failed_ns: Option<u64>,
 }
 
-/// Is the process there?
+/// Presence of a rank's process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Presence {
-    /// Its agent says so.
+    /// The agent reports the process.
     Here,
-    /// Its agent saw it end.
+    /// The agent saw the process end.
     Ended,
-    /// Its agent is not connected.
+    /// The agent is not connected.
     #[default]
     Unknown,
 }
 
-/// One node.
+/// State of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) boot_id: String,
@@ -81,26 +81,26 @@ pub(crate) struct Node {
     pub(crate) is_connected: bool,
     pub(crate) heard_ns: u64,
     pub(crate) last_report_wall_ns: i64,
-    /// When the last report came, or the present stream began.
+    /// Time of the last report, or of the begin of the present stream.
     pub(crate) reported_ns: u64,
-    /// A report came on the present stream: all its tapes are announced.
+    /// True if a report came on the present stream: all tapes of the node are announced.
     pub(crate) has_reported: bool,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
-    /// What its agent last said of its spool.
+    /// The agent's last report of its spool.
     pub(crate) spool: SpoolReport,
-    /// What it last said of the tapes that it refused.
+    /// The agent's last report of refused tapes.
     pub(crate) refused: RefusedTapes,
     /// Streams that replaced a live one, and since when they are counted.
     pub(super) replaced: (u32, u64),
     /// Tapes that were announced and not taken, and when: announced again they would not be taken
     /// either. At most as many as a node has.
     pub(super) not_taken: BTreeMap<String, u64>,
-    /// When its agent may be asked to announce everything again, and the wait after that.
+    /// Earliest time of the next request to announce everything again, and the wait after it.
     pub(super) ask_again: Wait,
 }
 
-/// When something may be done again: later each time.
+/// Earliest time of the next attempt, with a wait that grows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Wait {
     at_ns: u64,
@@ -108,7 +108,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Is it time? Then the next time is later.
+    /// Is the next attempt due? Then the wait after it is longer.
     pub(super) fn take(&mut self, now_ns: u64, least_ns: u64, most_ns: u64) -> bool {
         if now_ns < self.at_ns {
             return false;
@@ -118,7 +118,7 @@ impl Wait {
         true
     }
 
-    /// It has helped: the next wait is the shortest one.
+    /// Resets the wait after a success.
     pub(super) fn end(&mut self) {
         self.wait_ns = 0;
     }
@@ -150,8 +150,8 @@ impl Attempt {
         }
     }
 
-    /// A rank of this owner is among its ranks: the first one tells whose it is, and one whose
-    /// namespace is known in which namespace.
+    /// Takes the owner of a new rank: the first rank sets the attempt's owner, and the first rank
+    /// with a known namespace sets the namespace.
     pub(super) fn belong_to(&mut self, owner: Option<&Owner>) {
         match &mut self.record.owner {
             Some(known) if known.namespace.is_empty() => {
@@ -175,12 +175,12 @@ impl Attempt {
         named.all(|job| Some(job) == first)
     }
 
-    /// What the steps of its ranks count.
+    /// Unit of the step numbers of the attempt's ranks.
     pub(crate) fn clock(&self) -> Clock {
         Clock::of_all(self.ranks.values().map(Rank::clock))
     }
 
-    /// Number of its ranks: as many as it says, or as are known.
+    /// Number of the attempt's ranks: its stated world size, or the known ranks if these are more.
     pub(crate) fn world(&self) -> u32 {
         self.record.world_size.max(u32::try_from(self.ranks.len()).unwrap_or(u32::MAX))
     }
@@ -197,12 +197,12 @@ impl Attempt {
 }
 
 impl Rank {
-    /// Has its process died, where it should have gone on?
+    /// Has the process died, where it should have gone on?
     pub(crate) fn has_died(&self) -> bool {
         self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death)
     }
 
-    /// What became of it; what it does, the watch over its attempt knows.
+    /// Fate of the rank; the caller knows its `activity` from the watch over its attempt.
     pub(crate) fn fate(&self, activity: Activity) -> Fate {
         let is_over = self.presence == Presence::Ended;
         let end = self.record.end.filter(|_| is_over);
@@ -215,12 +215,12 @@ impl Rank {
         }
     }
 
-    /// What its steps count.
+    /// Unit of the rank's step numbers.
     pub(crate) fn clock(&self) -> Clock {
         self.record.clock
     }
 
-    /// It counts something else from now on: what was known by its old steps is no more.
+    /// Switches the rank to another clock, and forgets everything in the old step numbers.
     pub(super) fn restart(&mut self, clock: Clock) {
         self.record.clock = clock;
         (self.step, self.step_wall_ns) = (0, 0);

@@ -2,8 +2,8 @@
 //! counts turns.
 //!
 //! Ranks that train do the same work in the same step, so one detector compares them. Turns of two
-//! servers are not the same work: each serves its own requests, or none. So each is judged by its
-//! own past alone, and silence, desynchronization and step time mean nothing among them.
+//! servers are not the same work: each serves its own requests, or none. So each server is judged
+//! by its own past alone, and silence, desynchronization and step time mean nothing among them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use memtape_core::detector::{Detector, Finding, Growth, GrowthKey, RankView};
 pub(crate) struct Detectors {
     of_steps: Detector,
     of_turns: BTreeMap<u32, OfTurns>,
-    /// Ranks of which these may have something to say.
+    /// Ranks whose detectors may have findings to report.
     touched: BTreeSet<u32>,
     /// Findings of turns that are over.
     findings: VecDeque<Finding>,
@@ -24,7 +24,7 @@ pub(crate) struct Detectors {
 #[derive(Debug)]
 struct OfTurns {
     detector: Detector,
-    /// What it reported and has not closed.
+    /// Growths that were reported and not closed.
     open: BTreeSet<GrowthKey>,
 }
 
@@ -44,7 +44,7 @@ impl Detectors {
         }
     }
 
-    /// What is known of a rank.
+    /// The detector's view of a rank.
     pub(crate) fn state(&self, rank: u32) -> RankView {
         self.of(rank).state(rank)
     }
@@ -54,7 +54,7 @@ impl Detectors {
         self.of(key.rank).newest(key)
     }
 
-    /// How long a step takes; a rank's turns have no part in it.
+    /// Duration of a step; turns are not counted.
     pub(crate) fn step_time_ns(&self) -> Option<u64> {
         self.of_steps.step_time_ns()
     }
@@ -65,17 +65,17 @@ impl Detectors {
         of_turns.fold(self.of_steps.samples_refused(), u64::saturating_add)
     }
 
-    /// How many ranks there will be, when it is known.
+    /// Sets the expected number of ranks.
     pub(super) fn expect_ranks(&mut self, ranks: u32) {
         self.of_steps.expect_ranks(ranks);
     }
 
-    /// The parallel role of a rank is known.
+    /// Sets the parallel role of a rank.
     pub(super) fn set_role(&mut self, rank: u32, role: u64) {
         self.of_steps.set_role(rank, role);
     }
 
-    /// The process of a rank is over.
+    /// Handles the end of a rank's process.
     pub(super) fn rank_ended(&mut self, rank: u32) {
         self.of_mut(rank).rank_ended(rank);
     }
@@ -90,8 +90,8 @@ impl Detectors {
         self.of_turns.entry(rank).or_insert_with(new);
     }
 
-    /// The rank counts steps from now on: what it grew by in turns is over, and its steps are
-    /// compared with those of its peers.
+    /// The rank counts steps from now on: closes its growth in turns, and compares its steps with
+    /// the steps of its peers.
     pub(super) fn end_turns(&mut self, rank: u32) {
         let Some(of) = self.of_turns.remove(&rank) else { return };
         let at_step = of.detector.state(rank).last_step;
@@ -99,7 +99,7 @@ impl Detectors {
         self.findings.extend(closed);
     }
 
-    /// What there is to say next; call until none.
+    /// The next finding to report; call until none.
     pub(super) fn poll(&mut self) -> Option<Finding> {
         let of_steps = self.findings.pop_front().or_else(|| self.of_steps.poll());
         of_steps.or_else(|| self.poll_turns())

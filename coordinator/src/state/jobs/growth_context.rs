@@ -1,8 +1,8 @@
-//! What is known beside the states of a capture, for its diagnosis: what was read from outside at
-//! the capture's two steps, what failed since the growth began, and how high the peers reach.
+//! Context of a capture for its diagnosis: readings from outside at the capture's two steps,
+//! failures since the growth began, and the peaks of the peers.
 //!
 //! It comes from the memory of this process alone: after a restart of the coordinator less is
-//! known, and what is not known stays so.
+//! known.
 
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Peaks, StepNeed};
@@ -11,13 +11,13 @@ use memtape_core::hints::Config;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::host_readings::{History, PointInTime};
 
-/// Steps of the end of a capture that count as the moment itself: reports of fast jobs are as many
-/// steps apart. A reading that is further away is taken for another one where that is more than
-/// this part of the way between the capture's two steps.
+/// Maximum distance in steps between a capture's last step and its reading: reports of fast jobs
+/// are as many steps apart. The reading of the earlier step may be further away, up to this part of
+/// the distance between the two steps.
 const NEAR_STEPS: u64 = 64;
 const NEAR_PART: u64 = 4;
 
-/// What is known of a growth at the steps of a capture; a step of 0 is the present, or none.
+/// Context of a growth at the steps of a capture; a step of 0 is the present, or none.
 pub(crate) fn of_growth(
     attempt: &Attempt,
     growth: &Growth,
@@ -67,8 +67,8 @@ pub(crate) fn of_growth(
     }
 }
 
-/// The last moment before the growth began, or one that is not long after it: what failed before
-/// it is then not counted, and the rest is.
+/// The reading nearest to the onset of the growth, before it or shortly after it: later failures
+/// are counted, earlier ones are not.
 fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a PointInTime> {
     let lasted = growth.last_step.saturating_sub(growth.onset_step);
     history.near(growth.onset_step, (lasted / NEAR_PART).max(NEAR_STEPS))

@@ -1,9 +1,9 @@
-//! What a rank holds, on its devices and on its host: as its agent last said it, as a partition of
-//! each device, as readings for the detector, and how it was some time ago.
+//! Memory of a rank, on its devices and on its host: the agent's last report, a partition of each
+//! device, readings for the detector, and a few older readings.
 //!
 //! Step records are kept in the store, these readings are not: the newest of each rank is in
 //! memory, a few older ones beside it (see [`History`]), and the last one of a rank that has ended
-//! is in its record. What no source knows is absent, never zero.
+//! is in its record. A figure without a source is absent, never zero.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::state::messages::RankReport;
 use memtape_store::records::Totals;
 
 impl Rank {
-    /// What an origin on the host holds; none where it was never seen.
+    /// Bytes of an origin on the host; none where it was never seen.
     pub(crate) fn held_on_host(&self, origin: Origin) -> Option<u64> {
         self.outside.iter().find(|of| of.origin() == origin).map(|of| of.bytes)
     }
@@ -45,8 +45,8 @@ impl Rank {
         gpus.iter().find(|gpu| gpu.uuid.eq_ignore_ascii_case(uuid))
     }
 
-    /// Where the bytes of a device are now. Of a rank that is not seen now, what the driver says
-    /// is not known.
+    /// Where the bytes of a device are now. The driver's figures are unknown for a rank that is not
+    /// seen now.
     pub(crate) fn ledger(&self, totals: &Totals, node: Option<&Node>) -> Ledger {
         let is_here = self.presence == Presence::Here;
         let gpu = node.filter(|_| is_here).and_then(|node| self.gpu(totals.device, &node.gpus));
@@ -74,11 +74,11 @@ impl Rank {
     }
 }
 
-/// What the ranks of one report hold of each GPU together, by its UUID in lower case; none where
-/// that of one of them is not known.
+/// Sum of the bytes that the ranks of one report hold on each GPU, by its UUID in lower case; none
+/// where the bytes of one rank are unknown.
 pub(crate) type Shares = BTreeMap<String, Option<u64>>;
 
-/// Adds what one rank holds.
+/// Adds the bytes of one rank.
 pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankReport) {
     for totals in &report.totals {
         let Some(uuid) = uuids.get(usize::from(totals.device)) else { continue };
@@ -87,7 +87,7 @@ pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankRep
     }
 }
 
-/// What a rank shares with the others on its node.
+/// Facts that a rank shares with the other ranks on its node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeContext<'a> {
     pub(crate) gpus: &'a [Gpu],
@@ -96,7 +96,7 @@ pub(crate) struct NodeContext<'a> {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What a device of a rank, and with its first device its host, held at one moment.
+/// Bytes of one device of a rank, and with its first device of its host, at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PointInTime {
     /// Steps that were finished.
@@ -108,8 +108,8 @@ pub(crate) struct PointInTime {
     pub(crate) ooms: u64,
 }
 
-/// What a rank that has just reported holds beside its step records, by device. The host's memory
-/// stands with the first one: the detector knows no rank without.
+/// Memory of a rank beside its step records, by device, after a report. Host memory stands with the
+/// first device: the detector knows no rank without a device.
 pub(crate) fn points(rank: &mut Rank, context: NodeContext<'_>) -> Vec<(u8, PointInTime)> {
     let mut points: Vec<_> = rank
         .totals
@@ -151,8 +151,8 @@ fn of_device(rank: &Rank, totals: &Totals, context: NodeContext<'_>) -> PointInT
 }
 
 impl PointInTime {
-    /// The same as the detector takes it: what is known, layer by layer, in the step that was under
-    /// way. Memory of the host can reach its cgroup's limit, or the size of the host.
+    /// The known layers as readings for the detector, in the step that was under way. Host memory
+    /// can reach its cgroup's limit, or the size of the host.
     pub(crate) fn for_detector(
         &self,
         (rank, device): (u32, u8),
@@ -176,8 +176,8 @@ impl PointInTime {
     }
 }
 
-/// How the memory of workers is measured: one measure for the whole life of a rank, or the change
-/// from one to the other would look like growth.
+/// Measure of the memory of workers. It is fixed for the life of a rank, because a change of
+/// measure would look like growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum WorkerMeasure {
     /// Not decided.
@@ -186,7 +186,7 @@ pub(crate) enum WorkerMeasure {
     Waiting(u16),
     /// Shared pages count in equal parts.
     Parts,
-    /// They count for each.
+    /// Shared pages count fully for each worker.
     Whole,
 }
 
@@ -217,7 +217,7 @@ impl WorkerMeasure {
 const POINTS_MAX: usize = 12;
 const STRIDES: [u64; 3] = [1, 16, 256];
 
-/// How one device of a rank was: the less densely the longer ago.
+/// Earlier readings of one device of a rank, sparser with age.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     added: u64,
@@ -225,7 +225,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Adds what was read at one moment.
+    /// Adds the readings of one point in time.
     pub(crate) fn add(&mut self, point: PointInTime) {
         for (stride, points) in STRIDES.iter().zip(&mut self.points) {
             if self.added.is_multiple_of(*stride) {
@@ -238,8 +238,8 @@ impl History {
         self.added += 1;
     }
 
-    /// The point that is nearest to a step, if it is at most `steps_max` steps from it: what was at
-    /// another time is not shown as if it had been then.
+    /// The point nearest to a step, if it is at most `steps_max` steps away: a point at another
+    /// time is not shown in its place.
     pub(crate) fn near(&self, step: u64, steps_max: u64) -> Option<&PointInTime> {
         let points = self.points.iter().flatten();
         let nearest = points.min_by_key(|point| point.step.abs_diff(step));

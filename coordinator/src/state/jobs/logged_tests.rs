@@ -1,4 +1,4 @@
-//! Tests of what a node causes: lines of the log, and requests to announce everything again.
+//! Tests of a node's effects: lines of the log, and requests to announce everything again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -43,7 +43,7 @@ fn at(seconds: u64) -> Context {
     Context::new(Now { mono_ns: seconds * SECOND_NS, ..Now::default() })
 }
 
-/// What was counted as lost.
+/// Number of lost items.
 fn lost(mut context: Context) -> u64 {
     let effects = std::iter::from_fn(|| context.pop());
     effects.map(|effect| if let Effect::Lose(_, count) = effect { count } else { 0 }).sum()
@@ -99,7 +99,7 @@ fn hello(node: &str) -> Hello {
     Hello { node: node.to_string(), boot_id, version }
 }
 
-/// A user's tapes for which there is no room break the stream of the node once in a long time.
+/// A user's tapes beyond the bound break the stream of the node only rarely.
 #[test]
 fn a_tape_that_was_not_taken_is_asked_for_rarely() {
     let mut jobs = Jobs::new(limits());

@@ -1,6 +1,6 @@
 //! Jobs, their attempts, the ranks of each, and the nodes.
 //!
-//! [`Jobs`] alone changes them: `reports.rs` applies what agents report, `restore.rs` reads them
+//! [`Jobs`] alone changes them: `reports.rs` applies reports of agents, `restore.rs` reads them
 //! back from the store. Others read them, and drive an attempt's capture machine through
 //! [`Jobs::machine`]. Captures, incidents and streams are kept elsewhere.
 //!
@@ -9,8 +9,8 @@
 //! ordinal of its own. Tapes never move between attempts, so a message about a tape is always
 //! about the right one, however late it comes.
 //!
-//! A job belongs to the owner whose rank came first; no rank of another owner joins it. What there
-//! is no room for is taken from the node that holds most (`shares.rs`).
+//! A job belongs to the owner whose rank came first; no rank of another owner joins it. If a bound
+//! is exceeded, the node that holds most gives way (`shares.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +40,8 @@ pub(crate) mod restore;
 pub(crate) mod shares;
 pub(crate) mod silence;
 
-/// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
-/// when a rank of it began. No launcher starts a job again so soon.
+/// Maximum difference of two nodes' clocks: one node reports the end of an attempt, another the
+/// start of a rank. No launcher starts a job again so soon.
 const CLOCKS_APART_NS: i64 = 500_000_000;
 
 /// All jobs and nodes.
@@ -56,25 +56,25 @@ pub(crate) struct Jobs {
     nodes: BTreeMap<String, Node>,
     /// Ranks of each node.
     holdings: Holdings,
-    /// How often nodes change what is remembered, and the owners on each.
+    /// Rates at which nodes, and the owners on each, may change ranks.
     changes: ChangeRates,
-    /// How often the log has a line about what a node reports.
+    /// Rate of log lines about a node's reports.
     logged: Rates,
-    /// How often the log has a line about a node's streams.
+    /// Rate of log lines about a node's streams.
     streams_logged: Rates,
     next_serial: u32,
-    /// Attempts whose machines may have something to say.
+    /// Attempts whose machines may have actions to report.
     touched: BTreeSet<u32>,
 }
 
-/// What an announcement changed.
+/// Changes made by an announcement.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Announced {
     pub(crate) serial: u32,
     pub(crate) is_new_attempt: bool,
-    /// The rank's record is new or has changed.
+    /// True if the rank's record is new or has changed.
     pub(crate) is_news: bool,
-    /// The rank counted as gone, and is not.
+    /// True if the rank counted as gone, and is back.
     pub(crate) is_back: bool,
 }
 
@@ -109,8 +109,8 @@ impl Jobs {
         self.jobs.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Does a newer attempt replace an older one? Where ranks of the older are here, only one
-    /// that has a rank on a node of the older.
+    /// Does a newer attempt replace an older one? While ranks of the older are here, only if both
+    /// attempts have a rank on the same node.
     pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
         let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
         let nodes: BTreeSet<&str> =
@@ -132,14 +132,14 @@ impl Jobs {
         self.nodes.iter()
     }
 
-    /// The capture machine of an attempt, which is asked afterwards what to do next.
+    /// The capture machine of an attempt, which is polled afterwards.
     pub(crate) fn machine(&mut self, serial: u32) -> Option<&mut Captures> {
         let attempt = self.attempts.get_mut(&serial)?;
         self.touched.insert(serial);
         Some(&mut attempt.captures)
     }
 
-    /// An attempt whose machines may have something to say; each once.
+    /// An attempt whose machines may have actions to report; each once.
     pub(crate) fn take_touched(&mut self) -> Option<u32> {
         self.touched.pop_first()
     }
@@ -149,7 +149,7 @@ impl Jobs {
         self.attempts.get_mut(&serial)?.detectors.poll()
     }
 
-    /// What an attempt's capture machine wants next.
+    /// The next action of an attempt's capture machine.
     pub(crate) fn poll_capture(&mut self, serial: u32) -> Option<Action> {
         self.attempts.get_mut(&serial)?.captures.poll()
     }
@@ -170,7 +170,7 @@ impl Jobs {
         due
     }
 
-    /// The answer to a capture that was due by itself.
+    /// Takes the answer to a triggered request for a capture.
     pub(crate) fn trigger_answered(
         &mut self,
         now: Now,
@@ -188,7 +188,7 @@ impl Jobs {
         }
     }
 
-    /// A capture of an attempt is closed.
+    /// Notes that a capture of an attempt is closed.
     pub(crate) fn captured(&mut self, now: Now, serial: u32) {
         if let Some(attempt) = self.attempts.get_mut(&serial) {
             attempt.triggers.captured(now.mono_ns);
@@ -200,7 +200,7 @@ impl Jobs {
         self.attempts.get(self.jobs.get(job)?.last()?)
     }
 
-    /// An attempt by its launcher's number; the newest of those with that number.
+    /// An attempt by its launcher's number; of several with that number the newest.
     pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&Attempt> {
         let serials = self.jobs.get(job)?.iter().rev();
         let mut attempts = serials.filter_map(|serial| self.attempts.get(serial));
@@ -326,7 +326,7 @@ impl Jobs {
         Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
     }
 
-    /// Does a new tape begin an attempt, if it is taken?
+    /// Does a new tape begin an attempt, if it is accepted?
     pub(crate) fn begins_attempt(&self, up: &RankUp) -> bool {
         self.name_for(up).is_some_and(|job| self.attempt_for(&job, up).is_none())
     }
@@ -434,7 +434,7 @@ impl Jobs {
         Some(attempt)
     }
 
-    /// Forgets the node that was heard longest ago, of those without a stream and without ranks.
+    /// Forgets the node with the oldest report among the nodes without a stream and without ranks.
     fn forget_a_node(&mut self) {
         let ranks = self.attempts.values().flat_map(|attempt| attempt.ranks.values());
         let needed: BTreeSet<&str> = ranks.map(|rank| rank.record.node.as_str()).collect();
@@ -448,7 +448,7 @@ impl Jobs {
         }
     }
 
-    /// The stream of a node's agent is closed: whether its ranks live is not known any more.
+    /// Handles the close of a node's stream: whether its ranks live is unknown from now on.
     pub(crate) fn node_lost(&mut self, now: Now, node: &str) {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
@@ -463,8 +463,8 @@ impl Jobs {
         }
     }
 
-    /// A node's agent has announced all its tapes: ranks of this node that are still unknown have
-    /// no tape any more, and what is open in captures is asked for again.
+    /// A node's agent has announced all its tapes: ranks of the node that are still unknown have
+    /// lost their tapes, and open parts of captures are requested again.
     fn node_announced_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
         let mut vanished = Vec::new();
         for (serial, attempt) in &mut self.attempts {
@@ -527,7 +527,7 @@ pub(in crate::state) mod tests {
         RankEnd { end: End::Killed, exit_status, detail, wall_ns: 0, step: 0 }
     }
 
-    /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends those named
+    /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends tapes named
     /// `!id`; answers the attempts as (number, ordinal, ranks).
     fn check(script: &[(&str, u32, u32, i64)], expected: &[(u32, u32, &[u32])]) {
         let mut jobs = Jobs::new(limits());

@@ -1,7 +1,7 @@
-//! Whose jobs are: which job a rank of an owner joins.
+//! Ownership of jobs: the job that a rank of an owner joins.
 //!
-//! A job belongs to the owner whose rank came first. What an owner is, and the names that owners
-//! share, `core` decides; records and ranks are changed elsewhere.
+//! A job belongs to the owner whose rank came first. `core` defines owners, and the names that
+//! owners share; records and ranks are changed elsewhere.
 
 use memtape_core::identity::owner::{Owner, may_be_named, shared_name};
 
@@ -9,8 +9,7 @@ use crate::state::jobs::Jobs;
 use crate::state::messages::RankUp;
 
 impl Jobs {
-    /// The name of the job that a tape's owner means: another owner's job of the same name is
-    /// another job.
+    /// The name of a tape's job for its owner: another owner's job of the same name is another job.
     pub(super) fn name_for(&self, up: &RankUp) -> Option<String> {
         let Some(owner) = &up.owner else {
             // Of an agent that hides it.
@@ -23,7 +22,7 @@ impl Jobs {
         [up.job.clone(), shared_name(&up.job, owner)].into_iter().find(is_free)
     }
 
-    /// Whose a job is; none while no agent has said it, and where there is no such job.
+    /// Owner of a job; none while no agent has reported one, and where there is no such job.
     pub(crate) fn owner(&self, job: &str) -> Option<&Owner> {
         let serials = self.jobs.get(job)?;
         serials.iter().find_map(|serial| self.attempts.get(serial)?.record.owner.as_ref())
@@ -113,8 +112,8 @@ pub(in crate::state) mod tests {
         assert_eq!(announce("t3", 3, ""), "llm@0");
     }
 
-    /// A node without a rank of an attempt begins a newer one: that stands for the older only when
-    /// no rank of that is here.
+    /// A node without a rank of an attempt begins a newer attempt, which replaces the older one
+    /// only when no rank of the older is here.
     #[test]
     fn a_forged_attempt_replaces_none_that_runs() {
         let mut jobs = Jobs::new(limits());

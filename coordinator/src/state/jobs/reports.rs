@@ -1,4 +1,4 @@
-//! What agents report, applied to [`Jobs`]: nodes, ranks, steps, readings and ends.
+//! Applies agents' reports to [`Jobs`]: nodes, ranks, steps, readings and ends.
 //!
 //! A tape's own node may report about it, no other. Streams and captures are not known here.
 
@@ -22,7 +22,7 @@ use memtape_store::Changes;
 use memtape_store::records::{End, SeriesKey, Totals};
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
-/// this time; a rebooted node comes back later than that.
+/// this time; a rebooted node comes back later.
 const NAME_HELD_NS: u64 = 5_000_000_000;
 
 /// Streams of one node that replace each other within [`REPLACED_NS`]: this many are two agents.
@@ -30,7 +30,7 @@ const REPLACED_MAX: u32 = 4;
 const REPLACED_NS: u64 = 60_000_000_000;
 
 /// Time between two requests to the agent of a node to announce everything again. It doubles as
-/// long as the agent still reports of tapes that are not known: there may be no room for them.
+/// long as the agent still reports unknown tapes: the tapes may exceed a bound.
 const ASK_AGAIN_NS_MIN: u64 = 10_000_000_000;
 const ASK_AGAIN_NS_MAX: u64 = 600_000_000_000;
 
@@ -48,7 +48,7 @@ pub(crate) enum AgentRefused {
 }
 
 impl Jobs {
-    /// Makes room for an agent's node, and checks that its name is free.
+    /// Admits an agent's node within the bound of nodes, and checks that its name is free.
     ///
     /// # Errors
     /// Why the agent is refused.
@@ -88,8 +88,8 @@ impl Jobs {
         self.streams_logged.take(now.mono_ns, node).is_ok()
     }
 
-    /// A stream replaced another that was alive. An agent that lost its connection does that now
-    /// and then; two agents of one name do it in turns for ever.
+    /// A stream replaced another that was alive. An agent that lost its connection causes that now
+    /// and then; two agents of one name replace each other for ever.
     pub(crate) fn note_replaced(&mut self, now: Now, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let (count, since_ns) = &mut node.replaced;
@@ -106,14 +106,14 @@ impl Jobs {
         }
     }
 
-    /// The agent of a node said something.
+    /// Notes that the agent of a node sent a message.
     pub(crate) fn heard(&mut self, now: Now, node: &str) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.heard_ns = now.mono_ns;
         }
     }
 
-    /// A tape is announced.
+    /// Takes the announcement of a tape.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
@@ -203,9 +203,9 @@ impl Jobs {
         }
     }
 
-    /// Asks the agent of a node to announce everything again where it reports of a tape that is not
-    /// known: its job was forgotten, or there was no room for it some time ago. Before the report
-    /// is acknowledged, so that the agent sends it again, too.
+    /// Asks the agent of a node to announce everything again, if it reports an unknown tape: the
+    /// tape's job was forgotten, or exceeded a bound some time ago. Precedes the acknowledgement of
+    /// the report, so that the agent sends the report again, too.
     fn ask_again(&mut self, context: &mut Context, name: &str, is_unknown: bool) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         if !is_unknown {
@@ -302,7 +302,7 @@ impl Jobs {
         self.touched.insert(serial);
     }
 
-    /// A process has ended.
+    /// Takes the end of a process.
     pub(crate) fn rank_down(
         &mut self,
         context: &mut Context,
@@ -355,7 +355,7 @@ impl Jobs {
         }
     }
 
-    /// The answer of an agent to a request for a snapshot; false when its node may not give it.
+    /// Takes an agent's answer to a request for a snapshot; false when its node may not answer.
     pub(crate) fn capture_answer(
         &mut self,
         context: &mut Context,
@@ -385,8 +385,8 @@ impl Jobs {
 }
 
 impl Attempt {
-    /// Notes what a rank counts; true when that is new. `None` for a report of turns that comes
-    /// after the first step: it says nothing new.
+    /// Notes the clock of a rank; true when it is new. `None` for a report of turns after the first
+    /// step, which has nothing new.
     fn take_clock(&mut self, number: u32, report: &RankReport) -> Option<bool> {
         let rank = self.ranks.get_mut(&number)?;
         if report.clock == rank.clock() {
@@ -423,8 +423,8 @@ impl Attempt {
 }
 
 impl Node {
-    /// Counts what the agent has dropped from its spool since its last report. After a restart of
-    /// the coordinator its counters begin at zero, and so does this comparison.
+    /// Counts the records that the agent has dropped from its spool since its last report. After a
+    /// restart of the coordinator its counters begin at zero, and so does this comparison.
     fn note_spool(
         &mut self,
         context: &mut Context,
@@ -490,13 +490,13 @@ impl Jobs {
 }
 
 impl Rank {
-    /// How it died, in an attempt of this many ranks; none where it did not.
+    /// The death of the rank, in an attempt of this many ranks; none where it did not die.
     fn death(&self, ranks: u32) -> Option<Failure> {
         let end = self.record.end.filter(|_| self.has_died())?;
         Some(self.failure(FailureKind::Died(end), self.record.end_wall_ns, ranks))
     }
 
-    /// What happened to it, in an attempt of this many ranks.
+    /// The failure of the rank, in an attempt of this many ranks.
     fn failure(&self, kind: FailureKind, wall_ns: i64, ranks: u32) -> Failure {
         let device = self.totals.iter().max_by_key(|totals| totals.ooms);
         let device = device.map_or(0, |totals| totals.device);
@@ -536,8 +536,8 @@ impl Rank {
     }
 }
 
-/// Shows the detector what a rank holds beside its step records, and keeps the readings for a
-/// while. The only place where readings and censuses are shown.
+/// Shows the detector a rank's memory beside its step records, and keeps the readings for a while.
+/// The only place where readings and censuses are shown.
 fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: NodeContext<'_>) {
     let number = rank.record.rank;
     for (device, moment) in host_readings::points(rank, around) {

@@ -14,15 +14,15 @@ use memtape_disk::clock::Now;
 use memtape_store::Store;
 use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
 
-/// How far detectors look back: over the last 72 stretches of 5 minutes in which the attempt has
-/// steps. A job is shown as it was at its newest step, however long ago this coordinator was
-/// stopped. Where a series has nothing, they look twice as far, and so on.
+/// Time buckets of 5 minutes that detectors read back, counting only buckets in which the attempt
+/// has steps. A job is shown as at its newest step, however long the coordinator was stopped. Where
+/// a series is empty, twice as many buckets are read, and so on.
 const LOOK_BACK_STRETCHES: usize = 72;
 
 /// And at this many records, all series of one attempt together.
 const LOOK_BACK_ROWS: usize = 1 << 20;
 
-/// Newest records of each series that the detectors look at.
+/// Newest records of each series that the detectors read.
 const LOOK_BACK_ROWS_OF_SERIES: usize = 4096;
 
 impl Jobs {
@@ -167,7 +167,7 @@ fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
     last.into_values().collect()
 }
 
-/// Until its agent is back, a rank is shown as it was at its newest step.
+/// Shows a rank in the state of its newest step until its agent is back.
 fn note_newest(rank: &mut Rank, device: u8, row: StepRecord) {
     rank.step = rank.step.max(row.last_step);
     rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);

@@ -1,12 +1,10 @@
-//! Whose attempt gives way where there is no room: what came by each node, and which attempt is
-//! forgotten first.
+//! Chooses the attempt to forget where a bound is exceeded, and counts the holdings of each node.
 //!
-//! An agent proves its node by its certificate, and says itself whose its ranks are. So what there
-//! is no room for is taken from the node that holds most, and on that node from the owner who has
-//! most. An attempt counts for the node whose rank began it, a rank for the node that announced it.
-//! What a node announces pushes out no running attempt of a node with less than an equal part.
-//! Names of owners and jobs are given elsewhere; captures and incidents are shared by the same rule
-//! in their own files.
+//! An agent proves its node by its certificate, but only claims the owners of its ranks. So the
+//! node that holds most gives way, and on that node the owner who has most. An attempt counts for
+//! the node whose rank began it, a rank for the node that announced it. An announcement of a node
+//! pushes out no running attempt of a node with less than an equal part. Names of owners and jobs
+//! are given elsewhere; captures and incidents are shared by the same rule in their own files.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +19,15 @@ use crate::state::counters::Loss;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence};
 
-/// The part of all ranks that one node may hold: an eighth.
+/// One node may hold at most one part in this number of all ranks.
 const NODES_AT_LEAST: usize = 8;
 
 /// Ranks of one node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Held {
-    /// All that are remembered.
+    /// Remembered ranks.
     pub(super) ranks: usize,
-    /// Those that have not ended.
+    /// Ranks that have not ended.
     pub(super) running: usize,
 }
 
@@ -37,12 +35,12 @@ pub(super) struct Held {
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Holdings(BTreeMap<String, Held>);
 
-/// The rank for which room is wanted.
+/// The rank that is to be added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
     pub(crate) node: &'a str,
     pub(crate) owner: Option<&'a Owner>,
-    /// It is the first of an attempt.
+    /// True if the rank is the first of an attempt.
     pub(crate) begins: bool,
 }
 
@@ -57,14 +55,14 @@ impl Holdings {
         self.0.get(node).copied().unwrap_or_default()
     }
 
-    /// One rank more of a node.
+    /// Adds a rank of a node.
     pub(super) fn add(&mut self, node: &str, presence: Presence) {
         let held = self.0.entry(node.to_string()).or_default();
         held.ranks += 1;
         held.running += usize::from(presence != Presence::Ended);
     }
 
-    /// A rank of a node is forgotten.
+    /// Removes a forgotten rank of a node.
     pub(super) fn remove(&mut self, node: &str, presence: Presence) {
         let Some(held) = self.0.get_mut(node) else { return };
         held.ranks = held.ranks.saturating_sub(1);
@@ -74,7 +72,7 @@ impl Holdings {
         }
     }
 
-    /// A rank of a node was here or not, and now is or is not.
+    /// Takes a change of presence of a node's rank.
     pub(super) fn changed(&mut self, node: &str, before: Presence, now: Presence) {
         let Some(held) = self.0.get_mut(node) else { return };
         held.running += usize::from(now != Presence::Ended);
@@ -83,7 +81,7 @@ impl Holdings {
 }
 
 impl Attempt {
-    /// The node whose rank began it; before version 1.7 of the records the one with its first rank.
+    /// The node whose rank began the attempt; before records 1.7 the node of its first rank.
     fn begun_by(&self) -> &str {
         match self.record.node.as_str() {
             "" => self.ranks.values().next().map_or("", |rank| &rank.record.node),
@@ -91,12 +89,12 @@ impl Attempt {
         }
     }
 
-    /// Who holds it, where room is shared.
+    /// Holder of the attempt, where bounds are shared.
     pub(crate) fn held_by(&self) -> HolderKey<'_> {
         (self.begun_by(), self.record.owner.as_ref().map(Owner::key))
     }
 
-    /// When it was over, for the order in which attempts are forgotten.
+    /// Sort key of attempts to forget: ended ones first, by the time of their end.
     fn over(&self) -> (bool, Option<i64>, i64) {
         let record = &self.record;
         (record.ended_wall_ns.is_none(), record.ended_wall_ns, record.started_wall_ns)
@@ -134,13 +132,12 @@ impl Jobs {
         (ranks_max / NODES_AT_LEAST).max(RANKS_RUNNING_PER_NODE_MAX.min(ranks_max))
     }
 
-    /// The attempt to forget first when there is no room: of a node that has as many running jobs
-    /// or ranks as it may, one of the owner who has most there; of a job that has too many, one
-    /// that came by the node that began most of them; else, by a node that has as many ranks as a
-    /// node may have, one of its own; else one of the node that holds most, and there of the owner
-    /// who has most. Those that were over first go first, those with an open incident after the
-    /// others. Where none is over, a running one of the node that holds most gives way to a
-    /// newcomer that has less than an equal part.
+    /// The attempt to forget first when a bound is exceeded. On a node at its bound of running jobs
+    /// or ranks: one of the largest owner there. Of a job with too many attempts: one that the most
+    /// frequent node began. On a node at its bound of remembered ranks: one of its own. Else: one
+    /// of the largest node, and there of the largest owner. Attempts that ended first go first,
+    /// attempts with an open incident after the others. Where none has ended, a running one of the
+    /// largest node gives way to a newcomer with less than an equal part.
     pub(crate) fn surplus(
         &self,
         newcomer: Option<Newcomer<'_>>,
@@ -190,8 +187,8 @@ impl Jobs {
         oldest.or_else(running).map(|attempt| attempt.record.serial)
     }
 
-    /// Of a node that has as many running jobs, or ranks, as a node can have: the newest running
-    /// attempt of the owner who has most, where the newcomer's owner has less.
+    /// For a node at its bound of running jobs or ranks: the newest running attempt of the owner
+    /// who has most, where the newcomer's owner has less.
     fn surplus_of_node(&self, newcomer: Newcomer<'_>) -> Option<u32> {
         let running = || {
             self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == newcomer.node)
@@ -218,8 +215,8 @@ impl Jobs {
         gives_way.then_some(newest.record.serial)
     }
 
-    /// The attempt to forget of a job that has too many: the oldest that is over, else the newest,
-    /// of those that came by the node that began most.
+    /// The attempt to forget of a job with too many: of the attempts that the most frequent node
+    /// began, the oldest ended one, else the newest.
     fn surplus_of_job(&self, serials: &[u32]) -> Option<u32> {
         let all = || serials.iter().filter_map(|serial| self.attempts.get(serial));
         let mut begun = BTreeMap::<&str, usize>::new();
@@ -233,7 +230,7 @@ impl Jobs {
         over.or(of_most().next_back()).map(|attempt| attempt.record.serial)
     }
 
-    /// What each holder has of what there is too much of: ranks, or jobs.
+    /// Each holder's number of ranks, or of jobs, whichever is beyond its bound.
     fn shares(&self, are_ranks_full: bool) -> Shares<&str, Option<OwnerKey<'_>>> {
         let (mut jobs, mut shares) = (BTreeSet::new(), Shares::default());
         for attempt in self.attempts.values() {

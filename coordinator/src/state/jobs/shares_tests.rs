@@ -18,7 +18,7 @@ fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
     attempt.record.ended_wall_ns = Some(ended_wall_ns);
 }
 
-/// Announces as the loop does: first makes room where there is none.
+/// Announces as the loop does: first removes a surplus attempt.
 fn announce(jobs: &mut Jobs, node: &str, up: RankUp) -> Result<u32, Loss> {
     let newcomer = Newcomer { node, owner: up.owner.as_ref(), begins: jobs.begins_attempt(&up) };
     if let Some(serial) = jobs.surplus(Some(newcomer), |_| false) {
@@ -31,7 +31,7 @@ fn of_node(jobs: &Jobs, node: &str) -> usize {
     jobs.attempts().filter(|attempt| attempt.begun_by() == node).count()
 }
 
-/// Counts what is kept beside the ranks from the ranks.
+/// Compares the holdings with counts of the ranks.
 fn check_holdings(jobs: &Jobs) {
     let mut counted = Holdings::default();
     for rank in jobs.attempts().flat_map(|attempt| attempt.ranks.values()) {
@@ -98,8 +98,8 @@ fn a_node_has_bounded_ranks_and_running_jobs() {
     check_holdings(&jobs);
 }
 
-/// One user with as many running jobs as a node can have, by subordinate ids: another one's job is
-/// taken, and the first user gets nothing back.
+/// One user has as many running jobs as a node can have, by subordinate ids: another user's job is
+/// accepted, and the first user gets nothing back.
 #[test]
 fn a_user_who_fills_a_node_keeps_no_other_off_it() {
     let mut jobs = Jobs::new(limits());

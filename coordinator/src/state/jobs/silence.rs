@@ -1,4 +1,4 @@
-//! Ranks of which nothing new is known: what was last seen of them is no judgement of the present.
+//! Ranks without new data: their last reported state says nothing about the present.
 //!
 //! Four states, each with its own cause and its own person to call. A rank without new data is
 //! never shown as healthy.
@@ -11,24 +11,23 @@ use memtape_proto::api::RankState;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 
-/// How a rank is silent; what is worse for the job is greater.
+/// Kind of silence of a rank, ordered by its harm to the job.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Silence {
-    /// Its agent is not connected, or says nothing: nothing is known of the whole node.
+    /// The agent is not connected, or sends nothing: the whole node is unknown.
     Disconnected,
-    /// Its agent reports, but not of it any more.
+    /// The agent reports, but no longer reports the rank.
     Silent,
-    /// It has finished no step for long, and is not behind most ranks.
+    /// The rank has finished no step for long, and is not behind most ranks.
     Stalled,
-    /// It has finished no step for long, while most of its peers have gone on.
+    /// The rank has finished no step for long, while most of its peers have gone on.
     Behind,
 }
 
 /// Reports that may be missed before a node counts as silent.
 const INTERVALS_MAX: u64 = 3;
 
-/// No node counts as silent for less than this, whatever the interval is: networks and disks have
-/// their pauses.
+/// Minimum time before a node counts as silent, for any report interval: networks and disks pause.
 const SILENT_NS_MIN: u64 = 10_000_000_000;
 
 /// A rank is behind when it has finished no step for this many usual ones …
@@ -44,7 +43,7 @@ const STALLED_NS_MIN: u64 = 30_000_000_000;
 /// Begins the line about a rank without counted steps.
 const NO_STEPS: &str = "no steps:";
 
-/// What is needed to judge all ranks of an attempt.
+/// Inputs for judging all ranks of an attempt.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     jobs: &'a Jobs,
@@ -73,7 +72,7 @@ impl<'a> Watch<'a> {
         Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, knows_step_time, steps }
     }
 
-    /// How a rank is silent; none when it is not, or has ended.
+    /// Silence of a rank; none when it is not silent, or has ended.
     pub(crate) fn of(&self, rank: &Rank) -> Option<Silence> {
         match rank.presence {
             Presence::Ended => return None,
@@ -93,7 +92,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What became of a rank.
+    /// Fate of a rank.
     pub(crate) fn fate(&self, rank: &Rank) -> Fate {
         rank.fate(match self.of(rank) {
             None => Activity::Moving,
@@ -103,7 +102,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// The state of a rank: what it does now, or why nothing new is known of it.
+    /// State of a rank: its present activity, or the reason for missing data.
     pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> RankState {
         match (rank.presence, self.of(rank)) {
             (Presence::Ended, _) if rank.has_died() => RankState::Failed,
@@ -140,7 +139,7 @@ impl<'a> Watch<'a> {
         self.knows_step_time && self.stands(rank, self.stalled_ns)
     }
 
-    /// Has a rank that counts steps finished none for this long?
+    /// Has a rank that counts steps finished no step for this long?
     fn stands(&self, rank: &Rank, for_ns: u64) -> bool {
         let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
         // A server without requests is not behind the others.

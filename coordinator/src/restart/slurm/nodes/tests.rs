@@ -9,8 +9,8 @@ use memtape_core::action::Outcome;
 use super::*;
 use crate::restart::slurm::tests::{CLUSTER, POLL, printed, program};
 
-/// Prints the lines of the file `nodes` for one node, or the drained ones. After a look at one node
-/// the file is changed as the file `late` says, a script of `sed`.
+/// Prints the lines of the file `nodes` for one node, or the drained ones. After a query of one
+/// node the file `late`, a script of `sed`, changes the file.
 const SINFO: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 for word in "$@"; do

@@ -1,4 +1,4 @@
-//! Decisions to keep a node out: what is stored, what is asked then, and what a kill leaves.
+//! Decisions to keep a node out: stored records, requests to targets, and recovery after a kill.
 
 use super::*;
 use crate::config::Config;
@@ -45,7 +45,7 @@ fn leave_memory(actions: &mut Actions, node: &str, from: u64) -> Vec<Effect> {
     effects
 }
 
-/// The ids of decisions that are stored before something follows, and those that are asked for.
+/// Ids of decisions stored before an effect begins, and ids of decisions that targets get.
 fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
     let (mut stored, mut started) = (Vec::new(), Vec::new());
     for effect in effects {
@@ -61,7 +61,7 @@ fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
     (stored, started)
 }
 
-/// What it asks for when this is stored.
+/// Ids of the orders that begin when this action is stored.
 fn when_stored(actions: &mut Actions, action: &str) -> Vec<String> {
     let mut context = Context::new(at(500));
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
@@ -122,7 +122,7 @@ fn a_dry_run_and_a_missing_target_change_no_node() {
     assert_eq!(RestartConfig::default().policy.keep_out, Mode::DryRun);
 }
 
-/// The target is not asked again: it says what it sees.
+/// The target is not asked again: it reports the state of the node.
 #[test]
 fn a_killed_coordinator_reads_the_node_and_does_not_ask_again() {
     let config = config(Mode::Act, true);
