@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub use memtape_core::incident::Now;
 
 thread_local! {
-    /// What a simulation says the time is.
+    /// Time set by a simulation.
     static SET: Cell<Option<Now>> = const { Cell::new(None) };
 }
 

@@ -1,7 +1,7 @@
 //! The one way to the file system: everything that a store reads, writes, syncs and locks.
 //!
 //! Files are named from the store's folder, with `/`. The real disk passes each call on; a
-//! simulated one (`tests/disk`) keeps all in memory and can lose power. What is not synced may
+//! simulated one (`tests/disk`) keeps all in memory and can lose power. Data that is not synced may
 //! be lost, and so may a new name until its folder is synced: the writer must sync both.
 
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::tree::Tree;
 
-/// Where a store lies.
+/// The disk of a store.
 pub trait Disk: Debug + Send + Sync {
     /// The store's folder, to name it to a person.
     fn folder(&self) -> &Path;
@@ -28,10 +28,10 @@ pub trait Disk: Debug + Send + Sync {
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes a folder, and those above it, unless it is there.
+    /// Makes a folder and its parents, unless they exist.
     fn make_folder(&self, name: &str) -> io::Result<()>;
 
-    /// What lies in a folder, in order of names.
+    /// Lists a folder, in order of names.
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>>;
 
     /// Makes the names in a folder durable.
@@ -57,7 +57,7 @@ pub trait Disk: Debug + Send + Sync {
 
 /// An open file.
 pub trait DiskFile: Debug + Send + Sync {
-    /// Its length.
+    /// Length of the file, in bytes.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Fills `out`; `UnexpectedEof` when the file ends before.
@@ -83,16 +83,16 @@ pub trait DiskFile: Debug + Send + Sync {
 
 /// A lock; dropping it gives it back.
 pub trait Held: Debug + Send + Sync {
-    /// Is the folder that was locked still where it was?
+    /// Is the locked folder still at its path?
     fn is_present(&self) -> bool {
         true
     }
 }
 
-/// What lies in a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Entry {
-    /// Without the folder.
+    /// Name without the folder.
     pub name: String,
     /// True for a folder.
     pub is_folder: bool,
@@ -149,7 +149,7 @@ pub fn folder_of(name: &str) -> &str {
 pub struct Prefix {
     /// The file.
     pub file: Arc<dyn DiskFile>,
-    /// How much of it counts.
+    /// Number of bytes that count, from the start.
     pub bytes: u64,
 }
 

@@ -15,16 +15,16 @@ const MAGIC: [u8; 4] = *b"MTJ1";
 
 const HEADER_BYTES: usize = 12;
 
-/// Largest payload; what is larger on reading is damage.
+/// Largest payload in bytes; a larger one is damage when it is read.
 pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
-/// How much of a file's end is written once more when it is opened: more than one group of writes.
+/// Bytes of a file's end that are written again when it is opened: more than one group of writes.
 const SETTLE_BYTES: u64 = 1 << 20;
 
-/// How much of a damaged place is read at once while searching.
+/// Bytes of a damaged place that are read at once while searching.
 const WINDOW_BYTES: usize = 64 << 10;
 
-/// What opening found wrong.
+/// Damage found when a file was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Damage {
     /// Bytes cut from the end.
@@ -43,14 +43,14 @@ pub struct Frames {
     is_uncut: bool,
 }
 
-/// Shows every whole record of a file to `visit`, where it lies and what it says, in order, and
+/// Shows every whole record of a file to `visit`, in order, with its offset and payload, and
 /// changes nothing.
 pub fn read_file(file: &dyn DiskFile, visit: impl FnMut(u64, &[u8])) -> io::Result<Damage> {
     let (_, damage) = scan(file, 0, visit)?;
     Ok(damage)
 }
 
-/// The same for a file of this name.
+/// As [`read_file`], for a file of this name.
 pub fn read(
     disk: &dyn Disk,
     name: &str,
@@ -155,8 +155,8 @@ fn scan(
 }
 
 impl Frames {
-    /// Opens or makes a file, shows every whole record to `visit`, in order, and cuts off what
-    /// comes behind the last one.
+    /// Opens or makes a file, shows every whole record to `visit`, in order, and cuts off bytes
+    /// behind the last one.
     pub fn open(
         disk: &dyn Disk,
         name: &str,
@@ -221,9 +221,9 @@ impl Frames {
     }
 }
 
-/// Makes durable what was read. The process before may have been killed between a sync that failed
-/// and taking back what it had written: that is in the kernel's cache, and nowhere else, and no
-/// sync would write it again. So the tail is written once more.
+/// Makes the read records durable. The process before may have been killed between a failed sync
+/// and taking its records back: these are only in the kernel's cache, and no sync would write them
+/// again. So the tail is written once more.
 fn settle(file: &dyn DiskFile, end: u64) -> io::Result<()> {
     if end == 0 {
         return Ok(());

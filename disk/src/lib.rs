@@ -1,9 +1,9 @@
-//! What a store stands on: files, folders and locks, logs of checked records, an ordered index, and
+//! The base of a store: files, folders and locks, logs of checked records, an ordered index, and
 //! the machine's clocks.
 //!
 //! [`files`] has the trait of a disk, [`real`] the disk that is a folder. [`frames`] is a file of
-//! checked records. [`tree`] has the trait of an index, `sled_tree.rs` the one that is sled.
-//! Nothing here knows what the bytes mean.
+//! checked records. [`tree`] has the trait of an index, `sled_tree.rs` implements it with sled.
+//! Nothing here interprets the bytes.
 
 #![forbid(unsafe_code)]
 

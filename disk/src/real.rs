@@ -128,7 +128,7 @@ fn making() -> OpenOptions {
     options
 }
 
-/// Can users other than the owner reach what is in a folder of this mode?
+/// Can users other than the owner reach the files in a folder of this mode?
 fn is_open_to_others(mode: u32) -> bool {
     mode & 0o077 != 0
 }
@@ -158,7 +158,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// The kernel gives it back when the file is closed, also when the process dies.
+/// A lock that the kernel releases when the file is closed, also when the process dies.
 #[derive(Debug)]
 struct RealLock {
     folder: File,

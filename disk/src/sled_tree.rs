@@ -1,10 +1,10 @@
-//! sled, kept on a short leash.
+//! sled, with every call guarded.
 //!
-//! What is known about sled 0.34: `flush` is not an fsync, values from 128 KiB on are never
-//! synced, a damaged tail can open as an empty database, a damaged page can panic, and after a
-//! full disk it can wait for ever, even while it is closed. So every call is guarded against
-//! panics, what writes is done by a thread that is not waited for longer than [`PATIENCE`], and
-//! values are small, batches too. No other file knows sled.
+//! Known problems of sled 0.34: `flush` is not an fsync, values from 128 KiB on are never synced, a
+//! damaged tail can open as an empty database, a damaged page can panic, and after a full disk it
+//! can wait for ever, even while it is closed. So every call is guarded against panics, writes are
+//! done by a thread that is not waited for longer than [`PATIENCE`], and values are small, batches
+//! too. No other file knows sled.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -36,14 +36,14 @@ const PATIENCE_LOST: Duration = Duration::from_secs(1);
 /// An open sled.
 #[derive(Debug)]
 pub(crate) struct SledTree {
-    /// For reading, which never waits. None while it is dropped.
+    /// Tree for reading, which never waits. None while it is dropped.
     tree: Option<sled::Db>,
     path: PathBuf,
-    /// To the thread that writes; None while it is dropped.
+    /// Channel to the thread that writes. None while it is dropped.
     calls: Option<Sender<Call>>,
     /// Closed by the thread when it has given sled back.
     ended: Mutex<Receiver<()>>,
-    /// A write failed, or was not waited for.
+    /// True if a write failed, or was not waited for.
     has_failed: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ impl SledTree {
         self.tree.as_ref().ok_or_else(closed)
     }
 
-    /// Has the thread do it, and waits for a while.
+    /// Sends a call to the thread, and waits for it up to a bound.
     fn call(&self, what: Write) -> io::Result<()> {
         let (reply, replied) = channel();
         let calls = self.calls.as_ref().ok_or_else(closed)?;
@@ -187,7 +187,7 @@ fn closed() -> io::Error {
     io::Error::other("sled is being closed")
 }
 
-/// True when another process, or another handle, has sled's log. sled says so in words only.
+/// True when another process, or another handle, has sled's log. sled reports this only as text.
 fn is_locked(log: &Path) -> bool {
     let tried = File::open(log).map(|log| log.try_lock());
     matches!(tried, Ok(Err(TryLockError::WouldBlock)))

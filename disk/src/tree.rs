@@ -2,16 +2,16 @@
 
 use std::io;
 
-/// One change: a new value of a key, or its end.
+/// A change: a new value of a key, or its deletion.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Change {
-    /// What it is the value of.
+    /// Key of the value.
     pub key: Vec<u8>,
-    /// None deletes.
+    /// The new value; none deletes the key.
     pub value: Option<Vec<u8>>,
 }
 
-/// An ordered map of bytes on a disk. What was written last may be lost, or all of it.
+/// An ordered map of bytes on a disk. A crash may lose the last writes, or the whole map.
 pub trait Tree: std::fmt::Debug + Send + Sync {
     /// Applies changes, all of them or none.
     fn apply(&self, batch: &[&Change]) -> io::Result<()>;
@@ -27,6 +27,6 @@ pub trait Tree: std::fmt::Debug + Send + Sync {
     /// Makes everything durable.
     fn flush(&self) -> io::Result<()>;
 
-    /// Bytes on disk; 0 when it cannot say.
+    /// Bytes on disk; 0 when unknown.
     fn len_bytes(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! What changed between two censuses of a device, as the message that an agent sends.
+//! Changes between two censuses of a device, as the message that an agent sends.
 //!
 //! The coordinator reads the message with its own checks (`coordinator/src/ingest/wire/census.rs`).
 

@@ -1,7 +1,7 @@
-//! Remedies on the wire: what ranks offer, what they are asked for, and what becomes of it.
+//! Remedies on the wire: offers of ranks, requests to them, and outcomes.
 //!
-//! Every name of core's has one of the wire's, which the compiler asks for; the way back is found
-//! from it. What a later version says more is none here.
+//! Every value of `core` maps to one of the wire by a complete `match`; decoding searches this
+//! mapping. A value of a later version decodes to none.
 
 use memtape_core::action::remedy::{Answer, Ask, Outcome, Signal};
 use memtape_core::tape::mailbox::{Offer, Offers, Remedy, STEP_MAX};
@@ -11,7 +11,7 @@ use crate::v1;
 
 pub use crate::v1::RemedyRequest;
 
-/// Why a request cannot be followed, whatever the ranks are.
+/// Why a request cannot be followed by any rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAsk {
     /// A remedy or a signal that this version does not have.
@@ -58,17 +58,17 @@ impl From<Outcome> for v1::RemedyOutcome {
     }
 }
 
-/// The value of core's that the wire says so.
+/// The value of `core` for a value of the wire; none for unknown ones.
 fn known<T: VariantArray + Copy, W: PartialEq>(said: W, of: impl Fn(T) -> W) -> Option<T> {
     T::VARIANTS.iter().copied().find(|known| of(*known) == said)
 }
 
-/// What a rank offers, as the wire has it.
+/// Encodes the remedies that a rank offers.
 pub fn offered(offers: Offers) -> Vec<i32> {
     offers.iter().map(|offer| v1::Remedy::from(offer).into()).collect()
 }
 
-/// What a rank offers.
+/// Decodes the remedies that a rank offers.
 pub fn offers(said: impl Iterator<Item = v1::Remedy>) -> Offers {
     said.filter_map(|said| known(said, v1::Remedy::from)).collect()
 }
@@ -89,7 +89,7 @@ pub fn request(ask: Ask) -> v1::RemedyRequest {
     }
 }
 
-/// What a request asks for.
+/// Decodes a request.
 ///
 /// # Errors
 /// This version does not have it, or its step is out of bounds.
@@ -108,7 +108,7 @@ pub fn ask(raw: &v1::RemedyRequest) -> Result<Ask, BadAsk> {
     }
 }
 
-/// What became of a call for one rank, without the call and the tape.
+/// Encodes the outcome of a call for one rank, without the call and the tape.
 pub fn answer(answer: &Answer) -> v1::RemedyAnswer {
     v1::RemedyAnswer {
         outcome: v1::RemedyOutcome::from(answer.outcome).into(),
@@ -119,7 +119,7 @@ pub fn answer(answer: &Answer) -> v1::RemedyAnswer {
     }
 }
 
-/// How a call ended for one rank; one of a later version is a refusal.
+/// Decodes the outcome of a call for one rank; an outcome of a later version is a refusal.
 pub fn outcome(raw: &v1::RemedyAnswer) -> Outcome {
     known(raw.outcome(), v1::RemedyOutcome::from).unwrap_or(Outcome::Refused)
 }

@@ -3,7 +3,7 @@
 /// The version of the protocol that this code speaks, sent in `Hello` and `Welcome`.
 pub const PROTOCOL: u32 = 1;
 
-/// One of the two programs that speak the protocol.
+/// A program that speaks the protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Side {

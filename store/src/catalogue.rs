@@ -1,9 +1,9 @@
-//! The catalogue: the index over what the store holds, in sled.
+//! The catalogue: the index over the store's contents, in sled.
 //!
-//! The records in it are those of the journal: it is filled from the journal at every start, and
-//! never compared with it. The index of the steps is brought up to date (`steps/index.rs`). It may
-//! come back older, empty or damaged, and nothing is lost by that. Keys are ordered bytes; the
-//! first one tells the kind.
+//! Its records are copies of the journal's: it is filled from the journal at every start, and never
+//! compared with it. The index of the steps is brought up to date (`steps/index.rs`). It may come
+//! back older, empty or damaged, and nothing is lost by that. Keys are ordered bytes; the first one
+//! tells the kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 512;
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Its folder.
+/// Folder of the catalogue.
 pub(crate) const FOLDER: &str = "catalogue";
 
 /// First byte of the keys of the index of the steps.
@@ -34,14 +34,14 @@ const KEYS_END: [u8; 1] = [0xff];
 #[derive(Clone, Debug)]
 pub(crate) struct Catalogue {
     tree: Arc<dyn Tree>,
-    /// It could not be written, as after a full disk: sled then refuses everything until it is
-    /// opened again. It is neither asked nor written any more until the next start.
+    /// True after a failed write, as on a full disk: sled then refuses everything until it is
+    /// opened again. The catalogue is neither read nor written until the next start.
     is_behind: Arc<AtomicBool>,
 }
 
 impl Catalogue {
-    /// Opens or makes a catalogue with these records. A damaged one is put aside; then the answer
-    /// says why, and where it lies.
+    /// Opens or makes a catalogue with these records. A damaged one is put aside; then the reason
+    /// and its path are returned.
     pub(crate) fn open(
         disk: &dyn Disk,
         live: &Live,
@@ -128,7 +128,7 @@ impl Catalogue {
         Ok(self.asked()?.scan(from, to, &mut visit)?)
     }
 
-    /// All records: everything but the index of the steps and what the catalogue needs for itself.
+    /// All records, without the index of the steps and the catalogue's own entries.
     pub(crate) fn records(&self) -> Result<Live> {
         let mut records = Live::new();
         for kind in (b'a'..=b'z').filter(|&kind| kind != STEPS_PREFIX && kind != b'm') {
@@ -151,7 +151,7 @@ impl Catalogue {
         Ok(flushed?)
     }
 
-    /// Bytes on disk; 0 when sled cannot say.
+    /// Bytes on disk; 0 when unknown.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.tree.len_bytes()
     }

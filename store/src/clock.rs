@@ -18,7 +18,7 @@ use memtape_disk::clock::Now;
 /// Time between two notes of the clock in the journal.
 pub(crate) const NOTED_EVERY_NS: i64 = 300_000_000_000;
 
-/// The wall clock jumps when it passes the monotonic clock by more than this between two looks,
+/// The wall clock jumps when it passes the monotonic clock by more than this between two samples,
 /// which are a second apart. NTP adjusts by less.
 pub(crate) const JUMP_NS_MIN: i64 = 5_000_000_000;
 
@@ -37,14 +37,14 @@ impl StoreClock {
         Self { begin_ns, begin_mono_ns: now.mono_ns }
     }
 
-    /// Its time.
+    /// Time of the store's clock, in nanoseconds.
     pub fn at(self, now: Now) -> i64 {
         let passed_ns = now.mono_ns.saturating_sub(self.begin_mono_ns);
         self.begin_ns.saturating_add(i64::try_from(passed_ns).unwrap_or(i64::MAX))
     }
 }
 
-/// Where the clock stood, and what the wall clock did: the one record that the store itself writes.
+/// Time of the store's clock, and jumps of the wall clock: the store's only own record.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct ClockRecord {
@@ -54,7 +54,7 @@ pub struct ClockRecord {
     pub wall_ns: i64,
     /// Jumps of the wall clock so far.
     pub jumps: u64,
-    /// By how much it jumped last: forward, or back when below zero.
+    /// Size of the last jump: forward, or back when below zero.
     pub jump_ns: i64,
 }
 
@@ -83,27 +83,27 @@ impl std::fmt::Display for Jump {
 pub(crate) struct ClockWatch {
     clock: StoreClock,
     record: ClockRecord,
-    /// What the wall clock was ahead of the monotonic one at the last look.
+    /// Lead of the wall clock over the monotonic one at the last sample, in nanoseconds.
     ahead_ns: i64,
     noted_ns: i64,
 }
 
 impl ClockWatch {
     /// Begins to watch; also tells whether the wall clock was set back since the last run. A clock
-    /// that was set forward looks like a coordinator that was stopped for so long.
+    /// that was set forward cannot be distinguished from a stopped coordinator.
     pub(crate) fn new(clock: StoreClock, now: Now, known: Option<ClockRecord>) -> Self {
         let noted_ns = clock.at(now);
         let (record, ahead_ns) = (known.unwrap_or_default(), ahead_ns(now));
         Self { clock, record, ahead_ns, noted_ns }
     }
 
-    /// How far the wall clock was set back between the last run and this one.
+    /// Time by which the wall clock was set back between the last run and this one.
     pub(crate) fn set_back(&mut self, now: Now) -> Option<Jump> {
         let jump_ns = now.wall_ns.saturating_sub(self.record.wall_ns);
         (jump_ns < -JUMP_NS_MIN).then(|| self.jumped(jump_ns))
     }
 
-    /// How far the wall clock jumped since the last look.
+    /// Jump of the wall clock since the last sample.
     pub(crate) fn look(&mut self, now: Now) -> Option<Jump> {
         let before_ns = std::mem::replace(&mut self.ahead_ns, ahead_ns(now));
         let jump_ns = self.ahead_ns.saturating_sub(before_ns);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the wall clock says, the time of the store is what the monotonic clock passed.
+        /// For any wall clock, the time of the store advances with the monotonic clock.
         #[test]
         fn the_wall_clock_moves_nothing(
             known_ns in 0..i64::MAX / 4,

@@ -32,7 +32,7 @@ pub struct Loaded {
     pub actions: Vec<ActionRecord>,
     /// Tokens of the API.
     pub tokens: Vec<TokenRecord>,
-    /// In the order of their numbers.
+    /// Audit records, in the order of their numbers.
     pub audit: Vec<AuditRecord>,
     /// The store's clock.
     pub clock: Option<ClockRecord>,
@@ -79,7 +79,7 @@ impl Changes {
 const PLAIN: u8 = 0;
 const COMPRESSED: u8 = 1;
 
-/// A record as bytes: how it is written, and JSON, compressed when it is long.
+/// Encodes a record: a byte for the form, and JSON, compressed when it is long.
 pub(crate) fn encode<R: Record>(record: &R) -> Vec<u8> {
     // Records are plain structs with string keys; their JSON cannot fail.
     let json = serde_json::to_vec(record).unwrap_or_default();
@@ -103,7 +103,7 @@ fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
     }
 }
 
-/// Reads all records. Those that cannot be read are counted and left out.
+/// Reads all records. Unreadable ones are counted and left out.
 pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
     fn take<R: Record>(into: &mut Vec<R>, value: &[u8]) -> bool {
         decode(value).map(|record| into.push(record)).is_some()

@@ -1,17 +1,17 @@
-//! What can go wrong in the store: six kinds, each with what a person reads, in one line.
+//! Errors of the store: six kinds, each with one line for a person.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// What the store answers.
+/// Result of a call to the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the store cannot do what it is asked. It can be cloned, because all who wait for one write
+/// Why the store cannot carry out a request. It can be cloned, because all who wait for one write
 /// get the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{line}")]
 pub struct Error {
-    /// What a caller does differently.
+    /// Kind of the error, which decides the caller's reaction.
     pub kind: Kind,
     line: String,
 }
@@ -19,15 +19,15 @@ pub struct Error {
 /// Kinds of errors, by what a caller does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
-    /// The disk has no room, or the user's quota is used up: try again later.
+    /// The disk is full, or the user's quota is used up: try again later.
     Full,
-    /// Something is not as it was written: build it again, or take another copy.
+    /// Data differs from what was written: build it again, or take another copy.
     Damaged,
-    /// Another process, or another backup, has it: wait.
+    /// Another process, or another backup, holds the lock: wait.
     Locked,
-    /// It is no store, or one of another program: name another folder.
+    /// The folder is no store, or a store of another program: name another folder.
     Foreign,
-    /// What is asked for is not there any more.
+    /// The requested object is deleted.
     Gone,
     /// The file system, or the store of snapshots, failed otherwise.
     Io,
@@ -43,12 +43,12 @@ impl Error {
         Self::new(Kind::Io, line)
     }
 
-    /// The folder is no store, or none that this program reads.
+    /// The error that the folder is no store, or no store that this program reads.
     pub(crate) fn foreign(line: impl Into<String>) -> Self {
         Self::new(Kind::Foreign, line)
     }
 
-    /// There is no store in a folder where a command needs one.
+    /// The error that a folder has no store.
     pub(crate) fn missing(part: &str, folder: &Path) -> Self {
         let folder = folder.display();
         Self::foreign(format!("there is no {part} in {folder}: name the coordinator's data folder"))
@@ -82,7 +82,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What a library says in many lines, in one.
+/// Joins the lines of a library's error.
 #[cfg(feature = "s3")]
 impl From<object_store::Error> for Error {
     fn from(error: object_store::Error) -> Self {

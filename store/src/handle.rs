@@ -1,4 +1,4 @@
-//! The handle on the store: what the coordinator calls.
+//! The handle on the store: the interface for the coordinator.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -25,19 +25,19 @@ use crate::writer::turns::Turns;
 use memtape_disk::clock;
 use memtape_disk::{files::Disk, real::RealDisk};
 
-/// A handle on the store. When the last one is gone, what is open is packed and all is closed.
+/// A handle on the store. When the last handle is gone, open steps are packed and all files closed.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) jobs: mpsc::Sender<Job>,
     pub(crate) shared: Arc<Shared>,
-    /// In the place of the thread, in a simulation.
+    /// Replaces the thread in a simulation.
     pub(crate) turns: Option<Turns>,
 }
 
 /// Why nothing can be made durable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unready {
-    /// The data folder is gone, or another one is in its place.
+    /// The data folder is gone, or was replaced by another one.
     #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
     FolderGone,
     /// The journal is gone.
@@ -77,7 +77,7 @@ impl Store {
         Ok((Self { jobs, shared, turns: None }, loaded, recovery))
     }
 
-    /// Opens or makes a store without a thread: its holder calls [`Self::turn`].
+    /// Opens or makes a store without a thread: its holder calls [`Self::turn`] to run the writer.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -88,14 +88,14 @@ impl Store {
         Ok((Self { jobs, shared, turns: Some(turns) }, loaded, recovery))
     }
 
-    /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
-    /// Only for a store without a thread, and not from a `done`.
+    /// Does all waiting work in this thread, and calls every `done`; true if there was any. Only
+    /// for a store without a thread, and not from a `done`.
     pub fn turn(&self) -> bool {
         self.turns.as_ref().is_some_and(Turns::turn)
     }
 
-    /// From now on new snapshots go to an S3-compatible store, of which the `AWS_…` variables tell
-    /// the rest. Before anything is stored.
+    /// Keeps new snapshots in an S3-compatible store from now on, configured by the `AWS_…`
+    /// variables. Must be called before anything is stored.
     pub async fn keep_snapshots_at(&self, url: &str) -> Result<()> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -104,7 +104,7 @@ impl Store {
         self.keep_snapshots_with(url, settings).await
     }
 
-    /// The same with these `AWS_…` variables.
+    /// As [`Self::keep_snapshots_at`], with these `AWS_…` variables.
     pub async fn keep_snapshots_with(
         &self,
         url: &str,
@@ -168,7 +168,7 @@ impl Store {
         &self.shared.id
     }
 
-    /// What was found to be lost, until a rebuild.
+    /// Losses found, until a rebuild forgets them.
     pub fn losses(&self) -> Vec<Loss> {
         self.shared.inventory.expected().lost.losses
     }
@@ -212,8 +212,8 @@ impl Store {
         self.shared.clock
     }
 
-    /// Gives this handle back. The answer tells whether it was the last one and all is closed, so
-    /// that another coordinator can have the folder.
+    /// Gives this handle back. The returned function tells whether the store is closed, so that
+    /// another coordinator can have the folder.
     pub fn closed(self) -> impl Fn() -> bool {
         let closed = self.shared.closed.0.clone();
         move || closed.load(Ordering::Acquire)
@@ -251,12 +251,12 @@ impl Store {
         packer::read_each(&self.shared.reader, &self.shared.open, key, None, take)
     }
 
-    /// Those of them that were packed in these stretches of time, or are not packed yet. Blocks.
+    /// Records of a series that were packed in these time buckets, or are not packed yet. Blocks.
     pub fn series_within(&self, key: SeriesKey, stretches: &[u32]) -> Result<Vec<StepRecord>> {
         packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
     }
 
-    /// The stretches of time in which packed records of an attempt lie, in order. Blocks.
+    /// Time buckets with packed records of an attempt, in order. Blocks.
     pub fn stretches(&self, serial: u32) -> Result<Vec<u32>> {
         index::stretches(&self.shared.reader.catalogue, serial)
     }
@@ -266,7 +266,7 @@ impl Store {
         &self.shared.blobs
     }
 
-    /// How it is doing.
+    /// Health of the store.
     pub fn health(&self) -> &Health {
         &self.shared.health
     }

@@ -1,14 +1,14 @@
 //! The inventory: which files there must be, and how much of each is durable.
 //!
-//! Every other file shows by itself that a place in it is damaged. None shows that it is gone, or
-//! that its end is. The inventory is a log (`journal.rs`) of notes about the others. A note is
-//! written after the sync that makes it true, and is not synced itself: a power loss takes back the
-//! newest notes, and an older inventory expects less. What is to be expected no more (a log that is
-//! packed, a file of steps that is too old) is forgotten durably before the file goes. So no crash
-//! leaves an inventory that expects too much.
+//! Other files detect damage inside themselves, but not that the file, or its end, is gone. The
+//! inventory is a log (`journal.rs`) of notes about the others. A note is written after the sync
+//! that makes it true, and is not synced itself: a power loss takes back the newest notes, and an
+//! older inventory expects less. A file that is to go (a packed log, a file of steps that is too
+//! old) is forgotten durably before it is deleted. So no crash leaves an inventory that expects too
+//! much.
 //!
 //! It also has the losses that were found, until `memtape store rebuild` forgets them.
-//! `recovery/losses.rs` compares it with the files.
+//! `recovery/losses.rs` compares the inventory with the files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) const NAME: &str = "inventory";
 /// Losses that are kept; further ones are in the log and in the sums alone.
 const LOSSES_MAX: usize = 256;
 
-/// How much of a file is durable.
+/// Durable extent of a file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Extent {
     /// Bytes; of the journal the number of the last change.
@@ -56,25 +56,25 @@ pub struct Loss {
     pub part: Part,
     /// Bytes that were durable; of the journal the number of the last change.
     pub durable: u64,
-    /// What is left of them; none when the file is gone.
+    /// Bytes that are left; none when the file is gone.
     pub left: Option<u64>,
     /// Steps that were in the file; 0 where that is not known.
     pub rows: u64,
-    /// When it was found; 0 in a check.
+    /// Time at which the loss was found; 0 in a check.
     #[serde(default)]
     pub found_wall_ns: i64,
 }
 
-/// What there must be.
+/// Expected files and known losses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Expected {
-    /// How much of each file.
+    /// Durable extent of each expected file.
     pub files: BTreeMap<Part, Extent>,
-    /// What was found to be lost.
+    /// Losses that were found.
     pub lost: Lost,
 }
 
-/// What was lost.
+/// Lost files and records.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Lost {
     /// Until a person has read them.
@@ -83,7 +83,7 @@ pub(crate) struct Lost {
     pub changes: u64,
 }
 
-/// Of what the log has records, with plain data as JSON, which cannot fail.
+/// Key of a note in the log, with plain data as JSON, which cannot fail.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Key {
@@ -100,12 +100,12 @@ fn note(part: Part, extent: Option<Extent>) -> Change {
 }
 
 impl Expected {
-    /// How much of a file.
+    /// Durable extent of a file.
     pub(crate) fn extent(&self, part: Part) -> Extent {
         self.files.get(&part).copied().unwrap_or_default()
     }
 
-    /// The number of a new log, and of a new file of steps, that was never given.
+    /// Numbers of a new log, and of a new file of steps, that were never given.
     pub(crate) fn next_numbers(&self) -> (u64, u32) {
         let mut next = (0, 0);
         for part in self.files.keys() {
@@ -118,7 +118,7 @@ impl Expected {
         next
     }
 
-    /// From now on a loss is known: the file is expected as it is, and the loss is remembered.
+    /// Settles a loss: remembers it, and expects the file in its present state from now on.
     pub(crate) fn settle(&mut self, loss: Loss) {
         match (loss.left, self.files.get_mut(&loss.part)) {
             (Some(left), Some(extent)) => extent.bytes = left,
@@ -162,7 +162,7 @@ pub(crate) fn read(disk: &dyn Disk) -> io::Result<Option<Expected>> {
     Ok(Some(expected))
 }
 
-/// The open inventory, shared by those who make and remove files.
+/// The open inventory, shared by writers that make and remove files.
 #[derive(Clone, Debug)]
 pub(crate) struct Inventory(Arc<Mutex<Kept>>);
 
@@ -170,7 +170,7 @@ pub(crate) struct Inventory(Arc<Mutex<Kept>>);
 struct Kept {
     journal: Journal,
     expected: Expected,
-    /// A full disk took nothing: the whole is written before the next change.
+    /// True if a full disk took no change: the whole inventory is written before the next one.
     is_cleared: bool,
 }
 
@@ -181,12 +181,12 @@ impl Inventory {
         Ok(Self(Arc::new(Mutex::new(Kept { journal, expected, is_cleared: false }))))
     }
 
-    /// What there must be.
+    /// The expected files, and the known losses.
     pub(crate) fn expected(&self) -> Expected {
         self.lock().expected.clone()
     }
 
-    /// A file is durable up to here.
+    /// Notes the durable extent of a file.
     pub(crate) fn durable(&self, part: Part, extent: Extent) {
         let mut kept = self.lock();
         kept.expected.files.insert(part, extent);
@@ -197,7 +197,7 @@ impl Inventory {
         }
     }
 
-    /// A file of steps is durable up to here, with this number of steps more than before.
+    /// Notes the durable extent of a file of steps, with this number of further steps.
     pub(crate) fn steps(&self, number: u32, bytes: u64, more_rows: u64) {
         let part = Part::Steps(number);
         let rows = self.lock().expected.extent(part).rows + more_rows;
@@ -214,7 +214,7 @@ impl Inventory {
         kept.write(&gone)
     }
 
-    /// Changes what was lost; returns when that is durable.
+    /// Changes the known losses; returns when the change is durable.
     pub(crate) fn lost<T>(&self, change: impl FnOnce(&mut Expected) -> T) -> io::Result<T> {
         let mut kept = self.lock();
         let before = kept.expected.clone();

@@ -1,5 +1,5 @@
-//! A log of numbered changes of keys, of which the last of each key counts. The journal of records
-//! is one, and the inventory is one.
+//! A log of numbered changes of keys: the last change of a key counts. The journal of records is
+//! one, and the inventory is one.
 //!
 //! A change is appended and synced. At each start, and when it has grown to a multiple of its live
 //! content, the log is written again beside the old one, synced and renamed. The journal's old file
@@ -31,7 +31,7 @@ const RECORDS_AT_ONCE: usize = 512;
 /// The last value of every key.
 pub(crate) type Live = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a log holds.
+/// Contents of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// The last value of every key that is not deleted.
@@ -40,11 +40,11 @@ pub(crate) struct Contents {
     pub(crate) sequence: u64,
     /// Records whose checksums are right and that make no sense.
     pub(crate) strange: u64,
-    /// What was wrong with the file.
+    /// Damage found in the file.
     pub(crate) damage: Damage,
     /// Values that the previous generation has, and the damaged one has not.
     pub(crate) recovered: u64,
-    /// Keys that were changed here; those that are not live were deleted.
+    /// Keys changed in this log. A changed key that is not live was deleted.
     changed: BTreeSet<Vec<u8>>,
     /// Number of the first change.
     first: Option<u64>,
@@ -69,7 +69,7 @@ impl Contents {
         };
     }
 
-    /// Takes what is damaged here from the generation before, if it is that one.
+    /// Restores damaged records from the previous generation, if `previous` is that generation.
     fn recover(&mut self, previous: Self) {
         // Damage may hide the beginning with the first changes behind it.
         let is_hidden = self.damage.gaps > 0;
@@ -94,7 +94,7 @@ pub(crate) fn read(disk: &dyn Disk, name: &str) -> io::Result<Contents> {
     Ok(contents)
 }
 
-/// Reads the journal, with what it lost and its previous generation has; none when both are gone.
+/// Reads the journal, with damaged records from its previous generation; none when both are gone.
 pub(crate) fn read_both(disk: &dyn Disk) -> io::Result<Option<Contents>> {
     let there = |name| match read(disk, name) {
         Ok(contents) => Ok(Some(contents)),
@@ -122,7 +122,7 @@ pub(crate) struct Journal {
     synced: (u64, u64),
     /// Length after it was last written again.
     compact_bytes: u64,
-    /// It was renamed, and its folder is not synced yet.
+    /// True if the file was renamed, and its folder is not synced yet.
     is_name_unsynced: bool,
 }
 
@@ -183,7 +183,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets everything, which needs no room, and returns when that is durable.
+    /// Forgets everything, which needs no space, and returns when that is durable.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.sync_name()?;
         self.frames.truncate(0)?;
@@ -197,7 +197,7 @@ impl Journal {
         self.frames.len_bytes() > COMPACT_BYTES_MIN.max(self.compact_bytes.saturating_mul(3))
     }
 
-    /// What the open file holds: it may have lost its name.
+    /// Contents of the open file, which may have lost its name.
     ///
     /// # Errors
     /// Also when a change is missing: then it was cut, or is damaged.
@@ -211,7 +211,7 @@ impl Journal {
         Ok(contents)
     }
 
-    /// Is the file where it should be, and as long as it should be?
+    /// Does the file exist, with at least its expected length?
     pub(crate) fn is_there(&self) -> io::Result<bool> {
         match self.disk.open(self.name).and_then(|file| file.len_bytes()) {
             Ok(bytes) => Ok(bytes >= self.frames.len_bytes()),
@@ -231,7 +231,7 @@ impl Journal {
         self.sync_name()
     }
 
-    /// Nothing is durable in a file whose name is not.
+    /// Syncs the folder of a renamed file: nothing is durable in a file whose name is not.
     fn sync_name(&mut self) -> io::Result<()> {
         if self.is_name_unsynced {
             self.disk.sync_folder(folder_of(self.name))?;
@@ -246,9 +246,9 @@ impl Journal {
     }
 }
 
-/// Gives the new generation its name, and the journal's old one that of the previous generation. A
-/// damaged one is copied first, for whatever can be read from it by other means, and replaced in
-/// one step: the generation before it has less.
+/// Gives the new generation its name, and the journal's old one the name of the previous
+/// generation. A damaged journal is copied first, for recovery by other means, and replaced in one
+/// step: the generation before it has less.
 fn replace(disk: &dyn Disk, name: &str, is_damaged: bool) -> io::Result<()> {
     if name == JOURNAL && is_damaged {
         let copy = format!("{JOURNAL}.damaged-{}", clock::now().wall_ns);
@@ -268,17 +268,17 @@ fn replace(disk: &dyn Disk, name: &str, is_damaged: bool) -> io::Result<()> {
     disk.rename(&aside(name), name)
 }
 
-/// An error, but for that of a file that is not there.
+/// Ignores the error that a file does not exist.
 fn if_there(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// A log that is being written again.
+/// Name of a log that is being written again.
 fn aside(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// Writes a generation beside the one there is.
+/// Writes a generation beside the present one.
 fn write(disk: &dyn Disk, name: &str, sequence: u64, live: &Live) -> io::Result<Frames> {
     let aside = aside(name);
     let written = (|| {
@@ -409,8 +409,8 @@ mod tests {
         }
     }
 
-    /// Any byte of the part with which a generation began is in the generation before, and what was
-    /// deleted since stays deleted.
+    /// Bytes at which a generation began are restored from the generation before, and later
+    /// deletions stay.
     #[test]
     fn the_previous_generation_has_what_rots() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The store: what the coordinator keeps over a restart.
+//! The store: data that the coordinator keeps over a restart.
 //!
 //! `journal.rs` has every change of a record, synced; `catalogue.rs` is the index, in sled, filled
 //! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be;
@@ -6,9 +6,9 @@
 //! has the types of records. The index can be lost at any time: `recovery/` builds it again.
 //! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
 //!
-//! One thread writes (`writer/`), in groups: all that waits is synced at once. The order of a
-//! write is snapshot, journal, catalogue, acknowledgement. What is acknowledged is synced, steps
-//! too. Nothing here runs on an async loop.
+//! One thread writes (`writer/`), in groups: all waiting writes are synced at once. The order of a
+//! write is snapshot, journal, catalogue, acknowledgement. Acknowledged data is synced, steps too.
+//! Nothing here runs on an async loop.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is kept: the records of the store, as the coordinator holds them in memory.
+//! The records of the store, as the coordinator holds them in memory.
 //!
 //! Every record knows its key. Incidents, parts and actions are core's own types, with its `serde`
 //! feature.
@@ -35,7 +35,7 @@ pub trait Record: Serialize + serde::de::DeserializeOwned {
     }
 }
 
-/// One attempt at a job.
+/// An attempt at a job.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct AttemptRecord {
@@ -43,7 +43,7 @@ pub struct AttemptRecord {
     pub serial: u32,
     /// Name of the job.
     pub job: String,
-    /// As the launcher counts.
+    /// Number of the attempt, by the launcher.
     pub attempt: u32,
     /// Tells attempts apart that their launcher gave the same number.
     pub ordinal: u32,
@@ -51,17 +51,17 @@ pub struct AttemptRecord {
     pub world_size: u32,
     /// Start of the rank that came first.
     pub started_wall_ns: i64,
-    /// On the coordinator's own clock.
+    /// Time on the coordinator's own clock.
     pub first_seen_wall_ns: i64,
-    /// When it ended; none while it runs.
+    /// End of the attempt; none while it runs.
     pub ended_wall_ns: Option<i64>,
-    /// Whose it is; none where no agent has said it.
+    /// Owner of the job; none where no agent has named one.
     pub owner: Option<Owner>,
     /// The node whose rank began it.
     pub node: String,
 }
 
-/// One rank of one attempt.
+/// A rank of an attempt.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct RankRecord {
@@ -77,47 +77,47 @@ pub struct RankRecord {
     pub local_rank: u32,
     /// Process id on its node.
     pub pid: u32,
-    /// When its process started.
+    /// Start of the process.
     pub start_wall_ns: i64,
     /// Command line of its process.
     pub command: String,
     /// UUIDs of its devices, in order.
     pub device_uuids: Vec<String>,
-    /// What its recorder cannot see.
+    /// Limitations of the recorder.
     pub limitations: Vec<String>,
-    /// How it ended; none while it runs.
+    /// Kind of the end; none while the rank runs.
     pub end: Option<End>,
     /// The status with which the process exited, where it is known.
     pub exit_status: Option<i32>,
-    /// What is known of its end, in words.
+    /// Facts about the rank's end, in words.
     pub end_detail: String,
-    /// When it ended.
+    /// Time of the end.
     pub end_wall_ns: i64,
     /// Last finished step when this was written.
     pub step: u64,
     /// Last totals when this was written.
     pub devices: Vec<Totals>,
-    /// What it says that it does; empty when it does not.
+    /// Role that the rank states; empty when it states none.
     pub role: String,
     /// Keys of its groups of peers.
     pub peer_groups: Vec<u64>,
-    /// What its process took of the host when it was last seen, once it has ended.
+    /// Host memory of the process when it was last seen, once it has ended.
     pub host: Option<RankHost>,
-    /// What other code than PyTorch's allocator then held.
+    /// Memory that code other than PyTorch's allocator then held.
     pub outside: Vec<Outside>,
     /// Which lines then held the live memory of its devices.
     pub censuses: Vec<Census>,
-    /// Its agent sends censuses.
+    /// True if the agent sends censuses of the rank.
     pub is_counted: bool,
-    /// What its steps count.
+    /// Unit of the step numbers.
     pub clock: Clock,
-    /// Whose its tape is; none where its agent has not said it.
+    /// Owner of the tape; none where the agent has not named one.
     pub owner: Option<Owner>,
-    /// What a scheduler knows its process as.
+    /// Scheduler ids of the process.
     pub workload: Workload,
-    /// Its allocator's settings; none where they were not recorded.
+    /// Settings of the allocator; none where they were not recorded.
     pub allocator: Option<String>,
-    /// Those of them that hints set at its start; empty where they set none.
+    /// Allocator settings that hints set at the start; empty where they set none.
     pub hints: String,
 }
 
@@ -147,7 +147,7 @@ pub struct Totals {
     pub deferred: Option<u64>,
 }
 
-/// What one origin other than PyTorch's allocator holds; the origin as tapes number it.
+/// Memory of one origin other than PyTorch's allocator; the origin as tapes number it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Outside {
@@ -181,7 +181,7 @@ pub struct SeriesKey {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct CaptureRecord {
-    /// Its id.
+    /// Id of the capture.
     pub id: String,
     /// Number of the attempt within the store.
     pub serial: u32,
@@ -196,11 +196,11 @@ pub struct CaptureRecord {
     pub step: u64,
     /// Step of the state before it.
     pub before_step: u64,
-    /// When it was requested.
+    /// Time of the request.
     pub requested_wall_ns: i64,
-    /// When it was closed; none while it is open.
+    /// Time of the close; none while the capture is open.
     pub closed_wall_ns: Option<i64>,
-    /// The same on the store's clock, by which its age is measured; none while it is open.
+    /// Time of the close on the store's clock, for the age; none while the capture is open.
     pub closed_store_ns: Option<i64>,
     /// True when all ranks answered.
     pub complete: bool,
@@ -210,27 +210,27 @@ pub struct CaptureRecord {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct TokenRecord {
-    /// Its id.
+    /// Id of the token.
     pub id: String,
     /// Name that its creator gave it.
     pub name: String,
-    /// What its holder may do.
+    /// Role of the token's holder.
     pub role: Role,
-    /// Whose jobs its holder sees.
+    /// Scope of jobs that the token's holder sees.
     pub scope: Scope,
     /// BLAKE3 of the token, in hexadecimal.
     pub hash: String,
     /// The user who created it.
     pub created_by: String,
-    /// When it was created.
+    /// Time of creation.
     pub created_wall_ns: i64,
-    /// When it ends.
+    /// Time of expiry.
     pub expires_wall_ns: i64,
-    /// When it was revoked; none while it is valid.
+    /// Time of revocation; none while the token is not revoked.
     pub revoked_wall_ns: Option<i64>,
 }
 
-/// Says of each record its kind, and what its key is made of.
+/// Defines the kind of each record, and the parts of its key.
 macro_rules! keys {
     ($($record:ident = $kind:literal, |$this:ident| $key:expr;)+) => {$(
         impl Record for $record {
@@ -265,9 +265,9 @@ impl CaptureRecord {
         self.closed_wall_ns.is_some()
     }
 
-    /// The manifest of a capture that was cut short, to take it up again. The monotonic clock
-    /// starts at the wall clock's reading, so that a moment of an earlier process lies on it; one
-    /// that a clock set back has put into the future is the present.
+    /// The manifest of an interrupted capture, to take it up again. The monotonic clock starts at
+    /// the wall clock's reading, so that times of an earlier process lie on it; a time in the
+    /// future, after a clock was set back, becomes the present.
     pub fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
         let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
         Manifest {

@@ -1,9 +1,9 @@
-//! The atomics' one door: nothing else on a tape's writing side names them.
+//! The only module on a tape's writing side that names atomics.
 //!
 //! Model checkers put their own behind it: loom, which also tries what weakly ordered processors
 //! may do (`--cfg memtape_loom`), and shuttle, which tries long histories in random schedules
 //! (`--cfg memtape_shuttle`). The flags have names of our own, so that no dependency builds itself
-//! differently. `tape/tests/loom.rs` and `tape/tests/shuttle.rs` say what is checked.
+//! differently. `tape/tests/loom.rs` and `tape/tests/shuttle.rs` have the checks.
 
 #[cfg(not(any(memtape_loom, memtape_shuttle)))]
 pub(super) use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,7 +11,7 @@ pub(super) use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(any(memtape_loom, memtape_shuttle))]
 pub use checked::{AtomicU64, Op, Ordering, fence, recorded};
 
-/// How often the one writer of a lane is waited for before an event is given up.
+/// Rounds of waiting for the one writer of a lane before an event is given up.
 pub(super) const ROUNDS_MAX: u32 = if cfg!(any(memtape_loom, memtape_shuttle)) { 2 } else { 2000 };
 
 /// Lets another thread go on.
@@ -25,7 +25,7 @@ pub(super) fn spin_loop() {
     shuttle::thread::yield_now();
 }
 
-/// Atomics that a checker watches, and a record of what is stored in them.
+/// Atomics that a checker controls, with a record of their stores.
 #[cfg(any(memtape_loom, memtape_shuttle))]
 mod checked {
     #[cfg(any(memtape_loom, memtape_shuttle))]
@@ -54,7 +54,7 @@ mod checked {
         Fence(Ordering),
     }
 
-    /// What `write` stores, outside any checker.
+    /// Records the stores of `write`, outside any checker.
     pub fn recorded(write: impl FnOnce()) -> Vec<Op> {
         RECORD.with(|record| *record.borrow_mut() = Some(Vec::new()));
         write();
@@ -75,13 +75,13 @@ mod checked {
         }
     }
 
-    /// A word. A tape has thousands, and a checker keeps the history of each of its own: only
-    /// those that a model is about are the checker's, all others are plain.
+    /// A word. A tape has thousands, and a checker keeps the history of each word it controls: only
+    /// the words of a model are the checker's, all others are plain.
     #[derive(Debug)]
     pub enum AtomicU64 {
         /// Shows every thread the newest value.
         Plain(plain::AtomicU64),
-        /// Shows what the checker chooses to show.
+        /// A word that the checker controls.
         Checked(checker::AtomicU64),
     }
 
@@ -113,7 +113,7 @@ mod checked {
             }
         }
 
-        /// Adds to it; the counters that use this are no part of a model.
+        /// Adds to the word; the counters that use this are no part of a model.
         pub fn fetch_add(&self, more: u64, order: Ordering) -> u64 {
             match self {
                 Self::Plain(word) => word.fetch_add(more, order),
@@ -121,7 +121,7 @@ mod checked {
             }
         }
 
-        /// Changes it if it holds `old`; no part of a model.
+        /// Changes the word if it holds `old`; no part of a model.
         ///
         /// # Errors
         /// What it holds instead.
@@ -138,7 +138,7 @@ mod checked {
             }
         }
 
-        /// Changes it if it holds `old`.
+        /// Changes the word if it holds `old`.
         ///
         /// # Errors
         /// What it holds instead.

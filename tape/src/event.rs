@@ -12,12 +12,12 @@
 //! ```
 //!
 //! The ticket (the event's position in the lane's history, from 1) is not stored: the reader of a
-//! slot knows which one must be there, and the check tells whether it is. A free carries what its
-//! block was (size, stack, birth), so that a reader can put it back.
+//! slot knows which one must be there, and the check tells whether it is. A free carries the size,
+//! stack and birth of its block, so that a reader can put it back.
 
 use crate::layout::sizes::SLOT_WORDS;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
@@ -31,7 +31,7 @@ pub enum Kind {
     MallocFailed = 4,
     /// A block was taken back, but work on another stream still uses it.
     FreeDeferred = 5,
-    /// That work is done: the block is free.
+    /// The deferred work is done: the block is free.
     FreeCompleted = 6,
     /// The allocator took a segment from the device.
     SegmentAlloc = 7,
@@ -41,20 +41,20 @@ pub enum Kind {
     SegmentMap = 9,
     /// The allocator unmapped a part of an expandable segment.
     SegmentUnmap = 10,
-    /// The program marked this moment.
+    /// The program marked this point in time.
     Mark = 11,
     /// The program took a snapshot of PyTorch's own.
     Snapshot = 12,
 }
 
-/// One event of one lane.
+/// An event of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub kind: Kind,
     /// Device it happened on.
     pub device: u8,
-    /// Who owns the memory. Device lanes: index of its stream and pool; 0 is unknown.
+    /// Owner of the memory. Device lanes: index of its stream and pool; 0 is unknown.
     /// Host lanes: number of its [`Origin`](crate::snapshot::origin::Origin).
     pub owner: u16,
     /// Blocks and segments: bytes asked for, 0 unknown. `MallocFailed`: how long the failing call
@@ -62,14 +62,14 @@ pub struct Event {
     pub detail: u64,
     /// CLOCK_MONOTONIC.
     pub mono_ns: u64,
-    /// Device address; 0 where there is none. `Oom`: bytes handed out at that moment.
+    /// Device address; 0 where there is none. `Oom`: bytes handed out at that time.
     pub address: u64,
     /// Bytes.
     pub size: u64,
     /// Id of the stack that took the block or segment, also where it is given back (0 where
     /// several took parts of a range that is unmapped); 0 is unknown.
     pub stack: u32,
-    /// Steps finished when it happened.
+    /// Steps finished at the time of the event.
     pub step: u32,
     /// Steps finished when the block was born (for an allocation: the same as `step`).
     pub birth_step: u32,
@@ -93,7 +93,7 @@ impl Event {
         [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns]
     }
 
-    /// The event in a slot, if the slot holds exactly the one of `ticket`, whole.
+    /// The event in a slot, if the slot holds the whole event of `ticket`.
     pub fn decode(slot: &[u64; SLOT_WORDS], ticket: u64) -> Option<Self> {
         let [stored, detail, mono_ns, address, size, what, steps, birth_ns] = *slot;
         if stored != check(ticket, slot) {
@@ -138,7 +138,7 @@ pub(crate) fn what(kind: Kind, device: u8, owner: u16, stack: u32) -> u64 {
         | u64::from(owner) << OWNER_SHIFT
 }
 
-/// The part of that word that is the kind.
+/// The kind's part of that word.
 #[inline(always)]
 pub(crate) const fn of_kind(kind: Kind) -> u64 {
     (kind as u64) << KIND_SHIFT

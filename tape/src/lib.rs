@@ -1,4 +1,4 @@
-//! The tape: what a rank process writes about its GPU memory, in memory that outlives it.
+//! The tape: a record of a rank's GPU memory, in memory that outlives the process.
 //!
 //! One file per process, one *lane* per device, and two for the host. A lane holds a ring of
 //! *events*, a *live table* of the blocks that exist now, a table of segments, and a *step index*
@@ -13,13 +13,13 @@
 //! This module does *not* map files, take locks or read clocks.
 //!
 //! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
-//! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
-//! flight recorder says, `step_boundary` which optimizer call ends a step, `step_record` what a
-//! device did in a step, `mailbox` how a rank is asked for a remedy.
+//! the state at an earlier step, `interned` has entries written once, `collective` data of
+//! PyTorch's flight recorder, `step_boundary` the optimizer call that ends a step, `step_record`
+//! the record of a device's step, `mailbox` requests for remedies.
 //!
-//! Beside the tape: `snapshot` is the state of one rank at one step, `identity` which rank a
-//! process is, `redaction` hides secrets of command lines, `python` knows CPython's frames and
-//! lines, `visible` shows hidden characters, `limits` what a tape has room for.
+//! Beside the tape: `snapshot` is the state of one rank at one step, `identity` the rank of a
+//! process, `redaction` hides secrets of command lines, `python` knows CPython's frames and lines,
+//! `visible` shows hidden characters, `limits` the capacities of a tape.
 //!
 //! `no_std`: a clock, a file, a thread or a `HashMap` does not compile here.
 #![no_std]

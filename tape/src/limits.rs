@@ -1,28 +1,28 @@
-//! Limits of what a rank writes, and how a package makes a table of its limits.
+//! Limits of a rank's tape, and the macro by which a package makes a table of its limits.
 //!
 //! `limits!` makes the constants and the table of a file from one list, so the table is complete.
 //! `memtape_core::limits` has the other tables, and makes `docs/limits.md` of them all.
 
-/// One limit, for a reader.
+/// A limit, with its texts for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Name of the constant.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the limit.
     pub value: u64,
-    /// What the value counts.
+    /// Unit of the value.
     pub unit: Unit,
     /// The part of Memtape that enforces the limit.
     pub at: &'static str,
-    /// What is limited.
+    /// The limited quantity.
     pub what: &'static str,
-    /// What happens when the limit is reached.
+    /// Consequence of reaching the limit.
     pub then: &'static str,
     /// The metric, message or field that shows it.
     pub shown: &'static str,
 }
 
-/// What a limit counts.
+/// Unit of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.

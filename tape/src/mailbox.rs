@@ -10,13 +10,12 @@
 //!
 //! The two processes share no lock, and the agent's write need not be atomic. So the check binds
 //! the other 56 bits: a word that is half written, or that another program wrote, is no
-//! instruction. What the job lets be asked is in
-//! [`header::OFFERED`](super::layout::header::OFFERED).
+//! instruction. The job's offers are in [`header::OFFERED`](super::layout::header::OFFERED).
 
 /// Largest step that fits into a word.
 pub const STEP_MAX: u64 = (1 << 40) - 1;
 
-/// What a rank can be asked to do inside its process.
+/// A remedy that a rank can carry out inside its process.
 #[derive(
     Clone,
     Copy,
@@ -42,7 +41,7 @@ pub enum Remedy {
     Checkpoint = 3,
 }
 
-/// What a job can let be asked of its ranks.
+/// An offer that a job can make for its ranks.
 #[derive(
     Clone,
     Copy,
@@ -68,28 +67,28 @@ pub enum Offer {
     Signal = 8,
 }
 
-/// All that a job lets be asked of a rank.
+/// All offers of a job for a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers(u64);
 
-/// What became of an instruction.
+/// Outcome of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::VariantArray)]
 #[repr(u8)]
 pub enum ReplyStatus {
-    /// It was carried out, at exactly its step.
+    /// The remedy was carried out, at exactly its step.
     Done = 1,
-    /// Its step had passed: nothing was done.
+    /// The instruction's step had passed: nothing was done.
     Late = 2,
-    /// It was begun and failed.
+    /// The remedy was begun and failed.
     Failed = 3,
-    /// The job does not offer it: nothing was done.
+    /// The job does not offer the remedy: nothing was done.
     NotOffered = 4,
 }
 
-/// A remedy for a rank, and when: after exactly this many steps have ended.
+/// A remedy for a rank, after exactly this number of steps have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// From 1; differs from that of the instruction before.
+    /// Number of the instruction, from 1; differs from the previous one.
     number: u8,
     remedy: Remedy,
     step: u64,
@@ -103,19 +102,19 @@ pub struct Reply {
     step: u64,
 }
 
-/// What the hook does about an instruction after a step.
+/// The hook's decision about an instruction after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Its step has not ended yet.
+    /// The instruction's step has not ended yet.
     NotYet,
-    /// It is carried out now.
+    /// The instruction is carried out now.
     Now,
-    /// Its step has passed.
+    /// The instruction's step has passed.
     Late,
 }
 
 impl Remedy {
-    /// What a job has to offer for it.
+    /// Offer of a job that the remedy needs.
     pub fn offer(self) -> Offer {
         match self {
             Self::Gc => Offer::Gc,
@@ -136,7 +135,7 @@ impl Offer {
         <Self as strum::VariantArray>::VARIANTS
     }
 
-    /// Its name on the command line.
+    /// Name of the offer on the command line.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -153,29 +152,29 @@ impl Offers {
         names.split(',').filter_map(|name| name.trim().parse::<Offer>().ok()).collect()
     }
 
-    /// As [`header::OFFERED`](super::layout::header::OFFERED) has them.
+    /// Offers as the word [`header::OFFERED`](super::layout::header::OFFERED).
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// True when it is among them.
+    /// True when the offer is among them.
     pub fn has(self, offer: Offer) -> bool {
         self.0 & offer as u64 != 0
     }
 
-    /// What both have.
+    /// Offers that both have.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// All but this one.
+    /// All offers without this one.
     #[must_use]
     pub fn without(self, offer: Offer) -> Self {
         Self(self.0 & !(offer as u64))
     }
 
-    /// Each of them.
+    /// Each offer.
     pub fn iter(self) -> impl Iterator<Item = Offer> {
         Offer::all().iter().copied().filter(move |offer| self.has(*offer))
     }
@@ -199,12 +198,12 @@ impl Instruction {
         Self::new(number, Remedy::from_repr(kind)?, step)
     }
 
-    /// As [`header::MAILBOX`](super::layout::header::MAILBOX) has it.
+    /// The instruction as the word [`header::MAILBOX`](super::layout::header::MAILBOX).
     pub fn word(self) -> u64 {
         pack(self.number, self.remedy as u8, self.step)
     }
 
-    /// Its number.
+    /// Number of the instruction.
     pub fn number(self) -> u8 {
         self.number
     }
@@ -214,12 +213,12 @@ impl Instruction {
         self.remedy
     }
 
-    /// The step after which it is carried out.
+    /// The step after which the remedy is carried out.
     pub fn step(self) -> u64 {
         self.step
     }
 
-    /// What to do about it when this many steps have ended.
+    /// Decides about the instruction when this many steps have ended.
     pub fn due(self, steps: u64) -> Due {
         match steps.cmp(&self.step) {
             core::cmp::Ordering::Less => Due::NotYet,
@@ -228,7 +227,7 @@ impl Instruction {
         }
     }
 
-    /// The rank's reply to it, when this many steps have ended.
+    /// The rank's reply to the instruction, when this many steps have ended.
     pub fn reply(self, status: ReplyStatus, steps: u64) -> Reply {
         Reply { number: self.number, status, step: steps.min(STEP_MAX) }
     }
@@ -241,7 +240,7 @@ impl Reply {
         Some(Self { number, status: ReplyStatus::from_repr(kind)?, step })
     }
 
-    /// As [`header::REPLY`](super::layout::header::REPLY) has it.
+    /// The reply as the word [`header::REPLY`](super::layout::header::REPLY).
     pub fn word(self) -> u64 {
         pack(self.number, self.status as u8, self.step)
     }
@@ -251,7 +250,7 @@ impl Reply {
         self.number
     }
 
-    /// What became of it.
+    /// Outcome of the instruction.
     pub fn status(self) -> ReplyStatus {
         self.status
     }

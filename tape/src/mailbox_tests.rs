@@ -1,4 +1,4 @@
-//! Words of the mailbox: what was written, damaged, torn and empty.
+//! Words of the mailbox: valid, damaged, torn and empty ones.
 
 use alloc::vec::Vec;
 
@@ -30,7 +30,7 @@ proptest! {
         prop_assert_eq!((reply.number(), reply.step()), (of.number(), steps.min(STEP_MAX)));
     }
 
-    /// Up to three bits of a word are wrong: it is no instruction.
+    /// A word with up to three wrong bits is no instruction.
     #[test]
     fn a_damaged_word_is_no_instruction(
         of in any_instruction(),
@@ -41,7 +41,7 @@ proptest! {
         prop_assert_eq!(Reply::from_word(damaged), None);
     }
 
-    /// Of random words at most about 1 of 256 is taken, and what is taken is within its bounds.
+    /// At most about 1 of 256 random words is accepted, and an accepted word is within its bounds.
     #[test]
     fn any_word_is_within_bounds_or_nothing(word: u64) {
         if let Some(of) = Instruction::from_word(word) {
@@ -50,7 +50,7 @@ proptest! {
         }
     }
 
-    /// A word of which one byte was not written yet.
+    /// A word with one byte that was not written yet.
     #[test]
     fn a_word_with_an_old_byte_is_no_instruction(
         old in any_instruction(),

@@ -13,7 +13,7 @@ use crate::layout::{head, header};
 use crate::limits::DEVICES_MAX;
 use crate::snapshot::origin::Origin;
 
-/// Where accesses outside the tape go.
+/// Target of accesses outside the tape.
 static NOWHERE: [AtomicU64; head::WORDS] = [const { AtomicU64::new(0) }; head::WORDS];
 
 /// A tape being written.
@@ -27,7 +27,7 @@ impl<'a> Words<'a> {
         self.0.get(index).unwrap_or(&NOWHERE[0])
     }
 
-    /// The head of a lane, with one look at the bounds.
+    /// The head of a lane, with one check of the bounds.
     pub(crate) fn head(self, first: usize) -> &'a [AtomicU64; head::WORDS] {
         self.chunks(first, 1).first().unwrap_or(&NOWHERE)
     }
@@ -74,15 +74,15 @@ impl<'a> Words<'a> {
         header::DEVICES + usize::from(number) * device::WORDS + index
     }
 
-    /// Word of the header that sums up what an origin holds on a device; none for what has no sum.
+    /// Word of the header with the bytes of an origin on a device; none for origins without a sum.
     pub fn outside_word(origin: Origin, device: u8) -> Option<usize> {
         let device = if origin.is_on_device() { usize::from(device) } else { 0 };
         let index = (origin as usize).checked_sub(1).filter(|_| device < DEVICES_MAX)?;
         Some(header::OUTSIDE_BYTES + device * Origin::ALL.len() + index)
     }
 
-    /// Adds to what an origin holds on a device; less is added as its complement. Only the writer
-    /// of the origin's lane may.
+    /// Adds to an origin's bytes on a device; less is added as its complement. Only the writer of
+    /// the origin's lane may.
     pub fn add_outside(self, origin: Origin, device: u8, more: u64) {
         if let Some(word) = Self::outside_word(origin, device) {
             self.add(word, more);
@@ -179,7 +179,7 @@ pub(crate) fn pack(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// What a tape knows about its process from the start.
+/// Facts about a tape's process from the start.
 #[derive(Clone, Debug, Default)]
 pub struct Birth {
     /// Kernel's boot id.

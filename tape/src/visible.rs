@@ -4,8 +4,8 @@
 use alloc::borrow::Cow;
 use alloc::string::String;
 
-/// Is it a character without a width, or one that turns the direction of text? Control characters
-/// are others.
+/// Has the character no width, or does it change the direction of text? Control characters do not
+/// count.
 pub fn is_hidden(mark: char) -> bool {
     matches!(
         mark,
@@ -29,7 +29,7 @@ pub fn is_hidden(mark: char) -> bool {
     )
 }
 
-/// A text with its hidden characters written out, as `\u{202e}`. What was written out stays as it
+/// A text with its hidden characters written out, as `\u{202e}`. An escape in the text stays as it
 /// is.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {

@@ -1,4 +1,4 @@
-//! A small authority for those who have none: `memtape tls`.
+//! A small authority for users without one: `memtape tls`.
 //!
 //! The authority's own key lies in one folder, which no service needs. Each party gets a folder of
 //! its own, as [`crate::folder`] reads it. Agents are named `spiffe://memtape/agent/NODE`, people
@@ -25,7 +25,7 @@ pub enum Party {
 }
 
 impl Party {
-    /// The name that a certificate of this party has; none for the coordinator, which has hosts.
+    /// The name in a certificate of this party; none for the coordinator, which has hosts.
     pub fn uri(&self) -> Option<String> {
         match self {
             Self::Coordinator(_) => None,

@@ -1,4 +1,4 @@
-//! Who a certificate names.
+//! Names in a certificate.
 //!
 //! Each name says its kind: `spiffe://…` and other URIs as they are, `dns:HOST`, `email:ADDRESS`
 //! and `cn:NAME`, the last only where the certificate has no other. The certificate itself has
@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 64;
 /// Longest name; longer ones are left out.
 const NAME_BYTES_MAX: usize = 512;
 
-/// What a certificate says.
+/// Names in a certificate, each with its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// All names, each with its kind.

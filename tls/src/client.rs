@@ -16,7 +16,7 @@ use crate::steady::SteadyTime;
 pub type ClientTls = Followed<ClientConfig>;
 
 impl ClientTls {
-    /// The settings of the next connection; protocols are the caller's to name.
+    /// The settings of the next connection; the caller adds protocols.
     pub fn config(&self) -> ClientConfig {
         ClientConfig::clone(&self.current())
     }

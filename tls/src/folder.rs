@@ -1,7 +1,7 @@
 //! The folder that holds the certificate, the key and the authorities of one party.
 //!
 //! The files have the names that Kubernetes and cert-manager give them (`tls.crt`, `tls.key`,
-//! `ca.crt`) or those of SPIFFE's helper (`svid.pem`, `svid_key.pem`, `svid_bundle.pem`).
+//! `ca.crt`) or the names of SPIFFE's helper (`svid.pem`, `svid_key.pem`, `svid_bundle.pem`).
 //! Certificates that were revoked stand in `ca.crl`, which may be absent. Nothing is written here.
 
 use std::fs;
@@ -38,16 +38,16 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{0} cannot be read: {1}")]
     Unread(PathBuf, io::Error),
-    /// There is none of the names that such a file can have.
+    /// No file has one of the possible names.
     #[error(
         "{0} holds no {1}: put tls.crt, tls.key and ca.crt there, or svid.pem, svid_key.pem and \
          svid_bundle.pem; `memtape tls init` makes them"
     )]
     Absent(PathBuf, &'static str),
-    /// It is larger than any such file.
+    /// The file is larger than any such file.
     #[error("{0} is larger than 4 MiB: it cannot be a file of certificates")]
     TooLarge(PathBuf),
-    /// It holds something else.
+    /// The file holds something else.
     #[error("{0} holds no {1} in PEM")]
     NoPem(PathBuf, &'static str),
     /// Every user can read the key.
@@ -70,7 +70,7 @@ pub enum TlsError {
     Unmade(String, String),
 }
 
-/// What a party needs of its folder. The folder is read again when its files change.
+/// Contents that a party needs of its folder. The folder is read again when its files change.
 pub trait Contents: Sized + Send + Sync + 'static {
     /// Makes it of the files.
     ///
@@ -79,11 +79,11 @@ pub trait Contents: Sized + Send + Sync + 'static {
     fn of(folder: &Path, material: Material) -> Result<Self, TlsError>;
 }
 
-/// What a folder holds now: [`crate::server::ServerTls`] and [`crate::client::ClientTls`].
+/// Present contents of a folder: [`crate::server::ServerTls`] and [`crate::client::ClientTls`].
 #[derive(Debug)]
 pub struct Followed<T> {
     folder: PathBuf,
-    /// With the hash of the files that it is made of.
+    /// Contents, with the hash of their files.
     current: RwLock<([u8; 32], Arc<T>)>,
     replaced: watch::Sender<u64>,
 }
@@ -98,7 +98,7 @@ impl<T: Contents> Followed<T> {
         Ok(Self { folder: folder.to_path_buf(), current, replaced: watch::channel(0).0 })
     }
 
-    /// What is in use.
+    /// The contents in use.
     pub fn current(&self) -> Arc<T> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -108,8 +108,7 @@ impl<T: Contents> Followed<T> {
         self.replaced.subscribe()
     }
 
-    /// Polls the folder for ever. Files that cannot be used are reported once; those from before
-    /// stay in use.
+    /// Polls the folder for ever. Unusable files are reported once; the previous ones stay in use.
     pub async fn follow(self: Arc<Self>) {
         let mut is_reported = false;
         loop {
@@ -147,13 +146,12 @@ impl<T: Contents> Followed<T> {
     }
 }
 
-/// What a folder holds.
+/// Certificate, key and authorities in a folder.
 #[derive(Debug)]
 pub struct Material {
-    /// Certificate of this party, with those between it and its authority; empty for a client that
-    /// has none.
+    /// Certificate of this party, with its intermediates; empty for a client without one.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Its key; none where there is no certificate.
+    /// Key of the certificate; none where there is no certificate.
     pub key: Option<PrivateKeyDer<'static>>,
     /// Authorities whose certificates others may show.
     pub authorities: Vec<CertificateDer<'static>>,

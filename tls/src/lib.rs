@@ -1,9 +1,9 @@
 //! Certificates of the services and their clients: read from a folder, checked, replaced while a
-//! service runs, and made for those who have no authority of their own.
+//! service runs, and made for users without an authority.
 //!
-//! One folder holds all that one party needs ([`folder`]). A service and an agent poll it
-//! every few seconds, so that whatever renews certificates has no more to do. Who a certificate
-//! names is read here ([`certificate`]); what that name may do is decided in `memtape-core`.
+//! One folder holds all that one party needs ([`folder`]). A service and an agent poll it every few
+//! seconds, so a renewed certificate is used without a restart. The names in a certificate are read
+//! here ([`certificate`]); `memtape-core` decides their rights.
 
 pub mod authority;
 pub mod certificate;

@@ -23,7 +23,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// TLS of a service.
 pub type ServerTls = Followed<Server>;
 
-/// What the files of a service's folder make.
+/// TLS configuration from the files of a service's folder.
 #[derive(Debug)]
 pub struct Server {
     config: Arc<ServerConfig>,
@@ -42,7 +42,7 @@ impl ServerTls {
         self.current().hosts.clone()
     }
 
-    /// Is this certificate of a client, with those that it sent along, valid now?
+    /// Is a client's certificate valid now, with the intermediates that the client sent?
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, between)) = chain.split_first() else { return false };
         self.current().verifier.verify_client_cert(own, between, steady::now()).is_ok()

@@ -1,9 +1,9 @@
 //! The time by which credentials expire: a clock that is set back makes none of them valid again.
 //!
 //! It is the system's clock, but never before the start of the process and the time since then. A
-//! clock that is set forward counts for as long as it says so: one that jumps and returns locks
-//! clients out for that time, not for good. A process that starts again believes the clock it
-//! finds: if it remembered the latest time, one wrong jump would last for ever.
+//! clock that is set forward counts while it is ahead: a clock that jumps and returns locks clients
+//! out for that time, not for good. A process that starts again believes the clock it finds: if it
+//! remembered the latest time, one wrong jump would last for ever.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-/// The time since 1970 by which credentials are judged, where the system's clock says `of_system`.
+/// Time since 1970 that judges credentials, where the system's clock shows `of_system`.
 pub fn latest(of_system: Duration) -> Duration {
     static START: OnceLock<(Instant, Duration)> = OnceLock::new();
     let (start, started) = START.get_or_init(|| (Instant::now(), system()));

@@ -2,17 +2,17 @@
 
 use thiserror::Error;
 
-/// A pickle that is not read, and where that was decided.
+/// A refused pickle, with the offset of the refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("byte {offset}: {fault}")]
 pub struct ReadError {
     /// Bytes of the file before the opcode that is to blame.
     pub offset: u64,
-    /// What is wrong with it.
+    /// The fault of the pickle.
     pub fault: Fault,
 }
 
-/// What is wrong with a pickle.
+/// Faults of a pickle.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -73,9 +73,9 @@ pub enum Fault {
     /// A limit was reached.
     #[error("more than {max} {what}: beyond the reader's limit {name}")]
     Limit {
-        /// What there are too many of.
+        /// Name of the items that are too many.
         what: &'static str,
-        /// How many there may be.
+        /// Maximum number of the items.
         max: u64,
         /// The field of [`super::Limits`].
         name: &'static str,

@@ -1,8 +1,8 @@
-//! All opcodes of the pickle format, by the names of `pickletools`, and what a reader does of each.
+//! All opcodes of the pickle format, by the names of `pickletools`, and how a reader handles each.
 //!
-//! A pickle is a program for a small stack machine. Most of its opcodes only put data together;
-//! a few look up names and call them, and those can do anything at all. The table here says which
-//! is which. It does not carry anything out: [`super::reader`] does.
+//! A pickle is a program for a small stack machine. Most of its opcodes only put data together; a
+//! few look up names and call them, and those can do anything at all. The table here classifies
+//! them. [`super::reader`] carries them out.
 
 macro_rules! opcodes {
     ($($(#[doc = $doc:literal])? $name:ident = $byte:literal, $kind:expr;)*) => {
@@ -16,7 +16,7 @@ macro_rules! opcodes {
     };
 }
 
-/// What an opcode is for a reader of data.
+/// Class of an opcode for a reader of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Data, with this number of bytes of operand.
@@ -25,9 +25,9 @@ pub enum Kind {
     Counted(u8),
     /// Data, with a decimal number and a line feed.
     Line,
-    /// It looks up, makes or calls what the file names.
+    /// Looks up, makes or calls objects that the file names.
     Code,
-    /// Its data lies outside of the file.
+    /// Refers to data outside of the file.
     OutOfBand,
     /// Data as text, which protocol 2 and later do not write.
     OldText,
@@ -115,14 +115,14 @@ opcodes! {
     UNICODE = b'V', Kind::OldText;
 }
 
-/// In [`EXTENTS`]: the operand ends with a count, and that many bytes follow.
+/// Flag in [`EXTENTS`]: the operand ends with a count, and that many bytes follow.
 pub(crate) const COUNTED: u8 = 0x40;
 
-/// In [`EXTENTS`]: the operand ends with a line feed.
+/// Flag in [`EXTENTS`]: the operand ends with a line feed.
 pub(crate) const LINE: u8 = 0x80;
 
-/// By opcode, its bytes up to the end of a fixed operand or of a count, and how it goes on; 0 is
-/// an opcode that is refused. It is looked at for every opcode, hence not [`TABLE`].
+/// By opcode, its bytes up to the end of a fixed operand or of a count, and how it goes on; 0 is an
+/// opcode that is refused. It is read for every opcode, hence not [`TABLE`].
 pub(crate) static EXTENTS: [u8; 256] = extents();
 
 const fn extents() -> [u8; 256] {
@@ -151,7 +151,7 @@ pub fn all() -> impl Iterator<Item = (u8, &'static str, Kind)> {
     TABLE.iter().copied()
 }
 
-/// The name for a message; of a byte that is no opcode there is none.
+/// Name of an opcode for a message; `?` for a byte that is no opcode.
 pub(crate) fn name(byte: u8) -> &'static str {
     look_up(byte).map_or("?", |(name, _)| name)
 }

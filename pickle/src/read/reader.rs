@@ -1,10 +1,10 @@
 //! Reads a pickle as it comes in, piece by piece, and runs nothing of it.
 //!
-//! A pickle is a program for a stack machine. [`Reader`] is that machine without the part that
-//! can look up and call things: it knows the opcodes that build data, of protocols 2 to 5, and
-//! ends with the byte and the name of any other ([`super::opcodes`]). It is fed pieces of any
-//! size; an opcode that is cut in two waits in a small buffer for its rest. What has been read is
-//! in a [`Heap`], or has become a record of a memory snapshot (`records`).
+//! A pickle is a program for a stack machine. [`Reader`] is that machine without the part that can
+//! look up and call things: it knows the opcodes that build data, of protocols 2 to 5, and ends
+//! with the byte and the name of any other ([`super::opcodes`]). It is fed pieces of any size; an
+//! opcode that is cut in two waits in a small buffer for its rest. Values are in a [`Heap`], or
+//! have become records of a memory snapshot (`records`).
 //!
 //! It does not do I/O or unpack gzip, and it allocates only for bytes that have arrived, never
 //! because a length says so.
@@ -20,37 +20,37 @@ use crate::read::value::{Heap, Limits, Slot, Value, over};
 /// Newest protocol that is known.
 const PROTOCOL_MAX: u8 = 5;
 
-/// Oldest protocol that is read: the ones before write text, and PyTorch never used them.
+/// Oldest protocol that is read: older ones write text, and PyTorch never used them.
 const PROTOCOL_MIN: u8 = 2;
 
 /// Bytes of a decimal memo number with its line feed.
 const LINE_BYTES_MAX: usize = 22;
 
 /// Reads one memory snapshot: [`Reader::feed`] takes the file piece by piece, and
-/// [`Reader::finish`] gives what it held.
+/// [`Reader::finish`] returns its content.
 #[derive(Debug)]
 pub struct Reader {
     heap: Heap,
     records: Records,
     stack: Vec<Value>,
-    /// For each open mark the height of the stack.
+    /// Height of the stack at each open mark.
     marks: Vec<u32>,
     /// Values below are beyond the innermost mark.
     fence: usize,
     memo: Vec<Option<Value>>,
     /// Places of the memo that are set, which numbers MEMOIZE.
     memo_set: usize,
-    /// The beginning of an opcode whose rest has not come.
+    /// The beginning of an incomplete opcode.
     pending: Vec<u8>,
     /// Bytes before the opcode under way.
     offset: u64,
-    /// Where the current frame ends.
+    /// Offset of the current frame's end.
     frame_end: u64,
     protocol: Option<u8>,
     is_over: bool,
 }
 
-/// What is there when a pickle has been read.
+/// A pickle that was read to its end.
 #[derive(Debug)]
 pub struct Whole {
     /// Everything that is no record.
@@ -59,17 +59,17 @@ pub struct Whole {
     pub(crate) records: Records,
     /// The value that the pickle stands for.
     pub root: Value,
-    /// Its protocol.
+    /// Protocol version of the pickle.
     pub protocol: u8,
     /// Bytes of the pickle.
     pub bytes: u64,
 }
 
-/// How far an opcode reaches.
+/// Extent of an opcode.
 struct Extent {
-    /// Bytes before its counted data, or all of it.
+    /// Bytes of the opcode before its counted data, or all its bytes.
     header: usize,
-    /// All its bytes; while that cannot be known, more than there are.
+    /// Bytes of the whole opcode; while unknown, more than there are.
     bytes: usize,
 }
 
@@ -108,14 +108,14 @@ impl Reader {
         self.feed_all(piece).map_err(|fault| ReadError { offset: self.offset, fault })
     }
 
-    /// The file is at its end: the snapshot that it holds.
+    /// Ends the reading; returns the snapshot.
     pub fn finish(self) -> Result<TorchFile, ReadError> {
         let whole = self.finish_values()?;
         let offset = whole.bytes;
         assemble(whole).map_err(|fault| ReadError { offset, fault })
     }
 
-    /// The file is at its end: the values of whatever pickle it is.
+    /// Ends the reading; returns the values of any pickle.
     pub fn finish_values(mut self) -> Result<Whole, ReadError> {
         let offset = self.offset;
         let fail = |fault| ReadError { offset, fault };
@@ -162,7 +162,7 @@ impl Reader {
         Ok(())
     }
 
-    /// How far the opcode reaches at whose first byte these bytes begin.
+    /// Extent of the opcode that begins with the first of these bytes.
     #[inline(always)] // 10 % of the time
     fn extent(&self, bytes: &[u8]) -> Result<Extent, Fault> {
         let Some(&byte) = bytes.first() else {
@@ -331,7 +331,7 @@ impl Reader {
         }
     }
 
-    /// Frames only help readers that read ahead; one that begins inside another is damage.
+    /// Handles a frame. Frames only help readers that read ahead; a frame inside another is damage.
     fn frame(&mut self, bytes: u64) -> Result<(), Fault> {
         if self.offset < self.frame_end {
             return Err(Fault::Misplaced("FRAME"));
@@ -373,7 +373,7 @@ impl Reader {
         above.last().copied().ok_or_else(|| Fault::TooFew(opcode::name(byte)))
     }
 
-    /// Where the topmost `count` values begin, all above the innermost mark.
+    /// Index of the topmost `count` values, all above the innermost mark.
     fn below(&self, count: usize, byte: u8) -> Result<usize, Fault> {
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.fence);
         start.ok_or_else(|| Fault::TooFew(opcode::name(byte)))
@@ -446,7 +446,7 @@ impl Reader {
         self.push(tuple)
     }
 
-    /// Fills the container below with what is on the stack from `start` on.
+    /// Fills the container below `start` with the values on the stack from `start` on.
     fn fill_from(&mut self, start: usize, byte: u8) -> Result<(), Fault> {
         let below = self.stack.get(self.fence.min(start)..start).unwrap_or_default();
         let container = *below.last().ok_or_else(|| Fault::TooFew(opcode::name(byte)))?;

@@ -2,8 +2,8 @@
 //!
 //! A trace of a million events is a million dictionaries of eight keys. Each is recognised by a key
 //! that no other kind has (`action`, `blocks`, `state`, `stage`, `filename`) and becomes what the
-//! state of a rank has; its pieces are forgotten. Every pickler writes what a dictionary holds
-//! before the dictionary is filled, so a record needs nothing that comes later; a list that grows
+//! state of a rank has; its pieces are forgotten. Every pickler writes the items of a dictionary
+//! before it fills the dictionary, so a record needs nothing that comes later; a list that grows
 //! after a record used it is refused.
 //!
 //! Releases of PyTorch write different keys. A number that a file does not have is 0 here, which no
@@ -35,7 +35,7 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Word { $($name),* }
 
-        /// Their texts, which get the first numbers, so that they are recognised by number.
+        /// Texts of the words. They get the first numbers, so that they are recognised by number.
         pub(crate) const TEXTS: &[&str] = &[$($text),*];
         const WORDS: &[Word] = &[$(Word::$name),*];
     };
@@ -102,7 +102,7 @@ const EXPECTED: [(Record, &[Word]); 5] = {
     ]
 };
 
-/// The word that a value is, if it is one.
+/// The known word in a value; none for other values.
 pub(crate) fn word(value: Value) -> Option<Word> {
     match value {
         Value::Text(number) => WORDS.get(number as usize).copied(),
@@ -110,7 +110,7 @@ pub(crate) fn word(value: Value) -> Option<Word> {
     }
 }
 
-/// What kind of record these keys make.
+/// Kind of record that these keys make; none for other keys.
 pub(crate) fn kind_of(pairs: &[Value]) -> Option<Record> {
     let mut found = None;
     for [key, _] in pairs.as_chunks::<2>().0 {
@@ -126,20 +126,20 @@ pub(crate) fn kind_of(pairs: &[Value]) -> Option<Record> {
     found
 }
 
-/// How many records lack a key.
+/// Number of records that lack a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Of which kind.
+    /// Kind of the record.
     pub record: Record,
     /// Which key.
     pub key: &'static str,
-    /// How many lack it.
+    /// Number of records without the key.
     pub count: u64,
-    /// How many there are.
+    /// Number of all records.
     pub of: u64,
 }
 
-/// A moment that the profiler names.
+/// A point in time that the profiler names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
     /// The name.
@@ -148,27 +148,27 @@ pub struct Annotation {
     pub device: Option<u32>,
     /// Unix time in microseconds.
     pub at_us: u64,
-    /// It begins; else it ends.
+    /// True for a beginning, false for an end.
     pub is_start: bool,
 }
 
-/// A segment, and which of the blocks are its own.
+/// A segment, and the range of its blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedSegment {
     pub(crate) segment: Segment,
     pub(crate) device: u32,
     /// Bytes handed out.
     pub(crate) allocated: u64,
-    /// None where the file says nothing of blocks.
+    /// Range of the blocks; none where the file has no blocks.
     pub(crate) blocks: Option<Range<u32>>,
 }
 
 /// A frame as the file has it.
 #[derive(Debug)]
 struct LoadedFrame {
-    /// The text that is its function's name.
+    /// Text of the function's name.
     name: Option<u32>,
-    /// Its number among the frames of Python.
+    /// Number of the frame among Python's frames.
     python: Option<u32>,
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct Records {
     pub(crate) segments: Vec<LoadedSegment>,
     /// Blocks, and whether they are live.
     pub(crate) blocks: Vec<(Block, bool)>,
-    /// Entries of all traces; none for one that says nothing of memory.
+    /// Entries of all traces; none for an entry without memory.
     pub(crate) events: Vec<Option<TraceEvent>>,
     pub(crate) annotations: Vec<Option<Annotation>>,
     /// Frames of Python; number 0 is the unknown one.
@@ -196,7 +196,7 @@ pub(crate) struct Records {
     stack_numbers: BTreeMap<Vec<u32>, u32>,
     node_numbers: BTreeMap<String, u32>,
     stream_pool_numbers: BTreeMap<StreamPoolKey, u16>,
-    /// How many records of each kind have a key with a value of PyTorch's kind.
+    /// Numbers of records of each kind that have a key with a value of PyTorch's kind.
     seen: [[u64; WORDS.len()]; RECORDS],
     made: [u64; RECORDS],
     ooms: u64,
@@ -227,7 +227,7 @@ impl Records {
         }
     }
 
-    /// Makes a record of a dictionary; its number among those of its kind.
+    /// Makes a record of a dictionary; returns its number among the records of its kind.
     pub(crate) fn add(
         &mut self,
         heap: &mut Heap,
@@ -456,7 +456,7 @@ impl Records {
         (self.frames.len() - 1) as u32
     }
 
-    /// The number of the stack that a list of frames is; none for what is no list.
+    /// Number of the stack that a list of frames makes; none for a value that is no list.
     fn stack(&mut self, heap: &mut Heap, list: Value) -> Option<u32> {
         let number = list.object()?;
         match heap.slot(number) {
@@ -472,9 +472,9 @@ impl Records {
         }
     }
 
-    /// With `stacks="all"` PyTorch writes the C++ frames too, and all allocations look alike there:
-    /// they are left out. Where a stack has no Python at all, because autograd's threads have none,
-    /// the name of the backward node is kept in their place.
+    /// Makes a stack of frames. With `stacks="all"` PyTorch writes C++ frames, too, which are equal
+    /// for all allocations, so they are left out. A stack without Python frames, as in autograd's
+    /// threads, gets the name of the backward node instead.
     fn stack_of(&mut self, heap: &Heap, items: &[Value]) -> u32 {
         let loaded = |value: &Value| match heap.slot(value.object()?) {
             Slot::Record(Record::Frame, frame) => Some(frame as usize),
@@ -520,7 +520,7 @@ impl Records {
         number as u16
     }
 
-    /// Which records of a kind a list holds; none for what is no list. Each record stands in one
+    /// Records of a kind in a list; none for a value that is no list. Each record stands in one
     /// list of the snapshot: a pickle can refer to a list a million times in a few bytes.
     pub(crate) fn listed(
         &mut self,
@@ -578,12 +578,12 @@ impl Records {
     }
 }
 
-/// The keys that are known, with their values.
+/// The known keys, with their values.
 fn keys(pairs: &[Value]) -> impl Iterator<Item = (Word, Value)> + '_ {
     pairs.as_chunks::<2>().0.iter().filter_map(|&[key, value]| Some((word(key)?, value)))
 }
 
-/// Takes over what is known, and says whether something is.
+/// Sets `to` to a known value; true where the value is known.
 fn set<T>(value: Option<T>, to: &mut T) -> bool {
     let is_known = value.is_some();
     value.into_iter().for_each(|value| *to = value);
@@ -624,8 +624,7 @@ fn rounded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(BLOCK_BYTES_MIN).unwrap_or(u64::MAX)
 }
 
-/// What an entry of a trace is; a free that was requested counts as deferred until its completion
-/// is found.
+/// Kind of a trace's entry; a requested free counts as deferred until its completion is found.
 fn action(value: Value) -> Option<TraceKind> {
     Some(match word(value)? {
         Word::Alloc => TraceKind::Alloc,

@@ -9,16 +9,16 @@ use alloc::vec::Vec;
 
 use crate::read::value::{Heap, Slot, Value};
 
-/// Settings that are kept, those in inner dictionaries among them; PyTorch writes some 30.
+/// Maximum number of kept settings, including inner dictionaries; PyTorch writes some 30.
 const SETTINGS_MAX: usize = 4096;
 
-/// How deep settings may be nested; PyTorch's are one deep.
+/// Maximum nesting depth of settings; PyTorch's are one deep.
 const DEPTH_MAX: u32 = 8;
 
 /// Characters of a setting's own name.
 const NAME_CHARACTERS_MAX: usize = 256;
 
-/// Settings that are not off, zero or empty unless the user sets them, with what they are then.
+/// Settings whose default is not off, zero or empty, with the default.
 const DEFAULTS: [(&str, i64); 1] = [("pinned_num_register_threads", 1)];
 
 /// A dictionary, inner ones with dotted names.
@@ -80,7 +80,7 @@ impl<'h> Settings<'h> {
         self.value(name) == Some(Value::Bool(true))
     }
 
-    /// As text, without those that are off, zero, empty or as PyTorch has them by default.
+    /// Settings as text, without those that are off, zero, empty or PyTorch's default.
     pub(crate) fn as_texts(&self) -> Vec<(String, String)> {
         let text = |(name, value): (&str, Value)| {
             let value = match value {
@@ -100,7 +100,7 @@ impl<'h> Settings<'h> {
     }
 }
 
-/// Keys and values of a dictionary, or indexes and items of a list; at most `room`.
+/// Keys and values of a dictionary, or indexes and items of a list; at most `room` pairs.
 fn inner(heap: &Heap, slot: Slot, room: usize) -> Vec<(String, Value)> {
     let items = heap.items(slot);
     let Slot::Dict(_) = slot else {

@@ -24,23 +24,23 @@ use crate::read::value::Value;
 /// A trace without steps.
 pub(crate) const NO_STEPS: StepSource = StepSource::None;
 
-/// An entry of a trace; none for one that says nothing of memory.
+/// An entry of a trace; none for an entry without memory.
 type Entry = Option<TraceEvent>;
 
-/// Bursts that a stack must come in to say anything about steps.
+/// Minimum bursts of a stack before it is used to find steps.
 const BURSTS_MIN: usize = 3;
 
 /// Share of a trace at even distances from which on a stack may mark its steps, in ppm.
 const REGULAR_PPM_MIN: u64 = 700_000;
 
-/// The same of the optimizer's stacks, which are nothing but steps.
+/// Minimum regularity of the optimizer's stacks, which occur only at steps.
 const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
 
-/// Where the steps of a trace end.
+/// Ends of the steps of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
-    /// For each step but the first its first event, and the steps that had finished by then.
+    /// First event of each step but the first, and the number of steps finished before it.
     starts: Vec<(u32, u64)>,
     /// Steps that had finished when the trace begins.
     before: u64,
@@ -69,7 +69,7 @@ fn is_alloc(event: &Entry) -> bool {
 }
 
 impl Steps {
-    /// A step ends when what it held is gone: the next one begins with the next allocation.
+    /// Bounds of steps. A step ends with its last free: the next one begins at the next allocation.
     fn of(source: StepSource, mut starts: Vec<(u32, u64)>, events: &[Entry]) -> Self {
         let before = starts.first().map_or(0, |&(_, finished)| finished.saturating_sub(1));
         let mut from = 0;
@@ -91,7 +91,7 @@ impl Steps {
         self.starts.last().map_or(self.before, |&(_, finished)| finished)
     }
 
-    /// For an event how many steps had finished; the events are asked for from the first on.
+    /// Returns the number of steps finished before an event; events must be asked in order.
     pub(crate) fn forwards(&self) -> impl FnMut(usize) -> u64 {
         let (mut rest, mut finished) = (self.starts.as_slice(), self.before);
         move |event| {
@@ -119,8 +119,8 @@ fn recorded(origin: &Settings<'_>, device: u8, events: &[Entry]) -> Option<Vec<(
     (!ends.is_empty()).then_some(ends)
 }
 
-/// Who says where steps begin, their first events without the first step's, and the number of the
-/// last one where it has one.
+/// Source of the step boundaries, first events of the steps without the first step's, and the last
+/// step's number where it has one.
 type Found = (StepSource, Vec<u32>, Option<u64>);
 
 /// Steps that PyTorch wrote down.
@@ -172,7 +172,7 @@ fn starts_at(events: &[Entry], times: impl Iterator<Item = u64>) -> Vec<u32> {
     starts
 }
 
-/// Steps by what comes again and again.
+/// Steps found by recurring events.
 fn recurring(records: &Records, events: &[Entry]) -> Option<Found> {
     let by_stack = EventsByStack::of(records.stacks.len(), events);
     let stacks = 1..u32::try_from(records.stacks.len()).unwrap_or(u32::MAX);
@@ -210,7 +210,7 @@ fn recurring(records: &Records, events: &[Entry]) -> Option<Found> {
     Some((StepSource::Guessed, starts, None))
 }
 
-/// What comes in bursts.
+/// Events that come in bursts.
 #[derive(Clone, Debug)]
 struct Rhythm {
     /// Last event of each burst.

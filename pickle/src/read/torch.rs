@@ -1,10 +1,10 @@
 //! A memory snapshot of PyTorch as the state of a rank, in the form that tapes and captures have.
 //!
-//! While the file came in, each of its dictionaries became a record (`records`). Now the top of the
-//! pickle says which belong to the snapshot. What a file lacks stays unknown: sizes of devices,
-//! names of jobs, births of blocks that are older than the trace (their `birth_step` is 0). Steps
-//! are found, or counted by the recorder; [`DeviceSnapshot::step_source`] says which. Of freed
-//! blocks a file has the bytes that were asked for; they are rounded as the allocator rounds by
+//! While the file came in, each of its dictionaries became a record (`records`). The top of the
+//! pickle then lists the records of the snapshot. Facts that a file lacks stay unknown: sizes of
+//! devices, names of jobs, births of blocks that are older than the trace (their `birth_step` is
+//! 0). Steps are found, or counted by the recorder; [`DeviceSnapshot::step_source`] says which. A
+//! file has the requested bytes of freed blocks; they are rounded as the allocator rounds by
 //! default.
 
 use alloc::collections::BTreeMap;
@@ -33,16 +33,16 @@ pub struct TorchFile {
     /// The state. Its tape has no name where Memtape did not export the file: then the rank is not
     /// known, and the steps count from the beginning of the trace.
     pub rank: RankSnapshot,
-    /// Beginnings and ends of what the profiler names, in the order of the file.
+    /// Beginnings and ends of the profiler's annotations, in the order of the file.
     pub annotations: Vec<Annotation>,
-    /// What a reader met besides the data.
+    /// Notes of the reader besides the data.
     pub notes: Notes,
 }
 
-/// What a reader met besides the data.
+/// Notes of a reader besides the data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// What the file is.
+    /// Shape of the file.
     pub shape: Shape,
     /// Memtape exported it: it names its rank.
     pub is_exported: bool,
@@ -57,13 +57,13 @@ pub struct Notes {
     pub unusable: u64,
 }
 
-/// What a file is.
+/// Shape of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// What `torch.cuda.memory._snapshot()` returns.
+    /// The result of `torch.cuda.memory._snapshot()`.
     #[default]
     Snapshot,
-    /// What `torch.cuda.memory_snapshot()` returns: segments only.
+    /// The result of `torch.cuda.memory_snapshot()`: segments only.
     Segments,
 }
 
@@ -123,7 +123,7 @@ fn within<'a, T>(all: &'a [T], range: &Range<u32>) -> &'a [T] {
     all.get(range.start as usize..range.end as usize).unwrap_or_default()
 }
 
-/// The records of a list; none of what is no list.
+/// Range of the records of a list; empty for a value that is no list.
 fn listed(
     heap: &mut Heap,
     records: &mut Records,
@@ -155,7 +155,7 @@ fn traces(
     items.into_iter().map(|trace| listed(heap, records, Some(trace), kind)).collect()
 }
 
-/// What stands at the top of the pickle.
+/// The values at the top of the pickle.
 #[derive(Debug, Default)]
 struct Top {
     shape: Shape,
@@ -337,7 +337,7 @@ fn add_trace(device: &mut DeviceSnapshot, mut events: Vec<Option<TraceEvent>>, s
     device.trace = events.into_iter().flatten().collect();
 }
 
-/// A live block and its allocation: each has what the other lacks.
+/// Completes a live block and its allocation from each other.
 fn date(block: &mut Block, allocation: &mut TraceEvent) {
     (block.birth_step, block.birth_ns) = (allocation.step, allocation.mono_ns);
     // The allocator may have handed out more than was asked for.

@@ -1,4 +1,4 @@
-//! What a pickle holds: values, and the heap that they refer to by number.
+//! Contents of a pickle: values, and the heap that they refer to by number.
 //!
 //! Because everything is referred to by number, an object that the pickle shares is shared here,
 //! and nothing is ever followed by recursion. A memory snapshot has no sets, no bytes and no
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::read::fault::Fault;
 
-/// What a reader may hold at once, and how deep it may go.
+/// Maximum sizes and depth of a reader's values.
 ///
 /// Each is far beyond what PyTorch writes. Reaching one ends the reading with an error that names
 /// it. A hostile file can make a reader hold some dozens of bytes for each of its own, up to
@@ -29,7 +29,7 @@ pub struct Limits {
     pub memo_max: usize,
     /// Lists, dictionaries, tuples and different pairs of numbers, at 8 bytes or more.
     pub objects_max: usize,
-    /// Those that did not become a record and have a vector each, at 40 bytes or more.
+    /// Maximum objects that did not become a record and have a vector each, at 40 bytes or more.
     pub unfolded_max: usize,
     /// Values in all of these, at 16 bytes.
     pub items_max: usize,
@@ -71,7 +71,7 @@ pub enum Value {
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// An integer beyond those.
+    /// An integer above the range of `Int`.
     Big(u64),
     /// A floating-point number.
     Float(f64),
@@ -81,12 +81,12 @@ pub enum Value {
     Pair(u32),
     /// A list, another tuple or a dictionary, by its slot.
     Object(u32),
-    /// What no memory snapshot has.
+    /// A value that no memory snapshot has.
     Other,
 }
 
 impl Value {
-    /// The integer in two's complement, little-endian; no bytes are 0.
+    /// The integer in two's complement, little-endian; an empty slice is 0.
     pub(crate) fn integer(bytes: &[u8]) -> Self {
         let sign = if bytes.last().is_some_and(|&byte| byte >= 0x80) { 0xff } else { 0 };
         let mut wide = [sign; 16];
@@ -134,7 +134,7 @@ pub enum Record {
     Annotation,
 }
 
-/// What has become of a list, tuple or dictionary.
+/// State of a list, tuple or dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// A list without items.
@@ -155,7 +155,7 @@ pub enum Slot {
     Used,
 }
 
-/// Where all values of a pickle are kept.
+/// Holds all values of a pickle.
 #[derive(Debug, Default)]
 pub struct Heap {
     pub(crate) limits: Limits,
@@ -191,7 +191,7 @@ impl Heap {
         self.pairs.get(number as usize).copied().unwrap_or_default()
     }
 
-    /// What an object is.
+    /// State of an object.
     pub fn slot(&self, number: u32) -> Slot {
         self.slots.get(number as usize).copied().unwrap_or(Slot::EmptyList)
     }
@@ -200,7 +200,7 @@ impl Heap {
         self.slots.get_mut(number as usize).into_iter().for_each(|place| *place = slot);
     }
 
-    /// Items of a list or a tuple, pairs of a dictionary; of what became a record or a stack none.
+    /// Items of a list or tuple, pairs of a dictionary; empty for a record or a stack.
     pub fn items(&self, slot: Slot) -> &[Value] {
         match slot {
             Slot::List(vector) | Slot::Tuple(vector) | Slot::Dict(vector) => {
@@ -210,7 +210,7 @@ impl Heap {
         }
     }
 
-    /// A text, with replacements for what is not UTF-8, as in odd names of files.
+    /// Adds a text, with replacements for bytes that are not UTF-8, as in odd names of files.
     pub(crate) fn new_text(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
         let text = String::from_utf8_lossy(bytes);
         if let Some(&number) = self.text_numbers.get(&*text) {

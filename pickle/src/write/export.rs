@@ -31,7 +31,7 @@ use crate::write::layout::{self, LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL
 use crate::write::marks::{self, Annotation, StepEnd, StepEnds};
 use crate::write::writer::{MemoId, Writer};
 
-/// Fields that say nothing without the allocator's trace.
+/// Fields without a meaning when there is no allocator's trace.
 pub(super) const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
     ["requested_size", "stream", "segment_pool_id", "is_expandable", "active_pending_free"];
 
@@ -45,8 +45,8 @@ pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
     pickle
 }
 
-/// The same in parts of about 64 KiB, each given to `parts` when it is made; true when `parts`
-/// wanted all of them. Nothing more is written when it does not.
+/// As the whole snapshot, in parts of about 64 KiB, each given to `parts` when it is made. Returns
+/// true when `parts` accepted all of them, and stops at the first refusal.
 pub fn torch_snapshot_in_parts(
     snapshot: &RankSnapshot,
     parts: &mut dyn FnMut(Vec<u8>) -> bool,
@@ -64,7 +64,7 @@ pub fn torch_snapshot_in_parts(
     export.writer.finish()
 }
 
-/// What must be added to the trace's monotonic times to get Unix time.
+/// Offset from the trace's monotonic times to Unix time, in nanoseconds.
 fn clock_offset_ns(snapshot: &RankSnapshot) -> i64 {
     let last = snapshot.devices.iter().filter_map(|d| d.trace.last()).map(|e| e.mono_ns).max();
     match last.and_then(|ns| i64::try_from(ns).ok()) {
@@ -78,12 +78,12 @@ fn requested(block: &Block) -> u64 {
     if block.requested > 0 { block.requested } else { block.size }
 }
 
-/// The sum of sizes, which need not fit into anything: a tape may claim what it likes.
+/// The saturating sum of sizes: a tape may claim any sizes.
 fn total(sizes: impl Iterator<Item = u64>) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// The snapshot, the pickle, and what of the one is in the other already.
+/// The snapshot, the pickle, and the memo of values written so far.
 struct Export<'a> {
     snapshot: &'a RankSnapshot,
     writer: Writer<'a>,
@@ -211,7 +211,7 @@ impl<'a> Export<'a> {
         ends
     }
 
-    /// Steps of each device, and what the program said of itself, which is of no device.
+    /// Writes the steps of each device, and the program's annotations, which belong to no device.
     fn annotations(&mut self) {
         let first = self.snapshot.devices.first().map_or(0, |device| device.device);
         let of_steps = self.step_ends.iter();
@@ -335,7 +335,7 @@ impl<'a> Export<'a> {
         devices.iter().all(|device| device.segment_source == SegmentSource::Allocator)
     }
 
-    /// The trace names the memory pool of what it reports.
+    /// True if the trace names the memory pools.
     fn has_pools(&self) -> bool {
         self.snapshot.stream_pools.iter().any(|place| place.pool.is_some())
     }

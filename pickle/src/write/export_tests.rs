@@ -21,7 +21,7 @@ use memtape_tape::snapshot::{
     TraceKind,
 };
 
-/// What a pickle can hold.
+/// Values of a pickle.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Truth(bool),
@@ -156,7 +156,7 @@ fn python(program: &str, pickle: &[u8]) -> Option<String> {
     Some(String::from_utf8(output.stdout).expect("UTF-8"))
 }
 
-/// The pickle of what `write` writes.
+/// The pickle that `write` makes.
 fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut pickle = Vec::new();
     let mut parts = |part: Vec<u8>| {
@@ -465,8 +465,8 @@ proptest! {
         prop_assert_eq!(found.items()[1].number(), i128::from(unsigned));
     }
 
-    /// Whatever a tape says, segments are disjoint, filled exactly, and every event's memory is
-    /// inside a segment that a viewer knows at that time.
+    /// For any tape, segments are disjoint, filled exactly, and every event's memory is inside a
+    /// segment that a viewer knows at that time.
     #[test]
     fn any_tape_makes_a_consistent_layout(
         segments in prop::collection::vec((0u64..64, 0u64..9), 0..12),

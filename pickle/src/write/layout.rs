@@ -22,7 +22,7 @@ use memtape_tape::snapshot::{
 /// PyTorch's small segments have this size, and its larger ones are multiples of it.
 pub(crate) const SEGMENT_BYTES_SMALL: u64 = 2 << 20;
 
-/// One device, laid out.
+/// The layout of one device.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Layout {
     /// Segments sorted by address; they do not overlap.
@@ -42,7 +42,7 @@ pub(crate) struct LaidSegment {
     pub(crate) address: u64,
     /// Size in bytes.
     pub(crate) size: u64,
-    /// What is known of it; nothing of an invented one.
+    /// The known segment; none for an invented one.
     pub(crate) known: Option<Segment>,
     /// Live blocks and the gaps between them, sorted by address.
     pub(crate) pieces: Vec<Piece>,
@@ -92,7 +92,7 @@ fn range(address: u64, size: u64) -> Range {
     (address, address.saturating_add(size))
 }
 
-/// Sorted, with empty ranges and those that overlap an earlier one removed.
+/// The ranges sorted, without empty ones and without ranges that overlap an earlier one.
 fn without_overlaps(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     let mut sorted: Vec<Range> = ranges.filter(|r| r.0 < r.1).collect();
     sorted.sort_unstable();

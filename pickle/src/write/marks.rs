@@ -14,8 +14,8 @@ use alloc::vec::Vec;
 use memtape_tape::snapshot::TraceEvent;
 use memtape_tape::snapshot::marks::{Mark, Meaning};
 
-/// Ends of steps of one device that are written, the newest; a reader's room for what stands under
-/// `memtape` is shared by all devices.
+/// Newest step ends of a device that are written. A reader's limit for the `memtape` key is shared
+/// by all devices.
 const STEP_ENDS_MAX: usize = 200;
 
 /// The end of a step in a device's trace.
@@ -27,7 +27,7 @@ pub(crate) struct StepEnd {
     pub(crate) finished: u64,
     /// Entries of the device's trace that were written before its end.
     pub(crate) entries: u64,
-    /// Times of the last event before it and of the first one behind it.
+    /// Times of the last event before the end and of the first one after it.
     pub(crate) between_ns: (u64, u64),
 }
 
@@ -65,7 +65,7 @@ impl StepEnds {
 /// One entry of `external_annotations`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Annotation {
-    /// What begins or ends.
+    /// Name of the phase or annotation.
     pub(crate) name: String,
     /// `START` or `END`.
     pub(crate) stage: &'static str,
@@ -73,8 +73,8 @@ pub(crate) struct Annotation {
     pub(crate) mono_ns: u64,
 }
 
-/// Steps of a device. The first one, and the last one, may be cut by the trace: what of them lies
-/// outside of it has no entry.
+/// Steps of a device. The first one, and the last one, may be cut by the trace: an end outside of
+/// the trace has no entry.
 pub(crate) fn of_steps(ends: &[StepEnd]) -> Vec<Annotation> {
     let both = |end: &StepEnd| {
         let (last_ns, first_ns) = end.between_ns;

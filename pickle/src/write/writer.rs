@@ -34,7 +34,7 @@ pub(crate) const PART_BYTES: usize = 64 << 10;
 
 /// A pickle in the making.
 pub(crate) struct Writer<'a> {
-    /// What is not handed over yet.
+    /// Bytes that are not handed over yet.
     bytes: Vec<u8>,
     parts: Parts<'a>,
     is_over: bool,
@@ -54,7 +54,7 @@ impl<'a> Writer<'a> {
         Self { bytes, parts, is_over: false, memo_next: 0, texts, open }
     }
 
-    /// Ends the pickle and hands the rest over; whether all of it was wanted.
+    /// Ends the pickle and hands the remaining bytes over; true if all parts were accepted.
     pub(crate) fn finish(mut self) -> bool {
         self.bytes.push(opcode::STOP);
         self.hand_over();
@@ -169,7 +169,7 @@ impl<'a> Writer<'a> {
         memo
     }
 
-    /// The very object that was stored under this number.
+    /// Writes a reference to the object stored under this number.
     pub(crate) fn reference(&mut self, memo: MemoId) {
         self.numbered(opcode::BINGET, opcode::LONG_BINGET, memo);
     }

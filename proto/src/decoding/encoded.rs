@@ -23,7 +23,7 @@ impl<M: Message + Shaped + Default> Encoded<M> {
         Self { wire, of: PhantomData }
     }
 
-    /// Measures what the message takes while it is decoded.
+    /// Measures the memory that decoding the message takes.
     ///
     /// # Errors
     /// Decoded it would take more than `bytes_max`, or it is damaged.

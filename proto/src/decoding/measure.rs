@@ -18,16 +18,16 @@ const TEXT_BYTES: usize = size_of::<String>();
 /// Smallest capacity of a text.
 const TEXT_BYTES_MIN: usize = 8;
 
-/// What decoding a message of one type allocates.
+/// Allocations of decoding a message of one type.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Size of the decoded struct, without what it points to.
+    /// Size of the decoded struct, without heap memory.
     pub bytes: usize,
-    /// By their number; 0 is none.
+    /// Fields by their number; 0 is none.
     pub fields: &'static [Field],
 }
 
-/// What decoding a field allocates.
+/// Allocations of decoding a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Field {
     /// Nothing: a number, or no known field.
@@ -46,20 +46,20 @@ pub enum Field {
 
 /// A message with a known shape.
 pub trait Shaped {
-    /// What decoding it allocates.
+    /// Allocations of decoding the message.
     const SHAPE: &'static Shape;
 }
 
 /// Why a message is not decoded.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NotDecoded {
-    /// It would take too much memory.
+    /// The message would take too much memory.
     #[error("decoded it would take more than {bytes_max} bytes of memory")]
     TooLarge {
         /// The limit.
         bytes_max: u64,
     },
-    /// It is not protobuf.
+    /// The bytes are not protobuf.
     #[error("it is damaged")]
     Malformed,
     /// A field has another type, or a text is not UTF-8.
@@ -89,7 +89,7 @@ impl Sum {
         (self.bytes <= bytes_max).then_some(()).ok_or(NotDecoded::TooLarge { bytes_max })
     }
 
-    /// Adds what the fields of a message take. Goes as deep as shapes are nested, not messages.
+    /// Adds the memory of a message's fields. Recurses as deep as shapes are nested, not messages.
     fn message(&mut self, mut wire: &[u8], shape: &Shape) -> Result<(), NotDecoded> {
         // Of each field a bit: its list has an element.
         let mut begun = 0_u64;

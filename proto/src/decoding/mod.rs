@@ -1,10 +1,10 @@
-//! How messages of others are decoded: their memory is known before it is taken.
+//! Decodes messages of peers with a memory bound that is known before the memory is taken.
 //!
 //! A few bytes of protobuf can decode to a hundred times as many: an empty sub-message of two bytes
 //! is a struct of two hundred. [`Encoded::cost`] adds up in one pass over the bytes, which
 //! allocates nothing, what prost may allocate. The receiver reserves that, or refuses the message,
 //! and only then decodes it. [`coordinator_server`] is the service of gRPC with messages that are
-//! not decoded yet. What the numbers of a message mean is not checked here.
+//! not decoded yet. The meaning of a message's numbers is not checked here.
 
 mod encoded;
 pub(crate) mod measure;

@@ -1,9 +1,9 @@
 //! The reader of snapshots: from compressed bytes to `core`'s types, or a [`DecodeError`].
 //!
-//! A zstd frame of ours begins with the size of what it holds, so the size is checked before
-//! anything is unpacked, and the memory of the decoded message is known before it is decoded
-//! (`../decoding/`). Lengths, indexes and sums are checked while the message is translated.
-//! Kinds of events that this version does not know are left out: a newer agent may send them.
+//! A zstd frame of ours begins with the size of its content, so the size is checked before anything
+//! is unpacked, and the memory of the decoded message is known before it is decoded
+//! (`../decoding/`). Lengths, indexes and sums are checked while the message is translated. Kinds
+//! of events that this version does not know are left out: a newer agent may send them.
 
 use std::io::Read;
 
@@ -45,11 +45,11 @@ const COLLECTIVES_BYTES_MAX: u64 = 64 << 10;
 /// Memory that they may take decoded: eight times what 64 groups take.
 const COLLECTIVES_DECODED_BYTES_MAX: u64 = 256 << 10;
 
-/// How far back [`collectives`] lets a frame refer, as a power of two. It bounds the memory; zstd's
-/// levels up to 19 need no more.
+/// Maximum window of a frame that [`collectives`] accepts, as a power of two of bytes. It bounds
+/// the memory; zstd's levels up to 19 need no more.
 const WINDOW_BYTES_LOG_MAX: u32 = 23;
 
-/// What a decoder accepts and keeps.
+/// Limits of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Largest snapshot, before and after compression.

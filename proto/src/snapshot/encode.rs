@@ -1,7 +1,7 @@
 //! The writer of snapshots: from `core`'s types to compressed bytes.
 //!
-//! It writes what the tape says. It does not check the snapshot except for its size and the
-//! numbers of streams and pools, which a damaged tape can get wrong without harm to the rest.
+//! It does not check the snapshot except for its size and the numbers of streams and pools, which a
+//! damaged tape can get wrong without harm to the rest.
 
 use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_DECODED_BYTES_MAX;

@@ -10,7 +10,7 @@ pub enum EncodeError {
     /// The snapshot is larger than the limit, before compression.
     #[error("the snapshot has {bytes} bytes, more than {bytes_max}")]
     TooLarge {
-        /// Its size.
+        /// Size of the snapshot, in bytes.
         bytes: usize,
         /// The limit.
         bytes_max: usize,
@@ -29,13 +29,13 @@ pub enum EncodeError {
 /// Why a snapshot is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not zstd, or do not begin with the size of what they hold.
+    /// The bytes are not zstd, or do not begin with the size of their content.
     #[error("the snapshot is not one zstd frame that says its size")]
     NotCompressed,
     /// The snapshot is larger than the limit, after decompression.
     #[error("the snapshot unpacks to {bytes} bytes, more than {bytes_max}")]
     TooLarge {
-        /// Its size.
+        /// Size of the snapshot, in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: usize,
@@ -52,7 +52,7 @@ pub enum DecodeError {
     /// An index points behind the end of its table.
     #[error("the snapshot names {what} {index} of {count}")]
     BadIndex {
-        /// What the table holds.
+        /// Name of the table's entries.
         what: &'static str,
         /// The index.
         index: u32,
@@ -62,9 +62,9 @@ pub enum DecodeError {
     /// A table is longer than the tape can make it.
     #[error("the snapshot has {count} {what}, more than {count_max}")]
     TooMany {
-        /// What the table holds.
+        /// Name of the table's entries.
         what: &'static str,
-        /// Its length.
+        /// Length of the table.
         count: usize,
         /// The limit.
         count_max: usize,
@@ -72,7 +72,7 @@ pub enum DecodeError {
     /// A number does not fit its type.
     #[error("the snapshot's {what} is out of range: {number}")]
     OutOfRange {
-        /// What the number is.
+        /// Name of the number.
         what: &'static str,
         /// The number.
         number: u32,

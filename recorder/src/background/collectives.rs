@@ -23,13 +23,13 @@ use crate::host::{clock, environment, threads};
 use crate::writer::panic_boundary::guarded;
 use crate::writer::state::{self, Recorder};
 
-/// Between two turns of the thread.
+/// Time between two iterations of the thread.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// PyTorch's function builds its answer from small maps and needs little; this is ten times it.
 const STACK_BYTES: usize = 512 << 10;
 
-/// How long an exit waits for a poll that is running, which takes some tens of microseconds.
+/// Bounds the wait of an exit for a running poll, which takes some tens of microseconds.
 const END_TRIES: u32 = 200;
 const END_PAUSE: Duration = Duration::from_micros(100);
 
@@ -37,14 +37,14 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 static MAKING: AtomicU64 = AtomicU64::new(0);
 static CHANGED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The thread was started, or cannot be.
+/// True once the thread was started, or cannot be.
 static BEGUN: AtomicBool = AtomicBool::new(false);
-/// A poll is running.
+/// True while a poll is running.
 static POLLING: AtomicBool = AtomicBool::new(false);
-/// The process ends: PyTorch's own data may be freed at any time.
+/// True once the process ends: PyTorch's own data may be freed at any time.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// A communicator is being made, until this is dropped.
+/// Marks that a communicator is being made, until it is dropped.
 pub(crate) struct Making;
 
 impl Making {
@@ -69,8 +69,8 @@ fn communicators() -> Communicators {
     Communicators { made, making, changed_ns: CHANGED_NS.load(Ordering::Relaxed) }
 }
 
-/// Starts the thread once there is something to poll; until then the tape says why not. Called
-/// before the control thread is started, then on that.
+/// Starts the thread once there is something to poll; until then the tape has the reason. Called
+/// before the control thread is started, then on that thread.
 pub(crate) fn begin(recorder: &Recorder) {
     if BEGUN.load(Ordering::Acquire) {
         return;
@@ -129,7 +129,7 @@ fn is_off(size: Option<i64>, size_of_old: Option<i64>) -> bool {
     sizes.iter().any(Option::is_some) && sizes.iter().flatten().all(|&size| size <= 0)
 }
 
-/// The process ends: no poll begins any more, and one that is running gets 20 ms.
+/// Ends polling with the process: no poll begins any more, and a running poll gets 20 ms.
 pub(crate) fn end() {
     ENDS.store(true, Ordering::SeqCst);
     for _ in 0..END_TRIES {
@@ -194,7 +194,7 @@ fn turn(recorder: &Recorder, schedule: &mut PollSchedule, writer: &mut Collectiv
     CollectiveWriter::answered(recorder.words());
 }
 
-/// The flight recorder threw an exception; this thread is lost.
+/// Handles an exception of the flight recorder: this thread is lost.
 fn threw() {
     POLLING.store(false, Ordering::SeqCst);
     if let Some(recorder) = state::recording() {

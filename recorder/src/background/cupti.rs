@@ -68,7 +68,7 @@ const FREE_ASYNC: c_uint = Call::CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync as c_uin
 const FREE_ASYNC_PTSZ: c_uint = Call::CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync_ptsz as c_uint;
 const RELEASE: c_uint = Call::CUPTI_DRIVER_TRACE_CBID_cuMemRelease as c_uint;
 
-/// The driver's functions that this hook is called back for.
+/// The driver's functions with callbacks to this hook.
 const CALLS: [c_uint; 13] = [
     ALLOC,
     ALLOC_PITCH,
@@ -171,7 +171,7 @@ fn take(call: c_uint, data: &CUpti_CallbackData, taken: Taken) {
     taken(origin, piece.key, piece.bytes, piece.device);
 }
 
-/// The memory that a successful call has taken.
+/// The memory taken by a successful call.
 ///
 /// # Safety
 /// `params` must be the parameters of this call, and what they point to still there.

@@ -68,7 +68,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<Dump> {
     })
 }
 
-/// A number; PyTorch's -1 is `Some(None)`, what is no number `None`.
+/// Parses a number; PyTorch's -1 is `Some(None)`, any other text `None`.
 fn number(of: Option<Number>) -> Option<Option<u64>> {
     let number = match of {
         None => return Some(None),

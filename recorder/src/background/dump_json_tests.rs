@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What torch 2.11 writes, with two groups.
+/// Output of torch 2.11, with two groups.
 const TWO_GROUPS: &str = r#"{"comm_lib_version":"2.28.9","nccl_comm_state":{},"pg_config":{
 "0":{"desc":"default_pg","name":"0","ranks":"[0, 1, 2, 3]"},
 "3":{"desc":"mesh_dp","name":"3","ranks":"[0, 2]"}},"pg_status":{
@@ -119,7 +119,7 @@ proptest! {
         let _ = parse(text.as_bytes()).map(Dump::groups);
     }
 
-    /// A dump that is damaged in one place is refused, or says something of the same kind.
+    /// A dump that is damaged in one place is refused, or parses to a dump.
     #[test]
     fn a_damaged_dump_ends_in_an_answer(at in 0..TWO_GROUPS.len(), byte: u8, is_cut: bool) {
         let mut bytes = TWO_GROUPS.as_bytes().to_vec();

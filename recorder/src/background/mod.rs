@@ -1,4 +1,4 @@
-//! What the recorder does on threads of its own.
+//! Work of the recorder on threads of its own.
 
 pub(crate) mod control;
 

@@ -40,7 +40,7 @@ static ENDS: MethodDef = MethodDef {
 const STACK_BYTES: usize = 1 << 20;
 
 unsafe extern "C" {
-    /// The C library's; the libc crate has it for functions that nothing unwinds out of.
+    /// The C library's function; the libc crate declares it for functions that do not unwind.
     fn pthread_create(
         thread: *mut libc::pthread_t,
         attributes: *const libc::pthread_attr_t,
@@ -87,8 +87,8 @@ pub(crate) fn register_on_own_thread() {
     }
 }
 
-/// Takes the GIL. Where the interpreter began to end meanwhile, this thread ends right there: it
-/// has nothing to drop and catches nothing, neither of which Rust could do in such an end.
+/// Takes the GIL. If the interpreter began to end meanwhile, this thread ends right there. So it
+/// has nothing to drop and catches nothing: Rust could do neither in such an end.
 extern "C-unwind" fn register_with_gil(_: *mut c_void) -> *mut c_void {
     if let Some(api) = Api::find() {
         // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the

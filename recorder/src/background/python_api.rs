@@ -24,7 +24,7 @@ pub(super) struct MethodDef {
 // SAFETY: never written, and its pointers are to static strings.
 unsafe impl Sync for MethodDef {}
 
-/// The functions of the interpreter that are needed here.
+/// The interpreter's functions used here.
 pub(super) struct Api {
     pub(super) is_initialized: unsafe extern "C" fn() -> c_int,
     /// Private until 3.13, public from then on; it may be missing.
@@ -59,13 +59,13 @@ unsafe impl Send for Api {}
 unsafe impl Sync for Api {}
 
 impl Api {
-    /// The interpreter is being torn down.
+    /// Is the interpreter being torn down?
     pub(super) fn is_ending(&self) -> bool {
         // SAFETY: the function reads a flag and needs no GIL.
         self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
     }
 
-    /// The functions, looked up once; `None` where there is no interpreter.
+    /// The functions, resolved once; `None` where there is no interpreter.
     pub(super) fn find() -> Option<&'static Self> {
         static FOUND: OnceLock<Option<Api>> = OnceLock::new();
         FOUND.get_or_init(Self::look_up).as_ref()

@@ -1,10 +1,10 @@
-//! Carries out what an agent asks of this rank, inside the optimizer hook.
+//! Carries out an agent's requests to this rank, inside the optimizer hook.
 //!
 //! The word of the mailbox is read here and nowhere else, after a step was counted: no signal, no
 //! thread and no allocation has anything to do with it. While there is none, that is one load and
-//! two comparisons. What is done is a call of Python, with the GIL that the hook has, at exactly
-//! the step that the word names; a word that comes late does nothing. `tape/src/mailbox.rs`
-//! has the format.
+//! two comparisons. A remedy is a call of Python, with the GIL that the hook has, at exactly the
+//! step that the word names; a word that comes late does nothing. `tape/src/mailbox.rs` has the
+//! format.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -15,14 +15,14 @@ use crate::background::python_api::{Api, Object};
 use crate::host::clock;
 use crate::writer::state::{Recorder, recording};
 
-/// The last word that was replied to, or whose remedy is under way.
+/// The last word with a reply, or with a remedy under way.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
-/// An exception that is the program's: an interrupt, or its exit.
+/// An exception of the program's own: an interrupt, or its exit.
 #[derive(Debug)]
 pub(super) struct Raised;
 
-/// This many steps have ended: does what was asked for after them.
+/// Carries out the remedy that was requested for the end of this step.
 ///
 /// # Errors
 /// An exception is set that the caller has to pass on.

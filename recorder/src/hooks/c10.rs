@@ -3,9 +3,9 @@
 //! PyTorch calls the two report functions through its own library's PLT, with the device's mutex
 //! held, for every block handed out or taken back (`c10/core/Allocator.h`; the names are unchanged
 //! since 2.0). The CPU allocator reports only while a profiler asks it to, through
-//! `c10::memoryProfilingEnabled`; with `MEMTAPE_CPU=1` the answer is always yes. Profilers see what
-//! they would have seen without that: a CPU report is passed on only if a profiler had asked when
-//! the block was made, with the totals of such blocks.
+//! `c10::memoryProfilingEnabled`; with `MEMTAPE_CPU=1` the answer is always yes. Profilers see the
+//! same reports as without it: a CPU report is passed on only if a profiler had asked when the
+//! block was made, with the totals of such blocks.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ unsafe extern "C" fn memory_profiling_enabled() -> bool {
 
 /// `MEMTAPE_CPU` is on, and the recorder is not switched off.
 ///
-/// It holds from the process's first block on, so that the CPU allocator knows the size of every
+/// It holds from the process's first block on, so that the CPU allocator has the size of every
 /// block and logs no warning about unknown ones.
 fn wants_cpu_tensors() -> bool {
     static WANTS: LazyLock<bool> = LazyLock::new(|| {
@@ -187,8 +187,8 @@ fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
     bytes_profiled.filter(|_| asked).map(|_| *sum)
 }
 
-/// Tries the lock a bounded number of times. Other threads hold it for one look into a map, but in
-/// a child that was forked meanwhile it stays locked.
+/// Tries the lock a bounded number of times. Other threads hold the lock for one map access, but in
+/// a child forked meanwhile it stays locked.
 fn profiled() -> Option<MutexGuard<'static, (BTreeMap<u64, u64>, usize)>> {
     const ROUNDS_MAX: u32 = 10_000;
     (0..ROUNDS_MAX).find_map(|_| {

@@ -1,10 +1,10 @@
 //! The CUDA runtime's functions that take memory or give it back: hook 3.
 //!
-//! What takes memory is passed on first and recorded when the result is known (`take`); a failed
-//! request is recorded with the time it took, because a retry follows. What gives memory back is
-//! recorded first (`give_back`), because afterwards another thread may be given the same address.
-//! A runtime that reaches one of its own functions through the linker is recorded once, by the
-//! outermost call.
+//! A call that takes memory is passed on first and recorded when the result is known (`take`); a
+//! failed request is recorded with the time it took, because a retry follows. A call that gives
+//! memory back is recorded first (`give_back`), because afterwards another thread may be given the
+//! same address. A runtime that reaches one of its own functions through the linker is recorded
+//! once, by the outermost call.
 //!
 //! PyTorch's libraries import `cudaMalloc`, `cudaFree`, their `Async` forms, `cudaHostAlloc`,
 //! `cudaFreeHost` and `cudaHostRegister`; the others are for other code in the process. Libraries
@@ -87,9 +87,9 @@ stand_in_front! { Library::CUDA_RUNTIME, NOT_THERE;
 /// The result of a hooked function whose library is not loaded.
 const NOT_THERE: c_int = cudaError::cudaErrorInitializationError as c_int;
 
-/// Where the address of the memory is after a successful call.
+/// Place of the memory's address after a successful call.
 enum Address {
-    /// In the variable that the function writes.
+    /// In the variable written by the function.
     Written(*mut *mut c_void),
     /// In an argument of the call.
     Given(*mut c_void),

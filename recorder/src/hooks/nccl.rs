@@ -2,10 +2,10 @@
 //!
 //! A communicator's buffers come from a CUDA runtime inside of NCCL, or from the driver, where no
 //! hook reaches them. So the device's free memory before and after its making gives its size
-//! (`free_memory.rs`). `ncclMemAlloc` says itself what it takes.
+//! (`free_memory.rs`). `ncclMemAlloc` states its size itself.
 //!
-//! Not seen: what a communicator takes later, at its first collectives; what one that is not
-//! blocking takes after the call has returned; and other devices than the current one in
+//! Not seen: memory that a communicator takes later, at its first collectives; memory that a
+//! non-blocking one takes after the call has returned; and devices other than the current one in
 //! `ncclCommInitAll`. A PyTorch with NCCL linked in makes no calls that could be seen.
 //!
 //! The types are those of nccl.h in 2.28.

@@ -1,4 +1,4 @@
-//! What a program may call itself: steps, phases and annotations.
+//! Functions for a program to call: steps, phases and annotations.
 //!
 //! Plain C, so that a Python module reaches it through `ctypes`, and any other program too. These
 //! functions do not wake the recorder. The functions without C names are for programs

@@ -64,7 +64,7 @@ const RECORD_WITH_POOL: [&[u8]; 2] = [b"P11CUstream_staSt4pairIyyE", b"P11CUstre
 /// Bytes of a table before its first slot: offset to top and type information.
 const TABLE_FRONT: usize = 16;
 
-/// Most slots of a table that are looked at; torch 2.15 has fewer than 100.
+/// Maximum slots of a table that are searched; torch 2.15 has fewer than 100.
 const SLOTS_MAX: usize = 512;
 
 /// Most devices that an allocator is believed to have; PyTorch is built for at most 120.
@@ -111,12 +111,12 @@ fn try_to_attach() -> Tracker {
 
 /// Confirmed addresses in this process.
 struct Plan {
-    /// Where the pointer to the allocator lies.
+    /// Address of the pointer to the allocator.
     allocator: usize,
     /// The table of virtual functions that a native allocator starts with.
     table: usize,
     attach: usize,
-    /// Where the object keeps its vector of devices.
+    /// Offset of the vector of devices in the object.
     devices: usize,
     has_pool: bool,
     loaded: Loaded,
@@ -221,9 +221,9 @@ impl Names {
     }
 }
 
-/// Where in its object `initialized()` finds the vector of devices, of which it says whether it is
-/// empty. Compilers have made the same four instructions of it since torch 2.2; from others
-/// nothing is concluded.
+/// Offset of the vector of devices in the allocator's object, from the code of `initialized()`,
+/// which tests whether that vector is empty. Compilers have made the same four instructions of it
+/// since torch 2.2; other code gives none.
 fn devices_offset(code: &[u8; 18]) -> Option<usize> {
     #[rustfmt::skip]
     let &[
@@ -256,7 +256,7 @@ const GET_TYPE: c_int = 0;
 const GET_FUNCTOR: c_int = 1;
 const CLONE: c_int = 2;
 
-/// What a `std::function` does with the callable it holds. Ours is nothing: there is only one.
+/// Manages the callable of a `std::function`. The callable here has no state: there is only one.
 unsafe extern "C" fn manage(to: *mut Functor, from: *const Functor, operation: c_int) -> bool {
     match operation {
         // No type information, as in a library built without it.
@@ -282,7 +282,7 @@ struct Entry {
     size: u64,
 }
 
-/// The fields after those of `Entry` since torch 2.8.
+/// Fields that follow the fields of `Entry` since torch 2.8.
 #[repr(C)]
 struct EntryWithPool {
     entry: Entry,

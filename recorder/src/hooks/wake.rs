@@ -86,7 +86,7 @@ pub(crate) fn memory_taken(origin: Origin, address: u64, bytes: u64, device: u8)
     }
 }
 
-/// A request for memory of the current device failed that was made at `asked_ns`.
+/// Records a failed request for memory of the current device, made at `asked_ns`.
 pub(crate) fn request_failed(origin: Origin, bytes: u64, asked_ns: u64) {
     let took_ns = clock::mono_ns().saturating_sub(asked_ns);
     let device = driver::current_device();
@@ -95,7 +95,7 @@ pub(crate) fn request_failed(origin: Origin, bytes: u64, asked_ns: u64) {
     }
 }
 
-/// In a forked child: stops recording, because the tape is the parent's.
+/// Stops recording in a forked child, because the tape is the parent's.
 extern "C" fn in_child() {
     state::disable();
 }
@@ -118,7 +118,7 @@ mod tests {
     use crate::hooks::program::report;
     use crate::writer::panic_boundary::{caught, guarded};
 
-    /// Set in the child, which runs this very test; `MEMTAPE_DIR` says where its tape goes.
+    /// Variable set in the child, which runs this test; `MEMTAPE_DIR` has the tape's folder.
     const CHILD: &str = "MEMTAPE_FAILING_CHILD";
 
     /// The child's first report wakes the recorder, opens a lane and learns a stack.

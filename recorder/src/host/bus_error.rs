@@ -17,7 +17,7 @@ use crate::host::errno::keeping_errno;
 type Handler = unsafe extern "C" fn(c_int);
 type HandlerWithInfo = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Where the tape is, in which process, and what handled the signal before.
+/// Address range of the tape, its process, and the previous handler of the signal.
 struct Watched {
     start: usize,
     bytes: usize,

@@ -115,7 +115,7 @@ pub(crate) fn correct(since: Both) {
     set_line(now.ticks, shown, u64::try_from(corrected).unwrap_or(rate));
 }
 
-/// One thread at a time: the thread that wakes the recorder, then the control thread.
+/// Sets the line. Called by one thread at a time: the waking thread, then the control thread.
 fn set_line(base_ticks: u64, base_ns: u64, rate: u64) {
     let version = LINE.version.load(Ordering::Relaxed) | 1;
     LINE.version.store(version, Ordering::Relaxed);

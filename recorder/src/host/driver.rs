@@ -1,8 +1,8 @@
 //! Questions to CUDA: the current device, and the identity, size and free bytes of devices. No
 //! call here creates a context, allocates or synchronizes.
 //!
-//! cudarc loads the driver and panics where a library or symbol is missing. So it is asked first
-//! whether the library is there, and optional functions are looked up one by one.
+//! cudarc loads the driver and panics where a library or symbol is missing. So the library's
+//! presence is checked first, and optional functions are resolved one by one.
 
 use std::ffi::{c_char, c_int};
 

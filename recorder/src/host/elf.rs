@@ -1,8 +1,8 @@
 //! A loaded library, and the symbol table of the file it came from.
 //!
-//! Local symbols are in no memory of the process: only the file has them. What the file says holds
-//! for the process when both carry the same build id. The file is read, not mapped: a file that
-//! shrinks under a mapping kills the process.
+//! Local symbols are in no memory of the process: only the file has them. The file's symbols are
+//! valid for the process when both carry the same build id. The file is read, not mapped: a file
+//! that shrinks under a mapping kills the process.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +24,7 @@ pub(crate) struct Loaded {
     path: PathBuf,
     /// Difference between addresses in the process and in the file.
     bias: usize,
-    /// Its readable segments.
+    /// Readable segments of the library.
     mapped: Vec<Range<usize>>,
     build_id: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl Loaded {
         Some(bytes)
     }
 
-    /// Where an address of the file lies in this process.
+    /// Address in this process of an address in the file.
     pub(crate) fn address(&self, in_file: u64) -> usize {
         self.bias.wrapping_add(in_file as usize)
     }

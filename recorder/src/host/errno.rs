@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Runs `work`; afterwards `errno` is what it was before.
+/// Runs `work`, and restores `errno` afterwards.
 #[inline]
 pub(crate) fn keeping_errno<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: every thread has an `errno` for as long as it runs.

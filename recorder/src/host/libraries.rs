@@ -10,7 +10,7 @@ use std::ops::Range;
 /// A loaded library, or the program itself.
 pub(crate) struct LoadedLibrary<'a>(&'a libc::dl_phdr_info);
 
-/// A library's thread-local storage, as the calling thread has it.
+/// A library's thread-local storage for the calling thread.
 pub(crate) struct ThreadStorage {
     /// The linker's number of the library, from 1.
     pub(crate) module: usize,
@@ -19,7 +19,7 @@ pub(crate) struct ThreadStorage {
 }
 
 impl<'a> LoadedLibrary<'a> {
-    /// The path it was loaded from; empty for the program.
+    /// Path of the loaded file; empty for the program.
     pub(crate) fn path(&self) -> &'a CStr {
         if self.0.dlpi_name.is_null() {
             return c"";
@@ -44,7 +44,7 @@ impl<'a> LoadedLibrary<'a> {
         all.iter().filter(move |header| header.p_type == kind)
     }
 
-    /// Where a segment lies in this process.
+    /// Addresses of a segment in this process.
     pub(crate) fn addresses(&self, header: &libc::Elf64_Phdr) -> Range<usize> {
         let start = self.bias().wrapping_add(header.p_vaddr as usize);
         start..start.saturating_add(header.p_memsz as usize)
@@ -55,7 +55,7 @@ impl<'a> LoadedLibrary<'a> {
         ThreadStorage { module: self.0.dlpi_tls_modid, block: self.0.dlpi_tls_data }
     }
 
-    /// How many libraries this process has ever loaded.
+    /// Number of libraries that this process has ever loaded.
     pub(crate) fn loads(&self) -> u64 {
         self.0.dlpi_adds
     }
@@ -92,7 +92,7 @@ pub(crate) fn global_symbol(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Where the library or program is loaded that an address lies in.
+/// Load address of the library or program that contains an address.
 pub(crate) fn base_of(address: *const c_void) -> Option<usize> {
     // SAFETY: all-zero is a valid `Dl_info`.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };

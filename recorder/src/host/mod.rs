@@ -1,6 +1,6 @@
-//! The process that the recorder lives in, and what it asks of the system: loaded libraries and
-//! symbols, threads and signals, fork and exit, the CUDA driver and the clock. Nothing here knows
-//! of the recorder.
+//! The process that the recorder lives in, and the system services that it uses: loaded libraries
+//! and symbols, threads and signals, fork and exit, the CUDA driver and the clock. Nothing here
+//! knows of the recorder.
 
 pub(crate) mod process;
 

@@ -24,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 pub(crate) struct OwnPage<T> {
     pub(crate) state: AtomicU8,
-    /// Beside the state: the hot path reads one cache line.
+    /// Pointer beside the state: the hot path reads one cache line.
     pub(crate) pointer: AtomicPtr<T>,
     rest: [u8; PAGE_BYTES - 16],
 }
@@ -44,7 +44,7 @@ impl<T> OwnPage<T> {
     }
 }
 
-/// Has functions called in a forked child and at an orderly exit.
+/// Registers functions to call in a forked child and at an orderly exit.
 pub(crate) fn watch(in_child: extern "C" fn(), at_exit: extern "C" fn(c_int, *mut c_void)) {
     // SAFETY: both functions belong to this library, which is never unloaded.
     unsafe {
@@ -57,14 +57,14 @@ pub(crate) fn watch(in_child: extern "C" fn(), at_exit: extern "C" fn(c_int, *mu
 #[unsafe(no_mangle)]
 pub(crate) static MEMTAPE_RECORDER: u64 = 1;
 
-/// How this library came into the process.
+/// The way in which this library was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadedAs {
-    /// A library of its own, and the only copy or the one in front.
+    /// A separate library, and the only copy or the first one.
     Preloaded,
     /// A part of the program.
     PartOfProgram,
-    /// Another copy stands in front of this one.
+    /// Another copy of the library precedes this one.
     SecondCopy,
 }
 

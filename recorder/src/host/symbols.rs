@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::host::errno::keeping_errno;
 use crate::host::libraries;
 
-/// A library, and how it is recognised.
+/// A library, with the names that identify it.
 pub(crate) struct Library {
     /// PyTorch's library that needs it.
     user: Option<&'static CStr>,
-    /// Its names, newest first.
+    /// Names of the library, newest first.
     names: &'static [&'static CStr],
-    /// How the name of every copy begins. Only for libraries that hooks stand in front of.
+    /// Prefix of the names of all copies. Only for libraries that hooks stand in front of.
     stem: Option<&'static str>,
 }
 
@@ -51,7 +51,7 @@ impl Library {
     pub(crate) const C10: Self = Self::named(&[c"libc10.so"]);
     /// PyTorch's operators and its autograd engine.
     pub(crate) const TORCH: Self = Self::named(&[c"libtorch_cpu.so"]);
-    /// PyTorch's CUDA half, and what it was linked with.
+    /// PyTorch's CUDA half, and the libraries it was linked with.
     pub(crate) const TORCH_CUDA: Self = Self::named(&[c"libtorch_cuda.so"]);
     /// The CUDA driver.
     pub(crate) const DRIVER: Self = Self::named(&[c"libcuda.so.1"]);
@@ -83,12 +83,12 @@ impl Library {
     }
 }
 
-/// A function of type `F`, looked up once and kept.
+/// A function of type `F`, resolved once and kept.
 pub(crate) struct Symbol<F> {
     name: &'static CStr,
     library: &'static Library,
     found: AtomicPtr<c_void>,
-    /// A function to use until a better one is loaded, and how many libraries were loaded then.
+    /// A function to use until a better one is loaded, and the number of libraries then loaded.
     stand_in: AtomicPtr<c_void>,
     stand_in_loads: AtomicU64,
     /// Number of searches without a result.
@@ -139,7 +139,7 @@ impl<F: Copy> Symbol<F> {
         Some(found)
     }
 
-    /// A function in front of which the recorder stands.
+    /// Resolves a function that the recorder's function replaces.
     fn look_until_certain(&self) -> Option<*mut c_void> {
         // Before the search: what is loaded meanwhile makes for another one.
         let loads = libraries::find(|first| Some(first.loads())).unwrap_or(0);
@@ -176,7 +176,7 @@ impl<F: Copy> Symbol<F> {
         (!found.is_null()).then_some(found)
     }
 
-    /// The function in a library that is loaded, or in those that it needs.
+    /// The function in a loaded library, or in the libraries that it needs.
     fn within(&self, library: &CStr) -> Option<*mut c_void> {
         // SAFETY: NOLOAD only finds what is loaded. The handle is kept on purpose, so that the
         // function stays valid.

@@ -17,7 +17,7 @@ impl Signals {
         }
     }
 
-    /// One signal.
+    /// A set of one signal.
     pub(crate) fn only(signal: c_int) -> Self {
         // SAFETY: all-zero is a valid set, which the calls change.
         unsafe {

@@ -62,7 +62,7 @@ static THREAD_ID: Symbol<ThreadId> =
 static CURRENT_NODE: Symbol<CurrentNode> =
     unsafe { Symbol::new(&Library::TORCH, c"_ZN5torch8autograd16get_current_nodeEv") };
 
-/// What [`PEEK`] returns.
+/// Return value of [`PEEK`].
 static NEXT: ThreadWord = ThreadWord::new();
 
 /// An entry for each node: its mark (upper half) and its forward stack (lower half).
@@ -76,10 +76,9 @@ thread_local! {
 /// Threads whose last number is kept.
 const THREADS_MAX: usize = 64;
 
-/// The last number that was seen on a thread, with the thread. Two threads that share an
-/// entry look at their nodes more often. A thread that begins with the control block and the
-/// number of one that has ended does not note its first node. Not thread-local, which would cost a
-/// call.
+/// The last number that was seen on a thread, with the thread. Two threads that share an entry read
+/// their nodes more often. A thread that begins with the control block and the number of one that
+/// has ended does not note its first node. Not thread-local, which would cost a call.
 static LAST: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
 /// `std::shared_ptr<Node>`.
@@ -91,7 +90,7 @@ struct SharedNode {
 
 /// The autograd node that the calling thread runs in a backward pass.
 pub(crate) struct Node {
-    /// Its class, as the address of the table of virtual functions.
+    /// Class of the node, as the address of its table of virtual functions.
     pub(crate) kind: u64,
     /// The forward stack; 0 when it is not known.
     pub(crate) forward: u32,
@@ -128,7 +127,7 @@ fn ask_next() -> Option<u64> {
     })
 }
 
-/// An allocation of this thread, probably the first since a node was made.
+/// Notes an allocation of this thread, probably the first since a node was made.
 #[inline(never)]
 fn note_new(next: u64, stack: u32) {
     let thread = match (THREAD.get(), THREAD_ID.get()) {

@@ -16,18 +16,18 @@ use crate::stacks::python_frames::PythonFrames;
 use crate::stacks::python_memory::{Address, Careful};
 
 static FOUND: OnceLock<Interpreter> = OnceLock::new();
-/// The same, once its layout has passed the check: the only thing the hot path reads.
+/// The interpreter once its layout has passed the check: the hot path reads only this.
 static CHECKED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether stacks are read, a [`Stacks`].
 static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
-/// The interpreter is about to end.
+/// True once the interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the calling thread's frames can be read.
 pub(crate) enum Availability {
     /// The frames can be read.
     Frames(PythonFrames),
-    /// The thread has none, and there were none to check the layout on; or the interpreter ends.
+    /// The thread has no frames, and none were there to check the layout; or Python ends.
     NoFrames,
     /// The frames cannot be read; the mode says why.
     Unavailable(Stacks),
@@ -65,7 +65,7 @@ pub(crate) fn end() {
     CHECKED.store(std::ptr::null_mut(), Ordering::SeqCst);
 }
 
-/// The calling thread's frames, if it is known that they can be read: all that the hot path asks.
+/// The calling thread's frames, if known to be readable; the hot path calls only this.
 #[inline(always)]
 pub(crate) fn checked() -> Option<PythonFrames> {
     // SAFETY: null, or what `FOUND` holds, which is never dropped.

@@ -21,7 +21,7 @@ use crate::stacks::index::Index;
 use crate::stacks::python_frames::{PythonFrames, RawFrame, TextBuffer};
 use crate::stacks::{autograd, code_objects};
 
-/// One frame given by the program itself.
+/// A frame given by the program itself.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef {
     /// File name.
@@ -38,7 +38,7 @@ static IS_GIVEN: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// Frames that the program gave for this thread.
     static GIVEN: Cell<&'static [FrameRef]> = const { Cell::new(&[]) };
-    /// The stack that stands for this thread when it has no Python frames; 0 is not known.
+    /// The stack used for this thread without Python frames; 0 is not known.
     static THREAD_LABEL: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Interner {
     frames: Index,
     /// Strings, frames and stacks by their contents, which survive the end of an epoch.
     contents: Index,
-    /// The epoch in which the two tables were last checked for room.
+    /// Epoch of the last check of the two tables for dead entries.
     epoch: AtomicU64,
     lock: AtomicU32,
 }
@@ -140,12 +140,12 @@ impl Interner {
         }
     }
 
-    /// The number of a text that the program gave; 0 when there is no room.
+    /// Number of a text that the program gave; 0 when the table is full.
     pub(crate) fn text(&self, bytes: &[u8]) -> u32 {
         self.locked(|this| this.string(bytes)).flatten().unwrap_or(0)
     }
 
-    /// The index of a stream and pool; 0 when there is no room.
+    /// Index of a stream and pool; 0 when the table is full.
     pub(crate) fn stream_pool(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
         self.locked(|this| StreamPoolWriter(this.words).index(stream, pool)).unwrap_or(0)
     }
@@ -199,7 +199,7 @@ impl Interner {
         number
     }
 
-    /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
+    /// Writes a new stack under the lock; 0 when the lock is taken or the table is full.
     #[cold]
     fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
         keeping_errno(|| self.try_to_learn(fingerprint, write))
@@ -223,7 +223,7 @@ impl Interner {
         })
     }
 
-    /// True when the tape has room for one more stack of the greatest depth, its frames known.
+    /// True when one more stack of the greatest depth fits on the tape, its frames known.
     fn has_space(&self) -> bool {
         InternedWriter(self.words).has_room(STACK_FRAMES_MAX)
     }
@@ -258,8 +258,8 @@ impl Interner {
         self.stack(numbers.get(..stack.frames().len())?)
     }
 
-    /// Makes room in the tables: fingerprints of an epoch that has ended are not found again. The
-    /// entries themselves are still in the table of contents.
+    /// Frees entries of the tables: fingerprints of an epoch that has ended are not found again.
+    /// The entries themselves are still in the table of contents.
     fn forget_the_dead(&self) {
         let epoch = code_objects::epoch();
         if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
@@ -289,7 +289,7 @@ impl Interner {
         self.frames.insert(fingerprint, number).then_some(number)
     }
 
-    /// A stack by its frames: the same frames have the same number, whatever their fingerprints.
+    /// Number of a stack, from its frames: equal frames have the same number for any fingerprints.
     fn stack(&self, frames: &[u32]) -> Option<u32> {
         let seed = mix(0x5bd1_e995_7b93_c1a3, frames.len() as u64);
         let key = frames.iter().fold(seed, |hash, &frame| mix(hash, frame.into()));

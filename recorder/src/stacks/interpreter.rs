@@ -14,7 +14,7 @@ use crate::host::libraries::global_symbol;
 use crate::stacks::python_memory::{Address, Careful};
 use crate::stacks::thread_slot::ThreadSlot;
 
-/// Where a thread keeps the pointer to its state, once found.
+/// Location of a thread's pointer to its state, once found.
 static THREAD_STATE: ThreadSlot = ThreadSlot::new();
 
 type ThreadState = unsafe extern "C" fn() -> *mut c_void;
@@ -96,7 +96,7 @@ impl Interpreter {
         THREAD_STATE.find(|| self.ask_thread());
     }
 
-    /// The instruction that a frame is at, read by `pointer` and `number` at an offset: a pointer,
+    /// The present instruction of a frame, read by `pointer` and `number` at an offset: a pointer,
     /// or a number of instructions.
     #[inline(always)]
     pub(crate) fn instruction<R>(

@@ -1,8 +1,8 @@
 //! Checks a frame layout on the calling thread's frames, before the first stack is read with it.
 //!
-//! The frames are walked through reads that cannot crash, and what is found must be what the layout
-//! says: code objects by their type, names and line tables by theirs, instructions inside their
-//! code. A wrong offset ends here, as a line on the tape, and not in a crash.
+//! The frames are walked through reads that cannot crash, and the objects must be as the layout
+//! says: code objects, names and line tables have their types, instructions lie inside their code.
+//! A wrong offset ends here, as a line on the tape, and not in a crash.
 
 use memtape_tape::python::frame_layout::{CODE_TAG, OBJECT_TYPE, OWNER_SHIM, VAR_SIZE};
 
@@ -10,7 +10,7 @@ use crate::stacks::interpreter::Interpreter;
 use crate::stacks::python_frames::{LINE_TABLE_BYTES_MAX, LINKS_MAX};
 use crate::stacks::python_memory::{Address, Careful};
 
-/// Frames whose code objects are looked into; a wrong layout does not survive the first.
+/// Frames whose code objects are checked; a wrong layout does not survive the first.
 const LOOKED_INTO_MAX: usize = 16;
 
 /// Longest code of a function, in bytes; an instruction beyond it shows a wrong layout.

@@ -24,7 +24,7 @@ pub(crate) const LINE_TABLE_BYTES_MAX: usize = 1 << 22;
 /// Links of the chain that are followed: the frames that a stack keeps, and shims between them.
 pub(crate) const LINKS_MAX: usize = STACK_FRAMES_MAX + STACK_FRAMES_MAX / 2;
 
-/// One frame: its code object and the instruction it is at.
+/// A frame: its code object and its present instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFrame {
     code: Address,
@@ -35,7 +35,7 @@ pub(crate) struct RawFrame {
 pub(crate) struct RawStack {
     frames: [RawFrame; STACK_FRAMES_MAX],
     depth: usize,
-    /// There were more frames than fit.
+    /// True if there were more frames than fit.
     pub(crate) cut: bool,
 }
 
@@ -50,7 +50,7 @@ impl RawStack {
 pub(crate) struct PythonFrames(&'static Interpreter);
 
 impl PythonFrames {
-    /// Only for an interpreter whose layout has passed its check in this process.
+    /// Makes a reader. The layout of the interpreter must have passed its check in this process.
     #[inline(always)]
     pub(crate) fn of(interpreter: &'static Interpreter) -> Self {
         Self(interpreter)
@@ -163,8 +163,8 @@ impl PythonFrames {
         }
     }
 
-    /// What a code object is called and where its instruction lies, or `None` when it is not what
-    /// the layout says it is. From here on its death is noticed.
+    /// Name, file and line of a code object, or `None` when the object is not as the layout says.
+    /// From here on its death is noticed.
     pub(crate) fn describe(self, frame: RawFrame, buffer: &mut TextBuffer) -> Option<u32> {
         let Interpreter { layout, types, .. } = self.0;
         // SAFETY: the code object is held by its frame, which is live; its type is compared before
@@ -243,7 +243,7 @@ pub(crate) struct TextBuffer {
     pub(crate) function: Text,
 }
 
-/// A string's UTF-8, cut to what a tape keeps.
+/// A string's UTF-8, cut to the limit of a tape.
 pub(crate) struct Text {
     bytes: [u8; STRING_BYTES_MAX],
     length: usize,

@@ -1,4 +1,4 @@
-//! Reads what another library keeps for each thread under a pthread key, without calling it.
+//! Reads another library's thread-specific value under a pthread key, without a call to it.
 //!
 //! CPython keeps its thread state so: asking for it costs three calls through three tables, to read
 //! one word of the thread's own control block. So the recorder finds that word, once, on a thread
@@ -28,7 +28,7 @@ const WORDS_MAX: usize = 16;
 /// Bytes of one slot: the number of the key's use, and the value.
 const SLOT_BYTES: usize = 16;
 
-/// Bytes of a control block that are looked through; glibc's are longer, and have them at 0x310.
+/// Bytes of a control block that are searched; glibc's are longer, and have the slots at 0x310.
 const BLOCK_BYTES: usize = 2048;
 
 /// The place of one key's values.
@@ -44,7 +44,7 @@ impl ThreadSlot {
         Self { offset: AtomicUsize::new(0), turn: AtomicU64::new(0) }
     }
 
-    /// The calling thread's value, null where it has none; `None` if it is not known where to look.
+    /// The calling thread's value, null where it has none; `None` if the location is unknown.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<usize> {
         // In the order in which `find` wrote them.
@@ -76,7 +76,7 @@ impl ThreadSlot {
     }
 }
 
-/// Where a key's value is, if `current` returns nothing while the key is empty.
+/// Offset of a key's value, if `current` returns null while the key is empty.
 fn offset_of(
     key: libc::pthread_key_t,
     value: *mut c_void,
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(slot.get(), Some(0x1000));
     }
 
-    /// What a thread kept under a key that was deleted does not belong to the key's next owner.
+    /// A thread's value under a deleted key does not belong to the key's next owner.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn values_of_an_earlier_owner_of_the_key_are_not_believed() {

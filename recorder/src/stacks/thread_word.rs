@@ -25,7 +25,7 @@ const PROOFS_MIN: u32 = 8;
 /// Different answers after which the search ends without a result.
 const PROOFS_MAX: u32 = 1000;
 
-/// Bytes of a library's block that are looked through; libtorch_cpu.so has 26 KiB.
+/// Bytes of a library's block that are searched; libtorch_cpu.so has 26 KiB.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 
 /// The place of one number in thread-local storage.
@@ -61,7 +61,7 @@ impl ThreadWord {
         Self { location, generation, search: Mutex::new(Search::NotBegun) }
     }
 
-    /// The calling thread's number, if it is known where to look.
+    /// The calling thread's number, if its location is known.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<u64> {
         // In the order in which `learn` wrote them.
@@ -142,8 +142,8 @@ impl Block {
     }
 }
 
-/// Where the calling thread has its block of a module, if it has one and its vector is of this
-/// generation or newer.
+/// Address of the calling thread's block of a module, if the thread has one and its vector is of
+/// this generation or newer.
 ///
 /// glibc on x86-64: the second word of a thread's control block points to its vector, which has a
 /// pair of words for each module, the first of them the block's address. The pair of number 0 has

@@ -1,9 +1,9 @@
-//! How much a call takes from a device past every hook: NCCL does so, around communicators.
+//! Memory that a call takes from a device past every hook, as NCCL does around communicators.
 //!
-//! The device's free bytes before and after the call say how much is gone. What the hooks saw go
-//! meanwhile, on any thread, is subtracted: calls of the CUDA runtime, and the growth of PyTorch's
-//! allocator, whose expandable segments come from the driver. Both are mostly the same memory, so
-//! the larger of the two counts. Windows that overlap share what they see once.
+//! The device's free bytes before and after the call say how much is gone. Memory that hooks saw
+//! taken meanwhile, on any thread, is subtracted: calls of the CUDA runtime, and the growth of
+//! PyTorch's allocator, whose expandable segments come from the driver. Both are mostly the same
+//! memory, so the larger of the two counts. Windows that overlap share what they see once.
 //!
 //! The result is an estimate: another process on the device, or memory that the call gives back
 //! later on a thread of its own, is not told apart.
@@ -18,7 +18,7 @@ use crate::writer::state;
 /// Windows open now. While there are none, the functions here only read this.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes that hooks saw taken, less those given back, while windows were open.
+/// Bytes that hooks saw taken, less bytes given back, while windows were open.
 static SEEN: [AtomicI64; DEVICES_MAX] = [const { AtomicI64::new(0) }; DEVICES_MAX];
 
 /// The current device's memory before a call.
@@ -40,7 +40,7 @@ impl FreeMemoryWindow {
         Some(window)
     }
 
-    /// The device, and the bytes that it has lost since and that no hook saw.
+    /// Returns the device, and the bytes that it has lost since and that no hook saw.
     pub(crate) fn close(self) -> (u8, u64) {
         let device = self.device;
         let Some(free) = driver::free_bytes() else { return (device, 0) };
@@ -67,7 +67,7 @@ pub(crate) fn taken(device: u8, bytes: u64) {
     }
 }
 
-/// A hook sees that memory of the current device is about to be given back.
+/// Notes that memory of the current device is about to be given back.
 pub(crate) fn returned(pointer: u64) {
     if OPEN.load(Ordering::Acquire) > 0
         && let Some(bytes) = driver::allocation_bytes(pointer)

@@ -1,4 +1,4 @@
-//! The hot path: what PyTorch's caching allocator reports, under its device mutex.
+//! The hot path: reports of PyTorch's caching allocator, under its device mutex.
 //!
 //! ```text
 //! hooks/c10.rs ──▶ report ──▶ stacks/interner.rs  the stack, as a number
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each block handed out or taken back is reported once ([`report`]). Where the trace tracker is
-//! attached, [`traced`] keeps what it says for the report that follows (`trace.rs`). Nothing here
+//! attached, [`traced`] keeps its entry for the report that follows (`trace.rs`). Nothing here
 //! waits, allocates or takes the GIL.
 
 use memtape_tape::event::Kind;
@@ -30,8 +30,8 @@ mod action {
     pub(super) const OOM: u8 = 8;
 }
 
-/// What PyTorch reports: a block of `size` bytes was handed out at `address` (`size` negative:
-/// taken back), after which the device's allocator holds `totals`.
+/// A report of PyTorch: a block of `size` bytes was handed out at `address` (`size` negative: taken
+/// back), after which the device's allocator holds `totals`.
 #[derive(Clone, Copy)]
 pub(crate) struct Report {
     pub(crate) address: u64,
@@ -40,20 +40,20 @@ pub(crate) struct Report {
     pub(crate) device: u8,
 }
 
-/// What the caller of [`report`] has to do.
+/// Work left to the caller of [`report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Next {
     /// Nothing.
     Done,
-    /// The trace tracker was asked for and said nothing of this block: attach it.
+    /// The trace tracker was requested and has no entry for this block: attach it.
     AttachTracker,
 }
 
 /// Records a report.
 ///
-/// Between two calls PyTorch's own code has filled the instruction cache: the cost is the lines of
-/// code that run, not what they do. So everything rare is in functions of its own.
+/// Between two calls PyTorch's own code has filled the instruction cache: the cost is the number of
+/// cache lines of code, not the work in them. So everything rare is in functions of its own.
 #[inline(always)]
 pub(crate) fn report(recorder: &Recorder, report: Report) -> Next {
     let Report { address, size, totals, device } = report;
@@ -74,7 +74,7 @@ pub(crate) fn report(recorder: &Recorder, report: Report) -> Next {
     Next::Done
 }
 
-/// The same with what the tracker said before.
+/// Records a report, with the tracker's entry for the same event.
 #[inline(never)]
 fn report_detailed(recorder: &Recorder, lane: &Lane<'_>, report: Report) -> Next {
     let Report { address, size, totals, device } = report;
@@ -99,8 +99,8 @@ fn report_detailed(recorder: &Recorder, lane: &Lane<'_>, report: Report) -> Next
     if said == Some(None) { Next::AttachTracker } else { Next::Done }
 }
 
-/// The lane is not the allocator's alone, because another allocator used it first; or the device
-/// has a number that no lane has.
+/// Records a report for a lane that is not the allocator's alone, because another allocator used it
+/// first; or for a device without a lane.
 #[cold]
 fn report_shared(recorder: &Recorder, report: Report) {
     let Report { address, size, totals, device } = report;
@@ -129,7 +129,7 @@ pub(crate) fn out_of_memory(recorder: &Recorder, size: u64, totals: Totals, devi
     recorder.note_hook(hooks::OUT_OF_MEMORY);
 }
 
-/// Takes what the tracker saw, under the device's mutex.
+/// Takes an entry of the tracker, under the device's mutex.
 pub(crate) fn traced(entry: &Traced) {
     let Some(recorder) = recording() else { return };
     let Some(traces) = recorder.traces(entry.device) else { return };
@@ -142,7 +142,7 @@ pub(crate) fn traced(entry: &Traced) {
     }
 }
 
-/// Records what has no report of its own: segments, snapshots, deferred frees that are complete.
+/// Records entries without a report of their own: segments, snapshots, completed deferred frees.
 #[cold]
 fn traced_apart(recorder: &Recorder, traces: &Traces, entry: &Traced) {
     let Some(lane) = recorder.allocator_lane(entry.device) else { return };

@@ -1,6 +1,6 @@
-//! What is written onto the tape: [`hot_path`] records what PyTorch's allocator reports,
-//! [`outside_allocator`] all other memory, [`steps`] where steps and phases end, [`offers`] what
-//! may be asked of the process. All of them write through [`state`].
+//! Writes the tape: [`hot_path`] records the reports of PyTorch's allocator, [`outside_allocator`]
+//! all other memory, [`steps`] the ends of steps and phases, [`offers`] the remedies that the
+//! process offers. All of them write through [`state`].
 
 pub(crate) mod state;
 

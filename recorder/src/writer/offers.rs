@@ -1,5 +1,5 @@
-//! What the job lets be asked of this process: `MEMTAPE_ACTIONS`, and for checkpoints a function of
-//! the program's.
+//! Remedies that the job offers on this process: `MEMTAPE_ACTIONS`, and for checkpoints a function
+//! of the program's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,10 +8,10 @@ use memtape_tape::mailbox::{Offer, Offers};
 
 use crate::writer::state::{Recorder, recording};
 
-/// The program has a function for checkpoints.
+/// True if the program has a function for checkpoints.
 static HAS_CHECKPOINT: AtomicBool = AtomicBool::new(false);
 
-/// The program has a function for checkpoints, or none any more.
+/// Notes whether the program has a function for checkpoints.
 pub(crate) fn set_checkpoint(has_one: bool) {
     HAS_CHECKPOINT.store(has_one, Ordering::SeqCst);
     if let Some(recorder) = recording() {
@@ -19,7 +19,7 @@ pub(crate) fn set_checkpoint(has_one: bool) {
     }
 }
 
-/// Writes what was offered before the recorder woke up.
+/// Writes the offers that were made before the recorder woke up.
 pub(crate) fn woken(recorder: &Recorder) {
     write(recorder);
 }
@@ -31,7 +31,7 @@ fn write(recorder: &Recorder) {
     recorder.words().set(header::OFFERED, offers.word());
 }
 
-/// What the environment opts in to.
+/// Offers in the environment.
 pub(crate) fn from_environment() -> Offers {
     std::env::var("MEMTAPE_ACTIONS").map_or_else(|_| Offers::default(), |s| Offers::from_names(&s))
 }

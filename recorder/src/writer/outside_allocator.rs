@@ -24,7 +24,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread is inside a function that records what it takes; calls further in do not.
+/// Marks that this thread is inside a recorded function; nested calls are not recorded.
 pub(crate) struct Outermost(());
 
 impl Outermost {
@@ -123,7 +123,7 @@ fn return_from(recorder: &Recorder, lane: usize, pointer: u64) -> bool {
     found.unwrap_or(true)
 }
 
-/// A block is no longer live; under the lane's lock. A block on a device's own lane is in no sum.
+/// Handles a freed block, under the lane's lock. Blocks on a device's own lane are not summed up.
 fn take_back(recorder: &Recorder, lane: &Lane<'_>, pointer: u64, block: LiveBlock) {
     let LiveBlock { size, device, owner } = block;
     let held = totals(lane.live_bytes().wrapping_sub(size));
@@ -138,7 +138,7 @@ fn is_device_lane(lane: &Lane<'_>) -> bool {
     usize::from(lane.device()) < DEVICES_MAX
 }
 
-/// A lane whose allocator reports no totals holds what is live on it.
+/// Totals of a lane whose allocator reports none: its live bytes.
 fn totals(held: u64) -> Totals {
     Totals { allocated: held, reserved: held }
 }

@@ -9,14 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::host::errno::keeping_errno;
 use crate::writer::state;
 
-/// Runs the recorder's part of a hook. A panic in it, which is a bug, turns the recorder off for
-/// good instead of ending the training process.
+/// Runs the recorder's part of a hook. A panic in `work`, which is a bug, turns the recorder off
+/// for good instead of ending the training process.
 #[inline]
 pub(crate) fn guarded(work: impl FnOnce()) {
     keeping_errno(|| caught(work));
 }
 
-/// The same for work that keeps `errno` by itself, as the hot path does in its rare branches.
+/// As [`guarded`], for work that keeps `errno` by itself, as rare branches of the hot path do.
 #[inline(always)]
 pub(crate) fn caught(work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {

@@ -64,12 +64,12 @@ pub(crate) struct Recorder {
 
 /// A lane and its writer.
 struct LaneSlot {
-    /// Who writes the lane, a [`LaneUse`].
+    /// Writer of the lane, a [`LaneUse`].
     used: AtomicU8,
     lane: Lane<'static>,
 }
 
-/// Who writes a lane.
+/// Writer of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LaneUse {
@@ -235,7 +235,7 @@ impl Recorder {
         result
     }
 
-    /// Who writes a lane now.
+    /// Present writer of a lane.
     pub(crate) fn lane_use(&self, index: usize) -> LaneUse {
         match self.lanes.get(index).map(|slot| slot.used.load(Ordering::Acquire)) {
             Some(1) => LaneUse::Allocator,
@@ -357,14 +357,14 @@ pub(crate) fn wake(waking: Waking) -> Option<&'static Recorder> {
     recording()
 }
 
-/// Turns the recorder off, and says nothing on the tape: its memory is gone, or this is a forked
-/// child and the tape is the parent's. Does only what a signal handler may.
+/// Turns the recorder off without a note on the tape: its memory is gone, or this is a forked child
+/// and the tape is the parent's. Does only what a signal handler may.
 pub(crate) fn disable() {
     HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
     HERE.state.store(OFF, Ordering::Release);
 }
 
-/// Turns the recorder off after a panic in it, and says so on the tape.
+/// Turns the recorder off after a panic in it, and notes that on the tape.
 #[cold]
 pub(crate) fn disable_after_inner_failure() {
     HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);

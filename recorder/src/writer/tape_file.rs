@@ -20,14 +20,14 @@ use memtape_tape::layout::{HOST_LANE, LaneLayout, Layout, Sizes};
 
 use crate::host::threads::without_file_limit_signal;
 
-/// Where tapes go unless `MEMTAPE_DIR` says otherwise.
+/// Folder of tapes without `MEMTAPE_DIR`.
 const DIRECTORY_DEFAULT: &str = "/dev/shm/memtape";
 
 /// Fewest events of a tape.
 const EVENTS_MIN: usize = 4096;
 
-/// A tape takes at most this part of what is free: NCCL, DataLoader workers and the other ranks of
-/// the node live on the same tmpfs, which in a container may have 64 MiB in all.
+/// A tape takes at most one part in this number of the free space: NCCL, DataLoader workers and the
+/// other ranks of the node live on the same tmpfs, which in a container may have 64 MiB in all.
 const SHARE_OF_FREE_SPACE: u64 = 4;
 
 /// The byte that the second lock is on, and the end of the first. No tape reaches that far.
@@ -46,9 +46,9 @@ pub(crate) struct TapeFile {
 }
 
 impl TapeFile {
-    /// Makes a tape with room for `device`'s lane, with fewer events where space is short. `None`
-    /// when there is no space for a tape: the job then runs unrecorded. `off_in_children` sees to
-    /// it that no child records; it returns false where that cannot be.
+    /// Makes a tape with `device`'s lane, with fewer events where space is short. `None` when there
+    /// is no space for a tape: the job then runs unrecorded. `off_in_children` sees to it that no
+    /// child records; it returns false where that cannot be.
     pub(crate) fn make(device: u8, mono_ns: u64, off_in_children: fn() -> bool) -> Option<Self> {
         let (path, file) = open_file(mono_ns)?;
         let made = without_file_limit_signal(|| Self::fill(&path, file, device, off_in_children));
@@ -93,7 +93,7 @@ impl TapeFile {
         Some(Self { file, id, layout, words })
     }
 
-    /// Where everything lies on the tape.
+    /// Layout of the tape.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -168,7 +168,7 @@ fn give_pages(file: &File, first_word: usize, words: usize) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) == 0 }
 }
 
-/// Bytes free on the file's file system; 0 when it does not say.
+/// Bytes free on the file's file system; 0 when unknown.
 fn free_bytes(file: &File) -> u64 {
     // SAFETY: all-zero is a valid statvfs for the call to fill.
     let mut space: libc::statvfs = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
-//! What PyTorch's trace tracker said of a device and no report has taken up yet.
+//! Entries of PyTorch's trace tracker for a device that no report has used yet.
 //!
 //! The tracker speaks just before the report of the same event, under the same device mutex. It
-//! says what the report does not: the size asked for, the stream, the pool, and whether a free is
-//! deferred. So there is one event on the tape for each thing that happens.
+//! adds to the report: the size asked for, the stream, the pool, and whether a free is deferred. So
+//! there is one event on the tape for each thing that happens.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -19,11 +19,11 @@ pub(crate) struct Traced {
     pub(crate) size: u64,
     /// `cudaStream_t`.
     pub(crate) stream: u64,
-    /// Memory pool; `None` where this version of PyTorch does not say (before torch 2.8).
+    /// Memory pool; `None` in versions of PyTorch without it (before torch 2.8).
     pub(crate) pool: Option<(u64, u64)>,
 }
 
-/// The pool of [`Traces`] where there is none.
+/// The pool of [`Traces`] without a pool.
 const POOL_UNKNOWN: (u64, u64) = (u64::MAX, 0);
 
 /// The newest trace entries of one device. Guarded by that device's mutex.
@@ -46,28 +46,28 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// A block is being handed out.
+    /// Notes that a block is being handed out.
     pub(crate) fn hand_out(&self, entry: &Traced, stream_pool: u16) {
         self.requested.store(entry.size, Relaxed);
         self.stream_pool.store(stream_pool, Relaxed);
         self.address.store(entry.address, Relaxed);
     }
 
-    /// Size asked for, and stream and pool, of the block that is being handed out; `None` when the
-    /// tracker said nothing of it.
+    /// Requested size, and stream and pool, of the block that is being handed out; `None` without
+    /// an entry of the tracker.
     pub(crate) fn take_handed_out(&self, address: u64) -> Option<(u64, u16)> {
         let is_known = self.address.swap(0, Relaxed) == address;
         is_known.then(|| (self.requested.load(Relaxed), self.stream_pool.load(Relaxed)))
     }
 
-    /// A block is being taken back.
+    /// Notes that a block is being taken back.
     pub(crate) fn take_back(&self, address: u64) {
         self.freed.store(0, Relaxed);
         self.freeing.store(address, Relaxed);
     }
 
-    /// A block became free. False when it is not the one that is being taken back: its free was
-    /// deferred.
+    /// Notes that a block became free. False when it is not the block being taken back: the free
+    /// was deferred.
     pub(crate) fn set_freed(&self, address: u64) -> bool {
         let is_it = self.freeing.load(Relaxed) == address;
         if is_it {
@@ -77,7 +77,7 @@ impl Traces {
     }
 
     /// Whether the block that is being taken back is free now, or still in use by other streams. A
-    /// block of which the tracker said nothing counts as free: the tracker was attached after it.
+    /// block without an entry of the tracker counts as free: the tracker was attached after it.
     pub(crate) fn take_freed(&self, address: u64) -> bool {
         let is_known = self.freeing.swap(0, Relaxed) == address;
         let is_freed = self.freed.swap(0, Relaxed) == address;
@@ -94,7 +94,7 @@ impl Traces {
         self.free_bytes.swap(0, Relaxed)
     }
 
-    /// The index of the entry's stream and pool; `learn` gives that of a new one.
+    /// Index of the entry's stream and pool; `learn` returns the index of a new one.
     pub(crate) fn stream_pool(&self, entry: &Traced, learn: impl FnOnce() -> u16) -> u16 {
         let (first, second) = entry.pool.unwrap_or(POOL_UNKNOWN);
         let known = self.last_index.load(Relaxed);

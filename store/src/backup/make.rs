@@ -26,16 +26,16 @@ use memtape_disk::files::{Disk, DiskFile, Prefix};
 use memtape_disk::frames;
 use memtape_disk::real::RealDisk;
 
-/// Are snapshots part of it?
+/// Whether a backup includes snapshots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WithSnapshots {
-    /// They are, unless they lie in an S3-compatible store.
+    /// Snapshots are included, unless they lie in an S3-compatible store.
     Yes,
-    /// They are not.
+    /// Snapshots are left out.
     No,
 }
 
-/// Makes a backup of a store that no coordinator has.
+/// Makes a backup of a store that no coordinator has open.
 ///
 /// # Errors
 /// When there is no store, a coordinator has it, or it cannot be read; and those of `out`.
@@ -106,7 +106,7 @@ pub(crate) fn write(
     Ok(writing.end()?)
 }
 
-/// The same bytes, read no faster than the limit.
+/// A reader of the same bytes, no faster than the limit.
 fn slowly(file: &Prefix) -> Prefix {
     Prefix { file: Arc::new(Slowly(file.file.clone())), bytes: file.bytes }
 }

@@ -26,11 +26,11 @@ const MANIFEST: &str = "MANIFEST.";
 /// A manifest is at most this large: a million files.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
-/// What a tar is made of, and how much of zeros ends it.
+/// Size of a block of tar, and of the zeros at its end.
 const BLOCK_BYTES: u64 = 512;
 const END_BYTES: u64 = 2 * BLOCK_BYTES;
 
-/// What a backup is of.
+/// Header of a backup: its formats, the store and the time.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct BackupHeader {
     /// Format of the backup.
@@ -39,17 +39,17 @@ pub struct BackupHeader {
     pub store_version: u32,
     /// Id of the store.
     pub store: String,
-    /// When the backup began, in nanoseconds since 1970.
+    /// Begin of the backup, in nanoseconds since 1970.
     pub begun_wall_ns: i64,
     /// Number of the last change of the journal.
     pub sequence: u64,
-    /// Where the store has snapshots that are not in its folder.
+    /// URL of the snapshots that are not in the store's folder.
     pub snapshots_url: Option<String>,
     /// False when snapshots were left out.
     pub with_snapshots: bool,
 }
 
-/// One file of a backup.
+/// A file of a backup.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct Entry {
     name: String,
@@ -67,10 +67,10 @@ struct Manifest {
     missing: Vec<String>,
 }
 
-/// What a whole backup holds.
+/// Contents of a whole backup.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct BackupContents {
-    /// What it is of.
+    /// Header of the backup.
     pub header: BackupHeader,
     /// Files in it.
     pub files: u64,
@@ -103,7 +103,7 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    /// A file that should be there, and is not, or is damaged.
+    /// Notes a file that is missing or damaged.
     pub(crate) fn missing(&mut self, name: &str, why: &str) {
         self.manifest.missing.push(format!("{name} {why}"));
     }
@@ -125,7 +125,7 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Counts and hashes what is read.
+/// Counts and hashes the bytes that are read.
 struct Hashing<R> {
     from: R,
     hasher: blake3::Hasher,
@@ -152,7 +152,7 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-/// Reads a backup to its end, and shows each file with its name, which is one that a store has.
+/// Reads a backup to its end, and passes each file with its name in the store to `visit`.
 ///
 /// # Errors
 /// When it is damaged, has no end, or has another format; and those of `visit`.
@@ -231,7 +231,7 @@ fn damaged(why: &str) -> Error {
     Error::new(Kind::Damaged, line)
 }
 
-/// Does a store have files of this name, and does a backup?
+/// Is this the name of a file that stores and backups have?
 fn is_of_store(name: &str) -> bool {
     let stem = |folder: &str, ext: &str| {
         Some(name.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(ext)?.to_string())

@@ -20,19 +20,19 @@ use crate::steps::{log, segments};
 use memtape_disk::files::{Disk, folder_of, remove_if_there, write_synced};
 use memtape_disk::real::RealDisk;
 
-/// What becomes of the tokens in a backup.
+/// Handling of the tokens in a backup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tokens {
-    /// They are left out: those that were revoked since the backup stay revoked.
+    /// Tokens are left out: tokens revoked since the backup stay revoked.
     LeaveOut,
-    /// They are valid again, those that were revoked since the backup, too.
+    /// Tokens are valid again, even if they were revoked since the backup.
     Keep,
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
 pub struct StoreRestore {
-    /// What the backup holds.
+    /// Contents of the backup.
     #[serde(flatten)]
     pub contents: BackupContents,
     /// Tokens in it that were left out.
@@ -96,7 +96,7 @@ pub(crate) fn restore_on(
     Ok(StoreRestore { contents, tokens_left_out })
 }
 
-/// Writes the journal without tokens, and says how many there were.
+/// Writes the journal without tokens, and returns their number.
 fn leave_tokens_out(disk: &Arc<dyn Disk>) -> io::Result<u64> {
     let mut contents = journal::read(&**disk, JOURNAL)?;
     let before = contents.live.len();

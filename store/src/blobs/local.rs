@@ -27,14 +27,14 @@ pub(crate) const FOLDER: &str = "bodies";
 #[derive(Clone, Debug)]
 pub struct Blobs {
     disk: Arc<dyn Disk>,
-    /// Where new snapshots go instead, when there is such a place. Older ones stay where they are.
+    /// Remote store for new snapshots, if there is one. Older ones stay in the folder.
     remote: Arc<OnceLock<Remote>>,
     uses: Arc<Mutex<AllUses>>,
     /// Wakes uploads that wait for a removal of the same content.
     is_gone: Arc<Notify>,
 }
 
-/// Who needs which snapshot.
+/// Uses of each snapshot.
 #[derive(Debug, Default)]
 struct AllUses {
     of: BTreeMap<[u8; 32], Uses>,
@@ -49,11 +49,11 @@ struct Uses {
     /// Parts that refer to it, and uploads that are about to.
     count: u32,
     bytes: u64,
-    /// It is being removed; a new upload of the same content waits.
+    /// True while the snapshot is being removed; a new upload of the same content waits.
     is_going: bool,
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Swept {
     /// Snapshots that are kept.
@@ -71,7 +71,7 @@ impl Blobs {
         Self { disk: disk.clone(), remote, uses, is_gone }
     }
 
-    /// From now on new snapshots go there.
+    /// Sends new snapshots to the remote store from now on.
     pub fn move_to(&self, remote: Remote) {
         // It is set once, before anything is stored.
         let _ = self.remote.set(remote);
@@ -114,8 +114,8 @@ impl Blobs {
         true
     }
 
-    /// Counts one use less. Without any, the writer removes the snapshot at its next turn; what
-    /// cannot be removed is swept at the next start.
+    /// Removes one use. At zero uses the writer removes the snapshot in its next iteration; a
+    /// snapshot that cannot be removed is swept at the next start.
     pub fn release(&self, hash: blake3::Hash) {
         let mut all = self.lock();
         let Some(uses) = all.of.get_mut(hash.as_bytes()) else { return };
@@ -174,7 +174,7 @@ impl Blobs {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a snapshot and checks that it is the one it is called.
+    /// Reads a snapshot and checks its hash.
     pub async fn get(&self, hash: blake3::Hash) -> Result<Bytes> {
         let mut reading = self.read(hash).await?;
         let mut snapshot = BytesMut::with_capacity(usize::try_from(reading.bytes()).unwrap_or(0));
@@ -219,7 +219,7 @@ impl Blobs {
         swept
     }
 
-    /// Takes from `lost` what is there; false when that cannot be seen.
+    /// Removes snapshots that the remote has from `lost`; false when the remote cannot be listed.
     async fn sweep_remote(&self, swept: &mut Swept, lost: &mut BTreeSet<[u8; 32]>) -> bool {
         let Some(remote) = self.remote.get() else { return true };
         let found = match remote.list().await {
@@ -256,8 +256,7 @@ impl Blobs {
     }
 }
 
-/// Runs blocking work on a thread for it, or on this one where there is no runtime, or time is
-/// simulated.
+/// Runs blocking work on a separate thread, or on this one without a runtime, or in simulated time.
 pub(super) async fn blocking<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -274,12 +273,12 @@ fn gone() -> Error {
     Error::new(Kind::Gone, "the stored snapshot is gone")
 }
 
-/// The stored snapshot is not what its hash says.
+/// The error that a stored snapshot does not match its hash.
 pub(super) fn damaged(hash: blake3::Hash) -> Error {
     Error::new(Kind::Damaged, format!("the stored snapshot {hash} is damaged"))
 }
 
-/// A use that is given back, unless it was taken over.
+/// A use that is released, unless it was taken over.
 struct Used<'a> {
     blobs: &'a Blobs,
     hash: Option<blake3::Hash>,
@@ -299,8 +298,7 @@ pub(crate) fn name(hash: blake3::Hash) -> String {
     format!("{FOLDER}/{}/{hash}", &hash[..2])
 }
 
-/// Every file with its name and size; one that was being written aside when a process died has no
-/// hash.
+/// Every file with its name and size; a temporary file of a process that died has no hash.
 pub(crate) fn list(disk: &dyn Disk) -> Vec<(String, Option<blake3::Hash>, u64)> {
     let mut found = Vec::new();
     for folder in disk.list(FOLDER).unwrap_or_default() {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::blobs::reading::Objects;
 use crate::error::{Error, Result};
 
-/// A remote store, of which there is none.
+/// A remote store in builds without one: it has no value.
 #[derive(Clone, Debug)]
 pub enum Remote {}
 

@@ -1,7 +1,7 @@
 //! A snapshot in small parts, from the disk or the remote store.
 //!
-//! Its hash is checked as it is read, and the last part is held back until the hash is right: who
-//! has got every part has got the whole snapshot. Only two parts are in memory at a time.
+//! Its hash is checked as it is read, and the last part is held back until the hash is right: a
+//! reader that received every part has the whole snapshot. Only two parts are in memory at a time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Reading {
     held: Option<Bytes>,
 }
 
-/// Where the rest comes from.
+/// Source of the remaining bytes.
 pub(super) enum Source {
     Disk { disk: Arc<dyn Disk>, file: Arc<dyn DiskFile>, offset: u64 },
     Remote(Objects),

@@ -3,7 +3,7 @@
 //!
 //! A snapshot counts as stored when the server has confirmed it; a server that answers with an
 //! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
-//! so two coordinators must never share a prefix: an object named `memtape-store` says whose it is.
+//! so two coordinators must never share a prefix: an object named `memtape-store` names its store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::error::{During, Error, Kind, Result};
 /// Says whose prefix it is.
 const OWNER: &str = "memtape-store";
 
-/// How often and how long a failed request is tried again. Then the upload fails, and the agent
+/// Maximum number and time of retries of a failed request. Then the upload fails, and the agent
 /// sends the snapshot again.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
-/// One try of a request, a large snapshot included. `AWS_TIMEOUT` is stronger.
+/// Time limit of one attempt, including a large snapshot. `AWS_TIMEOUT` overrides it.
 const REQUEST_TIME: &str = "60 seconds";
 
 /// The check at a start.
@@ -40,7 +40,7 @@ const CHECK_TIME: Duration = Duration::from_secs(20);
 pub struct Remote {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// For removals, which are ordered by a thread without a runtime.
+    /// Runtime for removals, which a thread without a runtime orders.
     runtime: Handle,
 }
 

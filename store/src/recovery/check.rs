@@ -1,7 +1,7 @@
-//! Looks at a store that no coordinator has, and says what is wrong with it. Changes nothing.
+//! Checks a store that no coordinator has open, and reports what is wrong with it. Changes nothing.
 //!
-//! Every file that is a truth is read: each record of the journal, of the files and logs of steps,
-//! each snapshot. The index is none: each start brings it up to date, or builds it again.
+//! Every primary file is read: each record of the journal, of the files and logs of steps, each
+//! snapshot. The index is derived: each start brings it up to date, or builds it again.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -22,23 +22,23 @@ use memtape_disk::frames::Damage;
 use memtape_disk::{files, frames};
 use memtape_disk::{files::Disk, real::RealDisk};
 
-/// What to do about what the next start mends by itself.
+/// Advice for damage that the next start repairs by itself.
 const START: &str = "start the coordinator: it mends this by itself";
 
-/// What to do about a file, or its end, that is gone.
+/// Advice for a missing file, or a file with a missing end.
 const GONE: &str = "put the file back from a copy, or restore a backup; without one it is lost for \
                     good: the coordinator goes on without it, and memtape store rebuild forgets \
                     this finding";
 
-/// What to do about a journal that is gone for good.
+/// Advice for a journal that is gone for good.
 const JOURNAL_GONE: &str = "put the journal back from a copy, or restore a backup into an empty \
                             folder; memtape store rebuild goes on without what is lost";
 
-/// What to do about a damaged place that held what was acknowledged.
+/// Advice for damage in acknowledged data.
 const LOST: &str = "put the file back from a copy; without one what was in the damaged place is \
                     lost, and the rest is not";
 
-/// What to do about snapshots that are not what they should be.
+/// Advice for damaged snapshots.
 const SNAPSHOT: &str = "put the file back from a copy; without one this state is lost, and the \
                         rest of the capture is not";
 
@@ -47,28 +47,28 @@ const SNAPSHOT: &str = "put the file back from a copy; without one this state is
 pub struct Finding {
     /// Which file, or which part of the store.
     pub part: String,
-    /// What is wrong with it.
+    /// Description of the damage.
     pub what: String,
-    /// What to do.
+    /// Advice for a person.
     pub remedy: &'static str,
 }
 
-/// What a check found, and how much it looked at.
+/// Findings of a check, and numbers of the checked items.
 #[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StoreCheck {
-    /// What is wrong, in the order of the parts.
+    /// Damage found, in the order of the parts.
     pub findings: Vec<Finding>,
     /// Live records of the journal.
     pub records: u64,
     /// Blocks of packed steps that count.
     pub blocks: u64,
-    /// Rows in those, and in the log.
+    /// Rows in the files of steps, and in the log.
     #[serde(rename = "steps")]
     pub rows: u64,
     /// Snapshots, all of them hashed.
     pub snapshots: u64,
-    /// Snapshots that are not in the folder, but in the store of snapshots that it names. They were
-    /// not looked at.
+    /// Snapshots that are in the remote store of snapshots instead of the folder. They were not
+    /// checked.
     pub snapshots_elsewhere: u64,
     /// Snapshots that nothing refers to; the next start removes them.
     pub snapshots_unused: u64,
@@ -77,7 +77,7 @@ pub struct StoreCheck {
     /// Times that the wall clock of the coordinator's machine jumped. Nothing is wrong with the
     /// store for it; times that it shows may be.
     pub clock_jumps: u64,
-    /// By how many seconds it jumped last; below zero it was set back.
+    /// Size of the last clock jump in seconds; below zero the clock was set back.
     pub clock_jumped_seconds: i64,
 }
 
@@ -134,7 +134,7 @@ fn look(disk: &dyn Disk) -> Result<StoreCheck> {
     Ok(checked)
 }
 
-/// Which files are gone, or shorter than they were.
+/// Files that are gone, or shorter than before.
 fn look_at_files(
     disk: &dyn Disk,
     known: Option<&Expected>,

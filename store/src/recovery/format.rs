@@ -1,4 +1,4 @@
-//! The version of what lies in a store's folder, and whose the folder is.
+//! The format version of a store's folder, and whether the folder is a store's.
 //!
 //! A folder of another version is refused. One version stands for all files of a store.
 
@@ -23,7 +23,7 @@ pub(crate) const VERSION: u32 = 5;
 // Blocks and the log of steps hold these numbers and nothing else: other fields need a new version.
 const _: () = assert!(StepRecord::NUMBERS == 14);
 
-/// Where the version stands.
+/// File that holds the version.
 pub(crate) const NAME: &str = "FORMAT";
 
 /// The file that a coordinator locks.
@@ -32,26 +32,26 @@ pub(crate) const LOCK: &str = "lock";
 /// Lies in a folder while a store is restored into it.
 pub(crate) const RESTORING: &str = "RESTORING";
 
-/// What a first start leaves that ends before the file is there.
+/// Files that a first start may leave if it ends before the format file is written.
 const BEFORE: [&str; 3] = ["FORMAT.new", LOCK, BLOBS];
 
-/// What a folder without a store may hold, too: file systems make it.
+/// A folder that file systems make; a folder without a store may have it.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// The file's contents: one line of JSON.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Format {
     pub(crate) version: u32,
-    /// When the folder got this version.
+    /// Time at which the folder got this version.
     #[serde(default)]
     pub(crate) made_wall_ns: i64,
     /// Tells stores apart that share a place for snapshots.
     #[serde(default)]
     pub(crate) id: String,
-    /// Where snapshots go, if not to this folder.
+    /// URL of the snapshots, if not this folder.
     #[serde(default, rename = "bodies_url")]
     pub(crate) snapshots_url: Option<String>,
-    /// An inventory was made: one that is not there is lost.
+    /// True if an inventory was made: a missing one is lost.
     #[serde(default)]
     pub(crate) has_inventory: bool,
     /// Id of the store that a backup was made of, when this one was restored from it.
@@ -59,14 +59,14 @@ pub(crate) struct Format {
     pub(crate) restored_from: Option<String>,
 }
 
-/// Whose a folder is.
+/// Kind of a folder: a store, or not.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Whose {
-    /// There is a store, in whatever state.
+    /// There is a store, in any state.
     Ours,
-    /// There is none, and there may be one.
+    /// There is no store, and one may be made.
     Nobodys,
-    /// There is none, and something else, of this name.
+    /// There is no store, but an entry of this name.
     Foreign(String),
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     Ok(foreign.map_or(Whose::Nobodys, Whose::Foreign))
 }
 
-/// What is wrong with the file; a store of another version is refused.
+/// The damage of the format file; a store of another version is refused.
 pub(crate) fn check_version(disk: &dyn Disk) -> Result<Option<&'static str>> {
     let folder = disk.folder().display();
     match read(disk) {
@@ -171,7 +171,7 @@ pub(crate) fn restored(
     write(disk, &Format { restored_from, snapshots_url, ..new(disk) })
 }
 
-/// What is in a folder that should be empty; what file systems and shells leave does not count.
+/// First entry of a folder, without the files that file systems and shells leave.
 pub(crate) fn first_in(disk: &dyn Disk) -> io::Result<Option<String>> {
     let mut names = disk.list("")?.into_iter().map(|entry| entry.name);
     Ok(names.find(|name| name != LOST_AND_FOUND && !name.starts_with('.')))

@@ -1,7 +1,7 @@
-//! What is lost: the files that the inventory expects, compared with those there are.
+//! Losses: compares the files that the inventory expects with the existing files.
 //!
-//! A file that is gone or shorter than it was is a loss. Places that are damaged are found where
-//! the files are read. Nothing is changed here.
+//! A file that is gone or shorter than it was is a loss. Damage inside a file is found where the
+//! file is read. Nothing is changed here.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ impl Part {
 }
 
 impl Loss {
-    /// What happened, behind the name of the part.
+    /// Description of the loss, behind the name of the part.
     pub fn what(&self) -> String {
         let Self { durable, left, rows, .. } = self;
         let what_steps = match (left, rows) {
@@ -59,7 +59,7 @@ impl Loss {
         }
     }
 
-    /// The inventory is gone.
+    /// The loss of the inventory.
     pub(crate) fn of_inventory() -> Self {
         Self { part: Part::Inventory, durable: 0, left: None, rows: 0, found_wall_ns: 0 }
     }
@@ -70,7 +70,7 @@ impl Loss {
     }
 }
 
-/// Compares the files of steps with what is expected; the journal is compared when it is read.
+/// Compares the files of steps with the inventory; the journal is compared when it is read.
 pub(crate) fn find(disk: &dyn Disk, expected: &Expected) -> io::Result<Vec<Loss>> {
     let mut losses = Vec::new();
     for (&part, extent) in &expected.files {
@@ -96,7 +96,7 @@ pub(crate) fn is_lost_still(disk: &dyn Disk, loss: &Loss) -> io::Result<bool> {
     }
 }
 
-/// Compares the journal with what is expected.
+/// Compares the journal with the inventory.
 pub(crate) fn journal(expected: &Expected, left: u64) -> Option<Loss> {
     let (part, durable) = (Part::Journal, expected.extent(Part::Journal).bytes);
     let loss = Loss { part, durable, left: Some(left), rows: 0, found_wall_ns: 0 };
@@ -111,7 +111,7 @@ fn length(disk: &dyn Disk, part: Part) -> io::Result<Option<u64>> {
     }
 }
 
-/// A damaged file of steps is replaced by one of its whole records, and kept under this name.
+/// Was a damaged file of steps replaced by its whole records, and kept under another name?
 fn is_aside(disk: &dyn Disk, part: Part) -> bool {
     let name = part.to_string();
     let begin = name.rsplit('/').next().map(|name| format!("{name}.damaged-"));

@@ -1,4 +1,4 @@
-//! Opening a store in whatever state the last process left it.
+//! Opens a store in any state that the last process may have left.
 //!
 //! The journal is the truth about records, and the files of steps about steps. Records that are
 //! damaged in the journal come from its previous generation; the catalogue is filled from both.
@@ -36,7 +36,7 @@ pub(crate) struct Parts {
     pub inventory: Inventory,
 }
 
-/// What to do about a journal that is gone for good.
+/// Handling of a journal that is gone for good.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WithoutJournal {
     /// A person has to decide.
@@ -45,7 +45,7 @@ pub(crate) enum WithoutJournal {
     GoOn,
 }
 
-/// What was found and repaired.
+/// Damage found and repaired.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Recovery {
     /// Bytes of half-written records cut from the end of the journal.
@@ -68,7 +68,7 @@ pub struct Recovery {
     pub caught_up: u64,
     /// Why the index of the steps was built again.
     pub reindexed: Option<String>,
-    /// Files that are gone or cut, with what was durable in them.
+    /// Files that are gone or cut, with their durable lengths.
     pub losses: Vec<Loss>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     opened.map_err(|error| error.at_start(disk.folder()))
 }
 
-/// The error of a lock: which process has the folder, where one has it.
+/// The error of a lock, with the process that holds the folder, where known.
 pub(crate) fn in_use(disk: &dyn Disk, error: io::Error) -> Error {
     let folder = disk.folder().display();
     match error.kind() {
@@ -193,7 +193,7 @@ fn open_journal(
     Ok((journal, contents.live))
 }
 
-/// What the inventory expects, without the losses whose files are back; and which files are gone.
+/// The inventory's expectation, without losses whose files are back; and the missing files.
 fn look_at_files(disk: &dyn Disk) -> io::Result<(Expected, Vec<Loss>)> {
     let known = inventory::read(disk)?;
     let is_gone = known.is_none() && format::read(disk).is_ok_and(|format| format.has_inventory);
@@ -208,8 +208,8 @@ fn look_at_files(disk: &dyn Disk) -> io::Result<(Expected, Vec<Loss>)> {
     Ok((expected, losses))
 }
 
-/// How much of the files of steps is durable. Of an older file a tail may not be, if a sync of it
-/// failed and it could not be cut.
+/// Durable extents of the files of steps. A tail of an older file may not be durable, if a sync of
+/// it failed and it could not be cut.
 fn durable_steps(files: &Segments, expected: &Expected) -> BTreeMap<Part, Extent> {
     let newest = files.current().map(|(number, _)| number);
     let table = files.table().lock();

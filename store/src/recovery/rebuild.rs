@@ -1,5 +1,5 @@
 //! Builds the index of a store again, from the journal and the files of steps. The old one is kept
-//! beside it. Losses that were found are expected no more.
+//! beside it. Lost data is no longer expected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::recovery::opening::{self, WithoutJournal};
 use memtape_disk::clock;
 use memtape_disk::{files::Disk, real::RealDisk};
 
-/// What was done.
+/// Result of a rebuild.
 #[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StoreRebuild {
     /// Records of the journal that are in the new index.
     pub records: u64,
     /// Blocks of steps that are.
     pub blocks: u64,
-    /// Where the old index lies; none when there was none.
+    /// Path of the old index; none when there was none.
     pub aside: Option<PathBuf>,
     /// Damaged places in the journal.
     pub journal_gaps: u64,
     /// Records from there that the journal's previous generation had.
     pub recovered: u64,
-    /// What is lost for good: from now on it is expected no more.
+    /// Permanent losses, which are no longer expected.
     pub lost: Vec<String>,
 }
 

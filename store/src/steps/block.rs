@@ -1,8 +1,8 @@
 //! Step records in columns: a few hundred records of one series become one small value.
 //!
 //! Each column is written as differences to the record before, in a variable-length code; most
-//! columns of a training job hardly change from step to step. zstd then takes what is regular.
-//! Differences wrap around, so that any numbers at all come back as they were.
+//! columns of a training job hardly change from step to step. zstd then compresses regular
+//! patterns. Differences wrap around, so that any numbers at all come back as they were.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,7 +27,7 @@ const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
 /// zstd's own default.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Packs at most [`ROWS_MAX`] records; what is beyond is the caller's mistake and left out.
+/// Packs at most [`ROWS_MAX`] records; further records are the caller's mistake and left out.
 pub(crate) fn pack(rows: &[StepRecord]) -> Vec<u8> {
     let rows = &rows[..rows.len().min(ROWS_MAX)];
     let mut columns = Vec::with_capacity(rows.len() * COLUMNS * 2);
@@ -97,8 +97,8 @@ fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
     })
 }
 
-/// Appends records as they are, each as its differences to the one before: larger than a block,
-/// and nearly free.
+/// Appends records, each as its differences to the previous one: larger than a block, and nearly
+/// free.
 pub fn put_rows(out: &mut Vec<u8>, rows: &[StepRecord]) {
     put_number(out, rows.len() as u64);
     let mut before = [0; COLUMNS];
@@ -111,7 +111,7 @@ pub fn put_rows(out: &mut Vec<u8>, rows: &[StepRecord]) {
     }
 }
 
-/// Takes what [`put_rows`] appended from the front; none when it is damaged.
+/// Takes rows that [`put_rows`] appended from the front; none when they are damaged.
 pub fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRecord>> {
     let count = take_number(bytes)?;
     let mut before = [0_u64; COLUMNS];

@@ -1,9 +1,9 @@
-//! The index of the packed steps, in the catalogue: which block lies where.
+//! The index of the packed steps, in the catalogue: the location of each block.
 //!
-//! An entry follows from the location of its block alone, so the index can be built from the
-//! files at any time. Beside the entries stands, for each file, up to where it is in the index and
-//! how many entries there are. At a start these are checked against the files and the entries
-//! themselves: what is behind is caught up, and if anything else is wrong the index is built again.
+//! An entry follows from the location of its block alone, so the index can be built from the files
+//! at any time. Beside the entries stand, for each file, its indexed length and its number of
+//! entries. At a start these are checked against the files and the entries themselves: missing
+//! entries are added, and if anything else is wrong the index is built again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,10 +14,10 @@ use crate::records::SeriesKey;
 use crate::steps::segments::{self, Entry, Location, SERIES_BYTES, Segment, Segments};
 use memtape_disk::tree::Change;
 
-/// Kind, stretch, series, file, offset.
+/// Kind, time bucket, series, file, offset.
 const KEY_BYTES: usize = 1 + 4 + SERIES_BYTES + 4 + 8;
 
-/// Where the state of a file's index stands, before the file's number.
+/// Key prefix of the state of a file's index, before the file's number.
 const STATE_PREFIX: &[u8] = b"m-segment-";
 
 /// Entries that are counted at a start, the newest: beyond them damage is found by `store check`.
@@ -26,12 +26,12 @@ const COUNTED_MAX: u64 = 2 << 20;
 /// Entries deleted at once.
 const DELETED_MAX: usize = 4096;
 
-/// What was done to the index at a start.
+/// Changes made to the index at a start.
 #[derive(Debug, Default)]
 pub(crate) struct Mended {
     /// Blocks that were in the files and not in the index.
     pub(crate) caught_up: u64,
-    /// Why all of it was built again.
+    /// Why the whole index was built again.
     pub(crate) rebuilt: Option<Error>,
 }
 
@@ -48,7 +48,7 @@ fn key(location: &Location) -> Vec<u8> {
     key
 }
 
-/// Begins the keys of a series in a stretch of time.
+/// Prefix of the keys of a series in a time bucket.
 fn prefix(stretch: u32, series: SeriesKey) -> Vec<u8> {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.push(STEPS_PREFIX);
@@ -57,7 +57,7 @@ fn prefix(stretch: u32, series: SeriesKey) -> Vec<u8> {
     key
 }
 
-/// The stretches of time in which an attempt has blocks, in order.
+/// Time buckets in which an attempt has blocks, in order.
 pub(crate) fn stretches(catalogue: &Catalogue, serial: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     leap(catalogue, &serial.to_be_bytes(), |stretch, _, _| {
@@ -67,7 +67,7 @@ pub(crate) fn stretches(catalogue: &Catalogue, serial: u32) -> Result<Vec<u32>> 
     Ok(found)
 }
 
-/// Where all blocks of a series lie: in these stretches of time, or in all.
+/// Locations of the blocks of a series: in these time buckets, or in all.
 pub(crate) fn locations(
     catalogue: &Catalogue,
     series: SeriesKey,
@@ -89,8 +89,8 @@ pub(crate) fn locations(
     Ok(found)
 }
 
-/// Shows the entries whose series begins so, stretch by stretch, until `visit` answers false for
-/// the stretch. Two seeks for each stretch of time that has entries: no clock says where to look.
+/// Visits the entries of a series prefix, one time bucket after the other, until `visit` returns
+/// false. Needs two seeks for each time bucket that has entries, and no clock.
 fn leap(
     catalogue: &Catalogue,
     series: &[u8],
@@ -115,12 +115,12 @@ fn stretch_of(key: &[u8]) -> Option<u32> {
     key.get(1..)?.first_chunk().map(|stretch| u32::from_be_bytes(*stretch))
 }
 
-/// Begins the keys of a stretch of time.
+/// Prefix of the keys of a time bucket.
 fn from(stretch: u32) -> Vec<u8> {
     [&[STEPS_PREFIX], stretch.to_be_bytes().as_slice()].concat()
 }
 
-/// The location that an entry tells; none when it is no entry.
+/// Location in an entry; none for a key that is no entry.
 pub(crate) fn location(key: &[u8], value: &[u8]) -> Option<Location> {
     let (_, rest) = key.split_first().filter(|(kind, _)| **kind == STEPS_PREFIX)?;
     let (stretch, rest) = rest.split_first_chunk()?;
@@ -172,8 +172,8 @@ pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>> {
     Ok(states)
 }
 
-/// Deletes the entries in these stretches of time that `is_meant` chooses, and says how many of
-/// each file. A bounded number of them is in memory at a time.
+/// Deletes the entries in these time buckets that `is_meant` chooses; returns their numbers by
+/// file. Holds a bounded number of them in memory at a time.
 pub(crate) fn delete(
     catalogue: &Catalogue,
     stretches: RangeInclusive<u32>,
@@ -284,8 +284,8 @@ pub(crate) fn forget(
     catalogue.write(changes.iter())
 }
 
-/// Compares the index with the files. Answers the files of which it has more than it says: its
-/// newest entries arrived, and the state behind them did not.
+/// Compares the index with the files. Returns the files with more entries than their state counts:
+/// the newest entries arrived, and the state written after them did not.
 fn compare(
     catalogue: &Catalogue,
     files: &Segments,
@@ -349,7 +349,7 @@ fn is_ahead(location: &Location, states: &BTreeMap<u32, Segment>) -> bool {
     location.offset >= states.get(&location.segment).map_or(0, |known| known.bytes)
 }
 
-/// Puts what is behind `known` into the index.
+/// Adds the entries of a file after `known` to the index.
 fn catch_up(
     catalogue: &Catalogue,
     files: &Segments,
@@ -380,7 +380,7 @@ fn catch_up(
     Ok(locations.len() as u64)
 }
 
-/// Builds all of it again.
+/// Builds the whole index again.
 fn rebuild(
     catalogue: &Catalogue,
     files: &Segments,

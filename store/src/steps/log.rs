@@ -17,7 +17,7 @@ use memtape_disk::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
 /// Folder of the files.
 pub(crate) const FOLDER: &str = "rows";
 
-/// Rows of one series in one record, at most: far below the largest record, whatever the rows.
+/// Maximum rows of one series in one record: far below the largest record for any rows.
 const ROWS_MAX: usize = 1024;
 
 /// A record is finished when it is this long.
@@ -29,7 +29,7 @@ const FORGOTTEN: u8 = b'F';
 /// Rows by series.
 pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
-/// What the files of a log held when it was opened.
+/// Contents of a log's files when it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct OpenedLog {
     pub(crate) rows: Rows,
@@ -82,7 +82,7 @@ pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
 }
 
 impl RowLog {
-    /// Reads all files, cuts off what is half written, and begins a new one, with this number or a
+    /// Reads all files, cuts off half-written records, and begins a new file, with this number or a
     /// greater one. The files are durable then.
     pub(crate) fn open(disk: &Arc<dyn Disk>, number_min: u64) -> io::Result<(Self, OpenedLog)> {
         let mut opened = OpenedLog::default();
@@ -106,7 +106,7 @@ impl RowLog {
         Ok((log, opened))
     }
 
-    /// The newest file, and how much of it there is.
+    /// The newest file, and its extent.
     pub(crate) fn newest(&self) -> (u64, Extent) {
         (self.number, Extent { bytes: self.frames.len_bytes(), rows: self.rows })
     }
@@ -130,7 +130,7 @@ impl RowLog {
         Ok(())
     }
 
-    /// Says that the rows of an attempt count no more.
+    /// Marks that the rows of an attempt no longer count.
     pub(crate) fn forget(&mut self, serial: u32) -> io::Result<()> {
         let payload = [&[FORGOTTEN], serial.to_be_bytes().as_slice()].concat();
         self.frames.append([payload.as_slice()])
@@ -141,7 +141,7 @@ impl RowLog {
         self.frames.sync()
     }
 
-    /// Begins a new file; answers its number. What is in those before it can go when it is packed.
+    /// Begins a new file; returns its number. Earlier files can go once their rows are packed.
     pub(crate) fn begin_next(&mut self) -> io::Result<u64> {
         if self.frames.len_bytes() > 0 {
             self.begin_again()?;

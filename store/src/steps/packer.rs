@@ -1,6 +1,6 @@
 //! Step records: logged and in memory while they are new, then packed into files (`segments.rs`).
 //!
-//! Once a minute all that is open is frozen and packed, a slice at a time, so that no other write
+//! Once a minute all new rows are frozen and packed, a slice at a time, so that no other write
 //! waits long: one block for each series. When all blocks are durable and in the index, the log of
 //! those rows goes. A series is read from wherever the index has blocks of it; if the index cannot
 //! answer, the files themselves are read. Times here are those of the store's clock (`clock.rs`).
@@ -25,7 +25,7 @@ use memtape_disk::files::Disk;
 use memtape_disk::frames;
 use memtape_disk::tree::Change;
 
-/// The log is packed away when it is longer than this, whatever the time.
+/// The log is packed away at any time when it is longer than this.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
 /// Series packed in one slice: some milliseconds of work.
@@ -49,16 +49,16 @@ struct OpenRows {
     count: usize,
 }
 
-/// What is found of a series while it is read.
+/// A part of a series found while it is read.
 #[derive(Debug)]
 pub enum Found {
     /// Records.
     Rows(Vec<StepRecord>),
-    /// All records that were found before are of an attempt that was forgotten.
+    /// All records found before belong to an attempt that was forgotten.
     Forgotten,
 }
 
-/// The steps, as the writer has them.
+/// The writer's state of the steps.
 #[derive(Debug)]
 pub(crate) struct Steps {
     log: RowLog,
@@ -66,7 +66,7 @@ pub(crate) struct Steps {
     inventory: Inventory,
     /// A packing under way.
     packing: Option<Packing>,
-    /// The first log file without rows that are frozen, while there are any.
+    /// The first log file without frozen rows, while there are frozen rows.
     frozen_before: Option<u64>,
     /// Attempts that are to be forgotten when nothing is being packed.
     forgotten: BTreeSet<u32>,
@@ -78,11 +78,11 @@ struct Packing {
     /// The last series of the slices before.
     last: Option<SeriesKey>,
     locations: Vec<Location>,
-    /// Steps in them.
+    /// Steps in the blocks.
     rows: u64,
 }
 
-/// What was deleted, and why.
+/// Numbers of deleted steps, by reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Expired {
     pub by_age: u64,
@@ -114,7 +114,7 @@ impl OpenSteps {
         self.lock().count >= STEPS_WAITING_MAX
     }
 
-    /// Makes what is new what is being packed.
+    /// Freezes the new rows for packing.
     fn freeze(&self) {
         let mut rows = self.lock();
         rows.frozen = std::mem::take(&mut rows.new);
@@ -131,7 +131,7 @@ impl OpenSteps {
         series.map(|(key, rows)| (*key, rows.clone())).collect()
     }
 
-    /// What was being packed is packed.
+    /// Drops the frozen rows, which are packed now.
     fn thaw(&self) {
         let mut rows = self.lock();
         let packed = std::mem::take(&mut rows.frozen);
@@ -193,13 +193,13 @@ impl Steps {
         Ok(())
     }
 
-    /// The newest log, and how long it is.
+    /// The newest log, and its length.
     pub(crate) fn newest_log(&self) -> (u64, u64) {
         let (number, extent) = self.log.newest();
         (number, extent.bytes)
     }
 
-    /// True when it should be packed before its time.
+    /// True when the log should be packed before its time.
     pub(crate) fn is_long(&self) -> bool {
         self.log.len_bytes() > LOG_BYTES_MAX
     }
@@ -209,7 +209,7 @@ impl Steps {
         self.packing.is_some()
     }
 
-    /// Begins to pack what is open, unless that is under way.
+    /// Begins to pack the open rows, unless packing is under way.
     pub(crate) fn begin_packing(
         &mut self,
         open: &OpenSteps,
@@ -240,7 +240,7 @@ impl Steps {
         self.frozen_before.is_some()
     }
 
-    /// Removes the log of what was frozen.
+    /// Removes the log of the frozen rows.
     fn forget_log(&mut self) -> io::Result<()> {
         let Some(number) = self.frozen_before.take() else { return Ok(()) };
         self.inventory.forget(|part| matches!(part, Part::Log(old) if old < number))?;
@@ -299,7 +299,7 @@ impl Steps {
         Ok(removed?)
     }
 
-    /// The file of steps is durable, with this number of steps more.
+    /// Notes that the file of steps is durable, with this number of further steps.
     fn note_files(&self, more_rows: u64) {
         if let Some((number, bytes)) = self.files.current() {
             self.inventory.steps(number, bytes, more_rows);
@@ -307,7 +307,7 @@ impl Steps {
     }
 
     /// These files are gone, or cut. Answers true when all steps of a lost log are in memory still,
-    /// and are packed from there; a file of steps that was appended to is appended to no more.
+    /// and are packed from there; a file of steps gets no further records.
     pub(crate) fn go_on_without(&mut self, losses: &[Loss]) -> io::Result<bool> {
         let mut is_log = false;
         for Loss { part, .. } in losses {
@@ -342,7 +342,7 @@ impl Steps {
         catalogue.write(changes.iter())
     }
 
-    /// Deletes the steps of an attempt: those in memory at once, the others when
+    /// Deletes the steps of an attempt: steps in memory at once, packed steps when
     /// [`Self::forget_packed`] is called.
     pub(crate) fn forget(&mut self, open: &OpenSteps, serial: u32) {
         open.forget(serial);
@@ -400,7 +400,7 @@ impl Steps {
     }
 }
 
-/// What a reader needs.
+/// Sources of a reader.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     pub disk: Arc<dyn Disk>,
@@ -408,8 +408,8 @@ pub(crate) struct Reader {
     pub table: Table,
 }
 
-/// The rows of a series in order of steps, none twice: all, or those that are packed in these
-/// stretches of time or not packed yet.
+/// The rows of a series in order of steps, none twice: all, or only rows packed in these time
+/// buckets or not packed yet.
 pub(crate) fn read(
     reader: &Reader,
     open: &OpenSteps,
@@ -426,8 +426,8 @@ pub(crate) fn read(
     Ok(rows)
 }
 
-/// Hands over the records of a series, a block at a time: in no order, and some of them twice. No
-/// more than one block is in memory, and what was not packed yet. Blocks.
+/// Hands over the records of a series, a block at a time: in no order, and some of them twice. At
+/// most one block, and the rows not packed yet, are in memory. Blocks.
 ///
 /// # Errors
 /// The disk could not be read.

@@ -1,9 +1,9 @@
 //! Packed steps on disk: numbered files of checked records, to which is only appended.
 //!
-//! A record is a block of one series, or says that an attempt is forgotten: its blocks before
-//! that location count no more, and lie there unused until the file goes. A file is finished when
-//! it is large or covers an hour, and deleted as a whole when all in it is too old, or too much:
-//! the oldest first, so that no forgotten block outlives the record that says so.
+//! A record is a block of one series, or says that an attempt is forgotten: its blocks before that
+//! location no longer count, and lie there unused until the file goes. A file is finished when it
+//! is large or covers an hour, and deleted as a whole when all in it is too old, or too much: the
+//! oldest first, so that no forgotten block outlives the record that says so.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// Stretches of time that a file covers at most: an hour of the store's clock.
 pub(crate) const SEGMENT_STRETCHES: u32 = 12;
 
-/// Length of a stretch of time.
+/// Length of a time bucket, in nanoseconds.
 pub(crate) const STRETCH_NS: i64 = 300_000_000_000;
 
 /// Bytes of a series in a key.
@@ -32,38 +32,38 @@ pub(crate) const SERIES_BYTES: usize = 9;
 const BLOCK: u8 = b'B';
 const FORGOTTEN: u8 = b'F';
 
-/// Which stretch of time of the store's clock this moment lies in.
+/// The time bucket of a time on the store's clock.
 pub fn stretch(store_ns: i64) -> u32 {
     u32::try_from(store_ns / STRETCH_NS).unwrap_or(0)
 }
 
-/// When a stretch of time begins on the store's clock.
+/// Begin of a time bucket, in nanoseconds of the store's clock.
 pub(crate) fn begin_ns(stretch: u32) -> i64 {
     i64::from(stretch) * STRETCH_NS
 }
 
-/// The newest stretch of time of the file that was written last.
+/// The newest time bucket of the last written file.
 pub(crate) fn newest(files: &BTreeMap<u32, Segment>) -> Option<u32> {
     let mut written = files.values().rev();
     let last = written.find(|known| known.first_stretch <= known.last_stretch)?;
     Some(last.last_stretch)
 }
 
-/// The age of the oldest file that has blocks, in stretches of time on the store's clock. A file is
-/// as old as its newest block.
+/// The age of the oldest file that has blocks, in time buckets of the store's clock. A file is as
+/// old as its newest block.
 pub(crate) fn age(files: &BTreeMap<u32, Segment>, now: u32) -> i64 {
     let oldest = files.values().find(|known| known.first_stretch <= known.last_stretch);
     oldest.map_or(0, |known| i64::from(now.saturating_sub(known.last_stretch)))
 }
 
-/// What is known of a file.
+/// Length and time buckets of a file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Segment {
     pub(crate) bytes: u64,
-    /// Of the blocks in it; the first is above the last when there are none.
+    /// Time buckets of the blocks in the file; the first is above the last when there are none.
     pub(crate) first_stretch: u32,
     pub(crate) last_stretch: u32,
-    /// Blocks in it that are not forgotten.
+    /// Blocks in the file that are not forgotten.
     pub(crate) blocks: u64,
 }
 
@@ -78,14 +78,14 @@ impl Segment {
     }
 }
 
-/// Where a block lies, and what of.
+/// Location of a block, with its series and time bucket.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Location {
     pub(crate) stretch: u32,
     pub(crate) series: SeriesKey,
     pub(crate) segment: u32,
     pub(crate) offset: u64,
-    /// Of the whole payload.
+    /// Length of the whole payload, in bytes.
     pub(crate) length: u32,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// None when it makes no sense, though its checksum is right.
+    /// Decodes an entry; none when it makes no sense, though its checksum is right.
     pub(crate) fn decode(payload: &'a [u8]) -> Option<Self> {
         let (kind, rest) = payload.split_first()?;
         let (number, rest) = rest.split_first_chunk()?;
@@ -132,13 +132,13 @@ impl<'a> Entry<'a> {
 pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
     table: Table,
-    /// The file that is appended to.
+    /// The file being appended to.
     current: Option<(u32, Frames)>,
     /// Number of the next one.
     next: u32,
 }
 
-/// What is known of all files, shared with those who read.
+/// State of all files, shared with readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table(Arc<Mutex<BTreeMap<u32, Segment>>>);
 
@@ -180,9 +180,9 @@ pub(crate) fn scan(
 }
 
 impl Segments {
-    /// Opens the newest file, cuts off what is half written, and knows the lengths of all. When it
-    /// has gaps, as a power cut in the middle of a packing can leave them, the next one is made of
-    /// its whole records. A new file gets this number or a greater one.
+    /// Opens the newest file, cuts off its half-written record, and notes the lengths of all files.
+    /// When it has gaps, as a power cut in the middle of a packing can leave them, the next one is
+    /// made of its whole records. A new file gets this number or a greater one.
     pub(crate) fn open(disk: &Arc<dyn Disk>, number_min: u32) -> io::Result<(Self, Damage)> {
         let mut found = list(&**disk)?;
         let mut damage = Damage::default();
@@ -235,7 +235,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Appends records, not yet durable, and says where the blocks among them lie.
+    /// Appends records, not yet durable, and returns the locations of the blocks among them.
     pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<Location>> {
         let Some((number, frames)) = &mut self.current else {
             return Err(io::Error::other("no file of steps is open"));
@@ -265,7 +265,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Takes back what was appended since the last sync that succeeded.
+    /// Removes the bytes appended since the last successful sync.
     pub(crate) fn take_back(&mut self) {
         if let Some((number, frames)) = &mut self.current {
             let end = self.table.lock().get(number).map_or(0, |known| known.bytes);
@@ -274,19 +274,19 @@ impl Segments {
         }
     }
 
-    /// The file that is appended to is gone or cut: another one is begun.
+    /// Begins another file, because the file being appended to is gone or cut.
     pub(crate) fn give_up_current(&mut self) -> io::Result<()> {
         self.current = None;
         self.disk.make_folder(FOLDER)
     }
 
-    /// The file that is appended to, and what of it is durable.
+    /// Number of the file being appended to, and its durable length in bytes.
     pub(crate) fn current(&self) -> Option<(u32, u64)> {
         let (number, _) = self.current.as_ref()?;
         Some((*number, self.table.lock().get(number)?.bytes))
     }
 
-    /// The oldest file, and whether it is the one that is appended to.
+    /// The oldest file, and whether it is the file being appended to.
     pub(crate) fn oldest(&self) -> Option<(u32, Segment, bool)> {
         let table = self.table.lock();
         let (number, segment) = table.first_key_value()?;

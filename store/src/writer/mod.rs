@@ -1,4 +1,4 @@
-//! The one thread that writes, and what it shares with the handles.
+//! The one thread that writes, and the state it shares with the handles.
 
 pub(crate) mod point;
 pub(crate) mod shared;

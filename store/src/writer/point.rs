@@ -1,8 +1,8 @@
-//! One point in the life of a store: which files there are then, and how much of each is durable.
+//! A point in time of a store: its files then, and the durable extent of each.
 //!
-//! It is what a crash at that point would leave. The journal and the logs of steps are open: they
-//! can be read when they have lost their names. Files of steps and snapshots stay for as long as
-//! the point is kept ([`Pin`]). Nothing is read or copied here.
+//! A crash at that point would leave the same files. The journal and the logs of steps are open:
+//! they can be read when they have lost their names. Files of steps and snapshots stay for as long
+//! as the point is kept ([`Pin`]). Nothing is read or copied here.
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Point {
 pub(crate) struct Pin(Arc<Shared>);
 
 impl Pin {
-    /// None while there is another one.
+    /// Pins the files; none while another pin exists.
     pub(crate) fn new(shared: &Arc<Shared>) -> Option<Self> {
         let pinned = shared.backups.compare_exchange(0, 1, Relaxed, Relaxed);
         pinned.is_ok().then(|| Self(shared.clone()))
@@ -44,11 +44,11 @@ impl Drop for Pin {
     }
 }
 
-/// What to do with a point.
+/// Callback for a point.
 pub(crate) type Taken = Box<dyn FnOnce(Result<Point>) + Send>;
 
 impl Point {
-    /// The files of a store that is running: the journal up to here, the newest log up to there,
+    /// Takes the files of a running store: the journal and the newest log up to these lengths,
     /// these files of steps, and all other logs.
     pub(crate) fn take(
         disk: &dyn Disk,

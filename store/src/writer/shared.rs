@@ -1,4 +1,4 @@
-//! What the writer shares with the handles of the store: index, readers, counters.
+//! State that the writer shares with the handles of the store: index, readers, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::inventory::Inventory;
 use crate::steps::packer::{OpenSteps, Reader};
 use memtape_disk::files::Held;
 
-/// What to do when a write is over.
+/// Callback at the end of a write.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Debug)]
@@ -24,11 +24,11 @@ pub(crate) struct Shared {
     pub clock: StoreClock,
     pub health: Health,
     pub inventory: Inventory,
-    /// Tells this store from others; empty when it cannot be read.
+    /// Id of this store; empty when it cannot be read.
     pub id: String,
     /// Backups that are being made: no file of steps and no snapshot goes meanwhile.
     pub backups: AtomicU64,
-    /// Behind the catalogue, so that it is given back last.
+    /// Lock of the folder. Declared after the catalogue, so that it is released last.
     pub lock: Box<dyn Held>,
     pub closed: Closed,
 }
@@ -43,7 +43,7 @@ impl Drop for Closed {
     }
 }
 
-/// How the store is doing.
+/// Health of the store.
 #[derive(Debug, Default)]
 pub struct Health {
     /// Groups of writes that were made durable.
@@ -54,11 +54,11 @@ pub struct Health {
     pub step_failures: AtomicU64,
     /// Step records given up because too many waited in memory.
     pub steps_given_up: AtomicU64,
-    /// Files of steps deleted because they were too old, or too much.
+    /// Files of steps deleted because of their age.
     pub steps_expired_by_age: AtomicU64,
-    /// Files of steps deleted because they were too much.
+    /// Files of steps deleted because of the bound of bytes.
     pub steps_expired_by_bytes: AtomicU64,
-    /// Bytes of those.
+    /// Bytes of the expired steps.
     pub steps_expired_bytes: AtomicU64,
     /// Changes that wait for a journal that can be written again.
     pub waiting: AtomicU64,

@@ -1,9 +1,9 @@
 //! The store's one writing thread.
 //!
 //! It takes all jobs that wait, writes their changes to the journal with one sync, then to the
-//! catalogue, then tells those who wait. In a simulation there is no thread, and the same is done
-//! when it is called for. When the journal cannot be written (a full disk), changes
-//! that must not be lost are kept, up to a bound, and tried again.
+//! catalogue, then calls the waiting callbacks. In a simulation there is no thread, and the caller
+//! runs the same work. When the journal cannot be written (a full disk), changes that must not be
+//! lost are kept, up to a bound, and tried again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 
 /// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
-/// memory for those that wait.
+/// memory for waiting rows.
 const PACK_EVERY_NS: u64 = 60_000_000_000;
 
 /// Time until a packing that failed is tried again.
@@ -38,10 +38,10 @@ const PACK_AGAIN_NS: u64 = 1_000_000_000;
 /// and the disk is left in peace.
 const LOG_SYNC_EVERY_NS: u64 = 50_000_000;
 
-/// Time between two looks at whether the files are there.
+/// Time between two checks of the files' presence.
 const FILES_LOOK_EVERY_NS: u64 = 10_000_000_000;
 
-/// How often the thread looks up without a job.
+/// Interval of the thread's checks while it has no job.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Changes in one group.
@@ -59,12 +59,12 @@ pub(crate) enum Job {
     Expire { age_ns_max: i64 },
     /// Pack and sync everything.
     Flush { done: Done },
-    /// Tell which files there are, with what was acknowledged until now in them.
+    /// List the files with their lengths, covering everything acknowledged until now.
     Point { pin: Pin, taken: Taken },
 }
 
 impl Job {
-    /// How many changes of records it brings.
+    /// Number of changes of records in the job.
     pub(crate) fn changes(&self) -> u64 {
         match self {
             Self::Write { changes, .. } => changes.len() as u64,
@@ -77,7 +77,7 @@ impl Job {
     }
 }
 
-/// Changes with those who wait for them.
+/// Changes with the callbacks that wait for them.
 struct Group {
     changes: Vec<Change>,
     done: Done,
@@ -89,14 +89,14 @@ pub(crate) struct Writer {
     steps: Steps,
     shared: Arc<Shared>,
     kept: VecDeque<Group>,
-    /// Those who wait for their steps to be durable.
+    /// Callbacks that wait for logged steps to be durable.
     logged: Vec<Done>,
-    /// Those whose steps are not in the log, and those who came behind them: they wait until all
-    /// that is open now is packed. An acknowledgement speaks for all reports before it.
+    /// Callbacks whose steps are not in the log, and later ones: they wait until all open steps are
+    /// packed. An acknowledgement speaks for all reports before it.
     unlogged: Vec<Done>,
-    /// The same, for what is being packed.
+    /// The same, for the rows being packed.
     frozen: Vec<Done>,
-    /// Those whose steps are durable; they wait for the records before them.
+    /// Callbacks whose steps are durable; they wait for the records before them.
     safe: Vec<Done>,
     log_synced_ns: u64,
     packed_ns: u64,
@@ -158,7 +158,7 @@ impl Writer {
         }
     }
 
-    /// How long there is nothing to do but jobs.
+    /// Time for which there is no work but jobs.
     fn idle(&self) -> Duration {
         if self.steps.is_packing() {
             return Duration::ZERO;
@@ -170,7 +170,7 @@ impl Writer {
         Duration::from_nanos(LOG_SYNC_EVERY_NS.saturating_sub(passed_ns))
     }
 
-    /// Does all that waits; says whether anything did.
+    /// Does all waiting work; true if there was any.
     pub(crate) fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
         let mut any = false;
         let mut next = jobs.try_recv().ok();
@@ -188,7 +188,7 @@ impl Writer {
         any
     }
 
-    /// Does a job with those that wait behind it, as many as fit in a group.
+    /// Does a job with the jobs waiting behind it, as many as fit in a group.
     fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
         let mut groups = Vec::new();
         let mut next = first;
@@ -251,12 +251,12 @@ impl Writer {
         }
     }
 
-    /// No steps wait for a packing: what is logged now may be acknowledged once it is synced.
+    /// True if no steps wait for a packing: logged steps may be acknowledged once they are synced.
     fn is_all_logged(&self) -> bool {
         self.unlogged.is_empty() && self.frozen.is_empty()
     }
 
-    /// Makes the log of steps durable, and tells those who wait.
+    /// Makes the log of steps durable, and calls the waiting callbacks.
     fn sync_log(&mut self) {
         self.log_synced_ns = clock::now().mono_ns;
         if self.logged.is_empty() {
@@ -275,7 +275,7 @@ impl Writer {
         }
     }
 
-    /// Journal, catalogue, then those who wait.
+    /// Writes the journal, then the catalogue, then calls the waiting callbacks.
     fn commit(&mut self, new: Vec<Group>) {
         // What could not be written before comes first, or it would undo what is newer.
         let groups: Vec<Group> = self.kept.drain(..).chain(new).collect();
@@ -340,7 +340,7 @@ impl Writer {
         self.shared.clock.at(clock::now())
     }
 
-    /// Tells a jump of the wall clock, and notes the store's clock when it is time to.
+    /// Reports a jump of the wall clock, and notes the store's clock when that is due.
     fn look_at_clock(&mut self, now: Now) {
         if let Some(jump) = self.clock.look(now) {
             self.jumped(jump);
@@ -361,7 +361,7 @@ impl Writer {
         );
     }
 
-    /// Does what is due; says whether a snapshot was removed.
+    /// Does the due work; returns whether a snapshot was removed.
     fn look_after(&mut self) -> bool {
         let now = clock::now();
         self.look_at_clock(now);
@@ -389,7 +389,7 @@ impl Writer {
         self.shared.backups.load(Relaxed) > 0
     }
 
-    /// Looks whether all files are there. What is in memory is written again, and the rest is lost.
+    /// Checks that all files exist. Rewrites files whose contents are in memory; others are lost.
     fn look_at_files(&mut self, now: Now) {
         let shared = self.shared.clone();
         if !shared.lock.is_present() {
@@ -447,7 +447,7 @@ impl Writer {
         Ok(self.journal.rewrite(&live, is_damaged)?)
     }
 
-    /// The journal is gone, or cut.
+    /// Writes the journal again, because it is gone or cut.
     fn save_journal(&mut self) {
         let saved = self.rewrite_journal();
         let health = &self.shared.health;
@@ -477,7 +477,7 @@ impl Writer {
         self.packed(begun);
     }
 
-    /// Begins to pack all that is open, with those who wait for it.
+    /// Begins to pack all open steps, with the callbacks that wait for them.
     fn freeze(&mut self) -> Result<()> {
         let was_frozen = self.steps.is_frozen();
         let Shared { catalogue, open, .. } = &*self.shared;
@@ -488,15 +488,15 @@ impl Writer {
         begun
     }
 
-    /// Tells those whose steps are durable. An acknowledgement speaks for the records before it,
-    /// too: while these wait for the journal, it waits.
+    /// Calls the callbacks whose steps are durable. An acknowledgement speaks for the records
+    /// before it, too: while these wait for the journal, it waits.
     fn tell_safe(&mut self) {
         if self.kept.is_empty() {
             std::mem::take(&mut self.safe).into_iter().for_each(|done| done(Ok(())));
         }
     }
 
-    /// All that was frozen is packed, and durable.
+    /// Handles that all frozen steps are packed and durable.
     fn tell_frozen(&mut self) {
         self.safe.append(&mut self.frozen);
         self.tell_safe();
@@ -535,7 +535,7 @@ impl Writer {
         self.packed_ns = 0;
     }
 
-    /// Packs in a moment: something may not be in the log.
+    /// Schedules a packing soon: some steps may not be in the log.
     fn pack_soon(&mut self) {
         let soon_ns = clock::now().mono_ns + PACK_AGAIN_NS;
         self.packed_ns = self.packed_ns.min(soon_ns.saturating_sub(PACK_EVERY_NS));
@@ -555,7 +555,7 @@ impl Writer {
         self.steps.forget_packed(&self.shared.catalogue, store_ns)
     }
 
-    /// Deletes the steps that are older than this, and those that are too much.
+    /// Deletes steps that are older than this, and steps beyond the bound in bytes.
     fn expire(&mut self, age_ns_max: i64) {
         if self.is_backed_up() {
             return;

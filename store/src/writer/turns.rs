@@ -21,7 +21,7 @@ impl Turns {
         (Self(Arc::new(Mutex::new((writer, receiver)))), jobs)
     }
 
-    /// Does all that waits, in this thread; says whether anything did.
+    /// Does all waiting work in this thread; true if there was any.
     pub(crate) fn turn(&self) -> bool {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (writer, jobs) = &mut *turns;

@@ -1,4 +1,4 @@
-//! What PyTorch's NCCL flight recorder says of its process groups, and which group is which.
+//! Process groups in a dump of PyTorch's NCCL flight recorder, and the pairing of its two halves.
 //!
 //! A dump has two halves that do not name each other: the groups that have a communicator go by
 //! their name, which is the same on all ranks; the groups that have begun a collective by their
@@ -15,13 +15,13 @@ use crate::hash::fnv_1a;
 use crate::identity::cut;
 
 /// Longest name or description that is kept, in bytes. PyTorch's own names are numbers, or 40
-/// hexadecimal digits of which half tell any two apart.
+/// hexadecimal digits, half of which are enough to differ.
 pub const TEXT_BYTES_MAX: usize = 32;
 
-/// What PyTorch calls the group of all ranks.
+/// PyTorch's name for the group of all ranks.
 const DEFAULT_GROUP: &str = "default_pg";
 
-/// What a flight recorder has said.
+/// Contents of a flight recorder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
     /// Groups that have a communicator, in the order of their names' text.
@@ -35,37 +35,37 @@ pub struct Dump {
 /// A group that has a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
-    /// Its name, the same on all of its ranks.
+    /// Name of the group, the same on all of its ranks.
     pub name: String,
-    /// What it is for; PyTorch's word is `undefined` where it was not set.
+    /// Purpose of the group; PyTorch's word is `undefined` where it was not set.
     pub desc: String,
-    /// Number of its ranks; 0 where they are not said.
+    /// Number of its ranks; 0 where not stated.
     pub size: u32,
-    /// The same for the same name and ranks, on every rank; never 0.
+    /// Key of the name and ranks, equal on every rank; never 0.
     pub key: u64,
     /// The whole name as a number, where it is one.
     number: Option<u64>,
 }
 
-/// How far a group has come; a number is `None` before the first.
+/// Progress of a group; a number is `None` before the first collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Number of the group in its process.
     pub id: u64,
     /// Newest collective that the program has asked for.
     pub enqueued: Option<u64>,
-    /// Newest one that runs or ran on the GPU; PyTorch knows it only where it takes times.
+    /// Newest collective that runs or ran on the GPU; known only where PyTorch records times.
     pub started: Option<u64>,
-    /// Newest one that PyTorch has seen to be over.
+    /// Newest collective that PyTorch has seen to be over.
     pub completed: Option<u64>,
 }
 
-/// A group and how far it has come.
+/// A group with its progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// How far it has come.
+    /// Progress of the group.
     pub status: Status,
-    /// Which group it is; `None` where that is unknown.
+    /// The group's configuration; `None` where unknown.
     pub config: Option<Configured>,
 }
 
@@ -83,7 +83,7 @@ impl Configured {
 }
 
 impl Dump {
-    /// The groups that have begun a collective, by their number, and which ones they are.
+    /// Groups that have begun a collective, by number, each paired with its name if possible.
     pub fn groups(mut self) -> Vec<Group> {
         self.statuses.sort_by_key(|status| status.id);
         self.statuses.dedup_by_key(|status| status.id);
@@ -108,8 +108,8 @@ impl Dump {
     }
 }
 
-/// Where each group with a status stands among those with a communicator, both in the order of
-/// making; `None` where it may stand in several places.
+/// Index of each group with a status among the groups with a communicator, both in the order of
+/// making; `None` where several are possible.
 ///
 /// A group needs a communicator before its first collective, so each of them stands somewhere. At
 /// most as many groups were made before number `id` as `id` says, and there must be room for the
@@ -126,9 +126,9 @@ fn indexes(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usiz
     ids.iter().enumerate().map(place).collect()
 }
 
-/// The same where the names say nothing of the order: since 2.11, groups that are split from
-/// another (device meshes, where `init_process_group` was given a device) have a hash for a
-/// name. The default group is number 0; another group is known only when it is alone.
+/// As [`indexes`], where the names do not give the order: since 2.11, groups that are split from
+/// another (device meshes, where `init_process_group` was given a device) have a hash for a name.
+/// The default group is number 0; another group is known only when it is alone.
 fn only_indexes(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
     let others = ids.iter().filter(|&&id| id != 0 || default.is_none()).count();
     let mut left = (0..configured).filter(|place| Some(*place) != default);
@@ -136,12 +136,12 @@ fn only_indexes(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<O
     ids.iter().map(|&id| if id == 0 && default.is_some() { default } else { only }).collect()
 }
 
-/// The same for the same name and ranks; never 0.
+/// Key of a name and ranks: equal for equal arguments; never 0.
 fn key_of(name: &str, ranks: &str) -> u64 {
     fnv_1a(name.bytes().chain([0]).chain(ranks.bytes())).max(1)
 }
 
-/// How many numbers are in `[0, 1, 2]`.
+/// Number of numbers in a text such as `[0, 1, 2]`.
 fn count_numbers(text: &str) -> u32 {
     let parts = text.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
     u32::try_from(parts.count()).unwrap_or(u32::MAX)

@@ -38,14 +38,14 @@ fn groups_with_hashes_for_names_are_known_where_there_is_one_way() {
     check(&[&default], &[0, 1], &["?", "?"]);
 }
 
-/// What a process has: for each group it made, whether it has a communicator and a status.
+/// Groups of a process: for each group it made, whether it has a communicator and a status.
 fn process() -> impl Strategy<Value = Vec<(u64, bool, bool)>> {
     // A step of the name counter (other ranks' groups and gloo's take numbers, too), made, used.
     prop::collection::vec((1u64..4, any::<bool>(), any::<bool>()), 1..12)
 }
 
 proptest! {
-    /// A group is given its own name or none, whichever groups exist, are made or are used.
+    /// A group is given its own name or none, for any groups that exist, are made or are used.
     #[test]
     fn a_group_never_has_anothers_name(made in process(), has_desc: bool, is_hashed: bool) {
         let mut name = 0;

@@ -1,4 +1,4 @@
-//! What PyTorch's NCCL flight recorder says, on the tape.
+//! Data of PyTorch's NCCL flight recorder on the tape.
 
 pub mod dump;
 pub mod poll_schedule;

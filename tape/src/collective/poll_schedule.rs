@@ -2,51 +2,51 @@
 //!
 //! PyTorch's function reads two maps without their lock. They change when a communicator has been
 //! made, and when a group begins its first collective, for some nanoseconds each. So nothing is
-//! asked while a communicator is being made or has just been, and only now and then while there
-//! are communicators whose group has not begun a collective. When all have begun, nothing changes
-//! any more, and looks are frequent. A look that took long is followed by a long rest.
+//! asked while a communicator is being made or has just been, and only now and then while there are
+//! communicators whose group has not begun a collective. When all have begun, nothing changes any
+//! more, and polls are frequent. A long poll is followed by a long pause.
 
 use crate::snapshot::CollectiveSource;
 
-/// From the end of one look to the next, while nothing can change in the maps.
+/// Pause from the end of one poll to the next, while nothing can change in the maps.
 pub const LOOK_NS: u64 = 1_000_000_000;
 
-/// The same while some communicator's group has not begun a collective: it may do so at any time.
+/// Pause while some communicator's group has not begun a collective: it may do so at any time.
 pub const UNSETTLED_NS: u64 = 10_000_000_000;
 
 /// After a communicator was made: PyTorch notes its ranks, and begins a first collective, within
 /// milliseconds.
 pub const QUIET_NS: u64 = 5_000_000_000;
 
-/// After a look, the pause is this multiple of its duration: a thousandth of one core at most …
+/// After a poll, the pause is this multiple of its duration: a thousandth of one core at most …
 const REST_FACTOR: u64 = 1000;
 
 /// … and no longer than this.
 pub const REST_NS_MAX: u64 = 60_000_000_000;
 
-/// What the recorder has seen of communicators.
+/// Communicators that the recorder has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communicators {
     /// Made since the start.
     pub made: u64,
-    /// In the making now.
+    /// Number of communicators being made now.
     pub making: u64,
     /// CLOCK_MONOTONIC when the making of one last began or ended.
     pub changed_ns: u64,
 }
 
-/// What to do now.
+/// Next action of the poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Say this, and ask nothing.
     Say(CollectiveSource),
-    /// Nothing to say, nothing to ask.
+    /// Write nothing, ask nothing.
     Rest,
     /// Ask.
     Ask,
 }
 
-/// When to ask next.
+/// Schedule of the polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollSchedule {
     due_ns: u64,
@@ -55,7 +55,7 @@ pub struct PollSchedule {
 }
 
 impl PollSchedule {
-    /// What to do at this moment.
+    /// Next action at this time.
     pub fn turn(&self, now_ns: u64, seen: Communicators) -> Turn {
         if seen.making > 0 {
             Turn::Say(CollectiveSource::Making)
@@ -72,20 +72,20 @@ impl PollSchedule {
         }
     }
 
-    /// A look that took this long has found this number of groups that have begun a collective.
+    /// Takes a poll's duration, and the number of groups that have begun a collective.
     pub fn answered(&mut self, now_ns: u64, took_ns: u64, groups: u64, seen: Communicators) {
         let least = if groups >= seen.made { LOOK_NS } else { UNSETTLED_NS };
         self.due_ns = now_ns.saturating_add(rest_ns(took_ns, least));
         self.useless_at = None;
     }
 
-    /// A look has found nothing, and will not before there is another communicator.
+    /// Takes a poll without a result: further polls wait for another communicator.
     pub fn useless(&mut self, seen: Communicators) {
         self.useless_at = Some(seen.made);
     }
 }
 
-/// How long a look rests that took this long, and not less than this.
+/// Pause after a poll of this duration, at least `least_ns`.
 pub fn rest_ns(took_ns: u64, least_ns: u64) -> u64 {
     took_ns.saturating_mul(REST_FACTOR).clamp(least_ns.min(REST_NS_MAX), REST_NS_MAX)
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, no look begins near the making of a communicator.
+        /// For any events, no poll begins near the making of a communicator.
         #[test]
         fn no_look_begins_near_the_making_of_a_communicator(
             events in prop::collection::vec((0u64..4_000 * MS, 0u8..4, 0u64..100 * MS), 0..60),

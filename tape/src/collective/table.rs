@@ -1,4 +1,4 @@
-//! How far a rank has come in its collectives, as the tape has it.
+//! Progress of a rank in its collectives, on the tape.
 //!
 //! ```text
 //! table 0 | table 1          table = head (8 words) | group 0 … 63 (16 words each)
@@ -7,13 +7,13 @@
 //! The recorder asks PyTorch's NCCL flight recorder now and then
 //! (`recorder/src/background/collectives.rs`) and writes each answer into the table that is not the
 //! newest; then it raises `COLLECTIVE_POLLS`. So a writer that dies at any instant leaves its last
-//! answer whole, and the table that a reader copies changes only after another look is out. Each
-//! head and each group carries a check of its words and of the look, which tells what is torn or
-//! made up all the same: it is left out, and counted.
+//! answer whole, and the table that a reader copies changes only after another poll is out. Each
+//! head and each group carries a check of its words and of the poll, which detects torn and forged
+//! entries: they are left out, and counted.
 //!
-//! Beside it stands where the numbers come from, or why there are none ([`CollectiveSource`]), and
-//! since when a look has been under way: a flight recorder that does not answer is a finding, too.
-//! It is the state of the last look, whatever step a snapshot shows; its own times are with it.
+//! Beside the tables stand the source of the numbers, or why there are none ([`CollectiveSource`]),
+//! and the begin of a poll under way: a flight recorder that does not answer is a finding, too. The
+//! table is the state of the last poll, for any step of a snapshot; its own times are with it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -38,14 +38,14 @@ const TEXT_WORDS: usize = TEXT_BYTES_MAX / 8;
 /// Copies of a table that are tried before it counts as torn.
 const TRIES: usize = 4;
 
-/// Writes looks onto a tape; one thread has it. It believes nothing that it finds there.
+/// Writes polls onto a tape; one thread has it. It trusts nothing that it finds on the tape.
 #[derive(Debug)]
 pub struct CollectiveWriter<'a> {
     words: Words<'a>,
     /// First word of the tables.
     first: usize,
     looks: u64,
-    /// The last look's numbers and since when they have been so.
+    /// Numbers of the last poll, and since when they have not changed.
     last: Vec<(Status, u64)>,
 }
 
@@ -63,18 +63,18 @@ impl<'a> CollectiveWriter<'a> {
         }
     }
 
-    /// A look begins.
+    /// Notes that a poll begins.
     pub fn asks(words: Words<'_>, now_ns: u64) {
         words.at(header::COLLECTIVE_ASKED_NS).store(now_ns, Ordering::Release);
     }
 
-    /// It has ended, with an answer or without.
+    /// Notes that the poll has ended, with an answer or without.
     pub fn answered(words: Words<'_>) {
         words.at(header::COLLECTIVE_ASKED_NS).store(0, Ordering::Release);
     }
 
-    /// Writes what a look has found, which began at `asked_ns`. Numbers that the last look has
-    /// found as well keep their time.
+    /// Writes the result of a poll that began at `asked_ns`. Numbers that are equal in the last
+    /// poll keep their time.
     pub fn look(&mut self, asked_ns: u64, took_ns: u64, dump: Dump) {
         let parsed_away = dump.lost;
         let groups = dump.groups();
@@ -107,7 +107,7 @@ impl<'a> CollectiveWriter<'a> {
     }
 }
 
-/// What a check binds the words to: 0 is a table's head, groups count from 1.
+/// Value that a check binds the words to: 0 is a table's head, groups count from 1.
 fn ticket(look: u64, part: usize) -> u64 {
     look << 8 | part as u64
 }
@@ -136,7 +136,7 @@ fn encode(group: &Group, since_ns: u64, look: u64, index: usize) -> [u64; GROUP_
 }
 
 impl<S: Source> Tape<S> {
-    /// How far the rank has come in its collectives, as the last look has found.
+    /// Progress of the rank in its collectives, at the last poll.
     pub fn collectives(&self) -> Collectives {
         let (source, since_ns) = self.collective_source();
         let asked_ns = self.word(header::COLLECTIVE_ASKED_NS);
@@ -182,7 +182,7 @@ impl<S: Source> Tape<S> {
         (CollectiveSource::from_number(words[0]), words[1])
     }
 
-    /// Time, length, groups and groups that are missing of a look; `None` when its head is torn.
+    /// Time, duration, groups and missing groups of a poll; `None` when its head is torn.
     fn look_in(&self, first: usize, look: u64) -> Option<(u64, u64, Vec<CollectiveGroup>, u64)> {
         let table = first.checked_add((look & 1) as usize * TABLE_WORDS)?;
         let head = self.words::<TABLE_HEAD_WORDS>(table)?;

@@ -8,14 +8,14 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// Who subordinate ids were given to.
+/// Accounts that subordinate ids were given to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounts(Vec<(RangeInclusive<u32>, u32)>);
 
 impl Accounts {
     /// Reads `/etc/subuid` (`USER:FIRST:COUNT`, where the user is a name or an id) with the names
-    /// of `/etc/passwd`. The ranges of a name that is not there are one user, who is called as
-    /// their lowest id. Lines that say nothing are left out.
+    /// of `/etc/passwd`. The ranges of an unknown name are one user, with their lowest id. Lines
+    /// without meaning are left out.
     pub fn parse(subuid: &str, passwd: &str) -> Self {
         let user = |line: &'_ str| {
             let mut fields = line.split(':');

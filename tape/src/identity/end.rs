@@ -1,9 +1,9 @@
-//! How the process of a rank ended.
+//! Ends of the process of a rank.
 
 use strum::VariantArray;
 
-/// Ends that are this near to each other have no order, in nanoseconds: clocks of nodes differ, and
-/// agents look at different times.
+/// Ends within this many nanoseconds of each other have no order: clocks of nodes differ, and
+/// agents scan at different times.
 pub const TOGETHER_NS: i64 = 2_000_000_000;
 
 /// How a process ended, as far as it is known.
@@ -14,13 +14,13 @@ pub const TOGETHER_NS: i64 = 2_000_000_000;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum End {
-    /// By itself, with status 0 or one that is not known.
+    /// Ended by itself, with status 0 or an unknown status.
     Exited,
-    /// By itself, with another status than 0.
+    /// Ended by itself, with a status other than 0.
     Failed,
-    /// By a signal.
+    /// Ended by a signal.
     Killed,
-    /// By the kernel, for memory of the host.
+    /// Killed by the kernel, for memory of the host.
     OomKilled,
     /// Not known.
     Unknown,
@@ -32,7 +32,7 @@ impl End {
         self.into()
     }
 
-    /// What a process did that ended like this.
+    /// The end of the process, as a verb.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Exited => "exited",

@@ -20,7 +20,7 @@ const EPOCH_WALL_NS: i64 = 1_704_067_200_000_000_000;
 
 const TENTH_NS: i64 = 100_000_000;
 
-/// What a name is of: its first part says it.
+/// Kind of the object that an id names: the first part of the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `inc-…`
@@ -32,14 +32,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of what has this name; none of what is no name.
+    /// Kind of the object with this id; none for a text that is no id.
     pub fn of(name: &str) -> Option<Self> {
         let (prefix, _) = name.split_once('-')?;
         let all = [Self::Incident, Self::Capture, Self::Action];
         all.into_iter().find(|of| of.prefix() == prefix)
     }
 
-    /// The kind of what [`Ids`] gave this name; none of any other name, though it begins like one.
+    /// Kind of the object with an id from [`Ids`]; none for other texts, even with a known prefix.
     pub fn of_given(name: &str) -> Option<Self> {
         let (_, number) = name.split_once('-')?;
         let is_number =
@@ -69,7 +69,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// A name that was given before.
+    /// Notes an id that was given before.
     pub fn seen(&mut self, id: &str) {
         let digits = id.rsplit('-').next().unwrap_or_default();
         let number = digits.bytes().try_fold(0_u64, |sum, digit| {
@@ -87,7 +87,7 @@ impl Ids {
 }
 
 /// The name of an agent-initiated capture, such as `cap-0k3f9a2-0123456789-alone`. `unique` is a
-/// hash of what the capture is about, in lower-case hexadecimal digits; ten of them are used.
+/// hash of the capture's subject, in lower-case hexadecimal digits; ten of them are used.
 pub fn agent_capture(wall_ns: i64, unique: &str) -> String {
     let unique = unique.get(..10).unwrap_or(unique);
     let capture = Kind::Capture.prefix();

@@ -1,7 +1,7 @@
 //! Reads job, attempt and rank from the environment of a process.
 //!
 //! Launchers disagree on names, and several may be set at once (torchrun inside Slurm). The order
-//! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
+//! of belief is: the user's variables (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
 //! environment; it is passed in as a function.
 
 pub mod accounts;
@@ -21,8 +21,8 @@ pub struct Identity {
     pub tape_id: String,
     /// Name of the job.
     pub job: String,
-    /// What it does in the job's parallelism, in the job's own words (`pp0`): ranks of one role do
-    /// the same work. Empty when it is not set.
+    /// Role of the rank in the job's parallelism, in the job's own words (`pp0`): ranks of one role
+    /// do the same work. Empty when it is not set.
     pub role: String,
     /// Which attempt at the job, as the launcher counts; 0 is the first.
     pub attempt: u32,
@@ -41,7 +41,7 @@ pub struct Identity {
     /// Settings of PyTorch's allocator, as the environment has them; none where it was not
     /// recorded, and empty where it has none.
     pub allocator: Option<String>,
-    /// Those of them that `memtape run --apply-hints` set; empty where it set none.
+    /// Allocator settings that `memtape run --apply-hints` set; empty where it set none.
     pub hints: String,
 }
 
@@ -103,7 +103,7 @@ pub const ALLOCATOR_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_
 
 const SETTINGS_MAX: usize = ALLOCATOR_SETTINGS_BYTES_MAX;
 
-/// The settings of PyTorch's allocator in the environment; those of both variables.
+/// Settings of PyTorch's allocator in the environment, from both variables.
 fn allocator_settings(lookup: impl Fn(&str) -> Option<String>) -> String {
     let texts = ALLOCATOR_VARIABLES.iter().filter_map(|name| lookup(name));
     let texts: Vec<String> = texts.filter(|text| !text.trim().is_empty()).collect();

@@ -1,5 +1,5 @@
-//! Whose a rank is: what the kernel says of its tape and its process, never what these say of
-//! themselves.
+//! Owner of a rank, from the kernel's facts about its tape and its process, never from their own
+//! claims.
 //!
 //! The user is the owner of the tape's file. The scheduler's job and the pod are read from the
 //! path of the process's cgroup, whose first parts a user cannot choose. A name of a job belongs to
@@ -22,14 +22,14 @@ const POD_NAME_BYTES_MAX: usize = 253;
 pub struct Owner {
     /// User id of the tape's file, as the agent sees it.
     pub uid: u32,
-    /// The user whom that id belongs to, where it is a subordinate one; none where the agent did
-    /// not say.
+    /// The account that the id belongs to, where it is a subordinate one; none where the agent
+    /// named none.
     pub account: Option<u32>,
     /// Kubernetes namespace of the process; empty where there is none or it is not known.
     pub namespace: String,
 }
 
-/// What a scheduler knows a process as. Each part is empty where it is not known.
+/// Scheduler ids of a process. Each part is empty where it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -42,8 +42,8 @@ pub struct Workload {
     pub pod_uid: String,
 }
 
-/// By whom something is held, where a coordinator shares its room: the node whose agent announced
-/// it, and the owner whom that agent named.
+/// Holder of an item, where a coordinator's bounds are shared: the node whose agent announced the
+/// item, and the owner whom that agent named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// The node.
@@ -53,7 +53,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// As a key of `memtape_core::sharing::Shares`.
+    /// The holder as a key of `memtape_core::sharing::Shares`.
     pub fn key(&self) -> HolderKey<'_> {
         (&self.node, self.owner.as_ref().map(Owner::key))
     }
@@ -62,7 +62,7 @@ impl Holder {
 /// A holder as a key of `memtape_core::sharing::Shares`.
 pub type HolderKey<'a> = (&'a str, Option<OwnerKey<'a>>);
 
-/// What tells owners apart where rights and budgets are counted.
+/// Identity of an owner where rights and budgets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnerKey<'a> {
     /// User, where the owner has no namespace. Subordinate ids are their user's.
@@ -72,7 +72,7 @@ pub enum OwnerKey<'a> {
 }
 
 impl Owner {
-    /// What tells this owner from others.
+    /// Key of this owner.
     pub fn key(&self) -> OwnerKey<'_> {
         match self.namespace.as_str() {
             "" => OwnerKey::User(self.account.unwrap_or(self.uid)),
@@ -109,13 +109,13 @@ fn suffix(owner: &Owner) -> String {
     }
 }
 
-/// The id of a tape among those of all users of a node: a file can be given any content, but not
+/// Id of a tape among the tapes of all users of a node: a file can be given any content, but not
 /// another owner.
 pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
     format!("{tape_id}-{uid}")
 }
 
-/// The owner in the id of a tape among those of all users; none where the id names none.
+/// User id of the owner in the node-wide id of a tape; none where the id names none.
 pub fn uid_of_tape(owned: &str) -> Option<u32> {
     owned.rsplit_once('-')?.1.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! What is written once to a tape and then named by a number: strings, frames, stacks, and pairs
-//! of stream and pool.
+//! Entries that are written once to a tape and then named by a number: strings, frames, stacks, and
+//! pairs of stream and pool.
 
 pub(crate) mod stacks;
 pub(crate) mod stream_pools;

@@ -19,7 +19,7 @@ const POOL_UNKNOWN: u64 = 2;
 pub struct StreamPoolWriter<'a>(pub Words<'a>);
 
 impl StreamPoolWriter<'_> {
-    /// The index of a pair, which is added if it is new; 0 when there is no room.
+    /// Index of a pair, which is added if it is new; 0 when the table is full.
     pub fn index(self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
         let Self(words) = self;
         let first = words.offset(header::STREAM_POOLS_OFFSET);

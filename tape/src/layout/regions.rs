@@ -7,7 +7,7 @@ use crate::layout::sizes::{
 };
 use crate::limits::{STEP_RECORDS_MAX, TAPE_ITEMS_MAX};
 
-/// How large the regions of a tape are.
+/// Sizes of the regions of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Events a device lane holds; rounded up to a power of two.
@@ -42,7 +42,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sizes of the host lane: what it records is rare.
+    /// Sizes of the host lane, whose events are rare.
     fn host(self) -> Self {
         let events = self.events.min(1 << 14);
         Self { events, table_entries: 1 << 14, segment_entries: 64, ..self }

@@ -54,7 +54,7 @@ pub const STEP_WORDS: usize = StepRecord::NUMBERS + 2;
 /// take three centuries to it.
 pub const CURSOR_MAX: u64 = 1 << 53;
 
-/// Entries looked at before the table counts as full for an address.
+/// Entries probed before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;
 
 /// Words of both tables.
@@ -63,7 +63,7 @@ pub const COLLECTIVE_TABLES_WORDS: usize = 2 * COLLECTIVE_TABLE_WORDS;
 /// Words of one table.
 pub(crate) const COLLECTIVE_TABLE_WORDS: usize =
     COLLECTIVE_HEAD_WORDS + PROCESS_GROUPS_MAX * COLLECTIVE_GROUP_WORDS;
-/// Check, time of the look, how long it took, groups, groups that found no room, three spare.
+/// Check, time of the poll, its duration, groups, groups that did not fit, three spare.
 pub(crate) const COLLECTIVE_HEAD_WORDS: usize = 8;
 /// Check, number, key, size, last enqueued, started and completed (each plus one, 0 is none), time
 /// since when these are so, name, description.

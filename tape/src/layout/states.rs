@@ -10,11 +10,11 @@ use crate::snapshot::origin::Origin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum State {
-    /// The process records (or died recording: the lock tells).
+    /// The process records (or died recording: the lock shows which).
     Recording = 1,
     /// The process ended in an orderly way.
     Sealed = 2,
-    /// The recorder turned itself off while the process runs on; `DISABLED` says why.
+    /// The recorder turned itself off while the process runs on; `DISABLED` has the reason.
     Disabled = 3,
 }
 
@@ -56,7 +56,7 @@ pub mod hooks {
 pub enum Tracker {
     /// Not requested: `MEMTAPE_DETAIL` is not set.
     NotAsked = 0,
-    /// It is attached.
+    /// The tracker is attached.
     Attached = 1,
     /// No libc10_cuda.so, or none with an allocator.
     NoAllocator = 2,
@@ -68,7 +68,7 @@ pub enum Tracker {
     OtherAllocator = 5,
     /// The function is in no slot of the allocator's table.
     NoSlot = 6,
-    /// The library on disk is not provably the one that is loaded.
+    /// The library on disk is not provably the loaded one.
     OtherFile = 7,
     /// The function is in several slots of the allocator's table.
     SeveralSlots = 8,
@@ -80,7 +80,7 @@ pub enum Tracker {
     UnknownBuild = 11,
 }
 
-/// How stacks are taken.
+/// Method of taking stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Stacks {
@@ -101,7 +101,7 @@ pub enum Stacks {
     FreeThreaded = 6,
 }
 
-/// What the number of finished steps counts.
+/// Unit of the number of finished steps.
 #[derive(
     Clone,
     Copy,
@@ -135,7 +135,7 @@ impl Clock {
         }
     }
 
-    /// The clock of several ranks together: turns where all count turns.
+    /// Clock of several ranks together: turns if all ranks count turns, else steps.
     pub fn of_all(clocks: impl IntoIterator<Item = Self>) -> Self {
         let mut clocks = clocks.into_iter().peekable();
         let are_turns = clocks.peek().is_some() && clocks.all(|clock| clock == Self::Turns);
@@ -172,11 +172,11 @@ impl Clock {
     }
 }
 
-/// Where step boundaries come from.
+/// Source of step boundaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum StepSource {
-    /// None seen yet.
+    /// No source seen yet.
     None = 0,
     /// PyTorch's global optimizer-step hook is registered.
     OptimizerHook = 1,
@@ -186,7 +186,7 @@ pub enum StepSource {
     Unavailable = 3,
 }
 
-/// What came of `MEMTAPE_CUPTI=1`.
+/// Result of `MEMTAPE_CUPTI=1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Cupti {

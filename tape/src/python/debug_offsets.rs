@@ -12,7 +12,7 @@
 use super::frame_layout::{BYTES_DATA, FrameLayout, OBJECT_TYPE, Position, Text, VAR_SIZE};
 use super::line_table::LineTable;
 
-/// Words from the start of `_PyRuntime` that are looked at.
+/// Words from the start of `_PyRuntime` that are read.
 pub const DEBUG_WORDS: usize = 88;
 
 /// `xdebugpy`, as the first word.
@@ -27,7 +27,7 @@ const RELEASE_CANDIDATE: u64 = 0xc;
 /// Why a table is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No cookie, or another version's: nothing is known of this interpreter.
+    /// No cookie, or the cookie of another version: the interpreter's layout is unknown.
     Unknown,
     /// A build without a GIL.
     FreeThreaded,
@@ -131,7 +131,7 @@ fn read(words: &[u64; DEBUG_WORDS], indices: &Indices) -> Option<FrameLayout> {
     })
 }
 
-/// One struct's part of the table: its size, then the offsets of its fields.
+/// The part of one struct in the table: its size, then the offsets of its fields.
 struct Struct<'a> {
     size: usize,
     part: &'a [u64],
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The words of CPython 3.14.10's table that are looked at.
+    /// The words of CPython 3.14.10's table that are read.
     fn table() -> [u64; DEBUG_WORDS] {
         let mut words = [0; DEBUG_WORDS];
         let mut put = |place: usize, values: &[u64]| {

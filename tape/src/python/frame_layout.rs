@@ -13,7 +13,7 @@
 
 use super::line_table::LineTable;
 
-/// Where the fields lie. All offsets are in bytes from the start of their struct.
+/// Offsets of the fields, in bytes from the start of their struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
     /// `PyThreadState.current_frame`, or what leads to it: `.frame` (3.10), `.cframe` (3.11).
@@ -28,7 +28,7 @@ pub struct FrameLayout {
     pub frame_instruction: usize,
     /// `_PyInterpreterFrame.owner`, one byte, where there is one.
     pub frame_owner: Option<usize>,
-    /// How the position is kept.
+    /// Form of the position.
     pub position: Position,
     /// `PyCodeObject.co_filename`.
     pub code_filename: usize,
@@ -38,13 +38,13 @@ pub struct FrameLayout {
     pub code_linetable: usize,
     /// `PyCodeObject.co_firstlineno`, a 32-bit integer.
     pub code_first_line: usize,
-    /// How that table is written.
+    /// Form of the line table.
     pub lines: LineTable,
-    /// How strings are kept.
+    /// Layout of strings.
     pub text: Text,
 }
 
-/// How a frame keeps the instruction it is at.
+/// Form of a frame's present instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// A pointer into the code object, whose instructions begin at this offset.
@@ -144,7 +144,7 @@ impl FrameLayout {
     }
 }
 
-/// Where a string's length, state and characters lie: `PyASCIIObject`, `PyCompactUnicodeObject`.
+/// Offsets of a string's length, state and characters: `PyASCIIObject`, `PyCompactUnicodeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text {
     /// `length`, in characters.
@@ -160,7 +160,7 @@ pub struct Text {
 impl Text {
     /// Until 3.11 a string could carry a second form of itself (`wstr`).
     const WITH_WIDE_CACHE: Self = Self { length: 16, state: 32, ascii_size: 48, compact_size: 72 };
-    /// From 3.12 on.
+    /// Layout from 3.12 on.
     pub(super) const PLAIN: Self = Self { length: 16, state: 32, ascii_size: 40, compact_size: 56 };
 
     /// Offset of the first character and bytes of each, or `None` when the characters are not

@@ -11,7 +11,7 @@
 //!   bits). The form says how the line changes: not at all, by 0-2, or by a signed number in base
 //!   64 with six bits a byte. Source: `Objects/locations.md`.
 
-/// How a code object's line table is written.
+/// Format of a code object's line table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineTable {
     /// `co_lnotab` of 3.9.
@@ -22,13 +22,13 @@ pub enum LineTable {
     Locations,
 }
 
-/// Entries looked at before giving up: no code object is longer.
+/// Entries read before giving up: no code object is longer.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// Bytes of one instruction, caches counted as instructions.
 const INSTRUCTION_BYTES: usize = 2;
 
-/// Of a range: it has no line.
+/// Line delta of a range without a line.
 const NO_LINE: i8 = -128;
 
 impl LineTable {
@@ -97,7 +97,7 @@ fn locations(table: &[u8], first_line: u32, instruction: usize) -> u32 {
     0
 }
 
-/// A signed number: six bits a byte, least first, bit 6 says that more follow; the lowest bit of
+/// A signed number: six bits a byte, least first, bit 6 marks that more follow; the lowest bit of
 /// the whole is the sign.
 fn signed(bytes: &mut impl Iterator<Item = u8>) -> i64 {
     let mut value: u64 = 0;

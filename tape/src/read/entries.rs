@@ -1,6 +1,6 @@
 //! The entries of a table of a tape, read in pieces.
 //!
-//! What was never written of a file is not read: a tape can claim tables of gigabytes that occupy
+//! Unwritten parts of a file are not read: a tape can claim tables of gigabytes that occupy
 //! nothing, and reading their zeros would delay the tapes of others. This file does not decode
 //! entries.
 
@@ -13,8 +13,8 @@ use crate::read::tape::Tape;
 const ENTRIES_PER_READ: usize = 8_192;
 
 impl<S: Source> Tape<S> {
-    /// Calls `each` for the entries of `N` words of a table, in their order; without those that
-    /// were never written. `Ok(false)` when the table cannot be read.
+    /// Calls `each` for the entries of `N` words of a table, in their order, without unwritten
+    /// entries. `Ok(false)` when the table cannot be read.
     ///
     /// # Errors
     /// Those of `each`, which end it.

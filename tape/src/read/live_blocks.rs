@@ -10,13 +10,13 @@ use crate::write::table::Entry;
 /// A live block, as a census counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedBlock {
-    /// Its size, rounded as the allocator rounds.
+    /// Size of the block in bytes, rounded as the allocator rounds.
     pub bytes: u64,
     /// Interned id of its stack; 0 when unknown.
     pub stack: u32,
-    /// Steps finished when it was allocated.
+    /// Steps finished when the block was allocated.
     pub birth_step: u64,
-    /// The program has freed it, and other streams still use it.
+    /// True if the program has freed the block, and other streams still use it.
     pub is_pending: bool,
 }
 

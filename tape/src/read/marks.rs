@@ -1,4 +1,4 @@
-//! Reads what the program itself put on its tape: the phase it is in, and its marks.
+//! Reads the program's own entries on its tape: the present phase, and its marks.
 //!
 //! A mark is an event of the host lane whose `detail` is the id of a text: a phase's name, or
 //! `key=value`. Marks share the ring with all else on the host side, so old ones are overwritten.

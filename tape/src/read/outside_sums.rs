@@ -1,4 +1,4 @@
-//! What other code than PyTorch's allocator holds now, as the recorder sums it up in the header.
+//! Bytes that code other than PyTorch's allocator holds now, summed up in the header.
 //!
 //! The same is in the live tables of the host's lanes, piece by piece, and a rewind adds it up for
 //! any step; the sums cost a reader a few words a second. A recorder that keeps none says nothing.
@@ -17,9 +17,9 @@ use crate::snapshot::origin::Origin;
 const CELLS: usize = DEVICES_MAX * Origin::ALL.len();
 
 impl<S: Source> Tape<S> {
-    /// What each origin holds now, by device; those of which no hook has ever seen anything are
-    /// left out, which need not mean that they hold nothing. `None` where the recorder keeps no
-    /// sums. The pieces are not counted: `count` is 0.
+    /// Bytes that each origin holds now, by device. Origins that no hook has ever seen are left
+    /// out, which need not mean that they hold nothing. `None` where the recorder keeps no sums.
+    /// The pieces are not counted: `count` is 0.
     pub fn outside(&self) -> Option<Vec<OutsideUse>> {
         if self.word(header::OUTSIDE) != 1 {
             return None;

@@ -1,4 +1,4 @@
-//! What may be asked of a tape's process, and what it replied.
+//! Remedies that a tape's process offers, and its replies.
 
 use crate::layout::header;
 use crate::layout::states::StepSource;
@@ -7,7 +7,7 @@ use crate::read::source::Source;
 use crate::read::tape::{Tape, believable};
 
 impl<S: Source> Tape<S> {
-    /// What the job lets be asked of the rank.
+    /// Remedies that the job offers on the rank.
     pub fn offered(&self) -> Offers {
         Offers::from_word(self.word(header::OFFERED))
     }

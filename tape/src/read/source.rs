@@ -10,7 +10,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 
 /// Something that holds a tape.
 pub trait Source {
-    /// Its present size in bytes.
+    /// Present size of the tape, in bytes.
     fn len_bytes(&self) -> u64;
 
     /// Copies the words from `first_word` on; false when they are not all there.

@@ -1,5 +1,5 @@
-//! What a tape says of its process and of itself: how far it came, what is not recorded and why,
-//! and what was lost.
+//! Status of a tape and its process: finished steps, limitations of the recording with their
+//! reasons, and losses.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ use crate::mailbox::Offers;
 use crate::read::source::Source;
 use crate::read::tape::{Tape, believable};
 
-/// What a tape can lose.
+/// Kinds of losses of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
     /// Events of devices without a lane.
@@ -36,7 +36,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// What was lost and why, in words.
+    /// The loss and its cause, in words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DeviceEvents => "events of devices without a lane",
@@ -51,42 +51,42 @@ impl Loss {
     }
 }
 
-/// What a tape says of its process now.
+/// Present status of a tape's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Finished steps, or turns: see `clock`.
     pub step: u64,
-    /// What is counted.
+    /// Unit of `step`.
     pub clock: Clock,
-    /// CLOCK_MONOTONIC at the end of the last one.
+    /// CLOCK_MONOTONIC at the end of the last step or turn.
     pub step_mono_ns: u64,
     /// The process ended in an orderly way.
     pub sealed: bool,
-    /// Its exit status, where it ended through `exit`.
+    /// Exit status of the process, where it ended through `exit`.
     pub exit_status: Option<i32>,
     /// Why the recorder turned itself off, if it did.
     pub disabled: Option<String>,
     /// One line for each thing that is not recorded.
     pub limitations: Vec<String>,
-    /// What was lost, by kind; all zero on a healthy tape.
+    /// Losses by kind; all zero on a healthy tape.
     pub losses: Vec<(Loss, u64)>,
     /// Sum of the losses.
     pub lost: u64,
     /// Unix time when recording started.
     pub start_wall_ns: i64,
-    /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
+    /// Error bound of wall times, in nanoseconds, on top of the clock's own drift.
     pub clock_error_ns: u64,
-    /// What the job lets be asked of the rank.
+    /// Remedies that the job offers on the rank.
     pub offered: Offers,
 }
 
 impl<S: Source> Tape<S> {
-    /// What the tape counts.
+    /// Unit of the tape's step numbers.
     pub fn clock(&self) -> Clock {
         Clock::from_repr(self.word(header::CLOCK)).unwrap_or_default()
     }
 
-    /// What the tape says of its process now.
+    /// Present status of the tape's process.
     pub fn status(&self) -> Status {
         let state = self.word(header::STATE);
         let disabled = self.word(header::DISABLED);
@@ -110,8 +110,8 @@ impl<S: Source> Tape<S> {
         }
     }
 
-    /// Frees of unknown blocks count on devices alone: the other lanes' hooks come late, and see
-    /// frees of what was taken before them, and of what they never record. Nothing is lost there.
+    /// Losses by kind. Frees of unknown blocks count only on devices: hooks of other lanes start
+    /// late, and see frees of memory taken earlier or never recorded, which is no loss.
     fn losses(&self) -> Vec<(Loss, u64)> {
         let of_lanes = |lanes: Range<usize>, index| {
             let counts = lanes.filter_map(|lane| Some(self.word(self.lane(lane)?.head + index)));
@@ -184,7 +184,7 @@ fn no_detail(tracker: u64) -> Option<&'static str> {
     })
 }
 
-/// What `MEMTAPE_CUPTI=1` keeps from being recorded or seen.
+/// The limitation that comes from `MEMTAPE_CUPTI=1`; none where it is not set.
 fn no_driver_calls(cupti: u64) -> Option<&'static str> {
     let Some(cupti) = Cupti::from_repr(cupti) else {
         return Some("no driver calls: a reason this version does not know");

@@ -24,7 +24,7 @@ const RECORDS_PER_READ: usize = 64;
 /// A record of the index, with its place on the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexedStep {
-    /// What the device did. Its wall time is set where the record leaves the tape.
+    /// The device's step record. Its wall time is set where the record leaves the tape.
     pub(crate) record: StepRecord,
     /// Events of the lane that had happened by its end.
     pub(crate) cursor: u64,
@@ -39,7 +39,7 @@ pub struct Steps {
     pub records: Vec<StepRecord>,
     /// Steps that are gone.
     pub missed: u64,
-    /// There are newer records, for which there was no room.
+    /// True if newer records exceeded the bound.
     pub has_more: bool,
 }
 
@@ -99,7 +99,7 @@ impl<S: Source> Tape<S> {
         if oldest > newest { 0 } else { oldest }
     }
 
-    /// All records of a lane by the present clock, oldest first, with the one its head stands for.
+    /// All records of a lane by the present clock, oldest first, including the head's record.
     pub(crate) fn indexed_steps(&self, lane: &LaneLayout) -> Vec<IndexedStep> {
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
         let first = self.first_record(lane, written, |_| true);
@@ -109,7 +109,7 @@ impl<S: Source> Tape<S> {
         records
     }
 
-    /// The records with these numbers by the present clock, oldest first; without those that are
+    /// The records with these numbers by the present clock, oldest first, without records that are
     /// being overwritten. Read in pieces, up to one that has no whole record.
     fn records(&self, lane: &LaneLayout, numbers: Range<u64>) -> Vec<IndexedStep> {
         let steps_since_ns = self.word(header::STEPS_SINCE_NS);
@@ -154,9 +154,9 @@ impl<S: Source> Tape<S> {
         found.or_else(|| self.pending_record(lane).filter(|step| step.cursor >= held))
     }
 
-    /// The oldest record by the present clock of a lane that is what is wanted, with its number;
-    /// all newer ones are. Records are in the order of their cursors and steps, so that few are
-    /// read.
+    /// The oldest record of a lane that `is_wanted` accepts, by the present clock, with its number.
+    /// All newer records are accepted, too: records are in the order of their cursors and steps, so
+    /// that few are read.
     fn first_record(
         &self,
         lane: &LaneLayout,
@@ -189,7 +189,7 @@ impl<S: Source> Tape<S> {
     }
 
     /// The record of steps that ended after the lane's last event: the lane's writer has not
-    /// written it yet, but nothing has happened since, so the head says all of it.
+    /// written it yet, but nothing has happened since, so the head has all of it.
     fn pending_record(&self, lane: &LaneLayout) -> Option<IndexedStep> {
         const TRIES_MAX: usize = 16;
         let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);

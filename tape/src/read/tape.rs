@@ -36,13 +36,13 @@ pub enum TapeError {
     /// The first word is not the magic.
     #[error("not a tape: the file does not begin with MEMTAPE")]
     NotATape,
-    /// The first word is still zero: its process is making it at this moment, or died doing so.
+    /// The first word is still zero: the process is making the tape now, or died doing so.
     #[error("the tape is not complete yet: its process is still making it, or died doing so")]
     Unfinished,
-    /// Another version of the layout.
+    /// The layout has another version.
     #[error("tape version {0} cannot be read, only version {VERSION}: use the memtape of the job")]
     Version(u64),
-    /// Shorter than its own header says.
+    /// The file is shorter than its own header states.
     #[error("the tape is cut short: {have} of {want} bytes")]
     Truncated {
         /// Bytes there are.
@@ -68,7 +68,7 @@ pub struct DeviceTotals {
     pub peak_allocated: u64,
     /// Live blocks in the table.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub live_bytes: u64,
     /// Blocks handed out since the start.
     pub allocs: u64,
@@ -161,12 +161,12 @@ impl<S: Source> Tape<S> {
         })
     }
 
-    /// Which process wrote the tape.
+    /// Identity of the process that wrote the tape.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Boot id of the kernel under which it was made; zeros when it is not known.
+    /// Boot id of the kernel under which the tape was made; zeros when it is not known.
     pub fn boot_id(&self) -> [u64; 2] {
         self.boot_id
     }
@@ -192,7 +192,7 @@ impl<S: Source> Tape<S> {
         (0..DEVICES_MAX).filter(|&lane| self.lane(lane).is_some()).map(|lane| lane as u8).collect()
     }
 
-    /// UUIDs of those devices, as `GPU-xxxxxxxx-…`; left out where unknown.
+    /// UUIDs of the process's devices, as `GPU-xxxxxxxx-…`; left out where unknown.
     pub fn device_uuids(&self) -> Vec<(u8, String)> {
         let uuid = |device: u8| {
             let words = self.words::<2>(device_word(device, device::UUID))?;
@@ -248,7 +248,7 @@ impl<S: Source> Tape<S> {
         if whole { end } else { end - 1 }
     }
 
-    /// One word; 0 when it cannot be read any more.
+    /// A word of the tape; 0 when it cannot be read any more.
     pub(crate) fn word(&self, at: usize) -> u64 {
         self.words::<1>(at).map_or(0, |[word]| word)
     }
@@ -316,7 +316,7 @@ impl<S: Source> Tape<S> {
     }
 }
 
-/// A number as it may be: what is larger is a lie.
+/// Clamps a number to its largest possible value: a larger one is damage.
 pub fn believable(number: u64) -> u64 {
     number.min(CURSOR_MAX)
 }

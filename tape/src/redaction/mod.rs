@@ -22,23 +22,23 @@ use names::Names;
 /// Stands where a secret was.
 pub const MARK: &str = "[redacted]";
 
-/// What ends a value behind its closing quote.
+/// Characters that end a value behind its closing quote.
 const AFTER_QUOTE: &[char] = &[',', '}', ']', ')', '&', ';', '|'];
 
-/// What is taken out of command lines.
+/// Names of the values to redact in command lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redaction {
     names: Names,
 }
 
 impl Redaction {
-    /// Takes out, beside the built-in names, the values of what these are called. Case, `-`, `_`
-    /// and `.` make no difference; `licence` means `--my-licence`, too.
+    /// Redacts the values of these names, beside the built-in ones. Case, `-`, `_` and `.` make no
+    /// difference; `licence` means `--my-licence`, too.
     pub fn with_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         Self { names: Names::with(names) }
     }
 
-    /// A command line of which only the words are known, such as one on a tape.
+    /// Redacts a command line given as one text, such as the line on a tape.
     pub fn line(&self, line: &str) -> String {
         let mut reader = Reader::new(self);
         reader.text(line);
@@ -64,13 +64,13 @@ struct Reader<'a> {
     out: String,
     /// Number of the next words that are values to be taken out.
     values_next: usize,
-    /// They are cookies: behind one with a `;` there is another.
+    /// True for cookies: a `;` behind one announces another.
     is_cookie: bool,
     /// Inside of a value that ends with this quote.
     open_quote: Option<char>,
-    /// The last word ends with the name of a secret: a `:` or `=` may follow.
+    /// True if the last word ends with the name of a secret: a `:` or `=` may follow.
     is_named: bool,
-    /// The last word is an option for `USER:PASSWORD`.
+    /// True if the last word is an option for `USER:PASSWORD`.
     is_login: bool,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One argument: a value that begins in it ends with it.
+    /// Reads one argument: a value that begins in it ends with it.
     fn argument(&mut self, argument: &str) {
         let is_value = self.values_next > 0 && !argument.starts_with("--");
         let first = argument.split(char::is_whitespace).next().unwrap_or_default();
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         self.is_cookie &= self.values_next > 0;
     }
 
-    /// Where the value of a secret field begins, behind its colon, if it may have several words.
+    /// Start of a secret field's value, behind its colon, if it may have several words.
     fn field(&self, argument: &str) -> Option<usize> {
         let last_space = argument.rfind(char::is_whitespace)?;
         let colons = argument[..last_space].match_indices(':');
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Words and what is between them.
+    /// Reads words and the spaces between them.
     fn text(&mut self, text: &str) {
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         (self.is_named && !is_path).then(|| &word[..mark.len()])
     }
 
-    /// How many words behind this one are secrets: behind `Authorization:` a scheme and a value.
+    /// Number of secret words behind this one: behind `Authorization:` a scheme and a value.
     fn announced(&self, word: &str) -> usize {
         match has_field(word, "authorization") {
             // The scheme may be in the word: `Authorization:Token`.
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
         self.pieces(&rest[end..]);
     }
 
-    /// A word, or the rest of one, that may hold names with their values.
+    /// Reads a word, or the end of one, that may hold names with their values.
     fn pieces(&mut self, word: &str) {
         let is_separator = |(_, mark): &(usize, char)| matches!(mark, '=' | ':');
         for (at, mark) in word.char_indices().filter(is_separator) {
@@ -257,24 +257,24 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Has a word a field whose name ends so, with its colon?
+/// Does a word have a field with a colon whose name ends with `name`?
 fn has_field(word: &str, name: &str) -> bool {
     word.match_indices(':').any(|(at, _)| is_called(&word[..at], name))
 }
 
-/// Is such a field with its colon the end of a word?
+/// Does a word end with a colon and a field whose name ends with `name`?
 fn ends_field(word: &str, name: &str) -> bool {
     word.strip_suffix(':').is_some_and(|field| is_called(field, name))
 }
 
-/// Does the name at the end of a text end so, in whatever case?
+/// Does the last name in a text end with `name`, ignoring case?
 fn is_called(text: &str, name: &str) -> bool {
     let last = last_name(text).as_bytes();
     let start = last.len().checked_sub(name.len());
     start.is_some_and(|start| last[start..].eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Is it a user with a password? Ids of a user and a group, hosts with ports and paths are not.
+/// Is the word a user with a password? Not so are ids of user and group, and hosts with ports.
 fn is_login(word: &str) -> bool {
     let bare = word.trim_matches(['"', '\'']);
     let parts = bare.split_once(':').filter(|(user, _)| !user.is_empty());
@@ -284,7 +284,7 @@ fn is_login(word: &str) -> bool {
     })
 }
 
-/// Is it a scheme of HTTP's authorization, behind which the secret follows?
+/// Is the word a scheme of HTTP's authorization, which a secret follows?
 fn is_scheme(word: &str) -> bool {
     ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }

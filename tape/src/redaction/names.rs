@@ -28,10 +28,10 @@ const PASSES: &str = "\
     user db database admin root login mail smtp imap ssh ftp http proxy mysql pg postgres \
     redis mongo registry docker";
 
-/// A name that ends with one of these is that of the words before it: `--hf-token-value`.
+/// A name that ends with one of these counts as the words before it: `--hf-token-value`.
 const VALUES: &str = "value string";
 
-/// A `token` after one of these is none.
+/// A `token` after one of these is no secret.
 const NO_TOKENS: &str = "\
     pad padding eos bos unk mask sep cls image video audio special stop start end trigger \
     placeholder initializer max min num per next drop first last prefix suffix begin new added \
@@ -82,8 +82,8 @@ fn is_one_of(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-/// Is it a password in a connection string, as in `Server=x;Pwd=y`? `PWD=/data` is the folder of a
-/// shell.
+/// Is the value a password in a connection string, as in `Server=x;Pwd=y`? `PWD=/data` is the
+/// folder of a shell.
 pub(super) fn is_assigned_password(name: &str, value: &str) -> bool {
     let is_folder = name == "PWD" && value.trim_start_matches(['"', '\'']).starts_with(['/', '$']);
     name.eq_ignore_ascii_case("pwd") && !is_folder
@@ -100,14 +100,14 @@ fn without_values(words: &[String]) -> &[String] {
     }
 }
 
-/// Is it no secret, whatever announces it?
+/// Is the value certainly no secret, even after a secret's name?
 pub(super) fn is_plain(value: &str) -> bool {
     let plain = ["", "true", "false", "yes", "no", "none", "null", "0", "1"];
     let bare = value.trim_matches(['"', '\'', ',', '}', ']', ')', ';']);
     plain.iter().any(|plain| bare.eq_ignore_ascii_case(plain))
 }
 
-/// Are the last words of a name, spelled together, these?
+/// Do the last words of a name, joined, equal `ending`?
 fn ends_with_words(words: &[String], ending: &str) -> bool {
     (0..words.len()).any(|first| words[first..].concat() == ending)
 }

@@ -7,13 +7,13 @@ use super::MARK;
 
 /// A kind of tokens.
 struct Shape {
-    /// What it may begin with.
+    /// Possible beginnings of the secret.
     prefixes: &'static str,
     /// Least characters behind the prefix.
     rest_min: usize,
-    /// Beside letters and digits it may have these.
+    /// Characters that the secret may have beside letters and digits.
     also: &'static str,
-    /// It has a digit: others are names.
+    /// True if the secret has a digit: words without one are names.
     has_digit: bool,
 }
 

@@ -1,4 +1,4 @@
-//! No known secret survives, whatever stands around it; ordinary command lines stay as they are.
+//! No known secret survives in any context; ordinary command lines stay as they are.
 
 use alloc::string::{String, ToString};
 use alloc::{format, vec};
@@ -173,7 +173,7 @@ fn values_of_known_arguments_may_have_spaces() {
     check(&["t.py", "--text", "see http://host/a: b"], "t.py --text see http://host/a: b");
 }
 
-/// What announces a secret, up to where it begins.
+/// Text that announces a secret, up to the secret.
 fn announced() -> impl Strategy<Value = String> {
     let names = prop_oneof![
         Just("--wandb-key"),
@@ -225,7 +225,7 @@ fn token() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What may stand around: any words, some of which announce something.
+/// Surrounding text: any words, some of which announce a secret.
 fn surroundings() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-zA-Z0-9_./=:,-]{1,12}".boxed(),

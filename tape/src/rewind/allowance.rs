@@ -1,4 +1,4 @@
-//! The memory that one rewind may take, and what its parts take of it.
+//! The memory that one rewind may take, and the cost of its parts.
 //!
 //! The owner of a tape chooses how much lies on it. A reader that rewinds tapes of other users
 //! gives each rewind an allowance; every part is taken from it before it is made. The figures are
@@ -13,7 +13,7 @@ use crate::rewind::error::RewindError;
 /// and compressed.
 pub(crate) const BLOCK_BYTES: u64 = 288;
 
-/// A block or a segment at the earlier moment, with its share of what its stack held.
+/// Bytes for a block or segment at the earlier time, with its part of its stack's sum.
 pub(crate) const PAST_BYTES: u64 = 160;
 
 /// An event that is undone.
@@ -37,13 +37,13 @@ pub(crate) const FRAME_BYTES: u64 = 192;
 /// One byte of a text: in the snapshot, encoded and compressed.
 pub(crate) const TEXT_BYTES: u64 = 3;
 
-/// A word of the interned entries: copied, and its share of what is made of them.
+/// Bytes for a word of the interned entries: its copy, and its part of the decoded entries.
 const INTERNED_WORD_BYTES: u64 = 112;
 
-/// What a rewind of any tape takes beside its parts.
+/// Bytes that a rewind of any tape takes beside its parts.
 const FIXED_BYTES: u64 = 16 << 20;
 
-/// What is left of the memory that a rewind may take.
+/// Remaining memory that a rewind may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     bytes_max: u64,
@@ -66,7 +66,7 @@ impl Allowance {
         Ok(())
     }
 
-    /// Takes what a collection has grown by, beyond the `taken` items that it had at most so far.
+    /// Takes the growth of a collection, beyond the `taken` items that it had at most so far.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -81,7 +81,7 @@ impl Allowance {
         Ok(())
     }
 
-    /// Gives back what was taken.
+    /// Gives memory back.
     pub(crate) fn give_back(&mut self, count: usize, each_bytes: u64) {
         let bytes = (count as u64).saturating_mul(each_bytes);
         self.left_bytes = self.left_bytes.saturating_add(bytes).min(self.bytes_max);
@@ -89,7 +89,7 @@ impl Allowance {
 }
 
 impl<S: Source> Tape<S> {
-    /// Memory that a snapshot of the tape takes at most, in bytes, by what its lanes say.
+    /// Memory that a snapshot of the tape takes at most, in bytes, from the figures of its lanes.
     ///
     /// At an earlier step a table may have been as full as its writer fills it, half. A tape can
     /// say anything: give the result to [`Tape::snapshot_within`], which takes no more.

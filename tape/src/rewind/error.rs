@@ -8,7 +8,7 @@ pub enum RewindError {
     NotCovered {
         /// The step asked for.
         step: u64,
-        /// The oldest one that can be had; 0 when there is none.
+        /// The oldest available step; 0 when there is none.
         oldest: u64,
     },
     /// The rank has not finished that step.

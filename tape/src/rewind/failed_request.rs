@@ -1,4 +1,4 @@
-//! The request that failed last, and what its device held then.
+//! The last failed request, and the memory of its device then.
 //!
 //! A program may go on after a failed request: it frees something and tries again. One that has
 //! finished more than a step since is no longer news, and is left out.
@@ -49,7 +49,7 @@ impl<S: Source> Tape<S> {
         Some(Failed { device, event, uses })
     }
 
-    /// The same for a snapshot with these stacks.
+    /// The failed request for a snapshot with these stacks.
     pub(crate) fn failed_request(&self, failed: Failed, stacks: &mut StackIndex) -> FailedRequest {
         let Failed { device, event, uses } = failed;
         let of_stack = |(id, (bytes, blocks))| StackUse { stack: stacks.of(id), bytes, blocks };

@@ -1,4 +1,4 @@
-//! One lane as it was at a cut of its history: copies the tables and undoes the events since.
+//! State of one lane at a cut of its history: copies the tables and undoes the events since.
 
 use alloc::vec::Vec;
 
@@ -15,11 +15,11 @@ use crate::rewind::undo::{Before, Live, Segments};
 
 use crate::rewind::error::RewindError;
 
-/// What one lane held at a moment.
+/// State of one lane at a point in time.
 pub(crate) struct LaneState {
     pub(crate) live: Live,
     pub(crate) segments: Segments,
-    /// What there was at the earlier moment.
+    /// State at the earlier point in time.
     pub(crate) before: Option<Before>,
     pub(crate) trace: Vec<Event>,
     /// Events of the lane before the first of the trace.
@@ -48,12 +48,12 @@ pub(crate) struct Early {
 /// The allocator's totals at a cut.
 #[derive(Clone, Copy)]
 pub(crate) enum Totals {
-    /// Those of the lane's head: the cut is the present.
+    /// Totals of the lane's head: the cut is the present.
     OfHead,
     /// Known: bytes handed out and bytes held.
     Known(u64, u64),
     /// Bytes handed out are to be added up from the blocks, and bytes held from the segments; where
-    /// those are not reported, this many bytes are held, 0 when it is not known.
+    /// segments are not reported, this many bytes are held, 0 when unknown.
     OfBlocks(u64),
 }
 
@@ -149,7 +149,7 @@ impl<S: Source> Tape<S> {
     }
 }
 
-/// Undoes the events `after` a cut, newest first, and redoes those of them that came `again`.
+/// Undoes the events `after` a cut, newest first, and redoes the events that came `again`.
 fn take_back(
     live: &mut Live,
     segments: &mut Segments,
@@ -170,7 +170,7 @@ fn take_back(
     Ok(())
 }
 
-/// What there was at an earlier cut: the state with the events since undone.
+/// State at an earlier cut: a copy of the state with the events since undone.
 fn past(
     early: Early,
     (live, segments): (&Live, &Segments),

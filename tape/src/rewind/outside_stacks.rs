@@ -20,20 +20,20 @@ use crate::snapshot::origin::Origin;
 use crate::snapshot::{Held, OutsideStack};
 use crate::write::table::Entry;
 
-/// What is known of the allocator's segments on a device.
+/// Knowledge about the allocator's segments on a device.
 #[derive(Clone, Copy)]
 pub(crate) enum KnownSegments<'a> {
-    /// It has none: PyTorch's allocator holds nothing there.
+    /// The device has none: PyTorch's allocator holds nothing there.
     None,
-    /// It has some, and which is not known.
+    /// The device has some, and they are unknown.
     Unknown,
     /// The allocator reports all of them.
     ByAllocator(&'a LaneState),
-    /// Only its blocks are known, all of them.
+    /// Only the blocks are known, all of them.
     ByBlocks(&'a LaneState),
 }
 
-/// Whose a piece is.
+/// Owner of a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Others,
@@ -45,7 +45,7 @@ enum Whose {
 }
 
 impl KnownSegments<'_> {
-    /// The owner of a piece that was there at the moment, or (`was`) at the earlier one.
+    /// The owner of a piece that was present at the time, or (`was`) at the earlier one.
     fn whose(self, entry: &Entry, before: Option<u64>, was: bool) -> Whose {
         let is_own = |is_own: bool| if is_own { Whose::Allocators } else { Whose::Others };
         match (Origin::from_number(entry.owner), self) {
@@ -78,17 +78,17 @@ impl KnownSegments<'_> {
     }
 }
 
-/// Did a block begin in a piece, at the moment, at the earlier one, or at any time between? Where
-/// a segment and another owner's piece had the same address one after the other, it did: then what
-/// was taken stays unexplained.
+/// Did a block begin in a piece, at one of the two times or between them? If a segment and another
+/// owner's piece had the same address one after the other, a block did, and the memory stays
+/// unexplained.
 fn has_block(state: &LaneState, entry: &Entry) -> bool {
     let (address, size) = (entry.address, entry.size);
     let was = state.before.as_ref().is_some_and(|before| before.had_block(address, size));
     was || state.live.has_block(address, size)
 }
 
-/// The devices whose allocator holds what the pieces with blocks are, and no more: there the others
-/// are other owners', however old.
+/// Devices whose allocator holds exactly the pieces with blocks: all other pieces there have other
+/// owners, at any age.
 fn settled<'a>(
     lanes: &[&LaneState],
     segments_of: &impl Fn(u8) -> KnownSegments<'a>,
@@ -113,7 +113,7 @@ fn settled<'a>(
         .collect()
 }
 
-/// What one stack holds, while it is added up.
+/// Sum of one stack's memory while it is added up.
 #[derive(Clone, Default)]
 struct Sum {
     held: Held,
@@ -134,7 +134,7 @@ impl Sum {
         self.births.extend(other.births);
     }
 
-    /// The larger ones are segments_of: those that held much and those that hold much.
+    /// Order of stacks: the larger of the bytes held before and now.
     fn rank(&self) -> u64 {
         self.held.bytes.max(self.before.bytes)
     }
@@ -145,15 +145,15 @@ impl Sum {
 struct Group {
     of: BTreeMap<u32, Sum>,
     has_before: bool,
-    /// The owner of some earlier pieces is not known.
+    /// True if the owner of some earlier pieces is not known.
     lacks_before: bool,
-    /// The owner of its pieces is not known.
+    /// True if the owner of the group's pieces is not known.
     is_unclear: bool,
 }
 
 type Groups = BTreeMap<(Origin, u8), Group>;
 
-/// All that the lanes hold, by origin, device and stack, and how many stacks were left out.
+/// Memory in the lanes by origin, device and stack, and the number of stacks left out.
 pub(crate) fn by_stack<'a>(
     lanes: &[&LaneState],
     before: Option<u64>,

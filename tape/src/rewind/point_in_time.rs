@@ -26,14 +26,14 @@ use crate::rewind::error::RewindError;
 use crate::rewind::lane_state::{Cut, Early, Totals};
 use crate::snapshot::RankSnapshot;
 
-/// Which moment of a rank's life.
+/// A point in time of a rank's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointInTime {
     /// The end of this step, counted from 1.
     EndOf(u64),
     /// The newest state there is; for a dead process its last.
     Present,
-    /// When a request last failed for good, just after it.
+    /// Just after the last request that failed for good.
     LastOom,
 }
 
@@ -42,12 +42,12 @@ impl<S: Source> Tape<S> {
     /// earlier step where the tape still covers it (`before_step` of the result says whether), and
     /// the last events up to it, at most `trace_events_max` a device.
     ///
-    /// The lanes that are no device's have rings of their own, the host's a short one. One whose
-    /// events back to the moment are overwritten is left out, and `outside_missing` says so: what
-    /// the devices held is exact without it.
+    /// Host-side lanes have rings of their own, the host's a short one. A lane whose events back to
+    /// that time are overwritten is left out, and `outside_missing` says so: the devices' memory is
+    /// exact without it.
     ///
     /// # Errors
-    /// A [`RewindError`] when the moment cannot be had exactly; never a guess.
+    /// A [`RewindError`] when the state is not exactly known; never a guess.
     pub fn snapshot(
         &self,
         at: PointInTime,
@@ -58,7 +58,7 @@ impl<S: Source> Tape<S> {
     }
 
     /// As [`Self::snapshot`], for a tape whose owner is not trusted: takes at most about
-    /// `bytes_max` bytes of memory, those for encoding the snapshot included.
+    /// `bytes_max` bytes of memory, including the encoding of the snapshot.
     ///
     /// # Errors
     /// [`RewindError::TooLarge`] when the state takes more, and those of [`Self::snapshot`].
@@ -111,7 +111,7 @@ impl<S: Source> Tape<S> {
         self.assemble(step, wall_ns, before, states, allowance)
     }
 
-    /// When a step ended, from any lane that knows.
+    /// End of a step, from any lane that has its record.
     fn step_end(&self, step: u64) -> Option<u64> {
         let of = |index| {
             let lane = self.lane(index)?;
@@ -132,7 +132,7 @@ impl<S: Source> Tape<S> {
         (0..HOST_LANE).filter_map(of).max_by_key(|(_, event)| event.mono_ns)
     }
 
-    /// Where a moment lies in a lane.
+    /// Cursor of a point in time in a lane.
     pub(super) fn cut_at(
         &self,
         index: usize,
@@ -159,8 +159,8 @@ impl<S: Source> Tape<S> {
         }
     }
 
-    /// Events of a lane up to a time; `None` when those around it are overwritten. An event of
-    /// before the time must be left, else it is not known how many later ones are overwritten.
+    /// Number of a lane's events up to a time; `None` when the events around it are overwritten. An
+    /// earlier event must be left, else the number of overwritten later ones is unknown.
     fn cursor_at(&self, lane: &LaneLayout, mono_ns: u64) -> Option<u64> {
         let end = self.word(lane.head + head::RESERVED);
         let first = end.saturating_sub(lane.ring_slots as u64);

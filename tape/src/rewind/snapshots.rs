@@ -26,8 +26,8 @@ use crate::snapshot::{
 use crate::write::segments::{GRANULE_SMALL, SegmentEntry};
 
 impl<S: Source> Tape<S> {
-    /// Puts the states of the lanes together; they come with the lanes' indexes. Host-side lanes
-    /// that are open and have no state are what is missing outside.
+    /// Assembles the states of the lanes, which come with the lanes' indexes. Open host-side lanes
+    /// without a state are reported as missing outside.
     pub(crate) fn assemble(
         &self,
         step: u64,
@@ -81,7 +81,7 @@ impl<S: Source> Tape<S> {
         })
     }
 
-    /// Does the allocator itself tell of a device's segments?
+    /// Does the trace tracker report a device's segments?
     fn is_traced(&self, index: usize, state: &LaneState) -> bool {
         // A writer that died in its first segment did not count it any more.
         let takes = self.lane(index).map_or(0, |lane| self.word(lane.head + head::SEGMENT_TAKES));
@@ -89,7 +89,7 @@ impl<S: Source> Tape<S> {
         seen && self.word(header::TRACKER) == Tracker::Attached as u64
     }
 
-    /// What is known of the allocator's segments on a device.
+    /// Knowledge about the allocator's segments on a device.
     fn segments_of<'a>(&self, device: u8, states: &'a [(usize, LaneState)]) -> KnownSegments<'a> {
         let index = usize::from(device);
         match states.iter().find(|(of, _)| *of == index) {
@@ -168,7 +168,7 @@ fn uses(sums: BTreeMap<u32, (u64, u64)>, stacks: &mut StackIndex) -> Vec<StackUs
     uses
 }
 
-/// What the host lane, or that of CPU tensors, holds, by origin and device.
+/// Memory in the host lane, or in the lane of CPU tensors, by origin and device.
 fn outside_uses(live: &Live) -> Vec<OutsideUse> {
     let mut sums: BTreeMap<(Origin, u8), (u64, u64)> = BTreeMap::new();
     for entry in live.iter() {
@@ -210,8 +210,8 @@ fn runtime_segments(host: &LaneState, device: u8) -> Vec<Segment> {
         .collect()
 }
 
-/// Events of the device's lane, calls that failed and, where the allocator itself does not tell of
-/// its segments (`traced`), those of `cudaMalloc` and `cudaFree`, in the order of their times.
+/// Events of the device's lane, failed calls and, where the trace tracker does not report segments
+/// (`traced`), calls of `cudaMalloc` and `cudaFree`, in the order of their times.
 fn trace(
     state: &LaneState,
     host: Option<&LaneState>,

@@ -60,7 +60,7 @@ impl Live {
         self.0.len()
     }
 
-    /// Blocks by address, those included that only other streams still use.
+    /// Blocks by address, including blocks that only other streams still use.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.values()
     }
@@ -83,28 +83,28 @@ impl Live {
 }
 
 impl Entry {
-    /// The birth step as a snapshot has it: 0 where it is not known.
+    /// Birth step for a snapshot: 0 where it is not known.
     pub(crate) fn birth(&self) -> u64 {
         if self.birth_step == BIRTH_UNKNOWN { 0 } else { u64::from(self.birth_step) }
     }
 }
 
-/// What a lane held at an earlier moment.
+/// State of a lane at an earlier point in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Before {
     /// Bytes and blocks in use for each stack id.
     pub(crate) sums: BTreeMap<u32, (u64, u64)>,
-    /// Where whole segments lay.
+    /// Addresses of whole segments.
     pub(crate) segments: BTreeSet<u64>,
-    /// Its pieces; of a device's lane none.
+    /// Pieces of the lane. Empty for a device's lane.
     pub(crate) pieces: Live,
-    /// Where blocks began, then and at any time since, in order; of another lane than a device's
-    /// none.
+    /// Addresses at which blocks began, at the earlier time and since, in order; empty for
+    /// host-side lanes.
     touched: Vec<u64>,
 }
 
 impl Before {
-    /// From the state at that moment, and the events since.
+    /// Makes the earlier state from the state at that time, and the events since.
     pub(crate) fn of(live: Live, segments: &Segments, events: &[Event], in_pieces: bool) -> Self {
         let mut sums = BTreeMap::new();
         for block in live.iter().filter(|block| !block.pending) {
@@ -124,7 +124,7 @@ impl Before {
         Self { sums, segments, pieces: Live::default(), touched }
     }
 
-    /// Did a block begin in this range, then or at any time since?
+    /// Did a block begin in this range, at the earlier time or at any time since?
     pub(crate) fn had_block(&self, address: u64, size: u64) -> bool {
         let index = self.touched.partition_point(|&at| at < address);
         self.touched.get(index).is_some_and(|&at| at - address < size)
@@ -138,12 +138,12 @@ pub(crate) struct Segments {
     mapped: Mapped,
 }
 
-/// Mapped ranges by their first address: their end, and what they are. None overlap, and an event
+/// Mapped ranges by their first address: end and facts of each. Ranges do not overlap, and an event
 /// adds two at most, so a tape that lies about sizes cannot keep a reader busy.
 #[derive(Clone, Debug, Default)]
 struct Mapped(BTreeMap<u64, (u64, Range)>);
 
-/// What a mapped range of an expandable segment is.
+/// Facts of a mapped range of an expandable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     stack: u32,
@@ -160,8 +160,7 @@ impl Mapped {
         }
     }
 
-    /// Takes all that lies between these addresses out; of ranges that reach beyond, the rest
-    /// stays.
+    /// Removes all ranges between these addresses; parts of ranges beyond them stay.
     fn unmap(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         if address >= end {
@@ -242,18 +241,18 @@ impl Segments {
         whole.saturating_add(self.mapped.bytes())
     }
 
-    /// Does a whole segment begin there?
+    /// Does a whole segment begin at this address?
     pub(crate) fn has_whole(&self, address: u64) -> bool {
         self.whole.contains_key(&address)
     }
 
-    /// Is there any expandable one?
+    /// Is there any expandable segment?
     pub(crate) fn has_mapped(&self) -> bool {
         !self.mapped.0.is_empty()
     }
 
-    /// Segments as PyTorch reports them, by address: what is mapped without a gap is one. The last
-    /// of the tuple says whether it is for small blocks.
+    /// Segments as PyTorch reports them, by address: ranges mapped without a gap are one segment.
+    /// The bool tells whether the segment is for small blocks.
     pub(crate) fn list(&self) -> Vec<(SegmentEntry, bool)> {
         let mut list: Vec<(SegmentEntry, bool)> = Vec::new();
         for (&address, &(end, Range { stack, stream_pool, small })) in &self.mapped.0 {

@@ -1,7 +1,7 @@
-//! A request for memory that failed for good, and what its device held at that moment.
+//! A request for memory that failed for good, and the memory of its device at that time.
 //!
-//! The moment is that of the request, not that of the snapshot: a capture shows all ranks at the
-//! end of a step, and a request fails within one.
+//! The time is the request's, not the snapshot's: a capture shows all ranks at the end of a step,
+//! and a request fails within one.
 
 use alloc::vec::Vec;
 
@@ -12,9 +12,9 @@ use super::StackUse;
 pub struct FailedRequest {
     /// Device index in the process.
     pub device: u8,
-    /// Steps finished when it failed.
+    /// Steps finished at the time of the failure.
     pub step: u64,
-    /// Unix time when it failed, in nanoseconds.
+    /// Unix time of the failure, in nanoseconds.
     pub wall_ns: i64,
     /// Bytes asked for, rounded as the allocator rounds.
     pub bytes: u64,
@@ -24,7 +24,7 @@ pub struct FailedRequest {
     pub allocated: u64,
     /// Bytes that the allocator held from the device.
     pub reserved: u64,
-    /// Free bytes of the device, as the driver said; `None` where that is not known.
+    /// Free bytes of the device by the driver; `None` where unknown.
     pub device_free: Option<u64>,
     /// Live memory of the stacks that held most, most first; at most
     /// [`crate::limits::FAILED_USES_MAX`].

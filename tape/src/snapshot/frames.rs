@@ -6,8 +6,8 @@ use super::Frame;
 const FOREIGN_PARTS: [&str; 5] =
     ["site-packages/", "dist-packages/", "/torchinductor_", "/lib/python2", "/lib/python3"];
 
-/// What lies in PyTorch's own folder `torch`, besides names that begin with an underscore. A
-/// PyTorch built from source lies in no `site-packages`, and people have folders called `torch`.
+/// Names in PyTorch's own folder `torch`, besides names that begin with an underscore. A PyTorch
+/// built from source lies in no `site-packages`, and people have folders called `torch`.
 const TORCH_PARTS: [&str; 18] = [
     "accelerator",
     "amp",
@@ -35,7 +35,7 @@ const OWN_NAMES: [&str; 2] = ["<ipython-input", "<stdin>"];
 /// Characters of the names that `torch.compile` gives to the files it writes: `c` and a hash.
 const COMPILED_NAME_CHARS_MIN: usize = 40;
 
-/// What functions are called in which a compiled function goes on after a break in its graph.
+/// Prefix of the functions that resume a compiled function after a graph break.
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
 /// Functions of PyTorch's optimizers that make the states of a parameter.
@@ -63,13 +63,13 @@ pub fn is_compiled_region(frame: &Frame) -> bool {
         && folder.rsplit('/').next().is_some_and(|folder| hash.get(..2) == Some(folder))
 }
 
-/// The user's function of which this one is the rest, after a break in its graph.
+/// The user's function that this function resumes after a graph break.
 pub fn resumed_function(frame: &Frame) -> Option<&str> {
     let (_, rest) = frame.function.split_once(RESUMED)?;
     rest.rsplit_once("_at_").map(|(function, _)| function)
 }
 
-/// True for code that the user wrote, as far as its path tells.
+/// True for code of the user, judged by its path.
 pub fn is_user_frame(frame: &Frame) -> bool {
     let file = frame.file.as_str();
     if file.starts_with('<') {
@@ -111,8 +111,8 @@ pub fn is_library_frame(frame: &Frame) -> bool {
     packages.iter().any(|part| file.contains(part)) && !is_torch
 }
 
-/// The frame a person should look at: the innermost one of the user's; or else the innermost of a
-/// library that is not PyTorch, or else the innermost that is known.
+/// The frame to show to a person: the innermost frame of the user's code; or else the innermost of
+/// a library other than PyTorch, or else the innermost known frame.
 pub fn telling_frame<'a>(stack: &[&'a Frame]) -> Option<&'a Frame> {
     let known = |frame: &&&Frame| !frame.file.is_empty() || !frame.function.is_empty();
     let own = stack.iter().find(|frame| is_user_frame(frame));

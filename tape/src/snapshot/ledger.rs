@@ -17,37 +17,37 @@ use alloc::vec::Vec;
 use crate::snapshot::origin::Origin;
 use crate::snapshot::{DeviceSnapshot, OutsideUse, Segment, SegmentSource};
 
-/// What is known of one device, each as far as it is.
+/// Facts about one device, each where known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sources<'a> {
     /// Size of the device.
     pub device_bytes: Option<u64>,
-    /// Free on it, as NVML says.
+    /// Free bytes of the device, by NVML.
     pub free_bytes: Option<u64>,
-    /// What this process holds of it, as NVML says.
+    /// Bytes that this process holds on the device, by NVML.
     pub process_bytes: Option<u64>,
     /// The allocator's state; `None` where PyTorch's caching allocator took nothing.
     pub allocator: Option<&'a DeviceSnapshot>,
-    /// What came from elsewhere, on this device.
+    /// Memory from outside the allocator, on this device.
     pub outside: Option<&'a [OutsideUse]>,
 }
 
-/// What is known of one device at every moment, without a look at its blocks.
+/// Facts about one device that are known at any time, without its blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing<'a> {
     /// Size of the device.
     pub device_bytes: Option<u64>,
-    /// Free on it, as NVML says.
+    /// Free bytes of the device, by NVML.
     pub free_bytes: Option<u64>,
-    /// What this process holds of it, as NVML says.
+    /// Bytes that this process holds on the device, by NVML.
     pub process_bytes: Option<u64>,
-    /// What the allocator has handed out.
+    /// Bytes that the allocator has handed out.
     pub allocated: u64,
-    /// What it holds from the device.
+    /// Bytes that the allocator holds from the device.
     pub reserved: u64,
     /// Taken back, but in use by other streams.
     pub deferred: Option<u64>,
-    /// What came from elsewhere, on this device.
+    /// Memory from outside the allocator, on this device.
     pub outside: Option<&'a [OutsideUse]>,
 }
 
@@ -56,22 +56,22 @@ pub struct Standing<'a> {
 pub struct Ledger {
     /// Size of the device, which all layers and the rest add up to.
     pub device_bytes: Option<u64>,
-    /// From the outside in.
+    /// Layers from the outside in.
     pub layers: Vec<Layer>,
-    /// What no layer explains; below zero where the sources claim more than there is.
+    /// Bytes that no layer explains; below zero where the sources claim more than there is.
     pub rest_bytes: Option<i128>,
 }
 
-/// One layer.
+/// A layer with its amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Which one.
+    /// Name of the layer.
     pub name: Name,
-    /// How much it is.
+    /// Amount of the layer.
     pub amount: Amount,
 }
 
-/// How much a layer is.
+/// Amount of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// This number of bytes.
@@ -107,24 +107,24 @@ pub enum Name {
     /// Taken back, but other streams still use it.
     #[strum(serialize = "deferred frees")]
     Deferred,
-    /// Handed out beyond what was asked for.
+    /// Bytes handed out beyond the requested size.
     Rounding,
     /// Asked for by tensors.
     Requested,
-    /// Handed out, where it is not known how much of it was asked for.
+    /// Bytes handed out, where the requested part of them is unknown.
     #[strum(serialize = "in use by tensors")]
     InUse,
 }
 
 impl Name {
-    /// Its name in output.
+    /// Name of the layer in output.
     pub fn text(self) -> &'static str {
         self.into()
     }
 }
 
 impl Ledger {
-    /// Adds up what is known.
+    /// Adds up the known layers.
     pub fn of(sources: &Sources<'_>) -> Self {
         Self::add_up(sources.device_bytes, |layer| {
             layer(Name::Free, sources.free_bytes);
@@ -139,9 +139,9 @@ impl Ledger {
         })
     }
 
-    /// The same from totals alone: what only a look at all blocks can tell is unknown, and stands
-    /// in sums. Other code is known where the driver's calls are recorded, or where PyTorch's
-    /// allocator holds nothing: which of its segments `cudaMalloc` gave is in no total.
+    /// The same from totals alone: layers that need all blocks are unknown, and stand in sums.
+    /// Other code is known where the driver's calls are recorded, or where PyTorch's allocator
+    /// holds nothing: which of its segments `cudaMalloc` gave is in no total.
     pub fn live(standing: &Standing<'_>) -> Self {
         let &Standing { allocated, reserved, deferred, outside, .. } = standing;
         let Standing { device_bytes, free_bytes, process_bytes, .. } = *standing;
@@ -184,7 +184,7 @@ impl Ledger {
         Self { device_bytes, layers, rest_bytes: device_bytes.map(rest) }
     }
 
-    /// How much a layer is; unknown when it is not among them.
+    /// Amount of a layer; unknown when the ledger lacks it.
     pub fn amount(&self, name: Name) -> Amount {
         let found = self.layers.iter().find(|layer| layer.name == name);
         found.map_or(Amount::Unknown, |layer| layer.amount)
@@ -209,15 +209,15 @@ fn other_processes(device: Option<u64>, free: Option<u64>, process: Option<u64>)
     Some(device?.saturating_sub(free?).saturating_sub(process?))
 }
 
-/// What came from an origin; `None` when it was never seen, which need not mean that there is none.
+/// Bytes of an origin; `None` when the origin was never seen, which need not mean that it has none.
 fn taken_by(outside: Option<&[OutsideUse]>, origin: Origin) -> Option<u64> {
     let mut uses = outside?.iter().filter(|taken| taken.origin == origin).peekable();
     uses.peek()?;
     Some(uses.fold(0, |sum: u64, taken| sum.saturating_add(taken.bytes)))
 }
 
-/// What the runtime and the driver gave, less the allocator's segments. Those of an expandable kind
-/// come from the driver, so it must be known which are, unless the driver's calls are recorded.
+/// Bytes from the runtime and the driver, less the allocator's segments. Expandable segments come
+/// from the driver, so they must be known, unless the driver's calls are recorded.
 fn other_code(sources: &Sources<'_>) -> Option<u64> {
     let plain = taken_by(sources.outside, Origin::CudaMalloc);
     let driver = taken_by(sources.outside, Origin::DriverVmm);
@@ -237,7 +237,7 @@ fn other_code(sources: &Sources<'_>) -> Option<u64> {
     with_pools(others, sources.outside)
 }
 
-/// What the pools of `cudaMallocAsync` hold is the allocator's alone.
+/// Adds the pools of `cudaMallocAsync`, which the allocator alone uses.
 fn with_pools(others: Option<u64>, outside: Option<&[OutsideUse]>) -> Option<u64> {
     match (others, taken_by(outside, Origin::CudaMallocAsync)) {
         (None, None) => None,
@@ -258,13 +258,13 @@ fn runtime_segment_bytes(allocator: &DeviceSnapshot) -> Option<u64> {
     }
 }
 
-/// What the allocator holds; of a moment in the past that is not always known.
+/// Bytes that the allocator holds; `None` where they are unknown for a past time.
 fn held(allocator: &DeviceSnapshot) -> Option<u64> {
     let is_known = allocator.reserved > 0 || allocator.allocated == 0;
     is_known.then_some(allocator.reserved)
 }
 
-/// The allocator's part: what it holds, split as far as it is known.
+/// The allocator's part: its reserved bytes, split as far as known.
 fn of_allocator(allocator: &DeviceSnapshot, layer: &mut dyn FnMut(Name, Option<u64>)) {
     let has_trace = allocator.segment_source == SegmentSource::Allocator;
     let sum = |count: &dyn Fn(&crate::snapshot::Block) -> u64| {
@@ -302,13 +302,13 @@ fn of_allocator(allocator: &DeviceSnapshot, layer: &mut dyn FnMut(Name, Option<u
 
 /// The segments in which blocks lie.
 struct Occupied {
-    /// Their bytes that belong to no block.
+    /// Bytes of these segments that belong to no block.
     free_bytes: u64,
 }
 
 impl Occupied {
-    /// `None` where it is not known: a block lies in no known segment, or blocks are missing.
-    /// Parts of expandable segments are left out: what is free there can be given back alone.
+    /// `None` where unknown: a block lies in no known segment, or blocks are missing. Parts of
+    /// expandable segments are left out: free bytes there can be given back alone.
     fn of(allocator: &DeviceSnapshot) -> Option<Self> {
         if allocator.segment_source == SegmentSource::None || !allocator.complete {
             return None;

@@ -237,7 +237,7 @@ fn totals_alone_make_sums() {
 }
 
 proptest! {
-    /// The same of totals alone.
+    /// For any sources, the layers from totals alone add up, too.
     #[test]
     fn totals_always_add_up(
         bytes in proptest::array::uniform4(proptest::option::of(any_bytes())),
@@ -263,7 +263,7 @@ proptest! {
         prop_assert!(names.is_sorted());
     }
 
-    /// Whatever the sources say, even against each other: nothing is lost, nothing is hidden.
+    /// For any sources, even contradictory ones: the layers add up, and nothing is hidden.
     #[test]
     fn it_always_adds_up(
         bytes in proptest::array::uniform3(proptest::option::of(any_bytes())),

@@ -1,7 +1,7 @@
 //! Which lines of code hold the live memory of one device of a rank.
 //!
-//! A line is the frame that a person should look at ([`telling_frame`]); blocks that are pending
-//! free count for none, because the program has freed them. It judges nothing.
+//! A line is the frame that is shown to a person ([`telling_frame`]); blocks that are pending free
+//! count for none, because the program has freed them. It judges nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use core::cmp::Reverse;
 use super::frames::telling_frame;
 use super::{DeviceSnapshot, Frame, Held, RankSnapshot};
 
-/// What one line holds.
+/// Memory of one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveLine {
     /// The line; the unknown frame for memory without a stack.
@@ -19,13 +19,13 @@ pub struct LiveLine {
     pub innermost: Frame,
     /// Live memory.
     pub held: Held,
-    /// Different steps in which it was allocated; births that are not known count as one.
+    /// Number of different steps in which the memory was allocated; unknown births count as one.
     pub births: u64,
-    /// What the line held at the earlier step of the snapshot; `None` where there is no such step.
+    /// Memory of the line at the earlier step of the snapshot; `None` where there is no such step.
     pub before: Option<Held>,
 }
 
-/// The lines of a device, those that hold most first.
+/// The lines of a device, the largest first.
 pub fn live_lines(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Vec<LiveLine> {
     let mut by_stack: BTreeMap<u32, (Held, BTreeSet<u64>)> = BTreeMap::new();
     for block in device.blocks.iter().filter(|block| !block.pending) {

@@ -1,8 +1,8 @@
-//! What the program itself said while it was recorded: its phases and annotations.
+//! Phases and annotations that the program set while it was recorded.
 
 use alloc::string::String;
 
-/// A moment that the program marked.
+/// A point in time that the program marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// CLOCK_MONOTONIC, in nanoseconds.
@@ -13,19 +13,19 @@ pub struct Mark {
     pub text: String,
 }
 
-/// What a mark says.
+/// Meaning of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
     /// A phase of this name begins, and the one before it ends.
     PhaseBegins(&'a str),
     /// The phase ends, and none follows.
     PhaseEnds,
-    /// The program annotates the moment: `key=value`.
+    /// The program annotates the point in time: `key=value`.
     Annotation(&'a str),
 }
 
 impl Mark {
-    /// What the mark says, of phases and annotations alike; only annotations have an equals sign.
+    /// Meaning of the mark, a phase or an annotation; only annotations have an equals sign.
     pub fn meaning(&self) -> Meaning<'_> {
         match self.text.as_str() {
             "" => Meaning::PhaseEnds,

@@ -1,8 +1,8 @@
-//! Who takes memory that PyTorch's caching allocator does not, by number on a tape and by name.
+//! Origins of memory outside PyTorch's caching allocator, by number on a tape and by name.
 
 use strum::VariantArray;
 
-/// Where memory outside PyTorch's caching allocator came from.
+/// Origin of memory outside PyTorch's caching allocator.
 #[derive(
     Clone,
     Copy,
@@ -37,7 +37,7 @@ pub enum Origin {
     /// PyTorch's CPU tensors.
     #[strum(serialize = "cpu tensors")]
     CpuTensor = 6,
-    /// What NCCL took while a communicator was made, and `ncclMemAlloc`.
+    /// Memory taken by NCCL while a communicator was made, and `ncclMemAlloc`.
     Nccl = 7,
     /// Taken from the driver past every other hook, or for expandable segments of PyTorch.
     #[strum(serialize = "driver")]
@@ -45,7 +45,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// All that have a name, in the order of their numbers.
+    /// All named origins, in the order of their numbers.
     pub const ALL: &'static [Self] = Self::VARIANTS.split_at(1).1;
 
     /// The origin with this number on a tape.
@@ -58,7 +58,7 @@ impl Origin {
         !matches!(self, Self::HostPinned | Self::HostRegistered | Self::CpuTensor | Self::Unknown)
     }
 
-    /// Its name in output.
+    /// Name of the origin in output.
     pub fn name(self) -> &'static str {
         self.into()
     }

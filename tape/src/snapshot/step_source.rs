@@ -1,6 +1,6 @@
-//! Who counted the steps of a state.
+//! Sources of the step counts of a state.
 
-/// Who says where the steps of a trace end.
+/// Source of the step boundaries of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum StepSource {

@@ -1,4 +1,4 @@
-//! Where the worker processes of a rank ran, sampled by a profiler from outside.
+//! Code locations of a rank's worker processes, sampled by a profiler from outside.
 //!
 //! Samples say where a worker spends its time. They do not say which memory it keeps: no hook of
 //! Memtape runs in a worker. The profiler leaves out threads that it takes to be idle; which ones
@@ -20,7 +20,7 @@ pub struct WorkerSamples {
     pub processes_failed: u32,
     /// Worker processes beyond [`crate::limits::WORKERS_SAMPLED_MAX`], which were not tried.
     pub processes_left_out: u32,
-    /// How long each was sampled, in nanoseconds.
+    /// Sampling time of each worker, in nanoseconds.
     pub duration_ns: u64,
     /// Samples of each stack, most first; at most [`WORKER_STACKS_MAX`].
     pub stacks: Vec<WorkerStack>,
@@ -35,7 +35,7 @@ pub struct WorkerSamples {
 pub struct WorkerStack {
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
-    /// In how many samples a thread had this stack.
+    /// Number of samples in which a thread had this stack.
     pub samples: u64,
 }
 

@@ -1,6 +1,6 @@
 //! A block as it is written to a lane, and as the live table has it.
 
-/// Totals of the allocator after an event, as it reports them.
+/// Totals of the allocator after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Bytes handed out.
@@ -9,7 +9,7 @@ pub struct Totals {
     pub reserved: u64,
 }
 
-/// A block as it is handed out.
+/// A block that is handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Device address.
@@ -27,9 +27,9 @@ pub struct Grant {
 /// A block of the live table, as its writer asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveBlock {
-    /// Its bytes.
+    /// Size of the block, in bytes.
     pub size: u64,
-    /// Of which device.
+    /// Device of the block.
     pub device: u8,
     /// Stream and pool, or origin.
     pub owner: u16,

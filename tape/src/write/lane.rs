@@ -33,7 +33,7 @@ pub struct Lane<'a> {
     head: &'a [AtomicU64; head::WORDS],
     ring: &'a [[AtomicU64; SLOT_WORDS]],
     table: Table<'a>,
-    /// Steps that are finished, as the header says.
+    /// Number of finished steps in the header.
     finished: &'a AtomicU64,
     device: u8,
 }
@@ -52,17 +52,17 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The same lane for events of another device.
+    /// This lane for events of another device.
     pub fn of_device(self, device: u8) -> Self {
         Self { device, ..self }
     }
 
-    /// The device whose events it takes; for lanes of no device their index.
+    /// The device of the lane's events; for lanes of no device their index.
     pub fn device(&self) -> u8 {
         self.device
     }
 
-    /// A block was handed out.
+    /// Records that a block was handed out.
     #[inline(always)]
     pub fn alloc(&self, now_ns: u64, grant: Grant, totals: Totals) {
         let Grant { address, size, requested, owner, stack } = grant;
@@ -100,7 +100,7 @@ impl<'a> Lane<'a> {
         self.count_turn(now_ns, size);
     }
 
-    /// A block was taken back, but other streams still use it.
+    /// Records that a block was taken back, but other streams still use it.
     pub fn free_deferred(&self, now_ns: u64, address: u64, size: u64, totals: Totals) {
         let Some((_, entry)) = self.table.find(address) else {
             return self.free_unknown(Kind::FreeDeferred, now_ns, address, size, totals);
@@ -117,7 +117,7 @@ impl<'a> Lane<'a> {
         self.count_turn(now_ns, size.load(Ordering::Relaxed));
     }
 
-    /// A block that the table does not have was taken back.
+    /// Records that a block that the table does not have was taken back.
     #[cold]
     fn free_unknown(&self, kind: Kind, now_ns: u64, address: u64, size: u64, totals: Totals) {
         let step = self.close_finished_steps();
@@ -130,7 +130,7 @@ impl<'a> Lane<'a> {
         self.done(ticket);
     }
 
-    /// No stream uses a block any more that was taken back before. Nothing when it is not known.
+    /// Records that the last stream released a block taken back before. Ignores unknown blocks.
     pub fn free_completed(&self, now_ns: u64, address: u64) {
         let Some((index, entry)) = self.table.find(address) else { return };
         let [_, size, _, block, ..] = loaded(entry);
@@ -145,8 +145,8 @@ impl<'a> Lane<'a> {
     }
 
     /// The allocator took memory from the device, or gave it back: `kind` is one of the four kinds
-    /// of segments. What is given back carries the stack that took it, as a block's free does, so
-    /// that undoing it gives the segment that was there. Totals come with the next block.
+    /// of segments. Memory given back carries the stack that took it, as a block's free does, so
+    /// that undoing the event restores the segment. Totals come with the next block.
     pub fn segment(&self, now_ns: u64, kind: Kind, grant: Grant) {
         let table = SegmentTable::new(self.words, &self.at);
         let stack = match kind {
@@ -159,8 +159,8 @@ impl<'a> Lane<'a> {
         self.done(ticket);
     }
 
-    /// A request failed: for good (`Kind::Oom`) or for now (`Kind::MallocFailed`). Its `requested`
-    /// is what [`Event::detail`] says of that kind.
+    /// Records a failed request: for good (`Kind::Oom`) or for now (`Kind::MallocFailed`).
+    /// [`Event::detail`] defines its `requested`.
     pub fn failure(&self, now_ns: u64, kind: Kind, grant: Grant, totals: Totals) {
         let ticket = if kind == Kind::Oom {
             let grant = Grant { address: totals.allocated, ..grant };
@@ -194,8 +194,8 @@ impl<'a> Lane<'a> {
         Some(LiveBlock { size: entry.size, device: entry.device, owner: entry.owner })
     }
 
-    /// Runs `write` as the lane's only writer, or not at all: `false` says it was not.
-    /// Waits a bounded number of rounds only, since the holder may have been killed or stopped.
+    /// Runs `write` as the lane's only writer, or not at all: then returns `false`. Waits a bounded
+    /// number of rounds only, since the holder may have been killed or stopped.
     pub fn try_lock(&self, write: impl FnOnce(&Self)) -> bool {
         let lock = &self.head[head::LOCK];
         let mut rounds = 0;
@@ -302,7 +302,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// A total is lower or higher than any other since the step began.
+    /// Updates the lowest and highest totals since the step began.
     #[cold]
     fn record_totals(&self, totals: Totals) {
         let Totals { allocated, reserved } = totals;

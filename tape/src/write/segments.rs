@@ -13,10 +13,10 @@ use crate::shared_words::Words;
 use crate::write::grant::Grant;
 use crate::write::table::{EMPTY, REMOVED};
 
-/// What PyTorch maps at once into a segment for small blocks; all ranges are multiples of it.
+/// Bytes that PyTorch maps at once into a segment for small blocks; all ranges are multiples of it.
 pub const GRANULE_SMALL: u64 = 2 << 20;
 
-/// What it maps at once into one for large blocks.
+/// Bytes that PyTorch maps at once into a segment for large blocks.
 pub const GRANULE_LARGE: u64 = 20 << 20;
 
 const EXPANDABLE: u64 = 1 << 48;
@@ -70,7 +70,7 @@ impl<'a> SegmentTable<'a> {
         Self { words, head: lane.head, first: lane.segments, mask }
     }
 
-    /// Changes the table as an event of a segment says.
+    /// Applies an event of a segment to the table.
     pub(crate) fn apply(&self, kind: Kind, grant: &Grant) {
         match kind {
             Kind::SegmentAlloc => {
@@ -101,8 +101,8 @@ impl<'a> SegmentTable<'a> {
         }
     }
 
-    /// The stack that took what is given back here, a segment or a range of granules; 0 when that
-    /// is not known, or several did.
+    /// The stack that took the memory given back here, a segment or a range of granules; 0 when
+    /// that is unknown, or several did.
     pub(crate) fn taker(&self, kind: Kind, grant: &Grant) -> u32 {
         let first = self.find(grant.address).map(|(_, entry)| entry);
         if kind == Kind::SegmentFree {

@@ -15,14 +15,14 @@ pub(crate) const EMPTY: u64 = 0;
 /// Address word of an entry that was removed: a search goes on.
 pub(crate) const REMOVED: u64 = 1;
 
-/// Bit of word 3 that says other streams still use the block, which was taken back. A slot has its
-/// kind there.
+/// Bit of word 3: other streams still use the block, which was taken back. A slot has its kind
+/// there.
 pub(crate) const PENDING: u64 = 1 << KIND_SHIFT;
 
 /// Words of an entry that are in use; the others are spare and stay zero.
 const USED_WORDS: usize = 6;
 
-/// A live block as the table has it.
+/// A live block in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) address: u64,
@@ -73,8 +73,8 @@ impl<'a> Table<'a> {
         Self { entries: words.chunks(lane.table, lane.table_entries) }
     }
 
-    /// Puts a block into the table, the words of its entry in their order; false when there is no
-    /// room near its slot.
+    /// Puts a block into the table, the words of its entry in their order; false when all slots
+    /// near its own are used.
     #[inline(always)]
     pub(crate) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
         let mut index = first_probe(block[0]);
@@ -151,8 +151,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Where the search for an address starts. Blocks are multiples of 512 bytes apart; the golden
-/// ratio spreads neighbours over the table.
+/// First slot of an address. Blocks are multiples of 512 bytes apart; the golden ratio spreads
+/// neighbours over the table.
 #[inline(always)]
 fn first_probe(address: u64) -> usize {
     ((address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize

@@ -4,7 +4,7 @@
 //! takes and gives back in one piece of work, such as a request. Freed bytes are allocated bytes
 //! less those that are kept, so loading a model ends no turn, and a process that is idle does not
 //! age. The work is the largest fall of the allocated bytes that was seen lately; so a turn spans a
-//! few pieces of work, whatever their size, and the lowest level of a turn is that between them.
+//! few pieces of work, of any size, and the lowest level of a turn is the level between them.
 //!
 //! One device ends the turns of a process: the first that has one to end. The first
 //! [`TURNS_FIRST`] turns are not counted: a training job that accumulates gradients has some before
@@ -82,7 +82,7 @@ impl Lane<'_> {
         from.saturating_sub(now).max(known - (known >> FORGOTTEN_SHIFT))
     }
 
-    /// Is this the device that ends the turns of its process?
+    /// Does this device end the turns of its process?
     fn ends_turns(&self) -> bool {
         let own = u64::from(self.device()) + 1;
         let word = self.words.at(header::TURN_DEVICE);
@@ -92,7 +92,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Is this the lane of its device? That of the host takes events of devices, too.
+    /// Is this the lane of its device? The host's lane takes events of devices, too.
     fn is_of_device(&self) -> bool {
         let device = usize::from(self.device());
         let lane = header::DESCRIPTORS + device * header::descriptor::WORDS;

@@ -72,7 +72,7 @@ impl StandIn {
         Plan::make(&self.name)?.attach(&AtomicBool::new(false))
     }
 
-    /// Makes something happen, and returns what was delivered.
+    /// Makes the allocator report an event, and returns the delivered entries.
     fn happen(&self, action: c_int, address: usize, size: usize, stream: usize) -> Vec<Traced> {
         // SAFETY: the stand-in's own function.
         unsafe {
