@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_longest_gives_way_and_what_is_under_way_never() {
+    fn the_oldest_finished_remedy_gives_way_and_a_running_one_never() {
         let mut remedies = Remedies::default();
         remedies.begin(key(0), ARMED);
         for number in 1..2 * REMEDIES_KNOWN_MAX {

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_try_that_takes_too_long_is_no_refusal() {
+    async fn an_upload_that_times_out_is_not_a_refusal() {
         let end = within(Duration::from_millis(1), std::future::pending()).await;
         assert_eq!(end, Err(UploadError::Late));
         assert!(!UploadError::Late.is_final());

@@ -55,7 +55,7 @@ fn store_all(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn captures_taken_alone_wait_for_their_turns() {
+fn agent_initiated_captures_wait_in_the_upload_queue() {
     let mut world = alone(3, |config| {
         config.rewinds_max = 1;
         config.dead_tape_age_max = Duration::from_secs(60);
@@ -82,7 +82,7 @@ fn captures_taken_alone_wait_for_their_turns() {
 
 /// However often a try takes too long: a capture taken alone has no deadline.
 #[test]
-fn a_capture_taken_alone_is_sent_as_often_as_it_takes() {
+fn an_agent_initiated_capture_is_sent_until_acknowledged() {
     let mut world = alone(1, |_| ());
     world.ranks[0].kill();
     for _ in 0..3 {
@@ -179,7 +179,7 @@ fn a_death_is_captured_once_however_often_a_coordinator_flaps() {
 
 /// What a coordinator knows is not captured when it is gone.
 #[test]
-fn a_death_that_was_acknowledged_is_not_captured_alone() {
+fn an_acknowledged_death_is_not_captured_by_the_agent() {
     let mut world = alone(1, |_| ());
     kill_seen(&mut world);
     connect_and_read(&mut world);

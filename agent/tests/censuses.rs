@@ -75,7 +75,7 @@ fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
 }
 
 #[test]
-fn every_rank_has_its_turn_where_reports_are_full() {
+fn every_rank_is_reported_when_reports_are_full() {
     let ranks = 3 * CENSUSES_PER_REPORT_MAX;
     let mut world = World::new(ranks as u32, |_| ());
     world.connect();

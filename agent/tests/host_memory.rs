@@ -89,7 +89,7 @@ async fn workers_and_kinds_of_memory_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_hostile_tape_says_is_kept_within_bounds() {
+async fn numbers_of_a_hostile_tape_are_clamped() {
     let dir = folder();
     let coordinator = FakeCoordinator::start();
     let mut rank = Rank::start(dir.path(), "job", 0, SMALL);

@@ -85,7 +85,7 @@ fn a_state_that_is_larger_than_the_memory_is_refused_in_its_part() {
 /// A step beyond any number, and records that cover none: the coordinator would close the stream of
 /// the whole node.
 #[test]
-fn a_tape_that_covers_no_step_says_so() {
+fn a_tape_that_covers_no_step_is_reported() {
     let mut world = World::new(2, |_| ());
     let identity = Identity { job: "liar".to_string(), ..Identity::default() };
     let liar = MemoryRank::start_of(&world.tapes, 1001, world.now, (7, 900), &identity, SMALL);

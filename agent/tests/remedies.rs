@@ -90,7 +90,7 @@ async fn started(dir: &Path, ranks: &[&Rank]) -> (FakeCoordinator, RunningAgent)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_remedy_is_armed_and_what_came_of_it_is_reported_once() {
+async fn a_remedy_is_armed_and_its_outcome_is_reported_once() {
     let dir = folder();
     let mut rank = rank(dir.path(), 0, "gc,signal");
     // Another program wrote something there.

@@ -83,7 +83,7 @@ fn the_end_of_a_rank_waits_two_seconds_for_its_census() {
 
 /// All ranks of another user die while no coordinator is there: that of ours is captured too.
 #[test]
-fn captures_taken_alone_are_bounded_by_user() {
+fn agent_initiated_captures_are_bounded_by_user() {
     let mut world = crate::agent_captures::alone(1, |config| config.rewinds_max = 200);
     let count = AGENT_CAPTURES_PER_USER_MAX as u32 + 40;
     let mut others: Vec<_> = (0..count).map(|pid| world.start_of(OTHER, 500 + pid, TINY)).collect();

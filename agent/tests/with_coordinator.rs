@@ -333,7 +333,7 @@ fn check_state(snapshot: &v1::RankSnapshot, expected: &Expected) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn captures_say_what_they_show() {
+async fn captures_name_the_step_they_show() {
     let dir = folder();
     let coordinator = FakeCoordinator::start();
     // 256 events are 85 steps of the rank.

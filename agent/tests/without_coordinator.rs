@@ -126,7 +126,7 @@ fn check_order(seen: &Seen, dying: &Rank) {
 
 /// The tape is gone too: the spool alone tells of the rank.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rank_whose_tape_is_gone_is_told_from_the_spool() {
+async fn a_rank_whose_tape_is_gone_is_reported_from_the_spool() {
     let (dir, spool) = (folder(), folder());
     let mut coordinator = FakeCoordinator::start();
     coordinator.kill();
@@ -157,7 +157,7 @@ async fn a_rank_whose_tape_is_gone_is_told_from_the_spool() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_folder_nothing_is_kept_and_everything_else_works() {
+async fn an_agent_without_a_spool_folder_works_and_keeps_no_entries() {
     let dir = folder();
     let coordinator = FakeCoordinator::start();
     let file = dir.path().join("a-file");

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_preloaded_stays() {
+    fn earlier_preloads_stay() {
         let check = |before: Option<&str>, expected: &str| {
             let value = preload(Path::new("/l/libmemtape.so"), before.map(OsString::from));
             assert_eq!(value, OsString::from(expected));

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_off_is_marked() {
+    fn a_cut_text_is_marked() {
         for (width, expected) in
             [(0, ""), (1, "…"), (6, "model…"), (7, "model…"), (13, "model forward")]
         {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_below_their_text() {
+    fn long_lines_wrap_below_their_text() {
         let text = "rank 2 keeps 2 MiB more each step, allocated at train.py:123\n\n  \
                     growth      +2.00 MiB a step, 96.0 MiB so far, all by this line\n\
                     For the viewer:  memtape export cap-1 --rank 2 -o rank2.pickle\n";

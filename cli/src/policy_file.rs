@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_rules_budgets_and_what_holds_for_nodes() {
+    fn a_file_has_rules_budgets_and_node_settings() {
         let text = "[budgets]\njob = { restarts = 2, within = \"12h\" }\ncool-down = \"10m\"\n\
                     cool-down-inside = \"20s\"\n[nodes]\nkeep-out = \"act\"\n\
                     [[rule]]\njobs = [\"train-*\"]\nclasses = [\"leak\"]\nmode = \"act\"\n\

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn rows_that_do_not_fit_are_counted() {
         assert_eq!(fitting("a\nb\nc\n", 3), ["a", "b", "c"]);
         assert_eq!(fitting("a\nb\nc\n", 2), ["a", "… 2 more lines"]);
         assert_eq!(fitting("a\n", 0), ["… 1 more line"]);

@@ -106,7 +106,7 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
 }
 
 #[test]
-fn the_text_fits_a_screen_and_says_it_first() {
+fn the_text_fits_a_screen_and_begins_with_the_finding() {
     let output = memtape(&["analyze"], &ddp_ranks(&[0, 1, 2, 3]), b"");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
@@ -133,7 +133,7 @@ fn ci_can_fail_on_a_class() {
 }
 
 #[test]
-fn files_are_known_by_what_is_in_them() {
+fn file_formats_are_detected_by_content() {
     let folder = tempfile::tempdir().expect("a folder");
     let bytes = unpacked(&recorded("ddp_leak_rank2.pickle.gz"));
     let plain = folder.path().join("plain.gz");
@@ -177,7 +177,7 @@ fn of_release(release: &str, protocol: &str, rank: u32) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn files_of_all_releases_say_the_same() {
+fn files_of_all_releases_give_the_same_verdict() {
     let releases = [
         ("2.1", "2", "optimizer_stacks", "time_us"),
         ("2.2", "3", "optimizer_stacks", ""),
@@ -233,7 +233,7 @@ fn snapshots_of_one_rank_are_put_in_order() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_said_in_one_line() {
+fn a_file_that_is_no_snapshot_is_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let pickle = unpacked(&recorded("ddp_leak_rank0.pickle.gz"));
     let packed = std::fs::read(recorded("ddp_leak_rank0.pickle.gz")).expect("it is there");
@@ -429,7 +429,7 @@ fn truth(folder: &Path) -> Option<Vec<u64>> {
 }
 
 #[test]
-fn jobs_are_judged_as_their_series_say() {
+fn jobs_are_judged_as_their_series_are() {
     let Some(folder) = std::env::var_os(MORE) else {
         println!("set {MORE} to a folder with jobs for more");
         return;

@@ -133,7 +133,7 @@ fn a_report_of_files_names_the_fault_and_its_inputs() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_refused_in_one_line() {
+fn a_failed_export_is_reported_in_one_line() {
     let file = snapshot(0);
     let check = |arguments: &[&str], words: &str| {
         let error = refused(arguments);

@@ -69,7 +69,7 @@ fn totals_show_their_point_in_time() {
 }
 
 #[test]
-fn a_script_without_steps_learns_what_to_do() {
+fn a_script_without_steps_gets_advice() {
     let (folder, tape) = recorded(0, &[]);
     let said = memtape(folder.path(), &["tape", words(&tape)], &[]);
     assert_eq!(said.code, Some(0), "{}", said.stderr);
@@ -104,7 +104,7 @@ fn tapes_are_listed_newest_last() {
 }
 
 #[test]
-fn where_no_tape_is_the_listing_says_so() {
+fn an_empty_listing_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let check = |arguments: &[&str], code: i32, out: &str, error: &str| {
         let said = memtape(&folder.path().join("none"), arguments, &[]);
@@ -139,7 +139,7 @@ fn a_state_that_is_not_covered_is_reported_once() {
 }
 
 #[test]
-fn an_export_says_that_blocks_are_missing() {
+fn an_export_reports_missing_blocks() {
     for (blocks, warnings) in [("16", 1), ("4096", 0)] {
         let (folder, tape) = recorded(3, &[("MEMTAPE_BLOCKS", blocks)]);
         let output = folder.path().join("out.pickle");

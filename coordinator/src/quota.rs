@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_forgotten_when_nothing_of_it_is_in_use() {
+    fn an_unused_name_is_forgotten() {
         let nodes = PerName::<NodeQuota>::default();
         let node = nodes.of("node-a");
         assert!(Arc::ptr_eq(&node, &nodes.of("node-a")));

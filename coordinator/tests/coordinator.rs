@@ -223,7 +223,7 @@ async fn uploads_are_for_agents_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_coordinator_goes_on_where_it_was() {
+async fn a_killed_coordinator_resumes_its_state() {
     let dir = tempfile::tempdir().unwrap();
     let (live, killed) = (dir.path().join("live"), dir.path().join("killed"));
     let running = start(config(&live)).await;
@@ -324,7 +324,7 @@ async fn a_capture_survives_a_kill_in_its_middle() {
 /// A second agent of the same name, or one that looks into the wrong folder, does not know the
 /// tapes. Its word counts, until an agent knows them again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_was_taken_for_over_keeps_its_incident() {
+async fn a_job_wrongly_taken_as_ended_keeps_its_incident() {
     let (_dir, running, mut agent) = training(&JOB).await;
     let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
     let is = |state: &'static str| {
@@ -594,7 +594,7 @@ async fn a_thousand_ranks_report_and_are_captured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_cannot_start_says_why_in_one_line() {
+async fn a_failed_start_is_explained_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(&dir.path().join("data"))).await;
     let file = dir.path().join("file");

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_reach_what_their_rules_say_and_no_more() {
+    fn callers_reach_exactly_the_jobs_of_their_rules() {
         let alice = caller("alice", &[]);
         assert!(alice.may_see(Some(&owner(1000, ""))) && alice.may_operate(Some(&owner(1000, ""))));
         assert!(alice.may_see(Some(&owner(0, "a"))) && !alice.may_operate(Some(&owner(0, "a"))));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_that_of_its_node_alone() {
+    fn an_agent_is_bound_to_its_own_node() {
         let is_agent =
             |name: &str, node: &str| rules().is_agent(&["x".to_string(), name.to_string()], node);
         assert!(is_agent("spiffe://c/agent/n1", "n1") && is_agent("dns:n1", "n1"));

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_an_ordered_map_does(
+        fn the_table_behaves_as_an_ordered_map(
             moves in proptest::collection::vec((0u8..3, 0u64..400, 0u32..1000), 0..2000),
         ) {
             let (mut ours, mut map) = (Addresses::default(), BTreeMap::new());

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_set_stays() {
+    fn the_users_settings_stay() {
         let check = |users: &str, text: &str, added: usize, conflicts: usize| {
             let merged = merge(users, &[EXPAND, Setting::MaxSplitSizeMb(128)]);
             let found = (merged.text.as_str(), merged.added.len(), merged.conflicts.len());

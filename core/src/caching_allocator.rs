@@ -563,7 +563,7 @@ mod tests {
     proptest! {
         /// The auditor checks every report; in the end everything goes back to the device.
         #[test]
-        fn totals_agree_and_segments_come_back(
+        fn totals_agree_and_segments_are_returned(
             requests in prop::collection::vec((0.0_f64..28.0, any::<u16>()), 1..400),
             is_expandable in any::<bool>(),
         ) {

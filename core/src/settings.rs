@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_settings_can_be_read() {
         for text in ["250ms", "1s", "90s", "30m", "12h", "336h"] {
             assert_eq!(duration(text).map(duration_text).as_deref(), Ok(text));
         }

@@ -46,7 +46,7 @@ fn a_leak_of_one_rank_is_named() {
 }
 
 #[test]
-fn what_all_ranks_keep_is_a_leak_of_all() {
+fn memory_that_all_ranks_keep_is_a_leak_of_all_ranks() {
     let states = ranks(Job { pattern: LEAK, ..Job::default() }, 4, &[], LEAK);
     let found = leaks(&states, 0, 36, "all ranks").found.expect("it is there");
     assert_eq!((found.growth.scope, found.ranks.len()), (Scope::AllRanks, 4));
@@ -76,7 +76,7 @@ fn rare_leaks_and_whole_graphs_are_leaks_too() {
 }
 
 #[test]
-fn what_resembles_a_leak_is_none() {
+fn patterns_that_resemble_a_leak_are_not_leaks() {
     let job = Job { steps: 40, ..Job::default() };
     for pattern in [
         Pattern::Window { bytes: 8 * MIB, steps: 6 },
@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn no_file_makes_it_panic(
+    fn no_file_makes_the_analysis_panic(
         changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..12),
         cut in any::<u16>(),
     ) {

@@ -69,7 +69,7 @@ fn segments_that_come_and_go_in_each_step_are_thrash() {
 }
 
 #[test]
-fn what_waits_for_streams_is_deferred() {
+fn blocks_that_wait_for_streams_are_deferred_frees() {
     let waiting = |count: u64| {
         behaving(0, 8, |trainer, step| {
             if step == 7 {

@@ -153,7 +153,7 @@ fn text(diagnosis: &Diagnosis) -> String {
 }
 
 #[test]
-fn what_is_said_stays_what_it_is() {
+fn diagnosis_texts_match_the_golden_file() {
     let mut said = String::new();
     for scenario in scenarios() {
         let _ = writeln!(said, "# {}\n{}", scenario.name, text(&scenario.asked.diagnosed()));

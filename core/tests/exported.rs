@@ -100,7 +100,7 @@ fn reread(snapshot: &RankSnapshot) -> RankSnapshot {
 }
 
 #[test]
-fn steps_are_those_of_the_recorder() {
+fn steps_match_the_recorder() {
     for steps in [2, 12, 90] {
         let found = History::of(reread(&leaking(steps)));
         let device = &found.devices[0];

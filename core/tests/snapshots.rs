@@ -22,7 +22,7 @@ fn recorded(name: &str) -> Vec<u8> {
 const MORE: &str = "MEMTAPE_TEST_SNAPSHOTS";
 
 #[test]
-fn recorded_snapshots_say_what_cpython_says() {
+fn recorded_snapshots_read_as_in_cpython() {
     let mut files: Vec<(String, Vec<u8>)> =
         RECORDED.iter().map(|name| (name.to_string(), recorded(name))).collect();
     let mut folders: Vec<_> = std::env::var_os(MORE).into_iter().map(Into::into).collect();
@@ -105,7 +105,7 @@ fn exported() -> RankSnapshot {
 }
 
 #[test]
-fn what_memtape_exports_is_read_again() {
+fn an_export_of_memtape_is_read_back() {
     let pickle = torch_snapshot(&exported());
     let read = snapshot(&pickle).expect("our own");
     let expected = "\
@@ -208,7 +208,7 @@ fn events_lack_what_their_release_did_not_write() {
 
 /// Every pickler writes what a dictionary holds before it fills the dictionary.
 #[test]
-fn what_grows_after_it_was_used_is_refused() {
+fn a_list_that_grows_after_its_use_is_refused() {
     let check = |then: &str, opcode: &'static str| {
         let event = ["] put1 ", FRAME, " put2 a pop } put3 ( 'action 'alloc 'frames get1 u pop "];
         let error = snapshot(&made(&[&event.concat(), then])).expect_err(then);
@@ -235,7 +235,7 @@ fn each_record_stands_once_and_in_order() {
 }
 
 #[test]
-fn other_pickles_are_no_snapshots() {
+fn other_pickles_are_refused() {
     let check = |parts: &str, what: &str| {
         let error = snapshot(&made(&[parts])).expect_err(parts);
         let line = error.to_string();

@@ -53,7 +53,7 @@ const BY_HAND: [(&[u8], &str); 21] = [
 ];
 
 #[test]
-fn what_cpython_wrote_is_read() {
+fn pickles_of_cpython_are_read() {
     let golden = golden();
     assert!(golden.len() > 400);
     for (bytes, expected) in &golden {

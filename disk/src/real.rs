@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_for_this_user_alone() {
+    fn created_files_are_readable_by_this_user_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("store");
         let disk = RealDisk::new(&folder);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_can_read_is_known() {
+    fn a_folder_that_others_can_read_is_reported() {
         assert!(is_open_to_others(0o755) && is_open_to_others(0o40750));
         assert!(!is_open_to_others(0o40700));
     }

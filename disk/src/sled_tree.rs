@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sled_says_of_damage_is_one_short_line() {
+    fn a_sled_error_about_damage_is_one_short_line() {
         let error = sled::Error::Corruption { at: None, bt: () };
         let error = guarded::<()>(|| Err(error)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -257,7 +257,7 @@ fn a_snapshot_over_the_limit_is_refused_on_both_sides() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn a_contradictory_snapshot_is_refused() {
     let check = |change: fn(&mut v1::RankSnapshot), part: &str| {
         let error = decode(&changed(change), Bounds::default()).expect_err(part);
         assert!(error.to_string().contains(part), "{error} does not contain {part:?}");
@@ -307,7 +307,7 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out() {
+fn unknown_kinds_are_left_out() {
     let bare = changed(|raw| {
         raw.devices[0].trace[0].kind = 99;
         raw.outside[0].origin = 60_000;
@@ -451,7 +451,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(snapshot in a_snapshot()) {
+    fn an_encoded_snapshot_decodes_to_itself(snapshot in a_snapshot()) {
         let encoded = encode(snapshot.clone(), SNAPSHOT_BYTES_MAX).expect("a small snapshot");
         prop_assert_eq!(decode(&encoded, Bounds::default()).expect("own encoding"), snapshot);
     }

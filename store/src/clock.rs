@@ -171,7 +171,7 @@ mod tests {
     proptest! {
         /// For any wall clock, the time of the store advances with the monotonic clock.
         #[test]
-        fn the_wall_clock_moves_nothing(
+        fn the_wall_clock_does_not_move_the_stores_clock(
             known_ns in 0..i64::MAX / 4,
             mono_ns in 0..u64::MAX / 4,
             passed_ns in 0..i64::MAX / 4,

@@ -265,7 +265,7 @@ mod tests {
     use memtape_disk::real::RealDisk;
 
     #[test]
-    fn notes_come_back_and_what_is_forgotten_does_not() {
+    fn notes_are_read_back_and_forgotten_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()));
         assert_eq!(read(&*disk).unwrap(), None);

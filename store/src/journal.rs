@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn every_possible_torn_tail_keeps_what_was_before() {
+    fn every_torn_tail_keeps_the_earlier_changes() {
         let dir = tempfile::tempdir().unwrap();
         let disk = disk(dir.path());
         let path = dir.path().join(JOURNAL);

@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(event in any_event(), ticket in 1u64..) {
+        fn a_written_event_is_read_back(event in any_event(), ticket in 1u64..) {
             prop_assert_eq!(Event::decode(&event.encode(ticket), ticket), Some(event));
         }
 

@@ -15,12 +15,12 @@ fn any_instruction() -> impl Strategy<Value = Instruction> {
 
 proptest! {
     #[test]
-    fn a_word_is_what_was_written(of in any_instruction()) {
+    fn a_word_is_read_as_written(of in any_instruction()) {
         prop_assert_eq!(Instruction::from_word(of.word()), Some(of));
     }
 
     #[test]
-    fn a_reply_is_what_was_written(
+    fn a_reply_is_read_as_written(
         of in any_instruction(),
         status in proptest::sample::select(ReplyStatus::VARIANTS),
         steps: u64,
@@ -43,7 +43,7 @@ proptest! {
 
     /// At most about 1 of 256 random words is accepted, and an accepted word is within its bounds.
     #[test]
-    fn any_word_is_within_bounds_or_nothing(word: u64) {
+    fn any_word_is_within_bounds_or_refused(word: u64) {
         if let Some(of) = Instruction::from_word(word) {
             prop_assert_eq!(of.word(), word);
             prop_assert!(of.number() > 0 && of.step() <= STEP_MAX);
@@ -64,14 +64,14 @@ proptest! {
     }
 
     #[test]
-    fn a_number_is_never_that_of_the_last_instruction_or_reply(mailbox: u64, reply: u64) {
+    fn a_number_differs_from_the_last_instruction_and_reply(mailbox: u64, reply: u64) {
         let number = next_number(mailbox, reply);
         prop_assert!(number > 0);
         prop_assert!(![mailbox, reply].map(|word| (word >> 48) as u8).contains(&number));
     }
 
     #[test]
-    fn offers_are_what_was_written(word: u64) {
+    fn offers_are_read_as_written(word: u64) {
         let offers = Offers::from_word(word);
         prop_assert_eq!(offers.word(), word & 15);
         prop_assert_eq!(offers.iter().collect::<Offers>(), offers);
@@ -81,7 +81,7 @@ proptest! {
 }
 
 #[test]
-fn empty_words_say_nothing() {
+fn empty_words_are_no_instruction_and_no_reply() {
     assert_eq!(Instruction::from_word(0), None);
     assert_eq!(Reply::from_word(0), None);
     assert_eq!(Offers::from_word(0), Offers::default());

@@ -57,7 +57,7 @@ fn numbers(found: &Collectives) -> Vec<(i64, i64, i64)> {
 }
 
 #[test]
-fn a_tape_without_a_look_knows_nothing_and_says_why() {
+fn a_tape_without_a_poll_reports_the_reason() {
     let (_, memory) = blank();
     assert_eq!(read(&memory), Collectives::default(), "not zero: unknown");
     CollectiveWriter::source(Words(&memory), 70, CollectiveSource::Off);
@@ -82,7 +82,7 @@ fn every_source_but_one_has_a_reason() {
 }
 
 #[test]
-fn a_look_is_read_as_it_was_written() {
+fn a_poll_is_read_as_it_was_written() {
     let (layout, memory) = blank();
     let words = Words(&memory);
     let mut writer = CollectiveWriter::new(words, layout.collectives);
@@ -105,7 +105,7 @@ fn a_look_is_read_as_it_was_written() {
 }
 
 #[test]
-fn groups_without_room_are_counted() {
+fn groups_beyond_the_table_are_counted() {
     let (layout, memory) = blank();
     let mut writer = CollectiveWriter::new(Words(&memory), layout.collectives);
     let groups: Vec<_> = (0..PROCESS_GROUPS_MAX as i64 + 5).map(|n| (n, -1, n)).collect();
@@ -172,7 +172,7 @@ proptest! {
 
     /// What is torn or made up is left out and counted; nothing is ever shown that was not written.
     #[test]
-    fn a_damaged_table_shows_nothing_new(
+    fn a_damaged_table_shows_no_invented_numbers(
         groups in prop::collection::vec((-1i64..9, -1i64..9, -1i64..9), 1..9),
         lies in prop::collection::vec((0usize..1200, any::<u64>()), 1..6),
     ) {

@@ -52,7 +52,7 @@ fn reuse() -> Model {
 }
 
 #[test]
-fn an_address_in_reuse_is_one_block_or_the_other() {
+fn a_reused_address_shows_its_old_or_its_new_block() {
     race(reuse(), PointInTime::Present, true);
 }
 

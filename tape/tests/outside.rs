@@ -177,7 +177,7 @@ fn expected(now: &Pieces, was: &Pieces, before: u64, is_known: impl Fn(Origin) -
 
 proptest! {
     #[test]
-    fn what_stacks_hold_is_what_was_taken(
+    fn the_memory_of_stacks_equals_the_memory_taken(
         ops in prop::collection::vec(any_op(), 1..120),
         (early, late) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
     ) {
@@ -253,7 +253,7 @@ fn with_segments(tell: impl Fn(&Rig)) -> Found {
 }
 
 #[test]
-fn segments_of_the_allocator_are_not_others() {
+fn segments_of_the_allocator_are_not_other_memory() {
     let attached = |rig: &Rig| rig.words().set(header::TRACKER, Tracker::Attached as u64);
     let held = |count: u64| Held { bytes: count << 20, count };
     let others = ((Origin::CudaMalloc, 2), (held(2), held(1), Some(held(1))));
@@ -266,7 +266,7 @@ fn segments_of_the_allocator_are_not_others() {
 
 /// Without the allocator's trace, pieces with blocks in them may be all that it holds.
 #[test]
-fn what_the_allocator_does_not_hold_is_others() {
+fn memory_beyond_the_allocators_is_of_other_owners() {
     let check = |reserved: u64, expected: Found| {
         let rig = Rig::new(2, 256);
         let held = Totals { allocated: 512, reserved };

@@ -208,7 +208,7 @@ proptest! {
 
 /// A segment keeps the stack that took it, whichever stack gives it back.
 #[test]
-fn a_segment_that_went_back_was_its_takers() {
+fn a_returned_segment_belongs_to_the_stack_that_took_it() {
     let rig = Rig::traced(&[0]);
     let lane = rig.lane(0);
     let at = |index: u64| RANGES + index * GRANULE_SMALL;
@@ -254,7 +254,7 @@ fn another_devices_state_at_a_failed_request_is_exact_or_refused() {
 
 /// The allocator of the untraced device reports what it holds with each block only.
 #[test]
-fn what_another_device_held_at_a_failed_request_is_exact_or_unknown() {
+fn the_memory_of_another_device_at_a_failed_request_is_exact_or_unknown() {
     let held = |found: RankSnapshot| found.devices[1].reserved;
     let steady = |after: &[u64]| {
         let rig = Rig::new(&[0, 1]);
@@ -301,7 +301,7 @@ fn a_host_ring_that_wrapped_hides_no_device() {
 }
 
 #[test]
-fn what_is_lost_is_said_by_kind() {
+fn losses_are_reported_by_kind() {
     let rig = Rig::traced(&[0, HOST_LANE]);
     rig.lane(HOST_LANE).free(1, BLOCKS, 512, totals(0));
     assert_eq!(rig.tape().status().lost, 0, "a host lane's unknown frees are no loss");

@@ -292,7 +292,7 @@ fn a_reader_that_races_two_writers_is_never_wrong() {
 }
 
 #[test]
-fn a_host_lane_takes_turns_or_counts() {
+fn writers_of_a_host_lane_alternate_or_count_losses() {
     let rig = Rig::new(64, 64, 64);
     rig.words().open_lane(HOST_LANE, &rig.layout);
     let host = Lane::new(rig.words(), rig.layout.lanes[HOST_LANE], HOST_LANE as u8);

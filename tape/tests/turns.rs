@@ -222,7 +222,7 @@ fn the_first_step_begins_with_number_one_and_turns_are_over() {
 
 /// A step and a turn that end at once: the step wins, and the next one puts all right.
 #[test]
-fn a_turn_that_races_with_a_step_is_no_turn_for_long() {
+fn a_turn_that_races_with_a_step_is_soon_discarded() {
     let mut server = Server::new();
     for _ in 0..800 {
         server.answer(0, 16 * MIB, 0);

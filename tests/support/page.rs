@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_must_have_been_printed() {
+    fn shown_text_must_have_been_printed() {
         let printed = "title\nrank 1  keeps 1.5 MiB more, at a.py:7 in f; since step 12\nend\n";
         let is_there = |lines: &[&str]| {
             let shown: Vec<String> = lines.iter().map(|line| line.to_string()).collect();

@@ -102,7 +102,7 @@ async fn certificates_of_others_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_replaced_counts_from_the_next_handshake_on() {
+async fn a_replaced_certificate_counts_from_the_next_handshake_on() {
     let (folder, server, client) = pki();
     let (tls, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
     let chain = shake(&tls, &agent, "10.0.0.1").await.unwrap();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_named_before_the_counts() {
+    fn omissions_are_named_before_the_counts() {
         let left_out = vec!["the wheel needs maturin".to_string()];
         let steps = vec![Step { left_out, ..step(true, 7, 0) }];
         check(steps, true, "left out: the wheel needs maturin\n7 passed, 0 failed\n");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_tape_leaves_nothing() {
+    fn a_forgotten_tape_has_no_cursors() {
         let mut deliveries = Deliveries::default();
         deliveries.report_sent(vec![Mark { tape: TAPE, device: 3, last_step: 8, missed: 1 }]);
         deliveries.forget(TAPE);

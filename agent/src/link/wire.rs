@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_messages_are_nothing() {
+    fn unknown_messages_are_ignored() {
         assert_eq!(incoming(FromCoordinator { body: None }), None);
         let zero = v1::CaptureRequest::default();
         let body = v1::coordinator_message::Body::CaptureRequest(zero);

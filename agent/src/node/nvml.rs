@@ -267,7 +267,7 @@ mod tests {
 
     /// On a node with a driver there must be GPUs, on one without there must be a reason.
     #[test]
-    fn this_node_answers_one_way_or_the_other() {
+    fn nvml_gives_a_reading_or_a_reason_on_this_node() {
         let gpus = Gpus::start(Path::new("/")).expect("thread");
         let has_driver = Path::new("/proc/driver/nvidia/version").exists();
         for _ in 0..100 {

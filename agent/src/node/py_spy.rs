@@ -383,7 +383,7 @@ exit 1";
     }
 
     #[test]
-    fn one_that_is_not_awaited_is_ended_with_all_that_it_started() {
+    fn a_dropped_sampler_is_killed_with_its_children() {
         let folder = tempfile::tempdir().expect("folder");
         let pids = folder.path().join("pids");
         let text =

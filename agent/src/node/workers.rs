@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bound_is_counted() {
+    fn processes_beyond_the_bound_are_counted() {
         let workers =
             (1000..1000 + PROCESSES_PER_RANK_MAX as u32 + 7).map(|pid| (pid, 10, Some(1), None));
         let processes: Vec<_> = std::iter::once((10, 1, Some(1), None)).chain(workers).collect();

@@ -148,7 +148,7 @@ fn whole() -> Received {
 }
 
 #[test]
-fn what_is_kept_is_delivered_once_and_in_order() {
+fn kept_entries_are_delivered_once_and_in_order() {
     let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
     fill(&mut spool);
@@ -192,7 +192,7 @@ fn an_acknowledged_part_is_not_delivered_again() {
 
 /// Fills a small spool: steps go first, then snapshots, facts stay; every drop is counted.
 #[test]
-fn a_full_spool_drops_what_is_worth_least() {
+fn a_full_spool_drops_the_least_valuable_entries() {
     for is_disk_full in [false, true] {
         let disk = SimulatedDisk::new(1);
         let bound = 64 << 10;
@@ -235,7 +235,7 @@ fn a_full_spool_drops_what_is_worth_least() {
 }
 
 #[test]
-fn facts_go_last_and_are_counted() {
+fn facts_are_dropped_last_and_counted() {
     let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, 16 << 10);
     for number in 0..400 {
@@ -251,7 +251,7 @@ fn facts_go_last_and_are_counted() {
 
 /// Cuts the power during every single disk call, and some more: synced entries survive.
 #[test]
-fn a_loss_of_power_loses_nothing_that_was_synced() {
+fn synced_entries_survive_a_loss_of_power() {
     let calls = {
         let disk = SimulatedDisk::new(1);
         let mut spool = open(&disk, BOUND);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first() {
+    fn the_oldest_tapes_are_deleted_first() {
         let unsettled = |tape| DeadTape { is_settled: false, ..tape };
         let age = |s| Reason::Age(Duration::from_secs(s));
         check(&[], &[]);

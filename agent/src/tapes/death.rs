@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_from_pauses() {
+    fn an_end_is_distinguished_from_a_pause() {
         let quiet = |wall_ns| gone(wall_ns, Some(3), Some(9));
         let sealed = |wall_ns| Sighting { sealed: true, ..quiet(wall_ns) };
         check(&[], None);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn oom_kills_are_told_from_kills() {
+    fn oom_kills_are_distinguished_from_kills() {
         let dead = |cgroup, host| [ALIVE, gone(200, cgroup, host), gone(300, cgroup, host)];
         let oom = |words| Some((Cause::OomKilled, 200, words));
         let killed = Some((Cause::Killed, 200, ""));

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_lock_is_nobodys() {
+    fn a_file_without_a_lock_has_no_writer() {
         let file = tempfile::tempfile().expect("file");
         assert_eq!(writer(&file), Writer::Gone);
     }

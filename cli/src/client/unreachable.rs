@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_apart_and_say_what_to_do() {
+    fn failures_are_distinguished_and_give_advice() {
         let check = |url: &str, kind: Unreachable, words: &str| {
             let found = kind_of(url);
             let line = found.sentence("https://node7:7771");

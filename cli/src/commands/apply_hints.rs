@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_added_to_what_the_user_has_set() {
+    fn hints_are_added_to_the_users_settings() {
         let [cuda, any] = ALLOCATOR_VARIABLES;
         check(
             &[],
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_job_is_that_of_its_ranks() {
+    fn the_job_name_equals_the_name_that_ranks_report() {
         let slurm = |name: &str| (name == "SLURM_JOB_ID").then(|| "55".to_string());
         assert_eq!(name(Some("mine"), slurm).as_deref(), Some("mine"));
         assert_eq!(name(None, slurm).as_deref(), Some("55"));

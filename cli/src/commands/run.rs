@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_exits_as_in_a_shell() {
+    fn a_command_that_cannot_start_exits_as_in_a_shell() {
         let temp = tempfile::tempdir().expect("folder");
         let plain = temp.path().join("plain.py");
         std::fs::write(&plain, "print(1)").expect("file");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_known_by_its_driver() {
+    fn a_gpu_is_detected_by_its_driver() {
         let temp = tempfile::tempdir().expect("folder");
         assert!(!has_gpu(temp.path()));
         std::fs::write(temp.path().join("nvidiactl"), "").expect("file");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_has_its_span() {
+    fn the_time_to_oom_has_a_span() {
         let incident = |steps: u64, p10: Option<u64>| Incident {
             seconds_to_oom: Some(60),
             steps_to_oom: Some(steps),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_torch_is_one_clear_line() {
+    fn a_missing_torch_is_reported_in_one_line() {
         let check = |python: &str, words: &str| {
             let error = Build::of(Path::new(python)).expect_err("no torch there");
             let line = format!("{error:#}");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wheels_own_python_is_taken() {
+    fn the_wheels_own_python_is_the_default() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let python = folder.path().join("python3.12");
         std::fs::write(&python, "").expect("written");

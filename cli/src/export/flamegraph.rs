@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_one_box_and_narrow_boxes_are_left_out() {
+    fn an_empty_graph_is_one_box_and_narrow_boxes_are_left_out() {
         let nothing = Drawing::of(&LiveBytes::default(), None);
         assert_eq!(nothing.spans, [Span::root()]);
         let mut snapshot = sample();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_loads_nothing_and_is_the_same_each_time() {
+    fn the_file_has_no_links_and_is_deterministic() {
         let file = svg("rank 2");
         let rest = file.replace("http://www.w3.org/2000/svg", "");
         for word in ["http", "href", "url(", "@import", "fetch", "src="] {

@@ -267,7 +267,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_sum_is_what_is_allocated() {
+    fn the_sum_equals_the_allocated_bytes() {
         let snapshot = sample();
         let live = LiveBytes::of_snapshot(&snapshot);
         assert_eq!(live.total(), snapshot.devices[0].allocated);

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_ranks_are_answered_with_those_that_there_are() {
+    fn an_unknown_rank_is_answered_with_the_list_of_ranks() {
         let part = |rank: u32, hash: Option<[u8; 32]>| Part { rank, hash, ..Part::default() };
         let parts = vec![part(1, Some([1; 32])), part(0, Some([2; 32])), part(2, None)];
         let capture = Capture { id: "cap-1".to_string(), parts, ..Capture::default() };

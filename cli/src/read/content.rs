@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_tells_the_format() {
+    fn the_format_is_detected_by_the_content() {
         let pickle = torch_snapshot(&sample());
         let zstd = zstd::encode_all(pickle.as_slice(), 1).expect("compressed");
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_snapshot_is_known_from_a_pipe() {
+    fn a_large_snapshot_is_detected_from_a_pipe() {
         let mut large = sample();
         // Addresses without a pattern make a first block of many kilobytes.
         let address = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 << 9;
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_it_is() {
+    fn refusals_name_the_format() {
         let check = |bytes: &[u8], expected: &str| {
             let error = format!("{:#}", opened(bytes).expect_err("refused"));
             assert!(error.contains(expected), "{error}");

@@ -18,12 +18,12 @@ use crate::commands::Cli;
 const COLUMNS: usize = 100;
 
 #[test]
-fn the_reference_of_the_command_line_is_what_the_commands_declare() {
+fn the_command_line_reference_matches_the_commands() {
     check("command-line.md", &command_line());
 }
 
 #[test]
-fn the_reference_of_the_environment_is_what_is_read() {
+fn the_environment_reference_matches_the_variables_read() {
     check("environment.md", &environment::page(&commands()));
 }
 

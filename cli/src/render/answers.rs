@@ -448,7 +448,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     }
 
     #[test]
-    fn lists_say_when_they_are_empty() {
+    fn empty_lists_are_reported_as_empty() {
         assert!(jobs(&[], 0).contains("memtape run"));
         assert_eq!(incidents(&[], 0), "no incident\n");
         assert_eq!(captures(&[], 0), "no capture\n");
@@ -468,7 +468,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     }
 
     #[test]
-    fn an_action_shows_its_proof_or_what_is_known_before() {
+    fn an_action_shows_its_proof_or_its_state_before() {
         let of = |outcome: &str, proof: &str| Action {
             id: "act-1".to_string(),
             job: "train".to_string(),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_it_holds_and_whether_it_grows() {
+    fn a_line_shows_its_bytes_and_its_growth() {
         let text = text(&Lines { lines_left_out: 3, ..lines() }, None);
         let rows: Vec<&str> = text.lines().collect();
         let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_census_it_says_why() {
+    fn a_missing_census_is_explained() {
         assert!(text(&Lines::default(), None).contains("no census"));
         let empty = Lines { ranks: 1, ..Lines::default() };
         assert!(text(&empty, Some(3)).contains("rank 3"));

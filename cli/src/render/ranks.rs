@@ -202,7 +202,7 @@ mod tests {
     use crate::client::parse;
 
     #[test]
-    fn no_rank_is_said() {
+    fn an_empty_list_of_ranks_is_reported() {
         assert!(text(&[], &[]).contains("no rank"));
     }
 

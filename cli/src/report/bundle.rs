@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_comes_once_and_after_those_that_it_imports() {
+    fn every_module_comes_once_and_after_its_imports() {
         let script = script();
         let mut defined = Vec::new();
         for line in script.lines() {

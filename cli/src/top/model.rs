@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_typed_and_taken_away() {
+    fn a_filter_is_typed_and_removed() {
         let mut model = at(Level::Ranks);
         keys(&mut model, "/growing");
         assert!(model.is_filtering);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_coordinator_leaves_what_is_known() {
+    fn a_lost_coordinator_leaves_the_last_answer_on_screen() {
         let mut model = at(Level::Ranks);
         model.update(Event::Lost("nothing listens".to_string()));
         assert_eq!((model.lost.as_deref(), model.ranks().len()), (Some("nothing listens"), 4));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_for_another_rank_does_not_change_this_one() {
+    fn an_answer_for_another_rank_does_not_change_the_selected_rank() {
         let mut model = at(Level::Lines);
         assert_eq!(model.rank(), Some(0));
         let late = Answer { of: Wanted::default(), ranks: Vec::new(), ..answer() };

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_who_may_do_what() {
+    fn a_file_grants_roles_to_names() {
         let policy = Policy::parse(
             "audit = \"required\"\ndeny = [\"mallory\"]\n\
              [[grant]]\nrole = \"agent\"\nnames = [\"spiffe://memtape/agent/{node}\"]\n\
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_opens_nothing() {
+    fn a_file_with_a_mistake_grants_nothing() {
         let check = |text: &str, expected: &str| {
             let why = Policy::parse(text).unwrap_err();
             assert!(why.contains(expected) && !why.contains('\n'), "{text:?}: {why}");

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_who_leaves_leaves_no_half_of_a_token() {
+    async fn a_disconnected_caller_leaves_no_half_stored_token() {
         let disk = SimulatedDisk::new(1);
         let tokens = tokens(&disk);
         {

@@ -27,7 +27,7 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_that_is_idle_longest_gives_way() {
+async fn the_longest_idle_connection_is_closed_first() {
     let all = Arc::new(Connections::default());
     let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
     let busy = connections[0].begin();

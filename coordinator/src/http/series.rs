@@ -182,7 +182,7 @@ mod tests {
         /// Steps that come in another order, and some twice, make the same points; the lowest and
         /// the highest are among them.
         #[test]
-        fn the_order_of_steps_changes_nothing(
+        fn the_order_of_steps_does_not_matter(
             rows in prop::collection::vec((0_u64..100_000, 0_u64..1000, 0_u64..1000), 1..300),
             max in 1_usize..40,
         ) {

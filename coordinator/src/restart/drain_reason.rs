@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_reason_of_a_decision_has_one() {
+    fn only_a_drain_reason_of_memtape_has_a_decision() {
         assert_eq!(decision(&of_decision("act-0000c1s")), Some("act-0000c1s"));
         for of_others in [
             "memtape-admin: replace the fan",

@@ -427,7 +427,7 @@ async fn a_token_does_what_its_role_says_until_it_is_revoked() {
 
 /// A revocation takes rights away: that its caller did much before is no reason to refuse it.
 #[tokio::test]
-async fn a_token_is_revoked_and_audited_however_much_its_caller_did() {
+async fn a_token_is_revoked_and_audited_beyond_the_callers_rate() {
     let cluster = Cluster::start().await;
     let admin = cluster.user("admin");
     let wish = |name: &str| json!({ "name": name, "role": "admin", "days": 7 });

@@ -28,7 +28,7 @@ fn taken_alone(capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_capture_taken_alone_is_kept_as_it_is() {
+async fn an_agent_initiated_capture_is_stored_unchanged() {
     let (dir, running, mut agent) = training(&JOB).await;
     agent.train(&JOB, 1..=3).await;
     let snapshot = JOB.snapshot(1, 3, 0);

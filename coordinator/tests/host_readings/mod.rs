@@ -81,7 +81,7 @@ async fn rank(running: &Running, number: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
+async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
     let (_dir, running, mut agent) = attached().await;
     for number in 0..2 {
         let role = format!("pp{number}");

@@ -361,7 +361,7 @@ async fn a_new_coordinator_repeats_the_call_for_a_checkpoint() {
 
 /// A checkpoint that no rank can write any more is asked for once more, at a later step.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_that_came_too_late_is_asked_for_once_more() {
+async fn a_late_checkpoint_is_requested_once_more() {
     let dir = tempfile::tempdir().unwrap();
     let (running, mut agent, step, call) = until_checkpoint(dir.path()).await;
     agent.answer_remedy(&JOB, 0..4, &call, Refused).await;

@@ -16,7 +16,7 @@ use crate::host_readings::{full, gpu};
 use crate::{JOB, train_until_captured};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reference_is_what_the_coordinator_says_of_itself() {
+async fn the_reference_matches_the_served_document() {
     let (_dir, running, mut agent) = attached().await;
     agent.gpus = (0..JOB.ranks).map(gpu).collect();
     agent.announce(&JOB).await;

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_one_rank_does_not_take_is_taken_back_from_all() {
+    fn a_call_refused_by_one_rank_is_withdrawn_from_all() {
         let mut call = Call::new(0, Some(10), 0..2);
         call.answered(0, &answer(Outcome::Armed));
         call.answered(1, &answer(Outcome::Refused));
@@ -254,7 +254,7 @@ mod tests {
     proptest! {
         /// With any answers, a call ends, and is withdrawn at most once.
         #[test]
-        fn a_call_comes_to_its_end(
+        fn every_call_ends(
             step in prop::option::of(0_u64..20),
             answers in prop::collection::vec(
                 (0_u32..4, 0..Outcome::VARIANTS.len(), 0_u64..20),

@@ -157,7 +157,7 @@ mod tests {
     proptest! {
         /// An action without effect saved nothing, and none saves more than was trained or freed.
         #[test]
-        fn no_more_is_saved_than_there_was(
+        fn savings_never_exceed_the_memory_held(
             before in 0_u64..4_000,
             after in 0_u64..4_000,
             bytes_per_step in 0_u64..10_000_000,

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_coordinator_takes_up_what_a_killed_one_left() {
+    fn a_new_coordinator_resumes_actions_of_a_killed_one() {
         let restored = |action: &Action, acts_once| {
             let mut action = action.clone();
             let next = action.handle(9, Event::Restored { acts_once });
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_out_any_more_is_given_up_or_observed() {
+    fn an_impossible_action_is_given_up_or_observed() {
         let check = |action: &Action, outcome: Outcome, is_observed: bool| {
             let mut action = action.clone();
             assert_eq!(action.handle(9, Event::Abandoned), Next::Nothing);

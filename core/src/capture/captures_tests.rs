@@ -92,7 +92,7 @@ fn all_ranks_at_one_step() {
 }
 
 #[test]
-fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
+fn the_deadline_closes_a_capture_with_the_missing_ranks() {
     let mut captures = job(4, 700);
     captures.request(0, id("cap-1"), Reason::Manual, None).expect("there are ranks");
     aligned(&mut captures, 1, "cap-1", 0, 700);
@@ -144,7 +144,7 @@ fn requests_are_joined_spaced_and_checked() {
 }
 
 #[test]
-fn an_end_gets_a_capture_of_its_own() {
+fn a_death_gets_its_own_capture() {
     let mut captures = job(2, 700);
     let (full, oom) = (Reason::Reserved { rank: 1 }, Reason::OutOfMemory { rank: 1 });
     assert_eq!(captures.request(0, id("a"), full, None), Ok(id("a")));

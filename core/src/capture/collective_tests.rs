@@ -101,7 +101,7 @@ fn a_difference_that_poll_times_explain_is_no_finding() {
 }
 
 #[test]
-fn all_ranks_in_one_collective_is_told_from_a_rank_that_is_missing() {
+fn all_ranks_in_one_collective_differ_from_a_missing_rank() {
     let waits = || table(812, 811, 100, 114);
     check(
         &[waits(), waits(), waits(), waits()],
@@ -132,7 +132,7 @@ fn where_one_rank_has_completed_no_rank_waits() {
 }
 
 #[test]
-fn what_is_not_known_is_said_with_its_reason() {
+fn an_unknown_verdict_is_reported_with_its_reason() {
     let off = Collectives { source: CollectiveSource::Off, ..Collectives::default() };
     let mut hung = table(5, 4, 1, 2);
     (hung.asked_wall_ns, hung.groups_lost) = (3 * S, 1);

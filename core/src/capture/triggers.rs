@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_triggers_once_until_it_was_emptier() {
+    fn a_full_device_triggers_once_until_memory_is_freed() {
         use At::Reserved;
         let full = Reason::Reserved { rank: 0 };
         check(

@@ -289,7 +289,7 @@ proptest! {
 
     /// More that is idle, and more that comes and goes, never save less.
     #[test]
-    fn more_to_save_never_saves_less(idle in 0_u64..20, transient in 0_u64..20) {
+    fn a_larger_possible_saving_never_saves_less(idle in 0_u64..20, transient in 0_u64..20) {
         let saved = |idle: u64, transient: u64| {
             let mut facts = full();
             facts.reserved_bytes = facts.peak_bytes + (20 + idle) * GIB;

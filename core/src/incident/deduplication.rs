@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cause_is_known_again() {
+    fn a_repeated_cause_is_recognized() {
         let check = |expected: bool, new: GrowthKey, known: GrowthKey, rate: u64| {
             assert_eq!(growth(new, 100).goes_on_with(&known, rate), expected, "{new:?} {known:?}");
         };

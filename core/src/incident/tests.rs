@@ -341,7 +341,7 @@ fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
 }
 
 #[test]
-fn what_is_closed_pages_only_when_its_attempt_ended() {
+fn a_closed_incident_pages_only_when_its_attempt_ended() {
     for (ends, expected) in [(true, Page::Paged), (false, Page::Quiet)] {
         let (mut shell, job) = (Shell::default(), Job::new(0));
         shell.found(&job, Finding::Opened(leak(0)));
@@ -372,7 +372,7 @@ fn an_attempt_that_goes_on_reopens_its_incidents_until_they_are_confirmed_or_not
 }
 
 #[test]
-fn growth_of_an_attempt_that_has_ended_opens_nothing() {
+fn growth_of_an_ended_attempt_opens_no_incident() {
     let (mut shell, mut job) = (Shell::default(), Job::new(0));
     job.has_ended = true;
     shell.found(&job, Finding::Opened(leak(0)));
@@ -401,7 +401,7 @@ fn a_rank_is_silent_only_when_its_agent_had_time_to_report() {
 }
 
 #[test]
-fn what_stays_unexplained_is_captured_so_often_and_no_more() {
+fn an_unexplained_incident_is_captured_a_bounded_number_of_times() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(leak(0)));
     for _ in 0..2 * TRIES_MAX {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_silent_proves_nothing() {
+    fn a_silent_node_gives_no_verdict() {
         let mut node = Node::default();
         for (second, reading) in [(0, IDLE), (1, BUSY), (2, LEFT), (200, LEFT), (201, LEFT)] {
             let gpus = [("GPU-a", seen(reading))];

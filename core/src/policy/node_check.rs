@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_not_say_is_not_known() {
+    fn figures_missing_from_the_driver_are_unknown() {
         let node = Node::default();
         let last = NODE_CHECK_ANSWER_SECONDS_MAX * SECOND_NS;
         let unknown = Some(Verdict::Unknown);

@@ -462,7 +462,7 @@ fn a_remedy_inside_the_ranks_needs_a_step_and_the_time_for_its_proof() {
 }
 
 #[test]
-fn nothing_is_done_before_the_agents_are_back() {
+fn no_action_is_taken_before_the_agents_are_back() {
     let decision =
         Policy::new(settings(Mode::Act)).decide(0, &Facts { is_current: false, ..offering() });
     let why = "did nothing: the agents of the job are not back since the coordinator was started";
@@ -470,7 +470,7 @@ fn nothing_is_done_before_the_agents_are_back() {
 }
 
 #[test]
-fn what_does_not_suit_is_passed_over() {
+fn an_unsuitable_remedy_is_skipped() {
     let decide = |facts: Facts<'_>| Policy::new(settings(Mode::Act)).decide(0, &facts).to_string();
     let restart = "restart: leak (inc-1), out of memory in 10 min";
     assert_eq!(decide(leak()), restart, "not offered");

@@ -238,7 +238,7 @@ fn check(said: &Diagnosis) {
 
 proptest! {
     #[test]
-    fn nothing_that_comes_in_ends_it(
+    fn no_input_makes_the_diagnosis_panic(
         growth in growth(),
         suspect in rank(),
         peers in vec(rank(), 0..3),

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn cpp_is_no_python() {
+    fn cpp_frames_are_not_python_frames() {
         let check = |file: &str, name: &str, expected: bool| {
             assert_eq!(is_python(file, name), expected, "{file} {name}");
         };

@@ -222,7 +222,7 @@ fn integers_take_their_shortest_form() {
 }
 
 #[test]
-fn python_reads_what_was_written() {
+fn python_reads_the_written_pickle() {
     let pickle = written(|writer| {
         writer.list_start();
         let numbers = [0, 255, 256, u64::from(u32::MAX), 1 << 47, 1 << 63, u64::MAX];

@@ -47,7 +47,7 @@ fn numbers_may_stand_without_quotes_and_fields_may_be_new() {
 }
 
 #[test]
-fn what_is_no_dump_is_refused() {
+fn a_text_that_is_no_dump_is_refused() {
     let wrong = [
         "",
         "null",

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_given_back_but_never_the_last() {
+    fn a_use_is_released_but_never_the_last_one() {
         let mut control = [0u32, 0, 2, 1];
         let at = (&raw mut control) as usize;
         // SAFETY: laid out as libstdc++ does: the count is at byte 8.
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_apart_by_number_and_thread() {
+    fn nodes_are_distinguished_by_number_and_thread() {
         assert_ne!(mark(1, 1), mark(1 + GRAPH_NODES_MAX as u64, 1));
         assert_ne!(mark(1, 1), mark(1, 2));
         assert!(mark(u64::MAX - 1, 7) <= u64::from(u32::MAX));

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn careful_reads_see_what_is_there_and_survive_what_is_not() {
+    fn careful_reads_see_mapped_memory_and_survive_unmapped_memory() {
         let careful = Careful::new().expect("a pipe");
         let value = 0x1122_3344_5566_7788usize;
         let mut word = value;

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_threads_own_is_given_up() {
+    fn thread_word_without_a_tls_slot_is_disabled() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let library = Library::open(folder.path(), "number.so", SOURCE);
         library.set(7); // gives this thread a block
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_stays_ambiguous_is_given_up() {
+    fn an_ambiguous_thread_word_is_disabled() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let library = Library::open(folder.path(), "number.so", SOURCE);
         let word = ThreadWord::new();

@@ -169,14 +169,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_rows_come_back(rows in proptest::collection::vec(any_row(), 0..60)) {
+        fn any_rows_are_read_back(rows in proptest::collection::vec(any_row(), 0..60)) {
             let block = pack(&rows);
             prop_assert!(block.len() < 128 << 10);
             prop_assert_eq!(unpack(&block), Some(rows));
         }
 
         #[test]
-        fn any_rows_come_back_as_they_were_logged(
+        fn any_logged_rows_are_read_back(
             rows in proptest::collection::vec(any_row(), 0..6),
             rest in proptest::collection::vec(any::<u8>(), 0..9),
         ) {
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_block_is_none(rows in proptest::collection::vec(any_row(), 1..20)) {
+        fn a_cut_block_is_refused(rows in proptest::collection::vec(any_row(), 1..20)) {
             let block = pack(&rows);
             for length in 0..block.len() {
                 prop_assert_eq!(unpack(&block[..length]), None);

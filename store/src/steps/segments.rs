@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back() {
+    fn records_are_read_back() {
         let series = SeriesKey { serial: 7, rank: 1 << 20, device: 3 };
         let entries = [
             Entry::Block { stretch: 9, series, block: b"packed" },

@@ -114,7 +114,7 @@ fn steps_are_forgotten_and_expire() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_what_must_not_be_lost_waits() {
+fn a_full_disk_is_reported_and_vital_changes_wait() {
     clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
     let disk = SimulatedDisk::new(1);
     let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();

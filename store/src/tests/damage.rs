@@ -151,7 +151,7 @@ fn db(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn damage_is_named_and_mended_and_loses_nothing() {
+fn damage_is_named_and_repaired_without_a_loss() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
@@ -184,7 +184,7 @@ fn the_index_is_built_again_on_request() {
 }
 
 #[test]
-fn damage_to_the_truth_is_named_and_costs_only_what_was_there() {
+fn damage_to_a_primary_file_is_named_and_costs_only_the_damaged_records() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
@@ -261,7 +261,7 @@ fn a_store_in_use_is_not_checked() {
 }
 
 #[test]
-fn a_folder_of_something_else_is_no_store() {
+fn a_folder_with_foreign_files_is_not_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let no_store = |folder: &Path| {
         let line = error_line(check(folder));

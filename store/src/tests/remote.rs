@@ -147,7 +147,7 @@ async fn snapshots_can_be_in_an_s3_store() {
 }
 
 #[tokio::test]
-async fn a_store_of_snapshots_that_cannot_be_used_is_said_in_one_line() {
+async fn an_unusable_store_of_snapshots_is_reported_in_one_line() {
     init();
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(dir.path());
@@ -284,7 +284,7 @@ async fn uploads_survive_a_flaky_server_and_are_never_acknowledged_too_early() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_confirms_nothing() {
+async fn an_unreachable_server_confirms_no_upload() {
     init();
     let Some(server) = Server::start().await else { return };
     let dir = tempfile::tempdir().unwrap();

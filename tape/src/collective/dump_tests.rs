@@ -13,7 +13,7 @@ fn status(id: u64) -> Status {
 }
 
 #[test]
-fn groups_with_hashes_for_names_are_known_where_there_is_one_way() {
+fn hashed_group_names_are_paired_where_one_pairing_is_possible() {
     let default = Configured::new("0", "default_pg", "[0, 1]");
     let (one, two) = (Configured::new("d876", "", "[1]"), Configured::new("6bed", "", "[0]"));
     let check = |configs: &[&Configured], ids: &[u64], names: &[&str]| {

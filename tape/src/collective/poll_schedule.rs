@@ -98,7 +98,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn nothing_is_asked_while_communicators_are_made() {
+    fn no_poll_begins_while_a_communicator_is_made() {
         let schedule = PollSchedule::default();
         let check = |now_ns, made, making, changed_ns, turn| {
             let seen = Communicators { made, making, changed_ns };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_useless_is_asked_again_for_another_communicator() {
+    fn a_useless_poll_is_repeated_after_another_communicator() {
         let mut schedule = PollSchedule::default();
         let seen = |made| Communicators { made, making: 0, changed_ns: 0 };
         schedule.useless(seen(1));
@@ -138,7 +138,7 @@ mod tests {
     proptest! {
         /// For any events, no poll begins near the making of a communicator.
         #[test]
-        fn no_look_begins_near_the_making_of_a_communicator(
+        fn no_poll_begins_near_the_making_of_a_communicator(
             events in prop::collection::vec((0u64..4_000 * MS, 0u8..4, 0u64..100 * MS), 0..60),
         ) {
             let (mut schedule, mut now) = (PollSchedule::default(), 0);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subordinate_ids_are_those_of_their_user() {
+    fn subordinate_ids_belong_to_their_user() {
         let passwd = "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh\nbad line\n";
         let subuid = "alice:100000:65536\n1001:165536:65536\ngone:300000:10\ngone:250000:10\n\
             alice:many:1\n:::\nx:4294967295:2\ny:7:0\n";

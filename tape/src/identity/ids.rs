@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_only_begins_like_one_was_not_given() {
+    fn a_name_with_a_known_prefix_is_not_an_id() {
         let given = Ids::default().next(EPOCH_WALL_NS, Kind::Action);
         assert_eq!(Kind::of_given(&given), Some(Kind::Action));
         for name in
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_of_agents_sort_with_those_of_the_coordinator() {
+    fn captures_of_agents_and_coordinator_sort_by_time() {
         let now = EPOCH_WALL_NS + 12_345 * TENTH_NS;
         let name = agent_capture(now, "0123456789abcdef");
         assert_eq!(name, "cap-0000c1s-0123456789-alone");

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_is_what_the_environment_says() {
+    fn a_role_comes_from_the_environment() {
         let role = |value: Option<&str>| {
             let lookup = |name: &str| value.filter(|_| name == "MEMTAPE_ROLE").map(String::from);
             Identity::from_environment(lookup).role
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_allocator_are_what_the_environment_says() {
+    fn settings_of_the_allocator_come_from_the_environment() {
         let check = |vars: &[(&str, &str)], allocator: &str, hints: &str| {
             let identity = Identity::from_environment(|name| {
                 vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn an_unknown_offset_table_is_refused() {
         assert_eq!(changed(0, COOKIE ^ 1), Err(Refusal::Unknown));
         assert_eq!(changed(1, 0x030d_0af0), Err(Refusal::Unknown), "another version");
         assert_eq!(changed(1, 0x030e_00a7), Err(Refusal::Unknown), "an alpha");

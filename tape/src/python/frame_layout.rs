@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_tell_their_width() {
+    fn the_width_of_a_string_is_found() {
         let ascii = 1 << 2 | 1 << 5 | 1 << 6;
         assert_eq!(Text::PLAIN.data(ascii), Some((40, 1)));
         assert_eq!(Text::WITH_WIDE_CACHE.data(ascii), Some((48, 1)));

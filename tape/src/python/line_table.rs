@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_end_where_they_say() {
+    fn ranges_end_at_their_stated_length() {
         // 4 bytes of line 10, 2 without one, 6 of line 13, 2 of line 12
         let table = [4, 0, 2, 128, 6, 3, 2, 255];
         let lines = [0, 2, 4, 6, 10, 12, 14].map(|at| LineTable::Ranges.line(&table, 10, at));

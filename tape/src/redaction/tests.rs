@@ -13,7 +13,7 @@ fn check(line: &str, expected: &str) {
 }
 
 #[test]
-fn secrets_of_command_lines_are_taken_out() {
+fn secrets_of_command_lines_are_redacted() {
     for (line, expected) in [
         ("train.py --wandb-key=0a1b --lr 3e-4", "train.py --wandb-key=[redacted] --lr 3e-4"),
         ("train.py --api-key 0a1b --lr 3e-4", "train.py --api-key [redacted] --lr 3e-4"),
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_redacted_stays_as_it_is(line in surroundings(), any in "\\PC{0,60}") {
+    fn a_redacted_line_is_not_redacted_again(line in surroundings(), any in "\\PC{0,60}") {
         for line in [line, any] {
             let once = Redaction::default().line(&line);
             prop_assert_eq!(&Redaction::default().line(&once), &once, "{:?}", line);
@@ -276,7 +276,7 @@ proptest! {
     /// Nothing is reordered or made up: without secrets the line is the same. No word is as long
     /// as a token.
     #[test]
-    fn words_that_announce_nothing_stay(line in "( *[a-s0-9/_-]{1,15} ){0,8}") {
+    fn words_without_a_secret_stay(line in "( *[a-s0-9/_-]{1,15} ){0,8}") {
         let is_plain = !["api", "key", "pass", "secret", "auth", "credential", "cookie", "sig"]
             .iter()
             .any(|word| line.contains(word));

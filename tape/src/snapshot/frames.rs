@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_code_is_told_from_the_rest() {
+    fn user_code_is_distinguished_from_libraries() {
         let check = |file: &str, expected: bool| {
             let frame = Frame { file: file.to_string(), line: 1, function: "f".to_string() };
             assert_eq!(is_user_frame(&frame), expected, "{file}");

@@ -70,7 +70,7 @@ fn with_every_source_the_rest_is_the_context() {
 }
 
 #[test]
-fn what_no_source_knows_is_unknown_and_in_the_rest() {
+fn a_layer_without_a_source_is_unknown_and_in_the_remainder() {
     let mut allocator = allocator(SegmentSource::None);
     allocator.segments.clear();
     allocator.blocks.iter_mut().for_each(|block| block.requested = 0);
@@ -197,7 +197,7 @@ fn any_allocator() -> impl Strategy<Value = DeviceSnapshot> {
 }
 
 #[test]
-fn totals_alone_make_sums() {
+fn totals_alone_give_sums_of_layers() {
     let known = Standing {
         device_bytes: Some(1000),
         free_bytes: Some(500),

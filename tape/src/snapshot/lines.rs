@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_ranked_by_what_they_hold() {
+    fn lines_are_ranked_by_bytes() {
         let block = |address, size, stack, birth_step| Block {
             address,
             size,

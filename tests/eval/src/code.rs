@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_to_look_at_is_the_users() {
+    fn the_shown_line_is_of_user_code() {
         for seed in 0..8 {
             let mut code = Code::new(seed);
             for library in [Library::None, Library::Linear, Library::Adam, Library::Inductor] {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recorded_series_is_what_was_recorded() {
+    fn the_recorded_series_matches_the_recording() {
         for (csv, whose) in RECORDINGS {
             for rank in whose {
                 let rows = rows(csv, rank);

@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_and_blocks_tell_the_same() {
+    fn series_and_blocks_agree() {
         const MIB: u64 = 1 << 20;
         let mut kept = Vec::new();
         let leak: Actor = Box::new(move |phase, world| match phase {

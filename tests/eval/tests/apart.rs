@@ -75,7 +75,7 @@ fn share_of_load(scenario: &Scenario) -> f64 {
 }
 
 #[test]
-fn labelled_lines_hold_it_from_the_onset_on() {
+fn labelled_lines_hold_the_leak_from_the_onset_on() {
     each(true, |family, seed, scenario| {
         let fault = scenario.fault.as_ref().expect("it is a fault");
         if fault.sites.is_empty() {
@@ -137,7 +137,7 @@ fn healthy_ones_have_an_end() {
 }
 
 #[test]
-fn nothing_is_more_than_the_device_has() {
+fn no_level_exceeds_the_devices_memory() {
     let check = |family: &Family, seed: u64, scenario: &Scenario| {
         for rank in 0..scenario.ranks.min(4) {
             for step in 1..=scenario.steps {

@@ -134,7 +134,7 @@ fn scenario(family: &Family, seed: u64) -> Scenario {
 }
 
 #[test]
-fn who_knows_the_label_gets_full_marks() {
+fn a_detector_that_knows_the_label_gets_full_marks() {
     for set in [Set::Tuned, Set::Apart] {
         let (sum, faults, _) = examine(&mut Oracle::default(), set);
         assert!(faults > 5);
@@ -161,7 +161,7 @@ fn who_knows_the_label_gets_full_marks() {
 }
 
 #[test]
-fn who_says_nothing_finds_nothing() {
+fn a_silent_detector_has_no_recall() {
     let (sum, faults, _) = examine(&mut Silent, Set::Tuned);
     assert_eq!(sum.recall.value(), Some(0.0));
     assert_eq!(sum.recall.of, faults);
@@ -170,7 +170,7 @@ fn who_says_nothing_finds_nothing() {
 }
 
 #[test]
-fn who_always_cries_is_right_as_often_as_there_are_faults() {
+fn a_detector_that_always_alarms_has_the_precision_of_the_fault_rate() {
     let (sum, faults, jobs) = examine(&mut Always::default(), Set::Tuned);
     let base = faults as f64 / jobs as f64;
     let precision = sum.precision.value().expect("it pages");
@@ -278,7 +278,7 @@ fn a_seed_is_a_scenario() {
 }
 
 #[test]
-fn snapshots_and_series_tell_the_same() {
+fn snapshots_and_series_agree() {
     for family in families() {
         let scenario = scenario(&family, 1);
         for step in [1, scenario.steps / 2, scenario.steps] {

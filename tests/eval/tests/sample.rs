@@ -27,7 +27,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn the_sample_is_what_the_generator_makes() {
+fn the_sample_matches_the_generator() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample");
     let mut known = sums(&folder);
     let how = "renew it: cargo xtask eval --sample --export tests/eval/sample";

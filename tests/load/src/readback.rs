@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_or_other_is_lost() {
+    fn missing_or_changed_records_are_lost() {
         let mut series = Series::default();
         for step in [1, 2, 4] {
             let sent = record(7, step, 0);

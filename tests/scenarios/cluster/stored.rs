@@ -56,7 +56,7 @@ fn a_store_is_checked_and_rebuilt_by_hand() {
 }
 
 #[test]
-fn a_store_of_snapshots_that_cannot_be_had_is_said_at_once() {
+fn an_unreachable_store_of_snapshots_is_reported_at_once() {
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let start = |url: &str| {
         let mut command = Command::new(memtape());

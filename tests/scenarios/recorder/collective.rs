@@ -69,7 +69,7 @@ fn assert_equal(found: &Collectives, expected: &Value) {
 }
 
 #[test]
-fn the_tape_says_what_the_flight_recorder_says() {
+fn the_tape_matches_the_flight_recorder() {
     let Some(torch) = torch("collectives equal PyTorch's flight recorder") else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = job(&torch, "follow", 2, folder.path());
@@ -86,7 +86,7 @@ fn the_tape_says_what_the_flight_recorder_says() {
 }
 
 #[test]
-fn a_rank_that_keeps_the_gil_is_looked_at() {
+fn a_rank_that_keeps_the_gil_is_polled() {
     let Some(torch) = torch("collectives are looked at without the GIL") else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let ranks = ran(&mut job(&torch, "gil", 1, folder.path()), folder.path());
@@ -98,7 +98,7 @@ fn a_rank_that_keeps_the_gil_is_looked_at() {
 }
 
 #[test]
-fn a_rank_that_left_a_collective_out_is_told_from_those_that_wait() {
+fn a_rank_that_left_a_collective_out_differs_from_waiting_ranks() {
     let Some(torch) = torch("a desynchronised rank is on the tapes") else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut process = Process::start(&mut job(&torch, "skip", 3, folder.path()));
@@ -130,7 +130,7 @@ fn a_rank_that_left_a_collective_out_is_told_from_those_that_wait() {
 }
 
 #[test]
-fn where_nothing_is_known_the_tape_says_why() {
+fn missing_progress_is_explained_on_the_tape() {
     let Some(torch) = torch("unknown collectives have a reason") else { return };
     for (variable, value, source) in [
         ("TORCH_FR_BUFFER_SIZE", "0", CollectiveSource::Off),

@@ -23,7 +23,7 @@ fn limitations(run: &Recorded) -> Vec<String> {
 }
 
 #[test]
-fn what_is_taken_from_the_driver_is_on_the_tape_where_it_is_asked_for() {
+fn driver_allocations_are_on_the_tape_if_enabled() {
     let run = recorded(&[], &[("MEMTAPE_CUPTI", "1")]);
     let held = (run.number("driver"), run.number("pieces"));
     assert_eq!(run.held(Origin::DriverVmm), held, "{}", run.expected);
@@ -45,7 +45,7 @@ fn assert_others(run: &Recorded) {
 }
 
 #[test]
-fn where_cupti_is_not_to_be_had_the_tape_says_why() {
+fn a_missing_cupti_is_explained_on_the_tape() {
     let attached = "no driver calls: a profiler is attached to CUPTI";
     let absent = "no driver calls: CUPTI is not loaded";
     for (arguments, has_cupti, reason) in [(&["first"][..], "1", attached), (&[], "0", absent)] {

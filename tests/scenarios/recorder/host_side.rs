@@ -13,7 +13,7 @@ const SCRIPT: &str = "tests/torch/host_side.py";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_rank_is_reported_with_what_it_takes_of_its_host() {
+fn a_rank_is_reported_with_its_host_memory() {
     let Some(torch) = torch("the host side of a rank is reported") else { return };
     let cluster = Cluster::start(&["node-a"]);
     library();

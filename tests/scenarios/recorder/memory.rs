@@ -179,7 +179,7 @@ fn a_failed_malloc_is_a_retry_with_its_latency() {
 }
 
 #[test]
-fn cpu_tensors_are_on_the_tape_where_they_are_asked_for() {
+fn cpu_tensors_are_on_the_tape_if_enabled() {
     let Some(torch) = torch("CPU tensors equal what Python finds") else { return };
     let run = Recorded::way(&torch, "cpu", &[("MEMTAPE_CPU", "1")]);
     assert_eq!(run.held(Origin::CpuTensor), (run.number("held"), run.number("live")));
@@ -260,7 +260,7 @@ fn emptying_the_cache_in_the_loop_is_reported_from_a_warm_cache() {
 }
 
 #[test]
-fn what_a_communicator_takes_is_nccls() {
+fn memory_of_a_communicator_counts_as_nccl() {
     let folder = root().join("target/fake_cuda/nccl");
     let mut command = Command::new(root().join("tests/fake_cuda/run"));
     command.args(["-b", "1G", "--", "python3", "tests/torch/nccl.py"]);

@@ -19,7 +19,7 @@ mode = "act"
 "#;
 
 #[test]
-fn the_log_says_at_the_start_what_may_be_done() {
+fn the_log_has_the_policy_at_the_start() {
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let policy = scratch.path().join("policy.toml");
     std::fs::write(&policy, POLICY).expect("a file");

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_makes_no_certificate_is_said_before_one_is_made() {
+    fn an_invalid_certificate_name_is_refused_before_any_file_is_made() {
         for host in ["memtape.example", "10.0.0.7", "::1", "localhost"] {
             assert_eq!(wrong(Party::Coordinator(vec![host.to_string()])), "");
         }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_to_come_is_measured_where_it_will_be() {
+    fn a_missing_folder_is_measured_at_its_parent() {
         let temp = tempfile::tempdir().expect("a folder");
         let check = tape_folder(&temp.path().join("a/b"));
         assert!(check.found.contains("memtape run makes it"), "{check:?}");

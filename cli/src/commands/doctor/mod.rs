@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_says_what_to_do() {
+    fn each_line_has_its_advice() {
         let checks = [
             Check::ok("memtape", "0.1.0"),
             Check::warn("gpu", "none", "nothing to do\non this machine"),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_python_that_is_none_is_said() {
+    fn a_program_that_is_not_python_is_reported() {
         let mut checks = Vec::new();
         check("no-such-python", None, &mut checks);
         assert_eq!(checks.len(), 1);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_known_by_its_words() {
+    fn an_agent_is_recognized_by_its_answer() {
         assert!(is_agent(b"/usr/bin/memtape\0agent\0--coordinator\0x\0"));
         assert!(is_agent(b"memtape\0--json\0agent\0"));
         assert!(!is_agent(b"memtape\0run\0agent\0"));

@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_incomplete_file_is_said_with_what_to_do() {
+    fn an_incomplete_file_is_reported_with_advice() {
         let check = |complete: bool, lost_blocks: Option<u64>, expected: Option<&str>| {
             let device = DeviceSnapshot { complete, ..DeviceSnapshot::default() };
             let snapshot = RankSnapshot { devices: vec![device], ..RankSnapshot::default() };

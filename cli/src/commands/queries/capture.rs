@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_that_is_used_again_is_said_to_be() {
+    fn a_reused_capture_is_reported_as_reused() {
         assert_eq!(started("cap-1", false), "cap-1 is being collected; see  memtape show cap-1");
         assert!(started("cap-1", true).contains("already"));
     }

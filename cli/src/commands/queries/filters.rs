@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn json_keeps_every_field_of_what_passes() {
+    fn json_keeps_every_field_of_the_filtered_items() {
         let mut answer = json!({ "incidents": [{ "rank": 1, "new": 5 }, { "rank": 2 }], "x": 1 });
         keep(&mut answer, "incidents", |incident: &Incident| incident.rank == 1);
         assert_eq!(answer, json!({ "incidents": [{ "rank": 1, "new": 5 }], "x": 1 }));

@@ -229,7 +229,7 @@ next start: memtape run --job train --apply-hints -- COMMAND, or, without a comp
     }
 
     #[test]
-    fn what_was_applied_is_shown_before_and_after() {
+    fn applied_settings_are_shown_before_and_after() {
         let of = |reserved: u64, retries| Memory {
             step: 40,
             min_bytes: GIB,

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_options_it_is_the_default() {
+    fn options_left_out_have_their_defaults() {
         assert_eq!(parsed("memtape coordinator"), Config::default());
     }
 

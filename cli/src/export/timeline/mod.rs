@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_end_at_what_is_known() {
+    fn levels_end_at_the_last_known_value() {
         let changes = [(10, 100), (20, -30), (30, 5)];
         assert_eq!(levels(175, &changes), [(9, 100), (10, 200), (20, 170), (30, 175)]);
         assert_eq!(levels(175, &[]), []);

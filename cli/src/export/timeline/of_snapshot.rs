@@ -207,7 +207,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_ends_at_what_the_snapshot_holds() {
+    fn memory_ends_at_the_bytes_of_the_snapshot() {
         let of = sample();
         let timeline = timeline(&of);
         let last: Vec<(&str, Option<&(i64, u64)>)> =

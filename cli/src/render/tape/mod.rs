@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_ranked_by_what_they_hold() {
+    fn stacks_are_ranked_by_bytes() {
         let block = |address, size, stack, birth_step| Block {
             address,
             size,

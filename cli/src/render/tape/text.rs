@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_steps_is_said_once_with_what_to_do() {
+    fn missing_steps_are_reported_once_with_advice() {
         let ended = |code| Status { sealed: true, exit_status: Some(code), ..Status::default() };
         let limited = |line: &str| Status { limitations: vec![line.to_string()], ..ended(0) };
         let check = |status: Status, writer: Writer, expected: Option<&str>| {

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_taken_within_its_bounds() {
+    fn an_answer_is_accepted_within_its_bounds() {
         let raw = v1::RemedyAnswer {
             call_id: "act-0000001.1".to_string(),
             tape_id: "t".to_string(),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_is_asked_for() {
+    fn a_request_encodes_its_remedy() {
         let said = |ask| {
             let raw = remedies::request(ask);
             (raw.remedy(), raw.step, raw.signal())

@@ -126,7 +126,7 @@ async fn one_task_of_an_array_is_requeued_and_not_all() {
 }
 
 #[tokio::test]
-async fn what_slurm_refuses_is_reported_in_its_words() {
+async fn a_refusal_of_slurm_is_reported_in_its_words() {
     let says = "echo 'Requested operation is presently disabled for job 4711' >&2; exit 1";
     let (_folder, slurm) = stand_ins(&format!("#!/bin/sh\n{says}\n"));
     check_refused(&slurm.run(&order("4711", "gpu-1")).await, "presently disabled for job 4711");

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_one_rank_do_not_wait_for_those_of_another() {
+    fn turns_of_one_rank_do_not_wait_for_another_rank() {
         let mut detectors = Detectors::default();
         detectors.begin_turns(0);
         detectors.begin_turns(1);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_those_of_the_captures_steps() {
+    fn readings_match_the_steps_of_the_capture() {
         let attempt = attempt();
         let pinned = |steps, onset| {
             let found = of_growth(&attempt, &growth(Layer::Pinned, onset), steps);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_rank_stays_so() {
+    fn unknown_facts_of_a_rank_stay_unknown() {
         let mut attempt = attempt();
         let stranger = Growth { rank: 9, ..growth(Layer::Host, 500) };
         assert_eq!(of_growth(&attempt, &stranger, (1000, 600)), Context::default());

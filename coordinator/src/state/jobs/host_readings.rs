@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_is_read() {
+    fn only_known_layers_become_readings() {
         let mut all = rank();
         let expected = [
             (Layer::Deferred, 1, 0),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_gets_coarser_and_stays_bounded() {
+    fn older_readings_are_sparser_and_bounded() {
         let mut history = History::default();
         assert!(history.near(5, u64::MAX).is_none());
         for step in 0..10_000 {

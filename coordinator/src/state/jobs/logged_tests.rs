@@ -101,7 +101,7 @@ fn hello(node: &str) -> Hello {
 
 /// A user's tapes beyond the bound break the stream of the node only rarely.
 #[test]
-fn a_tape_that_was_not_taken_is_asked_for_rarely() {
+fn a_refused_tape_is_requested_rarely() {
     let mut jobs = Jobs::new(limits());
     jobs.attach(Now::default(), hello("n"));
     let up = |number: u32| owned(&format!("f{number}"), &format!("flood-{number}"), 0, 666);

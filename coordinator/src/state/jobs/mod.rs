@@ -571,7 +571,7 @@ pub(in crate::state) mod tests {
     }
 
     #[test]
-    fn attempts_are_told_apart() {
+    fn attempts_are_distinguished() {
         let both: &[u32] = &[0, 1];
         check(&[("a0", 0, 0, 1), ("a1", 0, 1, 2)], &[(0, 0, both)]);
         check(&[("a0", 0, 0, 1), ("a0", 0, 0, 1), ("a1", 0, 1, 2)], &[(0, 0, both)]);

@@ -97,7 +97,7 @@ pub(in crate::state) mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_not_known_joins_none_that_is() {
+    fn an_unknown_namespace_joins_no_known_namespace() {
         let mut jobs = Jobs::new(limits());
         let mut announce = |tape: &str, rank, namespace: &str| {
             let owner = Some(Owner { namespace: namespace.to_string(), ..Owner::default() });

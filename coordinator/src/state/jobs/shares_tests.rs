@@ -211,7 +211,7 @@ fn a_flood_of_jobs_costs_other_owners_nothing() {
 }
 
 #[test]
-fn what_is_over_longest_is_forgotten_first() {
+fn the_oldest_ended_attempt_is_forgotten_first() {
     let mut jobs = Jobs::new(limits());
     for number in 0..JOBS_MAX as i64 {
         let up = RankUp {

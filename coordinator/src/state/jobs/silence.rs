@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_says_nothing_is_disconnected() {
+    fn a_silent_node_is_disconnected() {
         let mut jobs = jobs([5; 4]);
         check(&jobs, 110, 1, [None; 4]);
         let disconnected = Some(Silence::Disconnected);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_its_node_does_not_speak_of_is_silent() {
+    fn a_rank_missing_from_its_nodes_reports_is_silent() {
         let mut jobs = jobs([5; 4]);
         for node in ["a", "b"] {
             jobs.nodes.get_mut(node).unwrap().reported_ns = 120 * SECOND;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_stands_while_most_go_on_is_behind() {
+    fn a_stalled_rank_whose_peers_advance_is_behind() {
         let at = |steps| {
             let mut jobs = jobs(steps);
             for node in ["a", "b"] {

@@ -107,7 +107,7 @@ fn entries_are_read() {
 }
 
 #[test]
-fn what_is_not_confirmed_is_refused() {
+fn an_unconfirmed_slot_is_refused() {
     check_refused("old", &["-DOLD"], Tracker::NoFunction);
     check_refused("stripped", &["-s"], Tracker::NoSymbolTable);
     check_refused("no_slot", &["-DNO_SLOT"], Tracker::NoSlot);

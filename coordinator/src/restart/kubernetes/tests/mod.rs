@@ -322,7 +322,7 @@ async fn a_job_whose_suspension_is_seen_late_is_resumed() {
 }
 
 #[tokio::test]
-async fn whether_a_job_is_suspended_is_asked_until_the_limit() {
+async fn the_suspension_of_a_job_is_polled_until_the_limit() {
     // The change is not made, or the object is gone.
     let gone = [("PATCH", 504), ("GET", 404)];
     for (lost, reads_before_change) in [(&[][..], Some(usize::MAX)), (&gone, None)] {

@@ -336,7 +336,7 @@ async fn the_last_controller_or_its_workload_is_suspended() {
 }
 
 #[tokio::test]
-async fn what_was_changed_meanwhile_is_refused() {
+async fn a_concurrent_change_is_refused() {
     let Some(space) = Space::new("stale").await else { return };
     space.grant("memtape", granted()).await;
     let (order, path) = (space.job_set().await, space.job_set_path());
@@ -395,7 +395,7 @@ async fn only_the_pod_of_that_uid_is_deleted() {
 }
 
 #[tokio::test]
-async fn without_a_right_one_line_says_so() {
+async fn a_missing_right_is_reported_in_one_line() {
     let cases: [(&'static str, &str, &str, &str); 4] = [
         ("no-pods", "get", "pods", "to get llm of pods in namespace no-pods"),
         ("no-jobs", "get", "jobs.batch", "to get llm of jobs.batch in namespace no-jobs"),
@@ -430,7 +430,7 @@ async fn without_a_right_one_line_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_killed_coordinator_left_suspended_is_resumed() {
+async fn an_object_left_suspended_by_a_killed_coordinator_is_resumed() {
     let Some(space) = Space::new("killed").await else { return };
     space.grant("memtape", granted()).await;
     let (order, path) = (space.job_set().await, space.job_set_path());
@@ -453,7 +453,7 @@ async fn what_a_killed_coordinator_left_suspended_is_resumed() {
 
 /// A server that does not know the field takes the change, and leaves the field out.
 #[tokio::test]
-async fn what_this_version_cannot_suspend_is_left_as_it_was() {
+async fn an_object_that_cannot_be_suspended_is_left_unchanged() {
     let Some(space) = Space::new("old").await else { return };
     space.grant("memtape", granted()).await;
     let order = space.pod(&space.job(&json!([])).await).await;
@@ -476,7 +476,7 @@ async fn what_this_version_cannot_suspend_is_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_node_is_tainted_once_and_no_more_than_may_be_out() {
+async fn a_node_is_tainted_once_and_within_the_bound() {
     let Some(space) = Space::new("nodes").await else { return };
     space.grant_everywhere("memtape", granted().into_iter().filter(|(_, of)| of == "nodes")).await;
     let other = json!([{ "key": "nvidia.com/gpu", "effect": "NoSchedule" }]);

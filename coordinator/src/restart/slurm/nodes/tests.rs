@@ -129,7 +129,7 @@ async fn a_request_that_may_have_been_taken_is_no_refusal() {
 
 /// The answer of a busy `slurmctld` does not come in time.
 #[tokio::test]
-async fn a_drain_that_was_taken_although_scontrol_failed_is_seen() {
+async fn a_drain_that_succeeded_despite_an_scontrol_error_is_seen() {
     let late = SCONTROL.replace("sed -i", "echo").replace("\"$here/nodes\"", "> \"$here/late\"");
     for scontrol in [SCONTROL, &late] {
         let (folder, drain) = stand_ins(&format!("{scontrol}exit 1\n"));
