@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod any_words;
 pub(crate) mod apply_hints;
+pub(crate) mod attended;
 pub(crate) mod command_line;
 pub(crate) mod completions;
 pub(crate) mod doctor;

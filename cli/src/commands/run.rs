@@ -1,8 +1,8 @@
 //! `memtape run -- CMD…`: runs a training command with the recorder inside.
 //!
 //! It sets environment variables and becomes the command (exec). Signals, exit code and process id
-//! are the command's own; no process of Memtape remains. So what it has to say it says before, on
-//! stderr.
+//! are the command's own; no process of Memtape remains. Only at a terminal it stays beside the
+//! command, to say at its end what was recorded: [`attended`].
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -18,7 +18,7 @@ use memtape_core::tape::mailbox::{Offer, Offers};
 use rustix::fs::{Access, access};
 use serde_json::json;
 
-use crate::commands::apply_hints;
+use crate::commands::{apply_hints, attended};
 use crate::globals::Globals;
 use crate::output::clean;
 use crate::{clock, library};
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
 /// The default folder for tapes, the same as the recorder's.
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 
-/// Becomes the command; returns only on an error.
+/// Becomes the command, or ends with its exit code; returns only on an error.
 /// Fails when the library is missing, the folder is not writable, or the command cannot be run.
 pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
@@ -116,11 +116,11 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         lines.for_each(|line| eprintln!("memtape: {}", clean(line)));
     }
     // Said to a person only: what the command's own output is piped to reads nothing of ours.
-    if std::io::stderr().is_terminal() && !has_gpu(Path::new("/dev")) {
-        eprintln!("{NO_GPU}");
+    if std::io::stderr().is_terminal() && !globals.json {
+        std::process::exit(attended::run(&mut command, &dir)?.into());
     }
     let error = command.exec();
-    Err(NotStarted { program: program.clone(), error }.into())
+    Err(NotStarted::new(&command, error).into())
 }
 
 /// Reads the name of an action.
@@ -133,13 +133,9 @@ fn offer(name: &str) -> Result<Offer, NoSuchAction> {
 #[error("the actions are gc, empty-cache, checkpoint and signal")]
 struct NoSuchAction;
 
-/// What a user reads where there is no GPU. CPU tensors are recorded from the first GPU memory on.
-const NO_GPU: &str = "memtape: no NVIDIA GPU is visible here: the command runs as usual, and \
-                      nothing is recorded unless it uses a GPU";
-
 /// True when the folder of devices has one of NVIDIA's drivers: `nvidiactl` on servers, `dxg` in
 /// WSL, the others on Jetson boards.
-fn has_gpu(devices: &Path) -> bool {
+pub(crate) fn has_gpu(devices: &Path) -> bool {
     ["nvidiactl", "nvidia0", "dxg", "nvgpu", "nvhost-gpu"]
         .iter()
         .any(|name| devices.join(name).exists())
@@ -153,6 +149,10 @@ pub(crate) struct NotStarted {
 }
 
 impl NotStarted {
+    pub(crate) fn new(command: &Command, error: io::Error) -> Self {
+        Self { program: command.get_program().to_string_lossy().into_owned(), error }
+    }
+
     /// What a shell exits with: 127 when there is no such command, 126 when it is no program.
     pub(crate) fn exit_code(&self) -> u8 {
         if self.error.kind() == ErrorKind::NotFound { 127 } else { 126 }
@@ -283,8 +283,9 @@ mod tests {
         let plain = temp.path().join("plain.py");
         std::fs::write(&plain, "print(1)").expect("file");
         let check = |program: &str, code: u8, words: &str| {
-            let error = Command::new(program).exec();
-            let not_started = NotStarted { program: program.to_string(), error };
+            let mut command = Command::new(program);
+            let error = command.exec();
+            let not_started = NotStarted::new(&command, error);
             assert_eq!(not_started.exit_code(), code, "{not_started}");
             assert!(not_started.to_string().contains(words), "{not_started}");
         };

@@ -3,6 +3,9 @@
 // PyTorch's own snapshots are judged, with no service.
 mod analyze;
 
+// The end of `memtape run` says what was recorded.
+mod at_terminal;
+
 // A mistake is answered with one line.
 mod bad_input;
 

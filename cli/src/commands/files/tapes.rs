@@ -1,7 +1,7 @@
 //! `memtape tape` without a file: lists the tapes of a folder and of the folders below it, which
-//! may be one for each node. `memtape run` becomes the command
-//! and cannot print where its tapes are when the command ends.
+//! may be one for each node. `memtape run` has the same list to say what it recorded.
 
+use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::commands::run;
 use crate::globals::Globals;
 use crate::output;
 use crate::read::{folders, tape_file};
-use crate::render::units::table;
+use crate::render::units::{plural, table};
 
 /// A file with the extension `.tape`.
 #[derive(Debug, Serialize)]
@@ -47,13 +47,39 @@ struct Facts {
 pub(crate) fn run(named: Option<&Path>, globals: &Globals) -> anyhow::Result<()> {
     let folder = named.map_or_else(|| run::tape_dir(None), Path::to_path_buf);
     let is_to_come = named.is_none() && !folder.exists();
-    let paths = if is_to_come { Vec::new() } else { paths(&folder)? };
-    let mut entries: Vec<Entry> = paths.into_iter().map(entry).collect();
-    entries.sort_by(|a, b| (a.start_wall_ns, &a.file).cmp(&(b.start_wall_ns, &b.file)));
+    let entries = if is_to_come { Vec::new() } else { entries(&folder)? };
     globals.say(&json!({ "dir": folder, "tapes": entries }), || text(&folder, &entries))
 }
 
-/// The `.tape` files; beyond [`TAPES_LISTED_MAX`] files, the most recently changed ones.
+/// What was recorded since a moment, in one line; none when there is no tape.
+pub(crate) fn began_since(folder: &Path, wall_ns: i64) -> Option<String> {
+    let entries = entries(folder).ok()?;
+    let of_run = entries.iter().filter(|entry| entry.start_wall_ns >= wall_ns);
+    let of_run: Vec<_> = of_run.filter_map(|entry| Some((entry, entry.tape.as_ref()?))).collect();
+    let (newest, _) = of_run.last()?;
+    let ranks: BTreeSet<u32> = of_run.iter().map(|(_, facts)| facts.rank).collect();
+    let step = of_run.iter().map(|(_, facts)| facts.step).max().unwrap_or(0);
+    let steps = match step {
+        0 => "no step was seen".to_string(),
+        _ => plural(step, "step"),
+    };
+    Some(output::clean(&format!(
+        "{} of {} in {}, {steps}; read one:  memtape tape {}",
+        plural(of_run.len() as u64, "tape"),
+        plural(ranks.len() as u64, "rank"),
+        folder.display(),
+        newest.file.display(),
+    )))
+}
+
+/// The tapes of a folder, newest last.
+fn entries(folder: &Path) -> anyhow::Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = paths(folder)?.into_iter().map(entry).collect();
+    entries.sort_by(|a, b| (a.start_wall_ns, &a.file).cmp(&(b.start_wall_ns, &b.file)));
+    Ok(entries)
+}
+
+/// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.
 fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let files = folders::files(folder, |name| name.ends_with(".tape"))?;
     let mut paths: Vec<(i64, PathBuf)> = files
