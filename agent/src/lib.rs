@@ -16,6 +16,7 @@ mod node {
     pub(crate) mod accounts;
     pub(crate) mod cgroup;
     pub(crate) mod clock;
+    pub(crate) mod ends;
     pub(crate) mod fence;
     pub(crate) mod gpu_memory;
     pub(crate) mod host;

@@ -35,6 +35,7 @@ use crate::link::upload::{UploadError, upload};
 use crate::link::wire;
 use crate::node::accounts::AccountFiles;
 use crate::node::clock;
+use crate::node::ends::Ends;
 use crate::node::host::Host;
 use crate::node::machine::ThisNode;
 use crate::node::nvml::Gpus;
@@ -112,6 +113,7 @@ pub async fn run(
     let host = Host::new(Path::new("/"));
     let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
     let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
+    let ends = Ends::start(host.root()).map_err(RunError::Thread)?;
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
     let boot_id = process::boot_id(host.root());
     let hello = wire::hello(&config.node, &boot_id);
@@ -128,7 +130,7 @@ pub async fn run(
         .spool()
         .and_then(|dir| spool(dir, config.spool_bytes_max, accounts.read(host.root())));
     let (boot_id, accounts) = (boot_id_words(&boot_id), RefCell::new(accounts));
-    let node = Box::new(ThisNode { boot_id, host, accounts, gpus, workers });
+    let node = Box::new(ThisNode { boot_id, host, accounts, gpus, workers, ends });
     let mut agent = Agent::new(clock::now(), config, node, source, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);

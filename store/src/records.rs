@@ -87,7 +87,8 @@ pub struct RankRecord {
     pub limitations: Vec<String>,
     /// Kind of the end; none while the rank runs.
     pub end: Option<End>,
-    /// The status with which the process exited, where it is known.
+    /// The status with which the process exited, or the signal that ended it as a negative number,
+    /// where it is known.
     pub exit_status: Option<i32>,
     /// Facts about the rank's end, in words.
     pub end_detail: String,

@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use memtape_core::action::remedy;
@@ -54,6 +54,12 @@ impl Fence {
             return Err(NotFenced::Ended);
         }
         Ok(Self(held))
+    }
+}
+
+impl AsFd for Fence {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
 //! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`,
-//! `workers.rs` and `nvml.rs`.
+//! `workers.rs`, `ends.rs` and `nvml.rs`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -14,6 +14,7 @@ use memtape_proto::readings;
 use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
+use crate::node::ends::{Ended, Ends};
 use crate::node::fence::{Fence, Hold, NotFenced};
 use crate::node::host::Host;
 use crate::node::nvml::{Gpus, NoReading, Reading};
@@ -48,8 +49,12 @@ pub(crate) trait Node: Debug + Send {
     /// Host memory of a process.
     fn memory_of(&self, process: Process) -> Option<Memory>;
 
-    /// Sets the ranks whose descendants are sampled from now on.
-    fn watch_below(&self, ranks: Vec<Process>);
+    /// Which processes to watch from now on, and whose descendants to look at.
+    fn watch(&self, ranks: Vec<Process>);
+
+    /// When and how a process that is watched ended; none while it lives, or where that is not
+    /// known.
+    fn end_of(&self, process: Process) -> Option<Ended>;
 
     /// Memory of all processes below a rank.
     fn below(&self, now: Now, rank: Process) -> Option<readings::Workers>;
@@ -78,6 +83,8 @@ pub(crate) struct ThisNode {
     pub(crate) gpus: Gpus,
     /// Looks at the processes below ranks.
     pub(crate) workers: Workers,
+    /// Waits for the ends of ranks.
+    pub(crate) ends: Ends,
 }
 
 impl Node for ThisNode {
@@ -113,8 +120,13 @@ impl Node for ThisNode {
         process.memory(self.host.root())
     }
 
-    fn watch_below(&self, ranks: Vec<Process>) {
+    fn watch(&self, ranks: Vec<Process>) {
+        self.ends.watch(self.host.root(), &ranks);
         self.workers.watch(ranks);
+    }
+
+    fn end_of(&self, process: Process) -> Option<Ended> {
+        self.ends.of(process)
     }
 
     fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {

@@ -158,6 +158,16 @@ pub(crate) fn start_ticks(text: &str) -> Option<u64> {
     parse_stat(text).map(|(_, start_ticks)| start_ticks)
 }
 
+/// The wait status of a process that has ended and waits for its parent; 0 where it may not be
+/// read.
+pub(crate) fn wait_status(text: &str) -> Option<i32> {
+    // The name before it may contain anything. The status is the last of 52 fields.
+    let fields = text.rsplit_once(')')?.1;
+    let mut fields = fields.split_ascii_whitespace();
+    let is_over = matches!(fields.next()?, "Z" | "X");
+    fields.nth(48)?.parse().ok().filter(|_| is_over)
+}
+
 /// The parent's pid and the start: the 4th and the 22nd field of `/proc/PID/stat`. The second is
 /// the command in brackets and may hold anything, brackets and spaces included, so that counting
 /// starts after the last bracket.

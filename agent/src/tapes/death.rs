@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::node::ends::Ended;
+
 /// Sightings without lock and seal before a process counts as dead: a recorder makes its file
 /// before it can lock it.
 const ABSENT_SIGHTINGS: u32 = 2;
@@ -13,6 +15,8 @@ const ABSENT_SIGHTINGS: u32 = 2;
 /// A killed process holds its lock until the kernel has released its memory: a counter that rose
 /// within this time before the process was last seen alive may have risen for it.
 const DYING_NS: i64 = 1_000_000_000;
+
+const SIGKILL: i32 = 9;
 
 /// Counters of OOM kills; absent where they cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +62,9 @@ pub(crate) enum Evidence {
     FoundDead,
     /// The process vanished, its tape not sealed.
     Vanished,
-    /// The process vanished, and a counter of OOM kills rose.
+    /// A signal ended it.
+    Signalled(i32),
+    /// It vanished, and a counter of OOM kills rose.
     OomKillsRose {
         /// Scope of the counter.
         of: Counter,
@@ -81,9 +87,14 @@ pub(crate) enum Counter {
 }
 
 impl Death {
-    /// The status with which the process exited, where it is known.
+    /// The status with which the process exited, or the signal that ended it as a negative number,
+    /// where it is known.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        if let Evidence::Sealed(status) = self.evidence { status } else { None }
+        match self.evidence {
+            Evidence::Sealed(status) => status,
+            Evidence::Signalled(signal) => Some(-signal),
+            _ => None,
+        }
     }
 
     /// Why the process is gone.
@@ -91,7 +102,7 @@ impl Death {
         match self.evidence {
             Evidence::Sealed(None | Some(0)) => Cause::Exited,
             Evidence::Sealed(Some(_)) => Cause::Failed,
-            Evidence::FoundDead | Evidence::Vanished => Cause::Killed,
+            Evidence::FoundDead | Evidence::Vanished | Evidence::Signalled(_) => Cause::Killed,
             Evidence::OomKillsRose { .. } => Cause::OomKilled,
             Evidence::RecorderOff | Evidence::TapeGone => Cause::Unknown,
         }
@@ -105,6 +116,7 @@ impl fmt::Display for Evidence {
             Self::Sealed(Some(status)) => {
                 return write!(f, "the process exited with status {status}");
             }
+            Self::Signalled(signal) => return write!(f, "signal {signal} ended the process"),
             Self::RecorderOff => {
                 "the process is gone, and its recorder had turned itself off before that"
             }
@@ -145,6 +157,8 @@ pub(crate) struct Sighting {
     pub(crate) last_sign_wall_ns: i64,
     /// Counters now.
     pub(crate) oom_kills: OomKills,
+    /// What the kernel has said of its end.
+    pub(crate) ended: Option<Ended>,
 }
 
 /// The life of one process, from its sightings.
@@ -206,16 +220,25 @@ impl Life {
     }
 
     fn end(&self, now: Sighting) -> Death {
+        let status = now.ended.and_then(|ended| ended.status);
         let evidence = if now.sealed {
-            Evidence::Sealed(now.exit_status)
+            Evidence::Sealed(now.exit_status.or(status.filter(|&status| status > 0)))
+        } else if let Some(status) = status.filter(|&status| status > 0) {
+            Evidence::Sealed(Some(status))
         } else if now.disabled {
             Evidence::RecorderOff
         } else if !self.seen_alive {
             Evidence::FoundDead
         } else {
-            self.rise(now.oom_kills).unwrap_or(Evidence::Vanished)
+            // The kernel kills for memory with SIGKILL, and with no other signal.
+            let rise = self.rise(now.oom_kills);
+            let rise = rise.filter(|_| status.is_none_or(|status| status == -SIGKILL));
+            let signal = status.map_or(Evidence::Vanished, |status| Evidence::Signalled(-status));
+            rise.unwrap_or(signal)
         };
-        let wall_ns = if self.seen_alive {
+        let wall_ns = if let Some(ended) = now.ended {
+            ended.wall_ns.min(self.absent_since_wall_ns)
+        } else if self.seen_alive {
             self.absent_since_wall_ns
         } else {
             now.last_sign_wall_ns.min(now.wall_ns)
@@ -247,6 +270,7 @@ mod tests {
         disabled: false,
         last_sign_wall_ns: 42,
         oom_kills: OomKills { cgroup: Some(3), host: Some(9) },
+        ended: None,
     };
 
     fn gone(wall_ns: i64, cgroup: Option<u64>, host: Option<u64>) -> Sighting {
@@ -293,7 +317,22 @@ mod tests {
     }
 
     #[test]
-    fn oom_kills_are_distinguished_from_kills() {
+    fn the_kernel_says_when_and_how_a_process_ended() {
+        let ended = |wall_ns, status| Sighting {
+            ended: Some(Ended { wall_ns, status }),
+            ..gone(200, Some(4), None)
+        };
+        let end = |status| [ALIVE, ended(150, status), ended(150, status)];
+        check(&end(Some(-15)), Some((Cause::Killed, 150, "signal 15 ended the process")));
+        check(&end(Some(-9)), Some((Cause::OomKilled, 150, "cgroup rose")));
+        check(&end(None), Some((Cause::OomKilled, 150, "cgroup rose")));
+        check(&end(Some(3)), Some((Cause::Failed, 150, "exited with status 3")));
+        let sealed = Sighting { sealed: true, ..ended(150, Some(1)) };
+        check(&[ALIVE, sealed], Some((Cause::Failed, 150, "exited with status 1")));
+    }
+
+    #[test]
+    fn oom_kills_are_told_from_kills() {
         let dead = |cgroup, host| [ALIVE, gone(200, cgroup, host), gone(300, cgroup, host)];
         let oom = |words| Some((Cause::OomKilled, 200, words));
         let killed = Some((Cause::Killed, 200, ""));

@@ -73,6 +73,8 @@ pub(crate) struct KnownTape {
     pub(crate) life: Life,
     /// The process, where its pid is known; none once it is gone.
     pub(crate) process: Option<Process>,
+    /// The process that no longer holds the tape, until its end is known.
+    ending: Option<Process>,
     /// Still in its folder.
     pub(crate) is_linked: bool,
     /// Memory it occupies.
@@ -153,6 +155,7 @@ impl KnownTape {
             tape: Arc::new(tape),
             life: Life::default(),
             process: None,
+            ending: None,
             is_linked: true,
             occupied_bytes: 0,
             is_cut: false,
@@ -209,6 +212,7 @@ impl KnownTape {
         }
         // The lock first: what a dead process has written is then all there is.
         let writer = self.file.writer();
+        let process = self.process.or(self.ending);
         if !self.is_cut {
             let clock = self.status.clock;
             self.status = self.tape.status();
@@ -217,6 +221,7 @@ impl KnownTape {
         self.look_at_process(writer, node)?;
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
         let was_dead = self.life.death().is_some();
+        self.ending = process.filter(|_| self.process.is_none() && !was_dead);
         self.life.note(Sighting {
             wall_ns: now.wall_ns,
             // A file system that cannot say keeps every process alive.
@@ -226,6 +231,7 @@ impl KnownTape {
             disabled: self.status.disabled.is_some(),
             last_sign_wall_ns: self.last_sign_wall_ns(),
             oom_kills: OomKills { cgroup, host: host_oom_kills },
+            ended: self.ending.and_then(|process| node.end_of(process)),
         });
         self.tell_of_end(was_dead);
         Ok(())
@@ -343,7 +349,8 @@ impl Tapes {
             self.reject(&entry, &why, &mut budget);
             given_up.push((key, known.tape_id));
         }
-        node.watch_below(self.known.values().filter_map(|known| known.process).collect());
+        let processes = self.known.values().filter_map(|known| known.process.or(known.ending));
+        node.watch(processes.collect());
         given_up
     }
 

@@ -32,6 +32,7 @@ use crate::link::upload::UploadError;
 use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
+use crate::node::ends::Ended;
 use crate::node::fence::{Hold, NotFenced};
 use crate::node::machine::Node;
 use crate::node::nvml::{NoReading, Reading};
@@ -248,7 +249,11 @@ impl Node for MemoryNode {
         None
     }
 
-    fn watch_below(&self, _: Vec<Process>) {}
+    fn watch(&self, _: Vec<Process>) {}
+
+    fn end_of(&self, _: Process) -> Option<Ended> {
+        None
+    }
 
     fn processes_below(&self, _: clock::Now, _: Process) -> Vec<Process> {
         Vec::new()

@@ -2,8 +2,8 @@
 
 use strum::VariantArray;
 
-/// Ends within this many nanoseconds of each other have no order: clocks of nodes differ, and
-/// agents scan at different times.
+/// Ends on two nodes that are this near to each other have no order, in nanoseconds: clocks differ,
+/// and agents look at different times.
 pub const TOGETHER_NS: i64 = 2_000_000_000;
 
 /// How a process ended, as far as it is known.
@@ -40,6 +40,16 @@ impl End {
             Self::Killed => "was killed by a signal",
             Self::OomKilled => "was killed by the kernel for memory of the host",
             Self::Unknown => "ended",
+        }
+    }
+
+    /// Was the process asked to end, by SIGTERM, SIGINT or SIGHUP? Programs that catch these exit
+    /// with 128 and the signal. Of an exit status that is negative, its amount is the signal.
+    pub fn was_asked(self, exit_status: Option<i32>) -> bool {
+        match self {
+            Self::Killed => matches!(exit_status, Some(-15 | -2 | -1)),
+            Self::Failed => matches!(exit_status, Some(143 | 130 | 129)),
+            Self::Exited | Self::OomKilled | Self::Unknown => false,
         }
     }
 
