@@ -275,6 +275,21 @@ fn the_memory_of_another_device_at_a_failed_request_is_exact_or_unknown() {
 }
 
 #[test]
+fn a_rank_that_takes_many_blocks_after_a_failed_request_has_gone_on() {
+    let is_told = |blocks: u64| {
+        let rig = Rig::new(&[0]);
+        rig.words().mark_step(1, 1);
+        rig.lane(0).failure(500, Kind::Oom, rig.grant(0, 1 << 40, 1), totals(7));
+        for index in 0..blocks {
+            rig.lane(0).alloc(600 + index, rig.grant(BLOCKS + index * 512, 512, 1), totals(7));
+        }
+        let found = rig.tape().snapshot(PointInTime::Present, None, 0).expect("it is covered");
+        found.failed_request.is_some()
+    };
+    assert_eq!([0, 32, 33].map(is_told), [true, true, false]);
+}
+
+#[test]
 fn a_host_ring_that_wrapped_hides_no_device() {
     let rig = Rig::new(&[0, HOST_LANE]);
     let host = rig.lane(HOST_LANE);

@@ -1,12 +1,14 @@
 //! The last failed request, and the memory of its device then.
 //!
 //! A program may go on after a failed request: it frees something and tries again. One that has
-//! finished more than a step since is no longer news, and is left out.
+//! finished more than a step since, or has been given many blocks, is no longer news, and is left
+//! out.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::event::Event;
+use crate::event::{Event, Kind};
+use crate::layout::head;
 use crate::limits::FAILED_USES_MAX;
 use crate::read::source::Source;
 use crate::read::tape::Tape;
@@ -18,6 +20,12 @@ use crate::snapshot::failed_request::FailedRequest;
 
 /// Steps that a rank may have finished since the request failed.
 const STEPS_SINCE_MAX: u64 = 1;
+
+/// Blocks that a rank may have been given since: an error on its way out takes few.
+const BLOCKS_SINCE_MAX: usize = 32;
+
+/// Events since the request that are looked at.
+const EVENTS_SINCE_MAX: u64 = 4096;
 
 /// The failed request before its stacks have indexes.
 pub(crate) struct Failed {
@@ -35,6 +43,12 @@ impl<S: Source> Tape<S> {
         let steps_since = self.status().step.saturating_sub(u64::from(event.step));
         let device = u8::try_from(lane_index).ok().filter(|_| steps_since <= STEPS_SINCE_MAX)?;
         let lane = self.lane(lane_index)?;
+        let failed_at = self.word(lane.head + head::LAST_OOM);
+        let since = self.events(&lane, failed_at, failed_at.saturating_add(EVENTS_SINCE_MAX));
+        let blocks_since = since.iter().flatten().filter(|event| event.kind == Kind::Alloc).count();
+        if blocks_since > BLOCKS_SINCE_MAX {
+            return None;
+        }
         let cut = self.cut_at(lane_index, &lane, PointInTime::LastOom).ok();
         let state = cut.and_then(|cut| self.lane_state(&lane, cut, None, 0, &mut allowance).ok());
         let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
