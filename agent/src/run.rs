@@ -74,17 +74,20 @@ pub enum RunError {
     Thread(#[source] std::io::Error),
 }
 
-/// Raises the soft limit of open files as far as the hard one lets us: every tape is one.
+/// Open files of a rank: its tape, and the descriptor of its process.
+const FILES_PER_RANK: usize = 2;
+
+/// Raises the soft limit of open files as far as the hard one lets us.
 fn ask_for_files() {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = (TAPES_PER_NODE_MAX + FILES_BESIDE) as u64;
+    let wanted = (TAPES_PER_NODE_MAX * FILES_PER_RANK + FILES_BESIDE) as u64;
     let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if limit.current.is_none_or(|current| current >= wanted) {
         return;
     }
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     if raised.is_err() || current < wanted {
-        let tapes = current.saturating_sub(FILES_BESIDE as u64);
+        let tapes = current.saturating_sub(FILES_BESIDE as u64) / FILES_PER_RANK as u64;
         tracing::warn!("at most {tapes} tapes can be read: raise the limit of open files");
     }
 }

@@ -109,7 +109,7 @@ impl Coordinator {
             coordinator.carry_out();
         }
         // A death may have been written down and its incident not.
-        for (serial, failure) in coordinator.jobs.first_deaths() {
+        for (serial, failure) in coordinator.jobs.deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
         for work in coordinator.actions.take_left() {
@@ -279,8 +279,9 @@ impl Coordinator {
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
         self.carry_out();
+        let interval_ns = self.config.interval_ns();
         let Self { jobs, captures, incidents, context, .. } = self;
-        incidents.tick(context, captures, jobs);
+        incidents.tick(context, captures, jobs, interval_ns);
         self.carry_out();
         let Self { jobs, captures, incidents, actions, context, .. } = self;
         actions.take_up(context, captures, incidents, jobs);

@@ -276,7 +276,7 @@ fn the_memory_of_another_device_at_a_failed_request_is_exact_or_unknown() {
 
 #[test]
 fn a_rank_that_takes_many_blocks_after_a_failed_request_has_gone_on() {
-    let is_told = |blocks: u64| {
+    let is_named = |blocks: u64| {
         let rig = Rig::new(&[0]);
         rig.words().mark_step(1, 1);
         rig.lane(0).failure(500, Kind::Oom, rig.grant(0, 1 << 40, 1), totals(7));
@@ -286,7 +286,7 @@ fn a_rank_that_takes_many_blocks_after_a_failed_request_has_gone_on() {
         let found = rig.tape().snapshot(PointInTime::Present, None, 0).expect("it is covered");
         found.failed_request.is_some()
     };
-    assert_eq!([0, 32, 33].map(is_told), [true, true, false]);
+    assert_eq!([0, 32, 33].map(is_named), [true, true, false]);
 }
 
 #[test]

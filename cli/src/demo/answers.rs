@@ -3,11 +3,10 @@
 //! A request that fails has no answer: the coordinator may just be starting again.
 
 use anyhow::bail;
-use memtape_core::capture::collective::Verdict;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
-    Capture, CaptureState, Captures, Collectives, Incident, IncidentState, Incidents, Job, Jobs,
-    Rank, RankState, Ranks,
+    Capture, CaptureState, Captures, Incident, IncidentState, Incidents, Job, Jobs, Rank,
+    RankState, Ranks,
 };
 
 use crate::client::Client;
@@ -56,23 +55,7 @@ impl Answers<'_> {
         captures.iter().filter(is_it).min_by_key(|capture| capture.requested_wall_ns).cloned()
     }
 
-    /// A capture by its id, once it is closed.
-    pub(crate) fn closed_capture(&self, id: &str) -> Option<Capture> {
-        let capture: Capture = self.client.fetch(&["captures", id], &[]).ok()?;
-        (capture.state != CaptureState::Collecting).then_some(capture)
-    }
-
-    /// The rank that left a collective out by a capture, and the capture's sentence; none where the
-    /// capture names no such rank.
-    pub(crate) fn desynchronised(&self, capture: &str) -> Option<(u32, String)> {
-        let path = ["captures", capture, "collectives"];
-        let Collectives { comparison, .. } = self.client.fetch(&path, &[]).ok()?;
-        let mut groups = comparison.groups.into_iter();
-        let group = groups.find(|group| group.verdict == Verdict::Desynchronised)?;
-        Some((group.behind.first()?.rank, group.sentence))
-    }
-
-    /// Memory of a rank, and the time to its OOM; none when the rank is unknown or has ended.
+    /// What a rank holds, and when its memory ends; none when the rank is not known or has ended.
     pub(crate) fn countdown(&self, number: u32) -> Option<String> {
         let mut ranks = self.ranks().into_iter();
         let rank = ranks.find(|rank| rank.rank == number && rank.end.is_none())?;

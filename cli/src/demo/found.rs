@@ -18,8 +18,6 @@ pub(crate) struct Found {
     pub(crate) capture: Option<Capture>,
     /// The capture at the request that failed.
     pub(crate) oom: Option<Capture>,
-    /// The rank that left a collective out, and the capture's sentence about it.
-    pub(crate) desynchronised: Option<(u32, String)>,
 }
 
 impl Found {
@@ -33,32 +31,26 @@ impl Found {
         Some(Self { incident: Some(incident), capture, ..Self::default() })
     }
 
-    /// True when an incident of this class is diagnosed and stored, or without a class a rank is
-    /// desynchronised, and the capture is closed.
-    pub(crate) fn reaches(&self, class: Option<Class>) -> bool {
+    /// True when an incident of this class is diagnosed and stored, and the capture is closed.
+    pub(crate) fn reaches(&self, class: Class) -> bool {
         let capture = self.capture.as_ref();
         let is_closed = capture.is_some_and(|capture| capture.state != CaptureState::Collecting);
-        let is_found = match class {
-            None => self.desynchronised.is_some(),
-            Some(class) => self.incident.as_ref().is_some_and(|incident| {
-                let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
-                incident.class == class && has_reasons && incident.stored
-            }),
-        };
+        let is_found = self.incident.as_ref().is_some_and(|incident| {
+            let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
+            incident.class == class && has_reasons && incident.stored
+        });
         is_closed && is_found
     }
 
     /// Rank of the finding.
     pub(crate) fn rank(&self) -> Option<u32> {
         let incident = self.incident.as_ref().map(|incident| incident.rank);
-        let left_out = self.desynchronised.as_ref().map(|(rank, _)| *rank);
-        incident.or(left_out).or_else(|| self.capture.as_ref()?.trigger_rank)
+        incident.or_else(|| self.capture.as_ref()?.trigger_rank)
     }
 
     /// The finding in one sentence, in the words of the API.
     pub(crate) fn sentence(&self) -> Option<&str> {
-        let incident = self.incident.as_ref().map(|incident| incident.sentence.as_str());
-        incident.or_else(|| Some(self.desynchronised.as_ref()?.1.as_str()))
+        self.incident.as_ref().map(|incident| incident.sentence.as_str())
     }
 
     /// Compares incident, captures and the snapshot of the faulty rank with what a restarted
@@ -102,7 +94,6 @@ impl Found {
             "incident": self.incident,
             "capture": self.capture,
             "oom_capture": self.oom,
-            "desynchronised_rank": self.desynchronised.as_ref().map(|(rank, _)| rank),
             "stored": stored,
         })
     }
@@ -122,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    const LEAK: Option<Class> = Some(Class::Leak);
+    const LEAK: Class = Class::Leak;
 
     #[test]
     fn without_closed_capture_and_diagnosis_the_goal_is_not_reached() {
@@ -140,7 +131,7 @@ mod tests {
         assert!(!found("complete", &[], true).reaches(LEAK));
         assert!(!found("complete", &["e"], false).reaches(LEAK));
         assert!(found("partial", &["e"], true).reaches(LEAK));
-        assert!(!Found::default().reaches(LEAK) && !Found::default().reaches(None));
-        assert!(!found("complete", &["e"], true).reaches(Some(Class::Died)), "it is about a leak");
+        assert!(!Found::default().reaches(LEAK));
+        assert!(!found("complete", &["e"], true).reaches(Class::Died), "it is about a leak");
     }
 }

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use memtape_core::capture::Reason;
-use memtape_proto::api::{Capture, JobState};
+use memtape_proto::api::Capture;
 
 use crate::args::Mistakes;
 use crate::client::Client;
@@ -279,13 +279,10 @@ impl Demo {
         }
         let usual = if self.torch.is_some() { TORCH_RESULT_TIME_MAX } else { RESULT_TIME_MAX };
         let limit = self.args.limit.unwrap_or(usual);
-        let (mut announced, mut nearest, mut asked) = (None, None, None);
+        let (mut announced, mut nearest) = (None, None);
         let reached = self.watch.until(Some(limit), &mut self.children, |watch| {
             watch.show_progress(answers);
-            let found = match class {
-                None => stands_still(watch, answers, &mut asked)?,
-                Some(class) => Found::now(answers, class)?,
-            };
+            let found = Found::now(answers, class)?;
             let id = found.incident.as_ref().map(|incident| incident.id.clone());
             if let Some(id) = id.filter(|id| announced.as_ref() != Some(id)) {
                 watch.say(&format!("incident {id} is open: all ranks are captured"));
@@ -362,30 +359,6 @@ impl Demo {
         }
         if json { output::print_json(&found::no_incident(judged)) } else { Ok(()) }
     }
-}
-
-/// Asks for a capture once the job stands still, as a person would. Asks again while the capture
-/// names no rank that left a collective out: ranks must have waited for 5 s.
-fn stands_still(
-    watch: &mut Watch,
-    answers: Answers<'_>,
-    asked: &mut Option<String>,
-) -> Option<Found> {
-    let Some(id) = asked.as_deref() else {
-        answers.job().filter(|job| job.state == JobState::Behind)?;
-        *asked = answers.client.capture(answers.job, None).ok();
-        let id = asked.as_deref()?;
-        watch.say(&format!(
-            "the job stands still: capture {id} is taken, as `memtape capture` does"
-        ));
-        return None;
-    };
-    let capture = answers.closed_capture(id)?;
-    let desynchronised = answers.desynchronised(id);
-    if desynchronised.is_none() {
-        *asked = None;
-    }
-    Some(Found { capture: Some(capture), desynchronised, ..Found::default() })
 }
 
 /// A word that names no rank.

@@ -24,7 +24,7 @@ pub(crate) enum Scenario {
     Oom,
     /// One rank is killed by SIGKILL
     Killed,
-    /// One rank leaves a collective out, and all stand still: no incident, a capture shows it
+    /// One rank leaves a collective out, and all stand still
     Desync,
 }
 
@@ -33,9 +33,8 @@ pub(crate) enum Scenario {
 pub(crate) struct Plan {
     /// Step in which the fault begins: after the detector's warm-up, as most faults do.
     pub(crate) from_step: u64,
-    /// Class of the incident that the demo waits for; none where all ranks stand still, so that the
-    /// detector has nothing to compare: a capture names the rank that is desynchronised.
-    pub(crate) class: Option<Class>,
+    /// Class of the incident that the demo waits for.
+    pub(crate) class: Class,
     /// The rank is killed.
     pub(crate) kills: bool,
     /// The demo also waits for the capture at the request that fails.
@@ -56,7 +55,7 @@ impl Scenario {
         let none = Fault::default();
         let usual = Plan {
             from_step: 100,
-            class: Some(Class::Leak),
+            class: Class::Leak,
             kills: false,
             waits_for_oom: false,
             fills_device: false,
@@ -73,20 +72,20 @@ impl Scenario {
                 ..usual
             },
             Self::Fragmentation => Plan {
-                class: Some(Class::Fragmentation),
+                class: Class::Fragmentation,
                 fault: Fault { samples: 36, ..none },
                 models: "keeps samples in the segments of its batches: they cannot be reused",
                 ..usual
             },
             Self::Imbalance => Plan {
-                class: Some(Class::Imbalance),
+                class: Class::Imbalance,
                 ranks_min: 3,
                 fault: Fault { longer_percent: 90, ..none },
                 models: "gets sequences of 1.9 times the usual length",
                 ..usual
             },
             Self::Host => Plan {
-                class: Some(Class::Host),
+                class: Class::Host,
                 from_step: 200,
                 fault: Fault { host_bytes: 512 << 10, ..none },
                 models: "keeps 0.5 MiB of this machine's memory each step, 768 MiB at most; \
@@ -101,14 +100,14 @@ impl Scenario {
                 ..usual
             },
             Self::Killed => Plan {
-                class: Some(Class::Died),
+                class: Class::Died,
                 kills: true,
                 from_step: 150,
                 models: "is killed (SIGKILL); its peers wait for it in their collectives",
                 ..usual
             },
             Self::Desync => Plan {
-                class: None,
+                class: Class::Desynchronised,
                 ranks_min: 3,
                 fault: Fault { leaves_collectives_out: true, ..none },
                 models: "leaves the collectives of its step out and stops; its peers wait for it",

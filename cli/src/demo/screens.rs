@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use memtape_core::diagnosis::Class;
 use memtape_proto::api::{Capture, Incident};
 
 use super::found::Found;
@@ -19,7 +20,6 @@ pub(crate) fn found(found: &Found, base: Option<&str>) -> Vec<String> {
             lines.push(format!("to do: {}", incident.advice));
         }
     }
-    lines.extend(found.desynchronised.as_ref().map(|(_, sentence)| sentence.clone()));
     lines.extend(found.capture.as_ref().map(capture));
     if let Some((base, incident)) = base.zip(found.incident.as_ref()) {
         lines.push(format!("page: {base}/#/incident/{}", incident.id));
@@ -62,8 +62,8 @@ pub(crate) fn commands_to_try(
         let what = match (plan.class, found.oom.is_some()) {
             _ if plan.kills => "all ranks at the death, and who waits for whom",
             (_, true) => "all ranks at the last step before the request that failed",
-            (None, _) => "all ranks, and who waits for whom",
-            (Some(_), _) => "all ranks at the same step",
+            (Class::Desynchronised, _) => "all ranks, and who waits for whom",
+            _ => "all ranks at the same step",
         };
         commands.push((format!("show {}", capture.id), what));
         if let (None, Some(rank)) = (&found.incident, found.rank()) {
@@ -106,7 +106,7 @@ mod tests {
         };
         let incident = Some(Incident { id: "inc-1".into(), ..Incident::default() });
         let (first, second) = (Some(capture("cap-1")), Some(capture("cap-2")));
-        let all = Found { incident, capture: first, oom: second, desynchronised: None };
+        let all = Found { incident, capture: first, oom: second };
         let death = Found { capture: Some(capture("cap-3")), ..Found::default() };
         let failed = Incident { id: "inc-2".into(), ..Incident::default() };
         let killed = ["show cap-3", "export cap-3 --rank 2 -o rank2.pickle", "ranks j"];

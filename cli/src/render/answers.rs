@@ -220,6 +220,7 @@ fn growth(incident: &Incident) -> String {
     match layer {
         Layer::Blocks => format!("+{} a step, {so_far} so far", plural(rate, "tensor")),
         Layer::Retries | Layer::Churn => format!("in {so_far} of the last 64 steps"),
+        Layer::Progress if so_far == 0 => "none: the job stands still".to_string(),
         Layer::Progress => format!("{} behind its peers", plural(so_far, "step")),
         Layer::Spread => format!("{} above its peers", bytes(so_far)),
         Layer::Process => "none: the rank failed".to_string(),
@@ -261,7 +262,10 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         ratio if ratio > 0.0 => format!(", {before}{:.0} % {after}", ratio * 100.0),
         _ => String::new(),
     };
-    let explained = percent(incident.explained_ratio, "this line explains ", "of it");
+    let explained = match incident.culprit {
+        Some(_) => percent(incident.explained_ratio, "this line explains ", "of it"),
+        None => String::new(),
+    };
     let sure = percent(incident.confidence, "", "sure");
     let stored = if incident.stored { ", stored" } else { "" };
     let mut pairs = vec![
@@ -275,7 +279,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         let so_far = growth(incident);
         pairs.push(("growth", format!("{so_far} (at step {last}){explained}")));
         pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
-        if incident.state == IncidentState::Open {
+        if incident.state == IncidentState::Open && incident.bytes_per_step > 0 {
             pairs.push(("forecast", format!("out of memory {out_of_memory}")));
         }
     }
@@ -283,6 +287,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));
     }
+    pairs.extend(incident.related_id.iter().map(|id| ("see also", id.clone())));
     if !incident.advice.is_empty() {
         let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
         let saves = saves.map_or(String::new(), |saves| format!(" (saves {})", bytes(saves)));

@@ -14,7 +14,6 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use crate::http::asking::Asking;
-use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Accepted, Answer, IdPath, PathOf, Problem, QueryOf, attempt_of};
@@ -23,6 +22,7 @@ use crate::ingest::event::Event;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::visible::Visible;
+use crate::work::collectives;
 use crate::work::parts::{Parts, parts};
 use memtape_store::records::snapshot_of;
 
@@ -100,7 +100,7 @@ async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::
     let path = Ok(Path(IdPath { id: id.clone() }));
     let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
     asking.audit_read("read collectives", id).await?;
-    Ok(Json(collectives::of(&asking.api.store, parts).await))
+    Ok(Json(collectives::of(asking.api.store.blobs(), parts).await))
 }
 
 /// A rank of a capture in a path.

@@ -19,8 +19,8 @@ use crate::http::request::{Answer, PathOf, Problem};
 use crate::http::route_list::Routes;
 use crate::state::actions::of_row;
 use crate::state::hints::{Against, Gathered, Trial, gather};
+use crate::work::blocking::blocking;
 use crate::work::decoding::Snapshots;
-use crate::work::tasks;
 use memtape_store::records::{SeriesKey, StepRecord};
 use memtape_store::{Found, Store};
 
@@ -44,7 +44,7 @@ async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
     let mut gathered = gathered.await??;
     read_capture(&asking.api.snapshots, &mut gathered).await;
     let store = asking.api.store.clone();
-    let read = tasks::blocking(move || answer(&store, gathered));
+    let read = blocking(move || answer(&store, gathered));
     read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }
 
@@ -57,7 +57,7 @@ async fn read_capture(snapshots: &Snapshots, gathered: &mut Gathered) {
     };
     match snapshots.read(hash, Bounds::default()).await {
         Ok((snapshot, _)) => {
-            let read = tasks::blocking(move || Captured::of(&capture, &snapshot, device)).await;
+            let read = blocking(move || Captured::of(&capture, &snapshot, device)).await;
             gathered.facts.capture = read.ok().flatten();
         }
         Err(why) => {

@@ -125,6 +125,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         updated_wall_ns: incident.updated_wall_ns,
         closed_wall_ns: incident.closed.map(|closed| closed.wall_ns),
         closed_reason: incident.closed_reason(),
+        related_id: incident.related.clone(),
         ..Incident::default()
     };
     match &incident.diagnosis {

@@ -3,7 +3,6 @@
 mod access_routes;
 pub(crate) mod asking;
 mod capture_routes;
-mod collectives;
 mod hint_routes;
 mod incident_routes;
 mod job_routes;

@@ -1,6 +1,7 @@
 //! Which snapshots of a capture are compared for an incident, as data. `work/` loads and compares
 //! them.
 
+use memtape_core::capture::Part;
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::Context;
 use memtape_core::incident::NotCompared;
@@ -13,6 +14,8 @@ pub(crate) struct Comparison {
     pub(crate) growth: Growth,
     pub(crate) context: Context,
     pub(crate) snapshots: Result<ComparedSnapshots, NotCompared>,
+    /// All parts of the capture, where the job stands still: the collectives of all ranks count.
+    pub(crate) parts: Vec<Part>,
 }
 
 /// The snapshots of the suspect and of the peers that it is compared with.

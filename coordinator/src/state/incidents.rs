@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
-use memtape_core::diagnosis::{Activity, Diagnosis};
+use memtape_core::diagnosis::{Activity, Diagnosis, Fate};
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::identity::owner::Holder;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
@@ -22,9 +22,14 @@ use crate::state::effects::{After, Asker, Context, Effect, Work};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::growth_context;
+use crate::state::jobs::neighbours::neighbours;
+use crate::state::jobs::silence::Watch;
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{CaptureRecord, End, IncidentRecord};
+
+/// Time between two looks for attempts that stand still, in nanoseconds.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
 
 /// All incidents, by name; names are in order of age.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(crate) struct Incidents {
     machine: incident::Incidents,
     /// The last decision about a restart for each incident, to record only new ones.
     decided: BTreeMap<String, Decision>,
+    /// When it was last looked for attempts that stand still.
+    looked_ns: u64,
 }
 
 impl incident::Attempt for Attempt {
@@ -78,6 +85,11 @@ impl incident::Attempt for Attempt {
         self.detectors.state(rank)
     }
 
+    fn fates(&self) -> Vec<Fate> {
+        // The ends alone are asked for.
+        self.ranks.values().map(|rank| rank.fate(Activity::Moving)).collect()
+    }
+
     fn here_since_ns(&self, rank: u32) -> Option<u64> {
         let rank = self.ranks.get(&rank)?;
         (rank.presence == Presence::Here).then_some(rank.here_since_ns)
@@ -109,7 +121,7 @@ impl Incidents {
             let holder = attempt.map(|of| incident::Attempt::holder(of, record.growth.rank));
             machine.restore(now, record, holder.unwrap_or_default(), step, under_way);
         }
-        Self { ids, machine, decided: BTreeMap::new() }
+        Self { ids, machine, decided: BTreeMap::new(), looked_ns: 0 }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<&Tracked> {
@@ -221,11 +233,45 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// Time has passed.
-    pub(crate) fn tick(&mut self, context: &mut Context, captures: &Captures, jobs: &Jobs) {
+    /// Time has passed; agents report each `interval_ns`.
+    pub(crate) fn tick(
+        &mut self,
+        context: &mut Context,
+        captures: &Captures,
+        jobs: &Jobs,
+        interval_ns: u64,
+    ) {
         self.review_attempts(context, jobs);
+        self.settle(context.now, jobs);
+        self.look_at_progress(context.now, jobs, interval_ns);
         self.machine.tick(context.now);
         self.carry_out(context, Some((captures, jobs)));
+    }
+
+    /// Reports deaths of which it is known by now what became of the other ranks.
+    fn settle(&mut self, now: Now, jobs: &Jobs) {
+        for attempt in self.machine.unsettled().into_iter().filter_map(|serial| jobs.get(serial)) {
+            let ids = &mut self.ids;
+            self.machine.settle(now, attempt, || ids.next(now.wall_ns, Kind::Incident));
+        }
+    }
+
+    /// Looks for attempts that stand still, and for those that go on again.
+    fn look_at_progress(&mut self, now: Now, jobs: &Jobs, interval_ns: u64) {
+        if now.mono_ns.saturating_sub(self.looked_ns) < LOOK_EVERY_NS {
+            return;
+        }
+        self.looked_ns = now.mono_ns;
+        let standing: BTreeSet<u32> = self.machine.standing().collect();
+        for attempt in jobs.attempts().filter(|attempt| !attempt.has_ended()) {
+            let is_open = standing.contains(&attempt.record.serial);
+            if is_open || attempt.pauses.is_pause(now.mono_ns) {
+                let ranks = Watch::new(jobs, attempt, now.mono_ns, interval_ns).ranks(attempt);
+                let ids = &mut self.ids;
+                let name = || ids.next(now.wall_ns, Kind::Incident);
+                self.machine.look_at_progress(now, attempt, &ranks, name);
+            }
+        }
     }
 
     /// The answer to a request for a capture.
@@ -362,12 +408,16 @@ impl Incidents {
         let steps = (closed.record.step, closed.record.before_step);
         let attempt = jobs.get(incident.serial);
         let context = match (attempt, &incident.failure) {
+            (Some(attempt), None) if growth.is_standstill() => memtape_core::diagnosis::Context {
+                fates: incident::Attempt::fates(attempt),
+                ..Default::default()
+            },
             (Some(attempt), None) => growth_context::of_growth(attempt, &growth, steps),
             (Some(attempt), Some(failure)) => memtape_core::diagnosis::Context {
                 request_failed: failure.kind == FailureKind::OutOfMemory,
-                // A comparison asks for the ends alone.
-                fates: attempt.ranks.values().map(|rank| rank.fate(Activity::Moving)).collect(),
+                fates: incident::Attempt::fates(attempt),
                 known_growth: self.machine.growth_before(incident, attempt),
+                neighbours: neighbours(attempt, failure),
                 ..Default::default()
             },
             (None, _) => Default::default(),
@@ -376,6 +426,7 @@ impl Incidents {
             incident: id.to_string(),
             capture: capture.to_string(),
             snapshots: closed.snapshots_to_compare(growth.rank),
+            parts: if growth.is_standstill() { closed.parts.clone() } else { Vec::new() },
             growth,
             context,
         })

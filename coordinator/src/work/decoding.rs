@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
 use crate::state::counters::{Counters, Loss};
-use crate::work::tasks;
+use crate::work::blocking::blocking;
 use memtape_store::Blobs;
 
 /// The stored snapshots, decoded.
@@ -35,6 +35,11 @@ pub(crate) enum NotRead {
 }
 
 impl Snapshots {
+    /// The stored snapshots as they are.
+    pub(crate) fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
     pub(crate) fn new(blobs: Blobs, counters: Arc<Counters>) -> Self {
         Self { blobs, counters, turn: Arc::new(Semaphore::new(1)) }
     }
@@ -51,7 +56,7 @@ impl Snapshots {
         // Never closed, so that this cannot fail.
         let turn = self.turn.clone().acquire_owned().await;
         let stored = self.blobs.get(hash).await?;
-        let decoding = tasks::blocking(move || {
+        let decoding = blocking(move || {
             let decoded = snapshot::decode_counted(&stored, bounds);
             // Held until here also when the client has left.
             drop(turn);

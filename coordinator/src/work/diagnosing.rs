@@ -11,12 +11,21 @@ use memtape_proto::snapshot::Bounds;
 
 use crate::state::comparison::{ComparedSnapshots, Comparison, SnapshotRef};
 use crate::state::effects::WorkDone;
+use crate::work::blocking::blocking;
+use crate::work::collectives;
 use crate::work::decoding::Snapshots;
-use crate::work::tasks;
 
 /// Compares the snapshots of a capture.
 pub(crate) async fn compare(comparison: Comparison, stored: &Snapshots) -> WorkDone {
-    let Comparison { incident, capture, growth, context, snapshots } = comparison;
+    let Comparison { incident, capture, growth, mut context, snapshots, parts } = comparison;
+    if growth.is_standstill() {
+        context.collectives = Some(collectives::of(stored.blobs(), parts).await.comparison);
+        return WorkDone::Compared {
+            incident,
+            capture,
+            result: Ok(without_snapshot(&growth, &context)),
+        };
+    }
     let result = match snapshots {
         Ok(snapshots) => compare_snapshots(growth, &context, snapshots, stored).await,
         Err(why) => Err(why),
@@ -24,16 +33,19 @@ pub(crate) async fn compare(comparison: Comparison, stored: &Snapshots) -> WorkD
     // That a rank died is known without its snapshot.
     let result = match result {
         Err(why) if growth.layer == Layer::Process => {
-            let suspect = &RankSnapshot::default();
-            let asked =
-                Inquiry { growth: &growth, suspect, peers: &[], context: &context, past: None };
-            let mut diagnosis = asked.diagnose();
+            let mut diagnosis = without_snapshot(&growth, &context);
             diagnosis.doubt(&why.to_string());
-            Ok(Box::new(diagnosis))
+            Ok(diagnosis)
         }
         result => result,
     };
     WorkDone::Compared { incident, capture, result }
+}
+
+/// What is known without any state of the memory.
+fn without_snapshot(growth: &Growth, context: &Context) -> Box<Diagnosis> {
+    let suspect = &RankSnapshot::default();
+    Box::new(Inquiry { growth, suspect, peers: &[], context, past: None }.diagnose())
 }
 
 async fn compare_snapshots(
@@ -63,7 +75,7 @@ async fn compare_snapshots(
         }
     }
     let context = context.clone();
-    let compared = tasks::blocking(move || {
+    let compared = blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
         let (growth, context) = (&growth, &context);
         Inquiry { growth, suspect: &suspect, peers: &peers, context, past: None }.diagnose()

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use memtape_core::action::{ActionKind, Outcome};
 use memtape_core::limits::COMPARISONS_MAX;
 use memtape_proto::api::Name as _;
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinError;
 
 use crate::access::Door;
 use crate::ingest::event::Event;
@@ -18,20 +16,6 @@ use crate::restart::target::{Order, Target};
 use crate::state::effects::{Work, WorkDone};
 use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
-
-/// Does what blocks where that is allowed: on a thread for it, or here where there is no runtime,
-/// as in a simulation.
-///
-/// # Errors
-/// It panicked.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    match Handle::try_current() {
-        Ok(runtime) => runtime.spawn_blocking(work).await,
-        Err(_) => Ok(work()),
-    }
-}
 
 /// Does work until every sender is gone.
 pub(crate) async fn carry_out(

@@ -51,6 +51,8 @@ pub struct Incident {
     pub closed_why: String,
     /// It is about a rank that failed, and not about growth.
     pub is_failure: bool,
+    /// It is about a job that stands still.
+    pub is_standstill: bool,
 }
 
 /// A decision, and what came of it.
@@ -147,5 +149,6 @@ pub(crate) fn incident(record: &IncidentRecord) -> Incident {
         class: record.class().as_str().to_string(),
         closed_why: record.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
         is_failure: record.failure.is_some(),
+        is_standstill: record.growth.is_standstill(),
     }
 }

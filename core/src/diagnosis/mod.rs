@@ -24,14 +24,16 @@ pub use crate::snapshot::frames::{is_user_frame, telling_frame};
 pub use answer::aftermath::Aftermath;
 pub use answer::diagnose::diagnose;
 pub use answer::diagnosis::{Diagnosis, Suspect};
+pub(crate) use answer::failure::ended;
 pub use answer::restart::Restart;
+pub(crate) use answer::sentence::alike;
 pub use answer::sentence::{Parts, first_sentence};
 pub use class::Class;
 pub use constants::{BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_MIN, SUSPECTS_MAX};
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
 pub use evidence::context::{
-    Activity, Context, Fate, KnownGrowth, Peaks, Readings, StepNeed, TraceGrowth,
+    Activity, Context, Fate, KnownGrowth, Neighbours, Peaks, Readings, StepNeed, TraceGrowth,
 };
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;

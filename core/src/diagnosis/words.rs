@@ -86,6 +86,11 @@ const RANKS_NAMED_MAX: usize = 4;
 
 /// `rank 2`, `ranks 2 and 3`, `ranks 0, 1, 2, 3 and 8 others`, of `total` in all.
 pub(crate) fn ranks(known: &[u32], total: usize) -> String {
+    listed("rank", known, total)
+}
+
+/// The same with another noun.
+pub(crate) fn listed(noun: &str, known: &[u32], total: usize) -> String {
     let mut names: Vec<String> =
         known.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
     match total.max(known.len()) - names.len() {
@@ -94,9 +99,9 @@ pub(crate) fn ranks(known: &[u32], total: usize) -> String {
         others => names.push(format!("{} others", count(others as u64))),
     }
     match names.split_last() {
-        Some((last, [])) => format!("rank {last}"),
-        Some((last, rest)) => format!("ranks {} and {last}", rest.join(", ")),
-        None => "no rank".into(),
+        Some((last, [])) => format!("{noun} {last}"),
+        Some((last, rest)) => format!("{noun}s {} and {last}", rest.join(", ")),
+        None => format!("no {noun}"),
     }
 }
 

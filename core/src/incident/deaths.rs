@@ -1,8 +1,8 @@
 //! Ranks that died, or whose request for memory failed: the incidents that are not about growth.
 //!
 //! One attempt has one open incident of this kind: about the rank that failed first. The others
-//! mostly die because of it, or are ended by the launcher. Their ends are compared when the capture
-//! is, and once more when more ranks have ended: a job that is stopped as a whole does not page.
+//! mostly die because of it, or are ended by the launcher. So a death is held for a while, and
+//! compared with the other ends: a job that was stopped as a whole is no incident.
 //!
 //! Such an incident stays open when its attempt ends, so that it can be seen; it is closed when the
 //! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`]. A program
@@ -10,6 +10,7 @@
 //! time, and is captured once.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure, FailureKind};
 use super::machine::{Attempt, Change, Incidents, Now};
@@ -17,8 +18,8 @@ use super::record::{ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::Scope;
-use crate::diagnosis::KnownGrowth;
-use crate::identity::end::{End, TOGETHER_NS};
+use crate::diagnosis::{Aftermath, KnownGrowth};
+use crate::identity::end::End;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 
 /// An incident about a failure is closed after this time, in nanoseconds of Unix time.
@@ -27,15 +28,31 @@ const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
 /// Time between two comparisons of one capture with the ends that are known, in nanoseconds.
 const COMPARE_EVERY_NS: u64 = 5_000_000_000;
 
-/// A rank that was killed pages only after this time, in nanoseconds: until then all ranks of the
-/// job may be killed, by a person or a scheduler.
+/// A death is reported after this time, in nanoseconds: until then all ranks of the job may end, by
+/// a person or a scheduler.
 pub(super) const SETTLED_NS: u64 = 10_000_000_000;
+
+/// The death of a rank that was asked to end is reported after this time, in nanoseconds, while
+/// others live: Slurm, Kubernetes and torchrun kill what has not ended 30 s after they asked.
+pub(super) const ASKED_NS: u64 = 45_000_000_000;
 
 /// Steps that a rank has finished after a failed request when it counts as going on.
 const WENT_ON_STEPS: u64 = 16;
 
+/// A death that is not reported yet: the whole job may be ending.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    /// The first of the deaths.
+    failure: Failure,
+    /// Monotonic time at which the first of them was heard.
+    since_ns: u64,
+    /// The capture of the death, when it is closed.
+    capture: Option<String>,
+}
+
 impl Incidents {
-    /// A rank failed. `name` makes the name of a new incident.
+    /// A rank failed. `name` makes the name of a new incident. Of a death it is known only
+    /// [`SETTLED_NS`] later whether the whole job was ended: [`Self::settle`] reports it then.
     pub fn failed(
         &mut self,
         now: Now,
@@ -44,17 +61,103 @@ impl Incidents {
         name: impl FnOnce() -> String,
     ) {
         let serial = attempt.serial();
-        let mut known = self.known.values_mut();
-        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
-            if tracked.join(now, failure) {
-                let id = tracked.incident.id.clone();
-                self.store(&id, Change::Updated);
-            }
+        if self.was_reported(now, serial, &failure) {
             return;
         }
-        // Agents repeat what they have said after each reconnect, and all deaths of an attempt
-        // belong to one incident.
-        let was_reported = |known: &Tracked| {
+        if failure.kind == FailureKind::OutOfMemory {
+            return self.report(now, attempt, failure, None, name);
+        }
+        let is_certain = failure.kind == FailureKind::Died(End::OomKilled);
+        // A rank that dies of a failed request was not stopped.
+        let has_incident = |known: &Tracked| {
+            let is_its = is_open_of(known, serial) && is_failure(known);
+            is_its && (!is_survived(known) || known.incident.growth.rank == failure.rank)
+        };
+        if is_certain || self.known.values().any(has_incident) {
+            let held = self.held.remove(&serial);
+            let first = held.as_ref().map(|held| held.failure);
+            let first = first
+                .filter(|held| held.came_before(&failure, is_one_clock(attempt, held, &failure)));
+            let capture = held.and_then(|held| held.capture);
+            return self.report(now, attempt, first.unwrap_or(failure), capture, name);
+        }
+        match self.held.get_mut(&serial) {
+            Some(held) => {
+                if failure
+                    .came_before(&held.failure, is_one_clock(attempt, &held.failure, &failure))
+                {
+                    held.failure = failure;
+                }
+            }
+            None => {
+                let held = Held { failure, since_ns: now.mono_ns, capture: None };
+                self.held.insert(serial, held);
+            }
+        }
+    }
+
+    /// Links the open failure of an attempt with the growth or the standstill that it ended, both
+    /// ways.
+    fn relate(&mut self, attempt: &impl Attempt) {
+        let serial = attempt.serial();
+        let is_its = |known: &&Tracked| is_open_of(known, serial) && is_failure(known);
+        let Some(failed) = self.known.values().find(is_its) else { return };
+        let growth = self.growth_before(failed.incident(), attempt).map(|growth| growth.incident);
+        // What stands still is ended by NCCL's watchdog, or by a person.
+        let stood =
+            self.known.values().rev().find(|known| {
+                known.incident.serial == serial && known.incident.growth.is_standstill()
+            });
+        let stood = stood.filter(|known| match known.incident.closed.map(|closed| closed.reason) {
+            None | Some(ClosedReason::AttemptEnded) => true,
+            Some(_) => false,
+        });
+        let before = growth.or(stood.map(|known| known.incident.id.clone()));
+        let (failed, Some(growth)) = (failed.incident.id.clone(), before) else { return };
+        for (of, other) in [(&failed, &growth), (&growth, &failed)] {
+            if let Some(tracked) = self.known.get_mut(of) {
+                tracked.incident.related = Some(other.clone());
+            }
+            self.store(of, Change::Updated);
+        }
+    }
+
+    /// Attempts with a death that is not reported yet.
+    pub fn unsettled(&self) -> Vec<u32> {
+        self.held.keys().copied().collect()
+    }
+
+    /// Reports the death of an attempt when it is known what became of the other ranks. A job that
+    /// was ended as a whole, and ranks that were ended because others did not start, are none.
+    pub fn settle(&mut self, now: Now, attempt: &impl Attempt, name: impl FnOnce() -> String) {
+        let serial = attempt.serial();
+        let Some(held) = self.held.get(&serial) else { return };
+        let (failure, waited_ns) = (held.failure, now.mono_ns.saturating_sub(held.since_ns));
+        if waited_ns < SETTLED_NS {
+            return;
+        }
+        let fates = attempt.fates();
+        let Failure { rank, step, ranks, .. } = failure;
+        // Who kills a job of one rank is not known.
+        let was_stopped = (fates.len() > 1 || failure.was_asked())
+            && Aftermath { rank, step, fates: &fates }.was_stopped();
+        let has_living = fates.iter().any(|fate| fate.end.is_none());
+        if failure.was_asked() && has_living && waited_ns < ASKED_NS {
+            return;
+        }
+        let are_missing = u32::try_from(fates.len()).is_ok_and(|known| known < ranks);
+        let was_killed = failure.kind == FailureKind::Died(End::Killed);
+        let did_not_start = step == 0 && (failure.was_asked() || (was_killed && are_missing));
+        let capture = self.held.remove(&serial).and_then(|held| held.capture);
+        if !(was_stopped || did_not_start) {
+            self.report(now, attempt, failure, capture, name);
+        }
+    }
+
+    /// Agents repeat what they have said after each reconnect, and all deaths of an attempt belong
+    /// to one incident; or the failure is long past.
+    fn was_reported(&self, now: Now, serial: u32, failure: &Failure) -> bool {
+        let is_its = |known: &Tracked| {
             let is_its = is_failure(known) && known.incident.serial == serial;
             // A survived request hides no death that is reported late.
             let is_as_grave = !is_survived(known) || failure.kind == FailureKind::OutOfMemory;
@@ -67,7 +170,26 @@ impl Incidents {
         };
         let age_ns = u64::try_from(now.wall_ns.saturating_sub(failure.wall_ns)).unwrap_or(0);
         let is_old = age_ns / 1_000_000_000 > FAILURE_AGE_SECONDS_MAX;
-        if is_old || self.known.values().any(was_reported) {
+        let is_open = |known: &Tracked| is_open_of(known, serial) && is_failure(known);
+        !self.known.values().any(is_open) && (is_old || self.known.values().any(is_its))
+    }
+
+    /// Opens the incident of a failure, or adds it to the one that is known.
+    fn report(
+        &mut self,
+        now: Now,
+        attempt: &impl Attempt,
+        failure: Failure,
+        capture: Option<String>,
+        name: impl FnOnce() -> String,
+    ) {
+        let serial = attempt.serial();
+        let mut known = self.known.values_mut();
+        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
+            if tracked.join(now, attempt, failure) {
+                let id = tracked.incident.id.clone();
+                self.store(&id, Change::Updated);
+            }
             return;
         }
         let is_again = |known: &Tracked| {
@@ -91,6 +213,10 @@ impl Incidents {
             return;
         }
         self.open(now, attempt, &failure.growth(), Some(failure), name);
+        self.relate(attempt);
+        if let Some(capture) = capture {
+            self.failure_captured(serial, &capture, &failure.reason());
+        }
     }
 
     /// Handles the end of a rank: its own growth ends and, unless the rank died, its failed
@@ -105,7 +231,9 @@ impl Incidents {
         };
         for id in self.ids(is_its_own) {
             self.measure(&id, attempt);
-            self.close(now, &id, ClosedReason::RankEnded, true);
+            if !self.goes_on(&id, |growth| growth.rank == rank) {
+                self.close(now, &id, ClosedReason::RankEnded, true);
+            }
         }
         // The incident of a failure is compared again with this end.
         let mut known = self.known.values_mut();
@@ -119,6 +247,9 @@ impl Incidents {
     pub(super) fn failure_captured(&mut self, serial: u32, capture: &str, reason: &Reason) {
         if !matches!(reason, Reason::OutOfMemory { .. } | Reason::Death { .. }) {
             return;
+        }
+        if let Some(held) = self.held.get_mut(&serial) {
+            held.capture = Some(capture.into());
         }
         let waits = |known: &Tracked| {
             let is_wanted = matches!(known.need, Need::Wanted { .. });
@@ -136,7 +267,9 @@ impl Incidents {
         let rank = failed.growth.rank;
         let is_its = |known: &&Incident| {
             let growth = &known.growth;
-            let is_rank = growth.rank == rank || growth.scope != Scope::OneRank;
+            let is_rank = growth.rank == rank
+                || growth.scope != Scope::OneRank
+                || known.joined.iter().any(|growth| growth.rank == rank);
             let goes_on = match known.closed.map(|closed| closed.reason) {
                 None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => true,
                 Some(_) => false,
@@ -160,7 +293,14 @@ impl Incidents {
         })
     }
 
-    /// Compares again where more ranks have ended, and closes incidents of old failures.
+    /// Has a rank of this attempt died, as an open incident says, or one that may open soon?
+    pub(super) fn has_death(&self, serial: u32) -> bool {
+        let of = |known: &Tracked| is_failure(known) && !is_survived(known);
+        self.held.contains_key(&serial)
+            || self.known.values().any(|known| is_open_of(known, serial) && of(known))
+    }
+
+    /// Compares once more where more ranks have ended, and closes what is long past.
     pub(super) fn review_failures(&mut self, now: Now) {
         let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
         for id in self.ids(is_open) {
@@ -188,13 +328,6 @@ impl Incidents {
         };
         for id in self.ids(is_older) {
             self.close(now, &id, ClosedReason::NewAttempt, true);
-            // The launcher was quicker than the wait for a stop of the whole job.
-            let Some(tracked) = self.known.get(&id).filter(|known| known.page_is_due) else {
-                continue;
-            };
-            if let Some(capture) = tracked.incident.capture_id.clone() {
-                self.compare(&id, &capture);
-            }
         }
     }
 
@@ -217,16 +350,16 @@ impl Incidents {
 }
 
 impl Tracked {
-    /// Adds another failure of the same attempt; true where it changes the subject of the incident.
-    /// The earliest failure names the incident. A rank without memory that then died has failed
-    /// once. A death counts more than a failed request that another rank has survived.
-    fn join(&mut self, now: Now, failure: Failure) -> bool {
+    /// Another failure of the same attempt; true where it changes what the incident is about. The
+    /// first one names it, a rank that could not get memory and then died has failed once, and a
+    /// death counts more than a request that another rank has survived.
+    fn join(&mut self, now: Now, attempt: &impl Attempt, failure: Failure) -> bool {
         let Some(known) = self.incident.failure else { return false };
         let is_same_rank = failure.rank == known.rank;
         let is_death = matches!(failure.kind, FailureKind::Died(_));
         let is_graver = known.kind == FailureKind::OutOfMemory && is_death;
         let is_repeated = is_same_rank && failure.kind == known.kind;
-        let is_earlier = known.wall_ns.saturating_sub(failure.wall_ns) > TOGETHER_NS;
+        let is_earlier = failure.came_before(&known, is_one_clock(attempt, &known, &failure));
         if is_repeated || !(is_same_rank || is_graver || is_earlier) {
             return false;
         }
@@ -235,7 +368,6 @@ impl Tracked {
         self.incident.failure = Some(Failure { wall_ns, ..failure });
         self.incident.growth = failure.growth();
         self.incident.updated_wall_ns = now.wall_ns;
-        self.await_settling(now);
         if is_graver && self.need == Need::Nothing {
             // Its own capture shows a later state than that of the request.
             let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
@@ -244,20 +376,11 @@ impl Tracked {
         self.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
         true
     }
+}
 
-    /// Notes when it will be known whether the whole job was killed, if its rank was.
-    pub(super) fn await_settling(&mut self, now: Now) {
-        let kind = self.incident.failure.map(|failure| failure.kind);
-        if kind == Some(FailureKind::Died(End::Killed)) {
-            self.settled_ns = Some(now.mono_ns.saturating_add(SETTLED_NS));
-        }
-    }
-
-    /// Monotonic time at which it will be known whether the whole job was killed; none when that
-    /// has passed, and for other failures.
-    pub(super) fn settles_ns(&self, now: Now) -> Option<u64> {
-        self.settled_ns.filter(|&due_ns| self.incident.is_open() && now.mono_ns < due_ns)
-    }
+/// Does one clock tell when these two failed?
+fn is_one_clock(attempt: &impl Attempt, one: &Failure, other: &Failure) -> bool {
+    attempt.holder(one.rank).node == attempt.holder(other.rank).node
 }
 
 /// Is the incident about a failed request of a rank that lives?

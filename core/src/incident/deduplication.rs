@@ -1,14 +1,31 @@
-//! Decides which finding continues which: one cause is one incident, although later findings name
-//! its rank and its account better.
+//! Decides which finding continues which, and which have one cause: one cause is one incident,
+//! although it shows on several devices, ranks or accounts of the memory.
 //!
 //! The incident machine asks this when a finding is opened while other incidents are open. A
-//! finding that returns after it was closed says so itself ([`Growth::returns`]).
+//! finding that returns after it was closed says so itself ([`Growth::returns`]). Ranks that count
+//! steps are compared by the detector; those that do not are compared here.
 
-use crate::detector::{Growth, GrowthKey, Scope};
+use alloc::string::String;
+
+use super::machine::{Attempt, Change, Incidents, Now};
+use super::tracked::{Tracked, is_open_of};
+use crate::detector::{Growth, GrowthKey, Layer, Scope};
+use crate::tape::layout::Clock;
 
 /// A finding about one rank continues as a finding about many ranks when its rate is at most this
 /// multiple of their rate.
 const FIRST_TIMES_MAX: u64 = 2;
+
+/// Two ranks without steps grow alike when neither grows faster than this multiple of the other.
+const ALIKE_TIMES_MAX: u64 = 2;
+
+/// Findings with one cause began within this many steps of each other, and a part of their age.
+const BEGAN_STEPS: u64 = 64;
+const BEGAN_AGE_PART: u64 = 4;
+
+/// Findings that are kept of an incident beside the one that it is about. More of its cause are no
+/// news.
+const JOINED_MAX: usize = 16;
 
 impl GrowthKey {
     /// Is this finding about the one rank that `wide`, about many ranks, names as its example?
@@ -32,6 +49,133 @@ impl Growth {
         let are_many = is_wide(known.scope) && is_wide(self.scope);
         let is_there = are_many || (known.rank, known.device) == (self.rank, self.device);
         was_first || (is_there && self.layer.takes_over(known.layer))
+    }
+}
+
+impl Growth {
+    /// Has this growth the cause of a `known` one of the same attempt? `counts_steps`: the steps of
+    /// both ranks count the same.
+    pub fn shares_cause(&self, known: &Self, counts_steps: bool) -> bool {
+        let are_wide = [self.scope, known.scope].map(|scope| scope != Scope::OneRank);
+        let is_rank = self.rank == known.rank;
+        if self.layer == known.layer {
+            // A process that keeps tensors of several devices; or ranks that serve the same.
+            let is_elsewhere = match is_rank {
+                true => self.device != known.device && self.began_near(known),
+                false => !counts_steps && self.grows_like(known),
+            };
+            return are_wide == [false; 2] && self.layer.has_rate() && is_elsewhere;
+        }
+        let is_there = are_wide == [true; 2] || (is_rank && self.device == known.device);
+        let [one, other] = [self.layer, known.layer];
+        let is_caused = one.drags_along(other) || other.drags_along(one);
+        is_there && is_caused && self.began_near(known)
+    }
+
+    fn grows_like(&self, known: &Self) -> bool {
+        let [one, other] = [self, known].map(|growth| growth.bytes_per_step);
+        let most = |of: u64| of.saturating_mul(ALIKE_TIMES_MAX);
+        one <= most(other) && other <= most(one)
+    }
+
+    fn began_near(&self, known: &Self) -> bool {
+        let last_step = self.last_step.max(known.last_step);
+        let age_steps = last_step.saturating_sub(self.onset_step.min(known.onset_step));
+        self.onset_step.abs_diff(known.onset_step) <= BEGAN_STEPS + age_steps / BEGAN_AGE_PART
+    }
+}
+
+impl Layer {
+    /// Does growth of this account show in the other one, too? Peaks beyond those of the peers
+    /// leave segments behind them.
+    fn drags_along(self, other: Self) -> bool {
+        let is_dragged = matches!(other, Self::Reserved | Self::Peak | Self::Retries | Self::Churn);
+        self.explains(other) || (self == Self::Spread && is_dragged)
+    }
+}
+
+impl Incidents {
+    /// Adds a new finding to the open incident that has its cause; false where there is none.
+    pub(super) fn joined(&mut self, now: Now, attempt: &impl Attempt, growth: &Growth) -> bool {
+        let serial = attempt.serial();
+        let is_steps = |rank: u32| attempt.clock(rank) == Clock::Steps;
+        let has_cause = |known: &Growth| {
+            growth.shares_cause(known, is_steps(growth.rank) && is_steps(known.rank))
+        };
+        let mut known = self.known.values_mut();
+        let Some(tracked) = known.find(|known| {
+            let of = &known.incident;
+            let is_growth = is_open_of(known, serial) && of.failure.is_none();
+            is_growth && core::iter::once(&of.growth).chain(&of.joined).any(has_cause)
+        }) else {
+            return false;
+        };
+        let known = tracked.incident.growth;
+        let is_cause = growth.layer != known.layer && growth.layer.drags_along(known.layer);
+        if is_cause {
+            // The incident is about what grows, and not about what that drags along.
+            tracked.join_finding(now, known);
+            tracked.turn_to(growth.key());
+            tracked.incident.growth = *growth;
+            tracked.want_again(now);
+        } else {
+            tracked.join_finding(now, *growth);
+        }
+        tracked.incident.updated_wall_ns = now.wall_ns;
+        let id = tracked.incident.id.clone();
+        self.store(&id, Change::Updated);
+        true
+    }
+
+    /// Brings the figures of a finding that has joined an incident up to date; false where it has
+    /// joined none.
+    pub(super) fn rejoined(&mut self, now: Now, serial: u32, growth: &Growth) -> bool {
+        let Some(tracked) = self.joined_to(serial, &growth.key()) else { return false };
+        tracked.join_finding(now, *growth);
+        let id = tracked.incident.id.clone();
+        self.store(&id, Change::Updated);
+        true
+    }
+
+    /// The open incident that this finding has joined.
+    pub(super) fn joined_to(&mut self, serial: u32, key: &GrowthKey) -> Option<&mut Tracked> {
+        let has_it = |of: &Growth| of.key() == *key;
+        let mut known = self.known.values_mut();
+        known.find(|known| is_open_of(known, serial) && known.incident.joined.iter().any(has_it))
+    }
+
+    /// Some of the findings of an incident are over. True where another one goes on: the incident
+    /// is about that one now.
+    pub(super) fn goes_on(&mut self, id: &str, is_over: impl Fn(&Growth) -> bool) -> bool {
+        let Some(tracked) = self.known.get_mut(id) else { return false };
+        tracked.incident.joined.retain(|growth| !is_over(growth));
+        if tracked.incident.joined.is_empty() {
+            return false;
+        }
+        let next = tracked.incident.joined.remove(0);
+        tracked.turn_to(next.key());
+        tracked.incident.growth = next;
+        let id = String::from(id);
+        self.store(&id, Change::Updated);
+        true
+    }
+}
+
+impl Tracked {
+    /// Keeps a finding that has the cause of this incident, with its newest figures. The incident
+    /// is certain when one of its findings is.
+    fn join_finding(&mut self, now: Now, growth: Growth) {
+        if growth.is_sure && !self.incident.growth.is_sure {
+            self.incident.growth.is_sure = true;
+            self.want_again(now);
+        }
+        let joined = &mut self.incident.joined;
+        let known = joined.iter_mut().find(|known| known.key() == growth.key());
+        if let Some(known) = known {
+            *known = Growth { onset_step: known.onset_step, ..growth };
+        } else if joined.len() < JOINED_MAX {
+            joined.push(growth);
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use alloc::string::String;
 
 use crate::capture::Reason;
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
-use crate::identity::end::End;
+use crate::diagnosis::ended;
+use crate::identity::end::{End, TOGETHER_NS};
 
 /// A death is captured by its own trigger. Where no such capture was taken within this time, the
 /// incident requests one, in nanoseconds.
@@ -29,6 +30,9 @@ pub struct Failure {
     pub ranks: u32,
     /// Kind of the failure.
     pub kind: FailureKind,
+    /// Its exit status, or its signal as a negative number, where it is known.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub exit_status: Option<i32>,
 }
 
 /// Kinds of failures.
@@ -50,14 +54,30 @@ impl Failure {
         Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
-    /// The failure in a sentence, before any comparison.
+    /// Was the rank asked to end?
+    pub(super) fn was_asked(&self) -> bool {
+        matches!(self.kind, FailureKind::Died(end) if end.was_asked(self.exit_status))
+    }
+
+    /// Did this happen before another one, on a node where one clock counts or where two do?
+    /// Where these do not tell, a rank that was asked to end was not first.
+    pub(super) fn came_before(&self, other: &Self, is_one_clock: bool) -> bool {
+        let apart_ns = if is_one_clock { 0 } else { TOGETHER_NS };
+        let earlier_ns = other.wall_ns.saturating_sub(self.wall_ns);
+        let is_together = earlier_ns.saturating_abs() <= apart_ns;
+        earlier_ns > apart_ns || (is_together && other.was_asked() && !self.was_asked())
+    }
+
+    /// What happened, before anything is compared.
     pub(super) fn sentence(&self) -> String {
         let (rank, step) = (self.rank, self.step);
         match self.kind {
             FailureKind::OutOfMemory => {
                 format!("a request of rank {rank} for memory failed after step {step}")
             }
-            FailureKind::Died(end) => format!("rank {rank} {} after step {step}", end.in_words()),
+            FailureKind::Died(end) => {
+                format!("rank {rank} {} after step {step}", ended(end, self.exit_status))
+            }
         }
     }
 

@@ -7,12 +7,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::deaths::Held;
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident, Page};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
-use crate::diagnosis::Class;
+use crate::diagnosis::{Class, Fate};
 use crate::identity::owner::Holder;
 use crate::paging::PAGE_WITHIN_SECONDS;
 use crate::tape::layout::Clock;
@@ -68,6 +69,10 @@ pub trait Attempt {
     fn step_time_ns(&self, rank: u32) -> Option<u64>;
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
+    /// What became of each of its ranks.
+    fn fates(&self) -> Vec<Fate> {
+        Vec::new()
+    }
     /// Monotonic time since which the rank's agent is connected; none when it is away.
     fn here_since_ns(&self, rank: u32) -> Option<u64>;
 }
@@ -141,6 +146,8 @@ pub struct Incidents {
     pub(super) known: BTreeMap<String, Tracked>,
     /// Findings about silent ranks whose agents are away, or not back for long.
     silent: BTreeMap<(u32, GrowthKey), Growth>,
+    /// Deaths that are not reported yet, by attempt.
+    pub(super) held: BTreeMap<u32, Held>,
     pub(super) effects: VecDeque<Effect>,
 }
 
@@ -153,8 +160,8 @@ impl Default for Incidents {
 impl Incidents {
     /// No incidents. Shared growth pages when the memory is full within this many seconds.
     pub fn new(page_within_seconds: u64) -> Self {
-        let (known, silent, effects) = Default::default();
-        Self { page_within_seconds, known, silent, effects }
+        let (known, silent, held, effects) = Default::default();
+        Self { page_within_seconds, known, silent, held, effects }
     }
 
     /// Takes the next effect.
@@ -198,17 +205,19 @@ impl Incidents {
                     *held = growth;
                 } else if let Some(id) = self.open_about(serial, &growth.key()) {
                     self.grew(now, attempt, &id, &growth);
+                } else {
+                    self.rejoined(now, serial, &growth);
                 }
             }
             Finding::Closed { key, at_step } => {
                 self.silent.remove(&(serial, key));
-                if let Some(id) = self.open_about(serial, &key) {
-                    self.close(
-                        now,
-                        &id,
-                        ClosedReason::GrowthEnded { at_step },
-                        attempt.has_ended(),
-                    );
+                if let Some(joined) = self.joined_to(serial, &key) {
+                    joined.incident.joined.retain(|growth| growth.key() != key);
+                } else if let Some(id) = self.open_about(serial, &key)
+                    && !self.goes_on(&id, |_| false)
+                {
+                    let reason = ClosedReason::GrowthEnded { at_step };
+                    self.close(now, &id, reason, attempt.has_ended());
                 }
             }
         }
@@ -273,6 +282,9 @@ impl Incidents {
         name: impl FnOnce() -> String,
     ) {
         let (serial, key) = (attempt.serial(), growth.key());
+        if self.rejoined(now, serial, growth) {
+            return;
+        }
         let known = self.open_about(serial, &key);
         if let Some(id) = known.or_else(|| self.narrowed(serial, &key)) {
             // Found again after a restart of the coordinator, or seen more clearly.
@@ -301,6 +313,9 @@ impl Incidents {
         }
         if let Some(id) = self.continued(serial, growth) {
             self.grew(now, attempt, &id, growth);
+            return;
+        }
+        if self.joined(now, attempt, growth) {
             return;
         }
         if growth.layer == Layer::Progress && !is_back(now, attempt, growth.rank) {
@@ -340,6 +355,8 @@ impl Incidents {
             capture_id: None,
             not_compared: None,
             former: Vec::new(),
+            joined: Vec::new(),
+            related: None,
             opened_wall_ns: now.wall_ns,
             updated_wall_ns: now.wall_ns,
             closed: None,
@@ -348,13 +365,12 @@ impl Incidents {
         let mut tracked = Tracked::new(incident, holder);
         let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
         tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
-        tracked.await_settling(now);
         self.known.insert(id.clone(), tracked);
         self.store(&id, Change::Opened);
         self.request_captures(now);
     }
 
-    fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
+    pub(super) fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm_by_step = None;
         tracked.considered_ns = None;
@@ -443,7 +459,7 @@ impl Incidents {
     }
 
     /// The open incident that this growth goes on with.
-    fn continued(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+    pub(super) fn continued(&mut self, serial: u32, growth: &Growth) -> Option<String> {
         let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
         let tracked = self.open_with(serial, goes_on)?;
         tracked.turn_to(growth.key());
@@ -518,8 +534,7 @@ impl Incidents {
         let is_unknown = incident.class() == Class::Unknown;
         let is_failure = incident.failure.is_some();
         let confirm_from = step.max(incident.growth.last_step);
-        let is_quiet = incident.page == Page::Quiet && incident.capture_id.is_some();
-        let mut tracked = Tracked {
+        let tracked = Tracked {
             is_stored: true,
             need: match under_way {
                 _ if !(is_open && is_unknown) => Need::Nothing,
@@ -530,10 +545,6 @@ impl Incidents {
             confirm_by_step: (is_open && !is_failure).then_some(confirm_from + CONFIRM_STEPS),
             ..Tracked::new(incident, holder)
         };
-        tracked.await_settling(now);
-        if is_open && is_quiet {
-            tracked.compare_due_ns = tracked.settled_ns;
-        }
         self.known.insert(tracked.incident.id.clone(), tracked);
     }
 
@@ -546,6 +557,7 @@ impl Incidents {
     /// Forgets all that belongs to an attempt.
     pub fn forget_attempt(&mut self, serial: u32) {
         self.silent.retain(|(of, _), _| *of != serial);
+        self.held.remove(&serial);
         for id in self.ids(|known| known.incident.serial == serial) {
             self.forget(&id);
         }

@@ -15,6 +15,7 @@ mod deduplication;
 mod failure;
 mod machine;
 mod record;
+pub mod standstill;
 #[cfg(test)]
 mod tests;
 mod tracked;

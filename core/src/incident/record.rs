@@ -10,7 +10,7 @@ use core::fmt::{self, Display, Formatter};
 use super::failure::{Failure, FailureKind};
 use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
-use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, first_sentence};
+use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
 use crate::paging;
 use crate::snapshot::Frame;
@@ -42,8 +42,16 @@ pub struct Incident {
     /// Keys of the findings it was about before.
     #[cfg_attr(feature = "serde", serde(default))]
     pub former: Vec<GrowthKey>,
-    /// Failure of the rank, where the incident is not about growth; its `growth` then names the
-    /// rank and the step.
+    /// Other findings with the same cause, as they were last reported: on other devices, ranks, or
+    /// accounts of the memory.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub joined: Vec<Growth>,
+    /// The incident about the growth that ended in this failure, or about the failure that this
+    /// growth ended in.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub related: Option<String>,
+    /// What happened to its rank, where it is not about growth; its `growth` names the rank and the
+    /// step then.
     #[cfg_attr(feature = "serde", serde(default))]
     pub failure: Option<Failure>,
     /// Time until memory is full at the last finding, in seconds.
@@ -182,9 +190,14 @@ impl Incident {
                 });
                 format!("{}{again}", diagnosis.sentence)
             }
-            (Some(diagnosis), None) => diagnosis.sentence_now(&self.growth, self.is_open()),
+            (Some(diagnosis), None) => {
+                let sentence = diagnosis.sentence_now(&self.growth, self.is_open());
+                format!("{sentence}{}", alike(&self.growth, &self.joined))
+            }
             (None, Some(failure)) => failure.sentence(),
-            (None, None) => first_sentence(&self.growth),
+            (None, None) => {
+                format!("{}{}", first_sentence(&self.growth), alike(&self.growth, &self.joined))
+            }
         })
     }
 
@@ -200,14 +213,18 @@ impl Incident {
 
     /// Why it was closed; empty while it is open.
     pub fn closed_reason(&self) -> String {
-        let reason = self.closed.map(|closed| closed.reason.to_string());
-        self.clock.in_words(&reason.unwrap_or_default())
+        let Some(closed) = self.closed else { return String::new() };
+        let related = self.related.as_ref().filter(|_| self.failure.is_none());
+        let related = related.map_or(String::new(), |id| format!("; {id} reports how"));
+        self.clock.in_words(&format!("{}{related}", closed.reason))
     }
 
     /// Evidence for the class, a sentence each.
     pub fn evidence(&self) -> Vec<String> {
         let known = self.diagnosis.iter().flat_map(|known| &known.evidence);
         let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
+        let others = self.joined.iter().filter(|of| of.layer != self.growth.layer);
+        lines.extend(others.map(|of| format!("it has the same cause: {}", first_sentence(of))));
         if let Page::Suppressed { .. } = self.page {
             lines.push(self.page.to_string());
         }

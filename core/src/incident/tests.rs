@@ -1,7 +1,9 @@
 //! Scenarios and properties of the machine.
 
+mod causes;
 mod failures;
 mod notices;
+mod standstills;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,7 +18,7 @@ use super::tracked::Need;
 use super::*;
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
-use crate::diagnosis::{Class, Diagnosis, diagnose};
+use crate::diagnosis::{Class, Diagnosis, Fate, diagnose};
 use crate::identity::owner::{Holder, Owner};
 use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::snapshot::{Frame, RankSnapshot};
@@ -32,6 +34,10 @@ struct Job {
     dead: Option<u32>,
     newest: Option<Growth>,
     holder: Holder,
+    /// Its even ranks are on one node, and its odd ones on another.
+    is_on_two_nodes: bool,
+    clock: Clock,
+    fates: Vec<Fate>,
 }
 
 impl Job {
@@ -44,6 +50,9 @@ impl Job {
             dead: None,
             newest: None,
             holder: Holder::default(),
+            is_on_two_nodes: false,
+            clock: Clock::Steps,
+            fates: Vec::new(),
         }
     }
 
@@ -67,8 +76,15 @@ impl Attempt for Job {
         0
     }
 
-    fn holder(&self, _rank: u32) -> Holder {
-        self.holder.clone()
+    fn holder(&self, rank: u32) -> Holder {
+        match self.is_on_two_nodes {
+            true => Holder { node: (rank % 2).to_string(), ..self.holder.clone() },
+            false => self.holder.clone(),
+        }
+    }
+
+    fn fates(&self) -> Vec<Fate> {
+        self.fates.clone()
     }
 
     fn has_ended(&self) -> bool {
@@ -80,7 +96,7 @@ impl Attempt for Job {
     }
 
     fn clock(&self, _: u32) -> Clock {
-        Clock::Steps
+        self.clock
     }
 
     fn step_time_ns(&self, _: u32) -> Option<u64> {
@@ -225,20 +241,6 @@ fn growth_is_one_incident_from_its_first_finding_to_its_end() {
     assert_eq!(closed.reason, ClosedReason::GrowthEnded { at_step: 50 });
     assert_eq!(closed.reason.to_string(), "the growth ended at step 50");
     assert_eq!(shell.incidents.len(), 1);
-}
-
-#[test]
-fn one_cause_that_is_seen_more_clearly_is_one_incident() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(growth(2, Layer::Blocks, Scope::AllRanks, 0)));
-    shell.found(&job, Finding::Opened(growth(2, Layer::Blocks, Scope::OneRank, 0)));
-    assert_eq!(shell.incident("inc-0001").growth.scope, Scope::OneRank, "narrowed");
-    shell.found(&job, Finding::Opened(leak(2)));
-    assert_eq!(shell.incident("inc-0001").growth.layer, Layer::Allocated, "blocks have bytes");
-    shell.found(&job, Finding::Opened(leak(3)));
-    assert_eq!(shell.incidents.len(), 2);
-    shell.found(&Job::new(1), Finding::Opened(leak(2)));
-    assert_eq!(shell.incidents.len(), 3, "another attempt");
 }
 
 /// Growth that is no reason to page yet.

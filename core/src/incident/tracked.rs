@@ -42,11 +42,7 @@ pub struct Tracked {
     pub(super) considered_ns: Option<u64>,
     /// Time of the next comparison of a failure's capture, because more ranks have ended.
     pub(super) compare_due_ns: Option<u64>,
-    /// Monotonic time at which it is known whether the whole job was killed.
-    pub(super) settled_ns: Option<u64>,
-    /// The diagnosis came before that, so the decision to page is due.
-    pub(super) page_is_due: bool,
-    /// True while a comparison is under way.
+    /// A comparison is under way.
     pub(super) is_compared: bool,
     /// The capture to compare after that.
     pub(super) compare_next: Option<String>,
@@ -63,8 +59,6 @@ impl Tracked {
             confirm_by_step: None,
             considered_ns: None,
             compare_due_ns: None,
-            settled_ns: None,
-            page_is_due: false,
             is_compared: false,
             compare_next: None,
         }

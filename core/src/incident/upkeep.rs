@@ -8,7 +8,7 @@ use super::machine::{Change, Effect, Incidents, Now, RETRY_NS};
 use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
 use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
-use crate::detector::Layer;
+use crate::detector::{Growth, Layer};
 use crate::diagnosis::{Class, Diagnosis};
 use crate::identity::owner::{HolderKey, OwnerKey};
 use crate::limits::{INCIDENTS_MAX, INCIDENTS_OPEN_MAX};
@@ -112,15 +112,10 @@ impl Incidents {
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
     ) {
-        let page = result.as_ref().ok().map(|diagnosis| self.page(now, id, diagnosis));
+        let page = result.as_ref().ok().map(|diagnosis| self.page(id, diagnosis));
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
         let next = tracked.compare_next.take();
-        let settles_ns = tracked.settles_ns(now);
-        tracked.page_is_due = settles_ns.is_some();
-        if let Some(due_ns) = settles_ns {
-            tracked.compare_due_ns.get_or_insert(due_ns);
-        }
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());
@@ -128,6 +123,10 @@ impl Incidents {
         incident.page = page.unwrap_or_else(|| incident.page.clone());
         match result {
             Ok(diagnosis) => {
+                // The collectives tell better than the steps which rank the others wait for.
+                if let Some(seen) = diagnosis.seen.filter(Growth::is_standstill) {
+                    incident.growth = Growth { is_sure: incident.growth.is_sure, ..seen };
+                }
                 incident.diagnosis = Some(bounded(diagnosis));
                 incident.not_compared = None;
             }
@@ -157,14 +156,12 @@ impl Incidents {
     }
 
     /// Whether an incident pages after a diagnosis.
-    fn page(&self, now: Now, id: &str, diagnosis: &Diagnosis) -> Page {
+    fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
         // What has paged goes on to do so while its diagnosis stands.
         let matters = |incident: &Incident| {
             incident.page == Page::Paged || incident.matters(self.page_within_seconds)
         };
-        let does_page = |own: &&Tracked| {
-            diagnosis.pages() && matters(&own.incident) && own.settles_ns(now).is_none()
-        };
+        let does_page = |own: &&Tracked| diagnosis.pages() && matters(&own.incident);
         let Some(own) = self.known.get(id).filter(does_page) else { return Page::Quiet };
         let reports_it = |other: &&Tracked| {
             let incident = &other.incident;
@@ -178,12 +175,17 @@ impl Incidents {
                     culprit.map(|frame| (frame.file.as_str(), frame.line)),
                 )
         };
-        if let Some(other) = self.known.values().find(reports_it) {
+        // A job that stands still and has paged is ended in the end.
+        let related = own.incident.related.as_ref().and_then(|by| self.known.get(by));
+        let has_paged =
+            |of: &&Tracked| of.incident.growth.is_standstill() && of.incident.page == Page::Paged;
+        let stood = related.filter(has_paged);
+        if let Some(other) = stood.or_else(|| self.known.values().find(reports_it)) {
             return Page::Suppressed { by: other.incident.id.clone() };
         }
         // A closed incident does not page, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
-        let is_first = own.incident.diagnosis.is_none() || own.page_is_due;
+        let is_first = own.incident.diagnosis.is_none();
         match own.incident.closed.map(|closed| closed.reason) {
             Some(ClosedReason::NewAttempt) if is_first => Page::Paged,
             None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => Page::Paged,

@@ -118,6 +118,9 @@ pub struct Incident {
     pub closed_wall_ns: Option<i64>,
     /// Why it was closed; empty while it is open.
     pub closed_reason: String,
+    /// The incident about the growth that ended in this failure, or about the failure that this
+    /// growth ended in; null where there is none.
+    pub related_id: Option<String>,
 }
 
 /// Whether an incident is over.

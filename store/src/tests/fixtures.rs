@@ -50,6 +50,8 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         failure: None,
         not_compared: None,
         former: Vec::new(),
+        joined: Vec::new(),
+        related: None,
         opened_wall_ns: 0,
         updated_wall_ns: 0,
         closed: None,

@@ -82,7 +82,9 @@ fn growth_of_a_process_is_found_as_host_memory() {
 #[test]
 fn a_rank_that_leaves_a_collective_out_is_named() {
     let result = scenario("desync");
-    assert_eq!(result["desynchronised_rank"], 1, "{result:#}");
+    let incident = &result["incident"];
+    let expected = (&1.into(), &"desynchronised".into());
+    assert_eq!((&incident["rank"], &incident["class"]), expected, "{result:#}");
     let verdict = result["verdict"].as_str().expect("a sentence");
     assert!(verdict.contains("rank 1 has enqueued only"), "{verdict}");
 }

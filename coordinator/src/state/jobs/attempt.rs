@@ -7,6 +7,7 @@ use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::identity::owner::Owner;
+use memtape_core::incident::standstill::Pauses;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
@@ -24,6 +25,8 @@ pub(crate) struct Attempt {
     pub(crate) detectors: Detectors,
     pub(crate) captures: Captures,
     pub(crate) triggers: Triggers,
+    /// How long it went without a finished step.
+    pub(crate) pauses: Pauses,
     /// The detector must learn the roles of the ranks.
     pub(super) roles_due: bool,
 }
@@ -55,6 +58,8 @@ pub(crate) struct Rank {
     /// Times of its agent's last report of it, and of its last finished step.
     pub(crate) reported_ns: u64,
     pub(crate) stepped_ns: u64,
+    /// When it was last seen to have allocated or freed anything.
+    pub(crate) allocated_ns: u64,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,
     /// Time of the last failed request for memory on the rank.
@@ -146,6 +151,7 @@ impl Attempt {
             detectors,
             captures,
             triggers: Triggers::new(limits.triggers.clone()),
+            pauses: Pauses::default(),
             roles_due: false,
         }
     }
@@ -197,9 +203,10 @@ impl Attempt {
 }
 
 impl Rank {
-    /// Has the process died, where it should have gone on?
+    /// Has its process died, where it should have gone on, and was not asked to end?
     pub(crate) fn has_died(&self) -> bool {
-        self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death)
+        let was_asked = self.record.end.is_some_and(|end| end.was_asked(self.record.exit_status));
+        self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death) && !was_asked
     }
 
     /// Fate of the rank; the caller knows its `activity` from the watch over its attempt.

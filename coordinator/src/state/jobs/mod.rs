@@ -34,6 +34,7 @@ pub(crate) mod attempt;
 pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
+pub(crate) mod neighbours;
 pub(crate) mod ownership;
 pub(crate) mod reports;
 pub(crate) mod restore;
@@ -265,7 +266,7 @@ impl Jobs {
         let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
         let offered = up.offered;
         describe(&mut record, node, up);
-        let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
+        let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
         let presence = Presence::Here;
         self.holdings.add(node, presence);
         let here_since_ns = now.mono_ns;
@@ -276,6 +277,7 @@ impl Jobs {
             here_since_ns,
             reported_ns,
             stepped_ns,
+            allocated_ns,
             ..Rank::default()
         };
         attempt.ranks.insert(rank.record.rank, rank);
@@ -316,6 +318,7 @@ impl Jobs {
         if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
             (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
             (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
+            rank.allocated_ns = now.mono_ns;
         }
         self.holdings.changed(node, before, rank.presence);
         rank.offered = up.offered;

@@ -278,6 +278,9 @@ impl Jobs {
         if missed > 0 {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
         }
+        if report.step > rank.step {
+            attempt.pauses.moved(context.now.mono_ns);
+        }
         let failed_before = rank.failures_known();
         if rank.take(context.now, report) || has_new_clock {
             context.put(&rank.record);
@@ -478,21 +481,23 @@ impl Node {
 }
 
 impl Jobs {
-    /// The first death of each attempt that has one. All deaths of an attempt are one incident's.
-    pub(crate) fn first_deaths(&self) -> Vec<(u32, Failure)> {
+    /// All deaths of all attempts. Those of an attempt are one incident's.
+    pub(crate) fn deaths(&self) -> Vec<(u32, Failure)> {
         let of_attempt = |(&serial, attempt): (&u32, &Attempt)| {
             let ranks = attempt.world();
-            let deaths = attempt.ranks.values().filter_map(|rank| rank.death(ranks));
-            Some((serial, deaths.min_by_key(|death| death.wall_ns)?))
+            let deaths: Vec<Failure> =
+                attempt.ranks.values().filter_map(|rank| rank.death(ranks)).collect();
+            deaths.into_iter().map(move |death| (serial, death))
         };
-        self.attempts.iter().filter_map(of_attempt).collect()
+        self.attempts.iter().flat_map(of_attempt).collect()
     }
 }
 
 impl Rank {
     /// The death of the rank, in an attempt of this many ranks; none where it did not die.
     fn death(&self, ranks: u32) -> Option<Failure> {
-        let end = self.record.end.filter(|_| self.has_died())?;
+        let is_over = self.presence == Presence::Ended;
+        let end = self.record.end.filter(|end| is_over && end.is_death())?;
         Some(self.failure(FailureKind::Died(end), self.record.end_wall_ns, ranks))
     }
 
@@ -500,7 +505,8 @@ impl Rank {
     fn failure(&self, kind: FailureKind, wall_ns: i64, ranks: u32) -> Failure {
         let device = self.totals.iter().max_by_key(|totals| totals.ooms);
         let device = device.map_or(0, |totals| totals.device);
-        Failure { rank: self.record.rank, device, step: self.step, wall_ns, ranks, kind }
+        let (rank, exit_status) = (self.record.rank, self.record.exit_status);
+        Failure { rank, device, step: self.step, wall_ns, ranks, kind, exit_status }
     }
 
     /// Takes a report; true when the rank's record has changed.
@@ -514,6 +520,10 @@ impl Rank {
         }
         self.step = self.step.max(report.step);
         self.step_wall_ns = self.step_wall_ns.max(report.step_wall_ns);
+        let held = |of: &Totals| (of.allocated, of.reserved, of.blocks);
+        if !self.totals.iter().map(held).eq(report.totals.iter().map(held)) {
+            self.allocated_ns = now.mono_ns;
+        }
         // The devices are written once, so that a later coordinator knows them.
         let are_devices_new = self.record.devices.len() < report.totals.len();
         self.totals = report.totals;

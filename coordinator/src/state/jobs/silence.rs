@@ -5,6 +5,7 @@
 
 use memtape_core::detector;
 use memtape_core::diagnosis::{Activity, Fate};
+use memtape_core::incident::standstill::{AHEAD_STEPS, Progress, Ranks, STILL_STEPS};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::RankState;
 
@@ -30,12 +31,6 @@ const INTERVALS_MAX: u64 = 3;
 /// Minimum time before a node counts as silent, for any report interval: networks and disks pause.
 const SILENT_NS_MIN: u64 = 10_000_000_000;
 
-/// A rank is behind when it has finished no step for this many usual ones …
-const BEHIND_STEPS: u64 = 8;
-
-/// … and most others are this many steps ahead: reports of two nodes are up to an interval apart.
-const AHEAD_STEPS: u64 = 2;
-
 /// No rank counts as stalled for less than this, unless a rank of the job has died: checkpoints and
 /// evaluation take their time.
 const STALLED_NS_MIN: u64 = 30_000_000_000;
@@ -51,7 +46,7 @@ pub(crate) struct Watch<'a> {
     silent_ns: u64,
     behind_ns: u64,
     stalled_ns: u64,
-    knows_step_time: bool,
+    step_time_ns: Option<u64>,
     /// Steps of the living ranks that count steps, in order.
     steps: Vec<u64>,
 }
@@ -60,16 +55,15 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(jobs: &'a Jobs, attempt: &Attempt, now_ns: u64, interval_ns: u64) -> Self {
         let silent_ns = interval_ns.saturating_mul(INTERVALS_MAX).max(SILENT_NS_MIN);
         let step_time_ns = attempt.detectors.step_time_ns();
-        let knows_step_time = step_time_ns.is_some();
         let is_counted =
             |rank: &&Rank| rank.presence == Presence::Here && rank.clock() == Clock::Steps;
         let living = attempt.ranks.values().filter(is_counted);
         let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
         steps.sort_unstable();
-        let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(BEHIND_STEPS).max(silent_ns);
+        let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(STILL_STEPS).max(silent_ns);
         let has_dead = attempt.ranks.values().any(Rank::has_died);
         let stalled_ns = if has_dead { behind_ns } else { behind_ns.max(STALLED_NS_MIN) };
-        Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, knows_step_time, steps }
+        Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps }
     }
 
     /// Silence of a rank; none when it is not silent, or has ended.
@@ -102,7 +96,27 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// State of a rank: its present activity, or the reason for missing data.
+    /// How far the ranks of its attempt are that are heard and count steps.
+    pub(crate) fn ranks(&self, attempt: &Attempt) -> Ranks {
+        let is_heard = |rank: &&Rank| self.is_alive(rank) && counts_steps(rank);
+        let since = |at_ns: u64| self.now_ns.saturating_sub(at_ns);
+        let progress = |rank: &Rank| Progress {
+            rank: rank.record.rank,
+            device: rank.newest.keys().next().copied().unwrap_or(0),
+            role: rank.role,
+            step: rank.step,
+            stood_ns: since(rank.stepped_ns),
+            quiet_ns: since(rank.allocated_ns),
+        };
+        Ranks {
+            heard: attempt.ranks.values().filter(is_heard).map(progress).collect(),
+            world: attempt.world(),
+            step_time_ns: self.step_time_ns,
+            pauses: attempt.pauses,
+        }
+    }
+
+    /// The state of a rank: what it does now, or why nothing new is known of it.
     pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> RankState {
         match (rank.presence, self.of(rank)) {
             (Presence::Ended, _) if rank.has_died() => RankState::Failed,
@@ -136,16 +150,19 @@ impl<'a> Watch<'a> {
 
     fn is_stalled(&self, rank: &Rank) -> bool {
         // Without a usual step time, a step may take this long.
-        self.knows_step_time && self.stands(rank, self.stalled_ns)
+        self.step_time_ns.is_some() && self.stands(rank, self.stalled_ns)
     }
 
     /// Has a rank that counts steps finished no step for this long?
     fn stands(&self, rank: &Rank, for_ns: u64) -> bool {
-        let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
-        // A server without requests is not behind the others.
-        let is_counted = counts && rank.clock() == Clock::Steps;
-        is_counted && self.now_ns.saturating_sub(rank.stepped_ns) > for_ns
+        counts_steps(rank) && self.now_ns.saturating_sub(rank.stepped_ns) > for_ns
     }
+}
+
+fn counts_steps(rank: &Rank) -> bool {
+    let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
+    // A server without requests is not behind the others.
+    counts && rank.clock() == Clock::Steps
 }
 
 #[cfg(test)]
@@ -248,11 +265,37 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_are_heard_and_count_steps_may_stand_still() {
+        let mut jobs = jobs([5, 9, 9, 9]);
+        for node in ["a", "b"] {
+            jobs.nodes.get_mut(node).unwrap().reported_ns = 125 * SECOND;
+        }
+        for number in 0..4 {
+            rank(&mut jobs, number).reported_ns = 125 * SECOND;
+        }
+        rank(&mut jobs, 1).allocated_ns = 120 * SECOND;
+        rank(&mut jobs, 2).record.clock = Clock::Turns;
+        rank(&mut jobs, 3).presence = Presence::Unknown;
+        let attempt = jobs.newest("job").unwrap();
+        let ranks = Watch::new(&jobs, attempt, 126 * SECOND, SECOND).ranks(attempt);
+        let heard: Vec<_> = ranks
+            .heard
+            .iter()
+            .map(|of| (of.rank, of.step, of.stood_ns / SECOND, of.quiet_ns / SECOND))
+            .collect();
+        assert_eq!(heard, [(0, 5, 26, 26), (1, 9, 26, 6)]);
+        assert_eq!(ranks.world, 4);
+    }
+
+    #[test]
     fn ranks_that_all_stand_are_stalled() {
         let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
-        let at = |watch_ns: u64, jobs: &Jobs, knows_step_time: bool| {
+        let at = |watch_ns: u64, jobs: &Jobs, knows: bool| {
             let attempt = jobs.newest("job").unwrap();
-            let watch = Watch { knows_step_time, ..Watch::new(jobs, attempt, watch_ns, SECOND) };
+            let watch = Watch {
+                step_time_ns: knows.then_some(0),
+                ..Watch::new(jobs, attempt, watch_ns, SECOND)
+            };
             attempt.ranks.values().map(|rank| watch.of(rank)).collect::<Vec<_>>()
         };
         for (steps, first) in [([5; 4], stalled), ([5, 9, 9, 9], behind)] {

@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::failure::{SIGBUS, is_crash};
 use crate::diagnosis::evidence::context::{Activity, Fate};
 use crate::diagnosis::words::{plural, ranks};
 use crate::identity::end::{End, TOGETHER_NS};
@@ -35,22 +36,38 @@ impl<'a> Aftermath<'a> {
         self.fates.iter().filter(move |fate| fate.rank != own)
     }
 
-    /// When the ranks were killed, in order, if all were, each within [`TOGETHER_NS`] of another: a
-    /// launcher or a scheduler ends many ranks one after the other. In nanoseconds of Unix time.
+    /// When the ranks were killed, in order, if all were that had not finished before, each within
+    /// [`TOGETHER_NS`] of another: a launcher or a scheduler ends many ranks one after the other.
+    /// In nanoseconds of Unix time.
     fn kills_ns(&self) -> Option<Vec<i64>> {
         let killed_ns = |fate: &Fate| match fate.end {
             Some((End::Killed, wall_ns)) => Some(wall_ns),
             _ => None,
         };
-        let mut kills_ns = self.fates.iter().map(killed_ns).collect::<Option<Vec<i64>>>()?;
+        let mut kills_ns: Vec<i64> = self.fates.iter().filter_map(killed_ns).collect();
         kills_ns.sort_unstable();
+        let first_ns = *kills_ns.first()?;
+        let had_finished =
+            |of: &Fate| matches!(of.end, Some((End::Exited, wall_ns)) if wall_ns <= first_ns);
+        let are_all = self.fates.iter().all(|of| killed_ns(of).is_some() || had_finished(of));
         let mut pairs = kills_ns.iter().zip(kills_ns.iter().skip(1));
-        pairs.all(|(first, next)| next.saturating_sub(*first) <= TOGETHER_NS).then_some(kills_ns)
+        let are_together = pairs.all(|(first, next)| next.saturating_sub(*first) <= TOGETHER_NS);
+        (are_all && are_together).then_some(kills_ns)
     }
 
-    /// Were all ranks killed together?
-    pub(super) fn were_all_killed(&self) -> bool {
-        self.kills_ns().is_some_and(|kills_ns| !kills_ns.is_empty())
+    /// Was the job ended from outside as a whole, by a person, its scheduler or its launcher? The
+    /// rank that failed first was asked to end, or all were killed alike and together: a launcher
+    /// that answers the death of one rank asks the others to end.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let have_all_ended = self.fates.iter().all(|fate| fate.end.is_some());
+        if self.own().is_some_and(was_asked) {
+            return have_all_ended;
+        }
+        let has_crashed =
+            |of: &Fate| of.exit_status.is_some_and(|status| is_crash(status) || status == SIGBUS);
+        self.kills_ns().is_some()
+            && !self.others().any(was_asked)
+            && !self.fates.iter().any(has_crashed)
     }
 
     /// What the others did, to follow the sentence about the failure; empty while the rank lives.
@@ -102,15 +119,26 @@ impl<'a> Aftermath<'a> {
 
     /// The other ranks were killed too, all within this time.
     fn killed_within(&self, spread_ns: i64) -> String {
-        let who = match self.others().count() {
-            1 => "; its only peer was killed".to_string(),
-            others => format!("; its {} were killed", plural(others as u64, "peer")),
+        let killed = || self.others().filter(|of| matches!(of.end, Some((End::Killed, _))));
+        let how = if killed().all(was_asked) { "asked to end (SIGTERM)" } else { "killed" };
+        let count = killed().count();
+        let who = match (count, self.others().count()) {
+            (1, 1) => format!("; its only peer was {how}"),
+            (1, _) => format!("; one peer was {how}"),
+            (_, others) if count == others => {
+                format!("; its {} were {how}", plural(count as u64, "peer"))
+            }
+            _ => format!("; {} were {how}", plural(count as u64, "peer")),
         };
         match spread_ns {
             ..=TOGETHER_NS => format!("{who} at the same time"),
             _ => format!("{who} too, all within {} s", seconds(spread_ns)),
         }
     }
+}
+
+fn was_asked(fate: &Fate) -> bool {
+    fate.end.is_some_and(|(end, _)| end.was_asked(fate.exit_status))
 }
 
 fn named(fates: &[&Fate]) -> String {

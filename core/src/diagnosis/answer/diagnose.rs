@@ -3,6 +3,7 @@
 use super::diagnosis::Diagnosis;
 use super::failure;
 use super::report;
+use super::standstill;
 use crate::detector::{Growth, Layer};
 use crate::diagnosis::evidence::account::{account, primary_device};
 use crate::diagnosis::evidence::case::{self, Case, peer_accounts};
@@ -27,6 +28,9 @@ impl Inquiry<'_> {
         let layer = growth.layer;
         if layer == Layer::Process {
             return failure::failure(self);
+        }
+        if growth.is_standstill() {
+            return standstill::standstill(self);
         }
         let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
         let named = suspect.devices.iter().find(|device| device.device == growth.device);

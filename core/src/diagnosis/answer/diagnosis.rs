@@ -1,6 +1,7 @@
 //! What is said about one growth, or one failure.
 
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use super::restart::Restart;
@@ -9,6 +10,7 @@ use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::births::Generations;
 use crate::diagnosis::judges::Alternative;
+use crate::diagnosis::judges::facts::Standing;
 use crate::diagnosis::judges::remedy::Remedy;
 use crate::snapshot::Frame;
 
@@ -98,7 +100,56 @@ pub struct Diagnosis {
     pub seen: Option<Growth>,
 }
 
+/// What is said where memory that grows is not the matter: of a failure, or of a standstill.
+pub(crate) struct Condition {
+    pub(crate) class: Class,
+    pub(crate) confidence_ppm: u32,
+    pub(crate) sentence: String,
+    pub(crate) evidence: Vec<String>,
+    pub(crate) against: Vec<String>,
+    pub(crate) remedy: Remedy,
+    pub(crate) restart: Restart,
+}
+
 impl Diagnosis {
+    /// A condition of the ranks that this growth of 0 bytes names.
+    pub(crate) fn of_condition(growth: &Growth, of: Condition) -> Self {
+        let alternative = Alternative {
+            class: of.class,
+            standing: Standing::Holds,
+            evidence: of.evidence.clone(),
+            against: of.against.clone(),
+        };
+        Self {
+            class: of.class,
+            layer: growth.layer,
+            scope: growth.scope,
+            culprit: None,
+            stack: Vec::new(),
+            grown_bytes: 0,
+            explained_bytes: 0,
+            unexplained_bytes: 0,
+            explained_ppm: 0,
+            confidence_ppm: of.confidence_ppm,
+            allocation_steps: 0,
+            histogram: Generations::default(),
+            evidence: of.evidence,
+            against: of.against,
+            alternatives: vec![alternative],
+            suspects: Vec::new(),
+            advice: of.remedy.text.clone(),
+            remedy: of.remedy,
+            restart: of.restart,
+            ends_soon: false,
+            age_steps: 0,
+            stands_out: true,
+            steps_to_oom: None,
+            sentence: of.sentence,
+            parts: None,
+            seen: Some(*growth),
+        }
+    }
+
     /// Adds what speaks against it.
     pub fn doubt(&mut self, why: &str) {
         self.against.push(why.into());

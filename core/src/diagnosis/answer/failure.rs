@@ -12,25 +12,30 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::aftermath::Aftermath;
-use super::diagnosis::Diagnosis;
+use super::diagnosis::{Condition, Diagnosis};
 use super::restart::Restart;
-use crate::detector::{Growth, Scope};
+use crate::detector::Growth;
 use crate::diagnosis::class::Class;
-use crate::diagnosis::evidence::births::Generations;
 use crate::diagnosis::evidence::context::KnownGrowth;
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::past::{Refusal, Refused};
-use crate::diagnosis::judges::Alternative;
-use crate::diagnosis::judges::facts::{RestartAnswer, Standing};
+use crate::diagnosis::evidence::segments::shape;
+use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::remedy::{Cause, Remedy};
-use crate::diagnosis::words::{bytes, location, plural};
+use crate::diagnosis::words::{bytes, location, plural, ranks};
 use crate::identity::end::End;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
 
+/// A rank that dies later than this after a request has failed, in nanoseconds, had caught that.
+const CAUGHT_NS: i64 = 60_000_000_000;
+
 /// A request that failed earlier than this many steps before the end is not its reason.
 const STEPS_BEFORE_MAX: u64 = 1;
+
+/// SIGBUS, as an exit status.
+pub(super) const SIGBUS: i32 = -7;
 
 /// Lines that are named of those that held most memory.
 const LINES_NAMED_MAX: usize = 3;
@@ -43,49 +48,41 @@ const STOPPED_PPM: u32 = 500_000;
 
 pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
     let case = Failed::new(inquiry);
-    let class = if case.is_out_of_memory() { Class::OutOfMemory } else { Class::Died };
-    let evidence = case.evidence();
-    let against = case.against();
-    let remedy = case.remedy();
     let is_sure = !case.is_stopped() && (case.is_out_of_memory() || case.has_died());
-    let confidence_ppm = if is_sure { SURE_PPM } else { STOPPED_PPM };
     let asking = case.request.map(|request| case.stack(request.stack)).unwrap_or_default();
     let known = inquiry.context.known_growth.as_ref();
     let known_line = known.and_then(|known| known.culprit.clone());
+    let condition = Condition {
+        class: if case.is_out_of_memory() { Class::OutOfMemory } else { Class::Died },
+        confidence_ppm: if is_sure { SURE_PPM } else { STOPPED_PPM },
+        sentence: case.sentence(),
+        evidence: case.evidence(),
+        against: case.against(),
+        remedy: case.remedy(),
+        restart: case.restart(),
+    };
     Diagnosis {
-        class,
-        layer: inquiry.growth.layer,
-        scope: Scope::OneRank,
         culprit: known_line.or_else(|| telling_frame(&asking).cloned()),
         stack: asking.into_iter().cloned().collect(),
-        grown_bytes: 0,
-        explained_bytes: 0,
-        unexplained_bytes: 0,
-        explained_ppm: 0,
-        confidence_ppm,
-        allocation_steps: 0,
-        histogram: Generations::default(),
-        alternatives: vec![Alternative {
-            class,
-            standing: Standing::Holds,
-            evidence: evidence.clone(),
-            against: against.clone(),
-        }],
-        evidence,
-        against,
-        suspects: Vec::new(),
-        advice: remedy.text.clone(),
-        remedy,
-        restart: case.restart(),
         // A failed request that the rank has survived does not page.
         ends_soon: case.is_out_of_memory() && case.has_died(),
         steps_to_oom: case.is_out_of_memory().then_some(0),
-        age_steps: 0,
-        stands_out: true,
-        sentence: case.sentence(),
-        parts: None,
-        seen: Some(*inquiry.growth),
+        ..Diagnosis::of_condition(inquiry.growth, condition)
     }
+}
+
+/// Who has the memory that a request needed: the first that holds as much as it asked for.
+enum Holder {
+    /// Other ranks of the job, on this device.
+    Ranks,
+    /// Private pools, which hold this much free.
+    Pools(u64),
+    /// The allocator itself, in blocks that the request could not use.
+    Cache,
+    /// Processes of others.
+    Others(u64),
+    /// The step.
+    Step,
 }
 
 /// What is known of a failure.
@@ -100,8 +97,15 @@ impl<'a> Failed<'a> {
     fn new(inquiry: &'a Inquiry<'a>) -> Self {
         let suspect = inquiry.suspect;
         let last_step = inquiry.growth.last_step;
-        let is_reason =
-            |request: &&FailedRequest| request.step.saturating_add(STEPS_BEFORE_MAX) >= last_step;
+        let fates = &inquiry.context.fates;
+        let own = fates.iter().find(|fate| fate.rank == inquiry.growth.rank);
+        let died_ns = own.and_then(|own| own.end.filter(|(end, _)| end.is_death()));
+        let is_reason = |request: &&FailedRequest| {
+            let was_caught =
+                died_ns.is_some_and(|(_, ns)| ns.saturating_sub(request.wall_ns) > CAUGHT_NS);
+            let is_near = request.step.saturating_add(STEPS_BEFORE_MAX) >= last_step;
+            is_near && (request.wall_ns == 0 || !was_caught)
+        };
         Self { inquiry, suspect, request: suspect.failed_request.as_ref().filter(is_reason) }
     }
 
@@ -130,7 +134,7 @@ impl<'a> Failed<'a> {
 
     /// Were all ranks killed together, and nothing says which was first?
     fn is_stopped(&self) -> bool {
-        self.request.is_none() && self.aftermath().were_all_killed()
+        self.request.is_none() && self.aftermath().was_stopped()
     }
 
     fn sentence(&self) -> String {
@@ -171,10 +175,12 @@ impl<'a> Failed<'a> {
 
     /// How the suspect ended.
     fn said(&self, end: End) -> String {
-        match (end, self.aftermath().own().and_then(|own| own.exit_status)) {
-            (End::Failed, Some(status)) => format!("exited with status {status}"),
-            _ => end.in_words().to_string(),
-        }
+        ended(end, self.exit_status())
+    }
+
+    /// Its exit status, or its signal as a negative number.
+    fn exit_status(&self) -> Option<i32> {
+        self.aftermath().own()?.exit_status
     }
 
     /// What it held when its snapshot was taken.
@@ -233,6 +239,12 @@ impl<'a> Failed<'a> {
                 bytes(request.free_reserved()),
             ));
         }
+        let near = &self.inquiry.context.neighbours;
+        if near.ranks_bytes > 0 {
+            let (who, held) = (ranks(&near.ranks, near.ranks.len()), bytes(near.ranks_bytes));
+            let hold = if near.ranks.len() == 1 { "holds" } else { "hold" };
+            said.push(format!("{who} of this job {hold} {held}{of} on the same device"));
+        }
         let beside = request.device_free.and_then(|left| {
             size.checked_sub(request.reserved)?.checked_sub(left).filter(|&beside| beside > 0)
         });
@@ -243,6 +255,26 @@ impl<'a> Failed<'a> {
             ));
         }
         said
+    }
+
+    /// Who has the memory that the request needed.
+    fn holder(&self, request: &FailedRequest) -> Holder {
+        let near = &self.inquiry.context.neighbours;
+        let device = self.suspect.devices.iter().find(|each| each.device == request.device);
+        let shape = device.and_then(|device| shape(self.suspect, device));
+        let pools = shape.map_or(0, |of| of.private.saturating_sub(of.private_used));
+        let others = near.others_bytes.unwrap_or(0);
+        if near.ranks_bytes >= request.bytes.max(1) {
+            Holder::Ranks
+        } else if pools >= request.bytes.max(1) {
+            Holder::Pools(pools)
+        } else if self.is_split(request) {
+            Holder::Cache
+        } else if others >= request.bytes.max(1) {
+            Holder::Others(others)
+        } else {
+            Holder::Step
+        }
     }
 
     /// The lines that held most: when the request failed, or at the end of the last step.
@@ -280,8 +312,8 @@ impl<'a> Failed<'a> {
         let mut said = Vec::new();
         if self.is_stopped() {
             said.push(
-                "every rank of the job was killed at this time: a person, the scheduler or the \
-                 launcher may have stopped it"
+                "every rank of the job ended at this time, and none failed by itself: a person, \
+                 the scheduler or the launcher may have stopped it"
                     .to_string(),
             );
         }
@@ -304,16 +336,7 @@ impl<'a> Failed<'a> {
             return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
         }
         match (self.request, self.end()) {
-            (Some(request), _) if self.is_split(request) => {
-                let text = "enough was free, in blocks that the request could not use: try \
-                            PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-                Remedy::new(Cause::Fragments, text, None)
-            }
-            (Some(_), _) => {
-                let text = "the step needs more than the device has: a smaller micro-batch, \
-                            activation checkpointing, or more sharding";
-                Remedy::new(Cause::Load, text, None)
-            }
+            (Some(request), _) => self.make_room(request),
             (None, Some(End::OomKilled)) => {
                 let text = "the host ran out of memory: `memtape ranks JOB` shows what each rank \
                             and its workers held";
@@ -323,10 +346,57 @@ impl<'a> Failed<'a> {
                 let text = "the program ended by itself: its last output says why";
                 Remedy::new(Cause::Unknown, text, None)
             }
+            (None, Some(End::Killed)) if self.exit_status() == Some(SIGBUS) => {
+                let text = "shared memory or a disk behind mapped memory is full: make /dev/shm \
+                            larger, or use fewer or smaller batches of DataLoader workers";
+                Remedy::new(Cause::SharedQueues, text, None)
+            }
+            (None, Some(End::Killed)) if self.exit_status().is_some_and(is_crash) => {
+                let text = "the process crashed: its last output and a core dump say where; NCCL \
+                            and CUDA abort the process where they find an error";
+                Remedy::new(Cause::Unknown, text, None)
+            }
             (None, _) => {
                 let text = "look for who sent the signal: the kernel's log, the scheduler, the \
                             launcher; an abort of NCCL or CUDA is in the output of the rank";
                 Remedy::new(Cause::Unknown, text, None)
+            }
+        }
+    }
+
+    /// What gives a request the memory that it needed.
+    fn make_room(&self, request: &FailedRequest) -> Remedy {
+        match self.holder(request) {
+            Holder::Ranks => {
+                let near = &self.inquiry.context.neighbours;
+                let who = ranks(&near.ranks, near.ranks.len());
+                let text = format!(
+                    "free this device of {who}: load checkpoints with `map_location` of the own \
+                     device, and call `torch.cuda.set_device(local_rank)` before anything else \
+                     uses CUDA; a smaller batch does not help"
+                );
+                Remedy::new(Cause::Contexts, text, Some(near.ranks_bytes))
+            }
+            Holder::Pools(free) => {
+                let text = "private pools of CUDA graphs hold the memory free: drop graphs that \
+                            are not used any more, share one pool among graphs (`pool=`), or \
+                            record fewer shapes";
+                Remedy::new(Cause::Recompiles, text, Some(free))
+            }
+            Holder::Cache => {
+                let text = "enough was free, in blocks that the request could not use: try \
+                            PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+                Remedy::new(Cause::Fragments, text, None)
+            }
+            Holder::Others(held) => {
+                let text = "processes that are not of this job hold the memory: `nvidia-smi` on \
+                            the node names them";
+                Remedy::new(Cause::Neighbours, text, Some(held))
+            }
+            Holder::Step => {
+                let text = "the step needs more than the device has: a smaller micro-batch, \
+                            activation checkpointing, or more sharding";
+                Remedy::new(Cause::Load, text, None)
             }
         }
     }
@@ -343,14 +413,47 @@ impl<'a> Failed<'a> {
             (Some(_), Some(known)) => {
                 (RestartAnswer::GivesBack, Some(known.grown_bytes), Some(known.took_steps))
             }
-            (Some(request), None) if self.is_split(request) => {
-                (RestartAnswer::GivesBack, Some(request.free_reserved()), None)
-            }
-            (Some(_), None) => (RestartAnswer::NeededAgain, None, None),
+            (Some(request), None) => match self.holder(request) {
+                Holder::Cache => (RestartAnswer::GivesBack, Some(request.free_reserved()), None),
+                Holder::Pools(free) => (RestartAnswer::GivesBack, Some(free), None),
+                Holder::Ranks | Holder::Others(_) => (RestartAnswer::OtherProcesses, None, None),
+                Holder::Step => (RestartAnswer::NeededAgain, None, None),
+            },
             (None, _) => (RestartAnswer::Unknown, None, None),
         };
         Restart { answer, gives_back_bytes, lasts_steps, ends_after_steps: None }
     }
+}
+
+/// What a process did that ended like this.
+pub(crate) fn ended(end: End, exit_status: Option<i32>) -> String {
+    match (end, exit_status) {
+        (End::Failed, Some(status)) => format!("exited with status {status}"),
+        (End::Killed, Some(status @ ..0)) => format!("was killed by {}", signal(status)),
+        _ => end.in_words().to_string(),
+    }
+}
+
+/// The name of the signal in such a status.
+fn signal(status: i32) -> String {
+    let name = match status {
+        -1 => "SIGHUP",
+        -2 => "SIGINT",
+        -4 => "SIGILL",
+        -6 => "SIGABRT",
+        -7 => "SIGBUS",
+        -8 => "SIGFPE",
+        -9 => "SIGKILL",
+        -11 => "SIGSEGV",
+        -15 => "SIGTERM",
+        _ => return format!("signal {}", status.unsigned_abs()),
+    };
+    name.into()
+}
+
+/// Is it the signal of a crash: SIGILL, SIGABRT, SIGFPE or SIGSEGV?
+pub(super) fn is_crash(status: i32) -> bool {
+    matches!(status, -4 | -6 | -8 | -11)
 }
 
 /// What a request that failed left free, and why it was not good enough.

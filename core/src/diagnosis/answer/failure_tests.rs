@@ -1,8 +1,8 @@
 //! What is said of ranks that failed.
 
 use super::*;
-use crate::detector::{Growth, Layer};
-use crate::diagnosis::evidence::context::{Activity, Context, Fate};
+use crate::detector::{Growth, Layer, Scope};
+use crate::diagnosis::evidence::context::{Activity, Context, Fate, Neighbours};
 use crate::snapshot::{Block, DeviceSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
@@ -216,4 +216,77 @@ fn nothing_is_needed_to_say_that_a_rank_failed() {
     let found = said(&RankSnapshot::default(), &[], None);
     assert_eq!(found.sentence, "rank 2 ended after step 149");
     assert_eq!(found.against, ["no snapshot of the rank could be had"]);
+}
+
+/// What is said of the full device of rank 2, with these neighbours on it.
+fn beside(request: FailedRequest, neighbours: Neighbours) -> Diagnosis {
+    let died = fate(2, Some((End::Failed, 100)), 149);
+    let context = Context { fates: vec![died], neighbours, ..Context::default() };
+    let (growth, suspect) = (growth(2), suspect(Some(request)));
+    let inquiry =
+        Inquiry { growth: &growth, suspect: &suspect, peers: &[], context: &context, past: None };
+    inquiry.diagnose()
+}
+
+#[test]
+fn the_advice_depends_on_who_holds_the_device() {
+    let full = || FailedRequest { device_free: Some(0), ..request(GIB, GIB) };
+    let near = |ranks: &[u32], ranks_bytes, others_bytes| Neighbours {
+        ranks: ranks.to_vec(),
+        ranks_bytes,
+        others_bytes,
+    };
+    let found = beside(full(), near(&[1, 3], 840 * MIB, Some(GIB)));
+    assert_eq!(found.remedy.cause, Cause::Contexts);
+    assert!(found.advice.contains("map_location"), "{found:?}");
+    let held = "ranks 1 and 3 of this job hold 840 MiB of 16 GiB on the same device";
+    assert!(found.evidence.iter().any(|line| line == held), "{found:?}");
+    assert_eq!(found.restart.answer, RestartAnswer::OtherProcesses);
+    // Less than was asked for does not help.
+    let found = beside(full(), near(&[1], 10 * MIB, Some(GIB)));
+    assert_eq!(found.remedy.cause, Cause::Neighbours);
+    let found = beside(full(), near(&[1], 10 * MIB, Some(MIB)));
+    assert_eq!(found.remedy.cause, Cause::Load);
+    let found = beside(request(14 * GIB, 15 * GIB), near(&[], 0, Some(GIB)));
+    assert_eq!(found.remedy.cause, Cause::Fragments);
+}
+
+#[test]
+fn a_request_that_was_caught_is_not_why_a_rank_died() {
+    let at = |wall_ns| FailedRequest { wall_ns, ..request(GIB, GIB) };
+    let class = |wall_ns| beside(at(wall_ns * SECOND), Neighbours::default()).class;
+    assert_eq!(
+        (class(30), class(40), class(0)),
+        (Class::Died, Class::OutOfMemory, Class::OutOfMemory)
+    );
+}
+
+#[test]
+fn a_signal_is_named_with_what_it_means() {
+    let by = |status| {
+        let own = Fate { exit_status: Some(status), ..fate(2, Some((End::Killed, 100)), 149) };
+        said(&suspect(None), &[own, fate(0, None, 150)], None)
+    };
+    let crash = by(-11);
+    assert!(crash.sentence.starts_with("rank 2 was killed by SIGSEGV after step 149"), "{crash:?}");
+    assert!(crash.advice.contains("core dump") && by(-7).advice.contains("/dev/shm"));
+    assert!(by(-9).advice.contains("who sent the signal"));
+}
+
+#[test]
+fn a_launcher_that_ends_the_peers_of_a_killed_rank_has_not_stopped_the_job() {
+    let of = |rank: u32, millis: i64, status| Fate {
+        exit_status: Some(status),
+        end: Some((End::Killed, millis * SECOND / 1_000)),
+        ..fate(rank, None, 149)
+    };
+    let answered = [of(0, 1_040, -15), of(1, 1_040, -15), of(2, 1_000, -9)];
+    assert!(said(&suspect(None), &answered, None).pages());
+    let sentence = after(&answered);
+    assert_eq!(sentence, "; its 2 peers were asked to end (SIGTERM) at the same time");
+    let asked = [of(0, 1_040, -15), of(1, 31_000, -9), of(2, 1_000, -15)];
+    assert!(!said(&suspect(None), &asked, None).pages());
+    // Ray kills workers that have finished.
+    let finished = [fate(0, Some((End::Exited, 90)), 149), of(2, 100_000, -9)];
+    assert!(!said(&suspect(None), &finished, None).pages());
 }

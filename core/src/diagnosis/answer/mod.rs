@@ -10,4 +10,5 @@ mod live;
 mod report;
 pub(crate) mod restart;
 pub(crate) mod sentence;
+mod standstill;
 pub(crate) mod urgency;

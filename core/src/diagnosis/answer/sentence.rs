@@ -1,7 +1,7 @@
 //! All of a finding in one sentence: who, how much, since when, where, the others, and the end.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
@@ -11,13 +11,35 @@ use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::facts::{Phrase, Share};
-use crate::diagnosis::words::{about, about_plural, amount, bytes, count, location, ranks};
+use crate::diagnosis::words::{about, about_plural, amount, bytes, count, listed, location, ranks};
 use crate::snapshot::frames::{is_backward, telling_frame};
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
     let who = who(growth, Some(growth.onset_step), &[]);
     format!("{who}{}{}{}", median_peer(growth), others(growth), end(growth))
+}
+
+/// What else grows of the same account: other devices of the rank, or other ranks.
+pub(crate) fn alike(growth: &Growth, joined: &[Growth]) -> String {
+    let same = || joined.iter().filter(|of| of.layer == growth.layer);
+    let mut devices: Vec<u32> =
+        same().filter(|of| of.rank == growth.rank).map(|of| of.device.into()).collect();
+    let mut others: Vec<u32> =
+        same().filter(|of| of.rank != growth.rank).map(|of| of.rank).collect();
+    let mut said = String::new();
+    if !devices.is_empty() {
+        devices.push(growth.device.into());
+        devices.sort_unstable();
+        said += &format!("; it grows on {}", listed("device", &devices, devices.len()));
+    }
+    if !others.is_empty() {
+        others.sort_unstable();
+        others.dedup();
+        let verb = if others.len() == 1 { "grows" } else { "grow" };
+        said += &format!("; {} {verb} alike", ranks(&others, others.len()));
+    }
+    said
 }
 
 /// A sentence in parts: what the snapshots showed stays, who grows by how much and when memory ends
@@ -187,6 +209,22 @@ fn out_of_line(growth: &Growth, onset: Option<u64>) -> String {
         Layer::Retries => {
             format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
         }
+        Layer::Progress if growth.is_standstill() => {
+            let (standing, all) = (growth.ranks, growth.peers.saturating_add(1));
+            let standing = match standing {
+                2 if all == 2 => "both".to_string(),
+                standing if standing >= all => format!("all {all}"),
+                standing => format!("{standing} of {all}"),
+            };
+            let steps = match growth.grown_bytes {
+                0 => String::new(),
+                1 => " and 1 step behind its peers".into(),
+                _ => format!(" and {some} steps behind its peers"),
+            };
+            let named =
+                if onset < growth.last_step { format!(", rank {rank}") } else { String::new() };
+            format!("{standing} ranks stand still{named} at step {}{steps}", count(onset))
+        }
         Layer::Progress => {
             let peers = match growth.peers {
                 1 => "its only peer has".into(),
@@ -194,7 +232,7 @@ fn out_of_line(growth: &Growth, onset: Option<u64>) -> String {
             };
             let steps = if growth.grown_bytes == 1 { "step" } else { "steps" };
             format!(
-                "nothing was heard of rank {rank} since step {onset}, and {peers} finished {some} \
+                "rank {rank} has finished no step since step {onset}, and {peers} finished {some} \
                  {steps} more"
             )
         }

@@ -6,6 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::capture::collective::Comparison;
 use crate::diagnosis::class::Class;
 use crate::identity::end::End;
 use crate::snapshot::Frame;
@@ -78,12 +79,27 @@ pub struct Context {
     pub expandable_segments: Option<bool>,
     /// What a trace shows of the growth, where no detector watched; none of a running job.
     pub trace: Option<TraceGrowth>,
-    /// What became of each rank of the job; empty unless a rank failed.
+    /// What became of each rank of the job; empty unless a rank failed, or the job stands still.
     pub fates: Vec<Fate>,
+    /// How all ranks stand in their collectives; read only where the job stands still.
+    pub collectives: Option<Comparison>,
     /// The failure was a request for memory, and the process lived then.
     pub request_failed: bool,
+    /// Who else held the device on which a request failed.
+    pub neighbours: Neighbours,
     /// The growth of the suspect that was known when it failed.
     pub known_growth: Option<KnownGrowth>,
+}
+
+/// Who holds a device beside the rank whose request failed on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// Other ranks of the job that hold memory of it, in order.
+    pub ranks: Vec<u32>,
+    /// What these hold together, in bytes.
+    pub ranks_bytes: u64,
+    /// What processes of others hold, in bytes; none where it is not known.
+    pub others_bytes: Option<u64>,
 }
 
 /// What became of one rank.
@@ -93,7 +109,7 @@ pub struct Fate {
     pub rank: u32,
     /// How its process ended, and when, in nanoseconds of Unix time; none while it lives.
     pub end: Option<(End, i64)>,
-    /// Its exit status, where it is known.
+    /// Its exit status, or its signal as a negative number, where it is known.
     pub exit_status: Option<i32>,
     /// Steps that it has finished.
     pub step: u64,

@@ -31,7 +31,7 @@ fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
         )
 }
 
-fn remedy() -> Remedy {
+pub(crate) fn remedy() -> Remedy {
     let text = "memory is not to blame: look at the collective that the others wait in, and at \
                 the stacks of the rank that has not begun it";
     Remedy::new(Cause::Collectives, text, None)

@@ -11,7 +11,7 @@ mod cache_thrash;
 pub(crate) mod common;
 mod compile_pools;
 mod deferred_frees;
-mod desynchronised;
+pub(crate) mod desynchronised;
 pub(crate) mod facts;
 mod failures;
 mod fragmentation;

@@ -1,8 +1,9 @@
 //! Ranks that die or cannot get memory.
 
 use super::*;
+use crate::diagnosis::Fate;
 use crate::identity::end::End;
-use crate::incident::deaths::SETTLED_NS;
+use crate::incident::deaths::{ASKED_NS, SETTLED_NS};
 use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 
@@ -10,13 +11,24 @@ const DIED: FailureKind = FailureKind::Died(End::Killed);
 
 fn failure(rank: u32, wall_seconds: i64, kind: FailureKind) -> Failure {
     let wall_ns = wall_seconds * SECOND as i64;
-    Failure { rank, device: 0, step: 149, wall_ns, ranks: 4, kind }
+    Failure { rank, device: 0, step: 149, wall_ns, ranks: 4, kind, exit_status: None }
 }
 
 impl Shell {
     fn failed(&mut self, job: &Job, failure: Failure) {
         let (now, names) = (self.now(), &mut self.names);
         self.incidents.failed(now, job, failure, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+        self.carry_out();
+    }
+
+    /// Lets as much time pass as a death is held for.
+    fn settle(&mut self, job: &Job) {
+        self.now_ns += SETTLED_NS;
+        let (now, names) = (self.now(), &mut self.names);
+        self.incidents.settle(now, job, || {
             *names += 1;
             format!("inc-{names:04}")
         });
@@ -61,26 +73,21 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     shell.carry_out();
     let growth = shell.incident("inc-0001").closed.expect("its rank has ended");
     assert_eq!(growth.reason, ClosedReason::RankEnded);
-    let incident = shell.incident("inc-0002");
-    assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
-    let known = shell.incidents.growth_before(incident, &job).expect("the leak is known");
-    assert_eq!((known.incident.as_str(), known.grown_bytes), ("inc-0001", 1 << 24));
-    // The capture of the trigger is compared; no other is requested.
+    // The capture of the trigger is compared, when it is known what became of the others; no other
+    // is requested.
     let requests = shell.requests();
     let reason = Reason::Death { rank: 2 };
     shell.incidents.capture_closed(6, "cap-of-another-attempt", &reason);
     shell.incidents.capture_closed(7, "cap-by-hand", &Reason::Manual);
     shell.incidents.capture_closed(7, "cap-death", &reason);
     shell.carry_out();
+    assert_eq!((shell.incidents.len(), shell.compared().len()), (1, 0));
+    shell.settle(&job);
+    let incident = shell.incident("inc-0002");
+    assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
+    let known = shell.incidents.growth_before(incident, &job).expect("the leak is known");
+    assert_eq!((known.incident.as_str(), known.grown_bytes), ("inc-0001", 1 << 24));
     assert_eq!(shell.compared(), ["cap-death"]);
-    // It does not page before it is known whether the whole job was killed.
-    shell.diagnose_capture("inc-0002", "cap-death");
-    assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 0));
-    shell.at(99 + SETTLED_NS / SECOND);
-    shell.diagnose_capture("inc-0002", "cap-death");
-    assert_eq!((shell.compared().len(), shell.pages()), (2, 0));
-    shell.at(100 + SETTLED_NS / SECOND);
-    assert_eq!(shell.compared(), ["cap-death"; 3]);
     shell.diagnose_capture("inc-0002", "cap-death");
     assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 1));
     assert_eq!(shell.requests(), requests);
@@ -91,7 +98,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     }
     shell.incidents.attempt_ended(shell.now(), &job);
     shell.at(116);
-    assert_eq!(shell.compared(), ["cap-death"; 4]);
+    assert_eq!(shell.compared(), ["cap-death"; 2]);
     let incident = shell.incident("inc-0002");
     assert_eq!((incident.is_open(), incident.growth.rank), (true, 2));
     assert_eq!(shell.incidents.len(), 2);
@@ -111,7 +118,8 @@ fn a_death_is_an_incident_that_outlives_its_job() {
 
 #[test]
 fn the_first_failure_names_the_incident() {
-    let (mut shell, job) = (Shell::default(), Job::new(7));
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    job.is_on_two_nodes = true;
     shell.at(100);
     shell.failed(&job, failure(3, 99, DIED));
     // Reported later, and earlier by the clock.
@@ -119,10 +127,101 @@ fn the_first_failure_names_the_incident() {
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.rank, shell.incidents.len()), (1, 1));
     assert!(incident.sentence().contains("by the kernel"), "{}", incident.sentence());
-    shell.failed(&job, failure(0, 98, DIED));
-    // Clocks of nodes differ by more than this.
+    // The clocks of two nodes differ by more than this, and one clock does not.
     shell.failed(&job, failure(2, 95, DIED));
     assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+    shell.failed(&job, failure(5, 95, DIED));
+    assert_eq!(shell.incident("inc-0001").growth.rank, 5);
+}
+
+/// A death of this rank after this many milliseconds, with this exit status or signal.
+fn end(rank: u32, millis: i64, kind: FailureKind, exit_status: i32) -> Failure {
+    let wall_ns = millis * 1_000_000;
+    Failure { wall_ns, exit_status: Some(exit_status), ..failure(rank, 0, kind) }
+}
+
+/// The fates of ranks that ended like these, and of one that lives, if there is one.
+fn fates(deaths: &[Failure], living: Option<u32>) -> Vec<Fate> {
+    let fate = |of: &Failure| {
+        let FailureKind::Died(how) = of.kind else { panic!("it is a death") };
+        let (end, activity) = (Some((how, of.wall_ns)), Default::default());
+        Fate { rank: of.rank, end, exit_status: of.exit_status, step: of.step, activity }
+    };
+    let lives = |rank| {
+        let (end, exit_status, activity) = (None, None, Default::default());
+        Fate { rank, end, exit_status, step: 149, activity }
+    };
+    deaths.iter().map(fate).chain(living.map(lives)).collect()
+}
+
+/// The rank and the sentence of the incident about these deaths, reported in this order; none where
+/// none is opened, and how many seconds after the first it is.
+fn story(deaths: &[Failure], living: Option<u32>) -> Option<(u32, String, u64)> {
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    job.fates = fates(deaths, living);
+    deaths.iter().for_each(|death| shell.failed(&job, *death));
+    for _ in 0..6 {
+        if let Some(known) = shell.incidents.iter().next() {
+            let incident = known.incident();
+            return Some((incident.growth.rank, incident.sentence(), shell.now_ns / SECOND));
+        }
+        shell.settle(&job);
+    }
+    assert!(shell.incidents.unsettled().is_empty());
+    None
+}
+
+#[test]
+fn the_rank_that_was_killed_first_is_named_and_not_those_that_the_launcher_ended() {
+    let terminated = |rank, millis| end(rank, millis, DIED, -15);
+    let first = end(3, 1_000, DIED, -9);
+    let others = [terminated(0, 1_040), terminated(1, 1_041), terminated(2, 1_042)];
+    let expected = "rank 3 was killed by SIGKILL after step 149".to_string();
+    for at in 0..4 {
+        let mut reported = others.to_vec();
+        reported.insert(at, first);
+        assert_eq!(story(&reported, None), Some((3, expected.clone(), 10)));
+    }
+    // Their peer fails of an error: the same.
+    let reported = [end(0, 1_200, FailureKind::Died(End::Failed), 1), first];
+    assert_eq!(story(&reported, None).map(|said| said.0), Some(3));
+}
+
+#[test]
+fn a_job_that_was_ended_as_a_whole_is_no_incident() {
+    let failed = FailureKind::Died(End::Failed);
+    // scancel, Ctrl-C or the deletion of a pod; one rank fails because its peers are gone, and one
+    // is killed because it does not end.
+    let asked = |signal| [end(0, 1_000, DIED, signal), end(1, 1_010, DIED, signal)];
+    for signal in [-15, -2] {
+        assert_eq!(story(&asked(signal), None), None);
+        let more = [end(2, 1_020, failed, 1), end(3, 31_000, DIED, -9)];
+        assert_eq!(story(&[&asked(signal)[..], &more].concat(), None), None);
+    }
+    assert_eq!(story(&[end(0, 1_000, failed, 143), end(1, 1_000, failed, 143)], None), None);
+    // SIGKILL for all, and nothing known of the signal.
+    let killed = [end(0, 1_000, DIED, -9), end(1, 1_500, DIED, -9)];
+    assert_eq!(story(&killed, None), None);
+    assert_eq!(story(&[failure(0, 1, DIED), failure(1, 2, DIED)], None), None);
+    // One rank alone was asked to end, and the others live.
+    let sentence = "rank 0 was killed by SIGTERM after step 149".to_string();
+    let seconds = ASKED_NS.next_multiple_of(SETTLED_NS) / SECOND;
+    assert_eq!(story(&asked(-15)[..1], Some(1)), Some((0, sentence, seconds)));
+    // They crash; and who kills a job of one rank is not known.
+    assert!(story(&[end(0, 1_000, DIED, -11), end(1, 1_000, DIED, -11)], None).is_some());
+    assert!(story(&killed[..1], None).is_some());
+    // One fails by itself.
+    let reported = [end(1, 1_000, failed, 1), end(0, 1_100, DIED, -15)];
+    assert_eq!(story(&reported, None).map(|said| said.0), Some(1));
+}
+
+#[test]
+fn a_rank_that_is_ended_because_another_did_not_start_is_no_incident() {
+    let at_start = |status| Failure { step: 0, ..end(0, 1_000, DIED, status) };
+    assert_eq!(story(&[at_start(-15)], None), None);
+    assert_eq!(story(&[Failure { exit_status: None, ..at_start(0) }], None), None);
+    let failed = Failure { kind: FailureKind::Died(End::Failed), ..at_start(1) };
+    assert_eq!(story(&[failed], None).map(|said| said.0), Some(0));
 }
 
 #[test]
@@ -130,6 +229,7 @@ fn one_comparison_of_an_incident_is_under_way_at_a_time() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     shell.at(100);
     shell.failed(&job, failure(2, 99, DIED));
+    shell.settle(&job);
     for capture in ["cap-death", "cap-1", "cap-death"] {
         shell.incidents.capture_closed(7, capture, &Reason::Death { rank: 2 });
         shell.carry_out();
@@ -161,7 +261,8 @@ fn a_death_that_no_trigger_captures_requests_its_own_capture() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     shell.at(100);
     shell.failed(&job, failure(3, 99, DIED));
-    let wait_seconds = FAILURE_CAPTURE_WAIT_NS / SECOND;
+    shell.settle(&job);
+    let wait_seconds = (SETTLED_NS + FAILURE_CAPTURE_WAIT_NS) / SECOND;
     shell.at(100 + wait_seconds - 1);
     assert_eq!(shell.requests(), 0);
     shell.at(100 + wait_seconds);
@@ -214,6 +315,7 @@ fn a_request_that_failed_is_over_when_the_rank_goes_on() {
     job.last_step += 16;
     shell.review(&job);
     shell.failed(&job, failure(0, 100_001, DIED));
+    shell.settle(&job);
     assert!(shell.incident("inc-0002").is_open());
 }
 
@@ -233,6 +335,7 @@ fn a_survived_request_hides_no_death() {
     shell.at(100);
     shell.failed(&job, failure(3, 100, FailureKind::OutOfMemory));
     shell.failed(&job, failure(1, 105, DIED));
+    shell.settle(&job);
     assert_eq!(shell.incident("inc-0001").growth.rank, 1);
     job.last_step = 1_000;
     shell.review(&job);
@@ -251,11 +354,13 @@ fn old_deaths_are_no_news() {
     shell.at(100_000);
     let oldest = 100_000 - FAILURE_AGE_SECONDS_MAX as i64;
     shell.failed(&job, failure(3, oldest - 1, DIED));
-    assert!(shell.incidents.is_empty());
+    assert!(shell.incidents.unsettled().is_empty());
     shell.failed(&Job::new(8), failure(3, oldest, DIED));
+    shell.settle(&Job::new(8));
     assert_eq!(shell.incidents.len(), 1);
     shell.incidents.forget_attempt(8);
     shell.failed(&job, failure(3, 99_990, DIED));
+    shell.settle(&job);
     assert!(shell.incident("inc-0002").is_open());
     shell.at(200_000);
     let closed = shell.incident("inc-0002").closed.expect("it is old");
@@ -263,43 +368,27 @@ fn old_deaths_are_no_news() {
 }
 
 #[test]
-fn a_kill_pages_when_it_is_known_whether_all_were_killed() {
-    let killed = |seconds: u64| {
-        let (mut shell, job) = (Shell::default(), Job::new(7));
-        shell.at(100);
-        shell.failed(&job, failure(2, 99, DIED));
-        shell.incidents.capture_closed(7, "cap-death", &Reason::Death { rank: 2 });
-        shell.carry_out();
-        shell.at(100 + seconds);
-        shell.diagnose_capture("inc-0001", "cap-death");
-        shell
-    };
-    // A launcher that starts the next attempt at once does not hide it.
-    let mut shell = killed(3);
-    assert_eq!(shell.pages(), 0);
+fn a_newer_attempt_or_a_restart_does_not_hide_a_death() {
+    // A launcher starts the next attempt at once.
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.failed(&job, failure(2, 0, DIED));
+    shell.incidents.capture_closed(7, "cap-death", &Reason::Death { rank: 2 });
+    shell.incidents.attempt_begun(shell.now(), &[7]);
+    shell.settle(&job);
     shell.incidents.attempt_begun(shell.now(), &[7]);
     shell.carry_out();
     shell.diagnose_capture("inc-0001", "cap-death");
-    assert_eq!(shell.pages(), 1);
-    // Nor does a restart of the coordinator.
-    let shell = killed(3);
-    let record = shell.incident("inc-0001").clone();
+    assert_eq!((shell.incident("inc-0001").is_open(), shell.pages()), (false, 1));
+    // All deaths are reported again when the coordinator begins.
     let mut again = Shell::default();
-    again.at(104);
-    again.incidents.restore(again.now(), record, Holder::default(), 149, None);
-    again.at(104 + SETTLED_NS / SECOND);
-    assert_eq!(again.compared(), ["cap-death"]);
-    again.diagnose_capture("inc-0001", "cap-death");
-    assert_eq!(again.pages(), 1);
-    // A kill after a failed request waits as long.
-    let (mut shell, job) = (Shell::default(), Job::new(7));
-    shell.at(100);
-    shell.failed(&job, failure(3, 100, FailureKind::OutOfMemory));
-    shell.at(200);
-    shell.failed(&job, failure(1, 200, DIED));
-    shell.incidents.capture_closed(7, "cap-death", &Reason::Death { rank: 1 });
-    shell.carry_out();
-    shell.diagnose_capture("inc-0001", "cap-death");
-    assert_eq!(shell.pages(), 0);
-    assert_eq!(killed(SETTLED_NS / SECOND).pages(), 1);
+    again.incidents.restore(
+        again.now(),
+        shell.incident("inc-0001").clone(),
+        Holder::default(),
+        149,
+        None,
+    );
+    again.failed(&job, failure(2, 0, DIED));
+    again.settle(&job);
+    assert_eq!(again.incidents.len(), 1);
 }

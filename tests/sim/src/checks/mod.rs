@@ -323,7 +323,8 @@ impl Checks<'_> {
 
     fn one_incident_for_one_cause(&mut self) {
         let mut causes = BTreeMap::new();
-        for incident in self.coordinator.incidents().filter(|known| !known.is_failure) {
+        let all = self.coordinator.incidents();
+        for incident in all.filter(|known| !(known.is_failure || known.is_standstill)) {
             let leaks = self.world.plan.leak.is_some_and(|(rank, _)| rank == incident.rank);
             self.expect(leaks, || format!("an incident without a cause: {incident:?}"));
             let of_cause: &mut Vec<_> = causes.entry((incident.serial, incident.rank)).or_default();
@@ -342,7 +343,8 @@ impl Checks<'_> {
         });
     }
 
-    /// One incident is open about all deaths of an attempt, and each attempt with a death has one.
+    /// One incident is open about all deaths of an attempt, and each attempt with a death has one,
+    /// unless all its ranks were killed: a person may have stopped the job.
     fn one_incident_for_the_deaths_of_an_attempt(&mut self) {
         let failures: Vec<_> =
             self.coordinator.incidents().filter(|known| known.is_failure).collect();
@@ -361,6 +363,10 @@ impl Checks<'_> {
             .map(|seen| seen.serial)
             .collect();
         for serial in dead {
+            let mut its = self.ranks.iter().filter(|seen| seen.serial == serial);
+            if its.all(|seen| seen.end.as_deref() == Some("Killed")) {
+                continue;
+            }
             self.expect(failures.iter().any(|known| known.serial == serial), || {
                 format!("a rank of attempt {serial} died, and no incident says so")
             });

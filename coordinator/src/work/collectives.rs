@@ -11,15 +11,16 @@ use memtape_proto::api::{Collectives, RankCollectives};
 use memtape_proto::snapshot::{self, DecodeError};
 use tokio::task::JoinError;
 
-use memtape_store::Store;
+use crate::work::blocking::blocking;
+use memtape_store::Blobs;
 use memtape_store::records::snapshot_of;
 
-/// The comparison of a capture's ranks, and the collectives of each.
-pub(crate) async fn of(store: &Store, parts: Vec<Part>) -> Collectives {
+/// The comparison of a capture's ranks, and what each of them says.
+pub(crate) async fn of(blobs: &Blobs, parts: Vec<Part>) -> Collectives {
     let mut states = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let state = match snapshot_of(part) {
-            Some(hash) if index < RANKS_COMPARED_MAX => read(store, hash).await,
+            Some(hash) if index < RANKS_COMPARED_MAX => read(blobs, hash).await,
             Some(_) => Err(NotRead::TooMany),
             None => Err(NotRead::NotInCapture(part.outcome)),
         };
@@ -58,15 +59,15 @@ enum NotRead {
     Undecodable(#[from] DecodeError),
 }
 
-async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, NotRead> {
-    let mut reading = store.blobs().read(hash).await?;
+async fn read(blobs: &Blobs, hash: blake3::Hash) -> Result<Recorded, NotRead> {
+    let mut reading = blobs.read(hash).await?;
     let mut front = Vec::new();
     // To the end, for its hash.
     while let Some(part) = reading.next().await? {
         let room = FRONT_BYTES.saturating_sub(front.len()).min(part.len());
         front.extend_from_slice(&part[..room]);
     }
-    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&front)).await??;
+    let found = blocking(move || snapshot::collectives(&front)).await??;
     found.ok_or(NotRead::NotSaid)
 }
 

@@ -1,0 +1,197 @@
+//! A job that stands still: no rank finishes a step, as where one rank leaves out a collective in
+//! which the others wait.
+//!
+//! The detector compares steps, so a job without new steps shows it nothing. Here the time since
+//! the last step counts. A job may pause: it saves, evaluates or compiles. So it stands still only
+//! after twice the longest pause that it has ended by itself, and later where a rank still
+//! allocates. A rank that is behind others of its role by steps is no pause.
+//!
+//! The incident is about all ranks, and names the rank that is behind, as far as steps tell it.
+//! The collectives in its capture tell it better.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::machine::{Attempt, Incidents, Now};
+use super::record::ClosedReason;
+use super::tracked::{Tracked, is_open_of};
+use crate::detector::{Growth, GrowthKey, Layer, Scope};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Ranks stand still when they have finished no step for this many usual ones.
+pub const STILL_STEPS: u64 = 8;
+
+/// A rank is behind when its peers are this many steps ahead: reports of two nodes are up to an
+/// interval apart.
+pub const AHEAD_STEPS: u64 = 2;
+
+/// A job in which a rank is behind stands still after no less than this, in nanoseconds.
+const BEHIND_NS_MIN: u64 = 20 * SECOND_NS;
+
+/// Any other job stands still after no less than this, in nanoseconds: it may save a checkpoint.
+const STILL_NS_MIN: u64 = 60 * SECOND_NS;
+
+/// A job in which a rank still allocates stands still after no less than this, in nanoseconds: it
+/// may evaluate.
+const BUSY_NS_MIN: u64 = 300 * SECOND_NS;
+
+/// A job pauses for up to this many times as long as before.
+const PAUSE_TIMES: u64 = 2;
+
+/// A pause that is remembered as this long at most, in nanoseconds: NCCL ends a job after 10
+/// minutes.
+const PAUSE_NS_MAX: u64 = 240 * SECOND_NS;
+
+/// A standstill is certain, and may page, after this many times as long as it took to be one.
+const CERTAIN_TIMES: u64 = 3;
+
+/// How long an attempt went without a finished step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    moved_ns: Option<u64>,
+    longest_ns: u64,
+}
+
+impl Pauses {
+    /// A rank has finished a step at this monotonic time.
+    pub fn moved(&mut self, now_ns: u64) {
+        let pause_ns = self.moved_ns.map_or(0, |moved_ns| now_ns.saturating_sub(moved_ns));
+        self.longest_ns = self.longest_ns.max(pause_ns.min(PAUSE_NS_MAX));
+        self.moved_ns = Some(now_ns);
+    }
+
+    /// Has no rank finished a step for so long that the job may stand still?
+    pub fn is_pause(&self, now_ns: u64) -> bool {
+        self.moved_ns.is_none_or(|moved_ns| now_ns.saturating_sub(moved_ns) >= BEHIND_NS_MIN)
+    }
+}
+
+/// How far one rank is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Global rank.
+    pub rank: u32,
+    /// Its device.
+    pub device: u8,
+    /// Which ranks do the same; none where it is not known.
+    pub role: Option<u64>,
+    /// Steps that it has finished.
+    pub step: u64,
+    /// Time since the last of them was seen, in nanoseconds.
+    pub stood_ns: u64,
+    /// Time since it was last seen to have allocated or freed anything, in nanoseconds.
+    pub quiet_ns: u64,
+}
+
+/// The ranks of an attempt that live, count steps and are heard.
+#[derive(Clone, Debug, Default)]
+pub struct Ranks {
+    /// Each of them.
+    pub heard: Vec<Progress>,
+    /// Ranks of the attempt, those that are not heard included.
+    pub world: u32,
+    /// The usual time of a step, in nanoseconds; none before it is known.
+    pub step_time_ns: Option<u64>,
+    /// Pauses of the attempt.
+    pub pauses: Pauses,
+}
+
+impl Ranks {
+    /// Newest step that any of them has finished.
+    fn furthest(&self) -> u64 {
+        self.heard.iter().map(|rank| rank.step).max().unwrap_or(0)
+    }
+
+    /// The rank that is furthest behind the others of its role, and by how many steps.
+    fn behind(&self) -> Option<(&Progress, u64)> {
+        let mut furthest: BTreeMap<Option<u64>, u64> = BTreeMap::new();
+        for rank in &self.heard {
+            let step = furthest.entry(rank.role).or_default();
+            *step = rank.step.max(*step);
+        }
+        let lag = |rank: &Progress| furthest.get(&rank.role).map_or(0, |step| step - rank.step);
+        let lags = self.heard.iter().map(|rank| (rank, lag(rank)));
+        // Of equals the first.
+        lags.rev().max_by_key(|&(_, lag)| lag)
+    }
+
+    /// The standstill of these ranks; none while the job goes on, or may pause.
+    fn standstill(&self) -> Option<Growth> {
+        let (of, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
+        let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
+        let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
+        let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
+        let least_ns = match (lag >= AHEAD_STEPS, quiet_ns >= STILL_NS_MIN) {
+            (true, _) => BEHIND_NS_MIN,
+            (false, true) => STILL_NS_MIN.max(pause_ns),
+            (false, false) => BUSY_NS_MIN.max(pause_ns),
+        };
+        let limit_ns = least_ns.max(self.step_time_ns?.saturating_mul(STILL_STEPS));
+        if stood_ns < limit_ns {
+            return None;
+        }
+        let layer = Layer::Progress;
+        let key = GrowthKey { rank: of.rank, device: of.device, layer, scope: Scope::AllRanks };
+        let peers = self.world.saturating_sub(1);
+        let standstill = Growth::still(&key, (of.step, self.furthest()), lag, peers);
+        let is_sure = stood_ns >= limit_ns.saturating_mul(CERTAIN_TIMES);
+        let ranks = u32::try_from(self.heard.len()).unwrap_or(u32::MAX);
+        Some(Growth { ranks, is_sure, ..standstill })
+    }
+
+    /// Has the job gone on since this standstill of it was found?
+    fn went_on(&self, known: &Growth) -> bool {
+        let of_rank = self.heard.iter().find(|rank| rank.rank == known.rank);
+        let is_further = of_rank.is_some_and(|rank| rank.step > known.onset_step);
+        is_further || self.furthest() > known.last_step
+    }
+}
+
+impl Growth {
+    /// Is this a standstill of the whole job, and no growth?
+    pub fn is_standstill(&self) -> bool {
+        self.layer == Layer::Progress && self.scope == Scope::AllRanks
+    }
+}
+
+impl Incidents {
+    /// Opens an incident where an attempt stands still, and closes it when the attempt goes on.
+    /// A rank that has died explains why its peers wait, and has an incident of its own.
+    pub fn look_at_progress(
+        &mut self,
+        now: Now,
+        attempt: &impl Attempt,
+        ranks: &Ranks,
+        name: impl FnOnce() -> String,
+    ) {
+        let serial = attempt.serial();
+        let is_its =
+            |known: &&Tracked| is_open_of(known, serial) && known.incident.growth.is_standstill();
+        let known = self.known.values().find(is_its);
+        let known = known.map(|known| (known.incident.id.clone(), known.incident.growth));
+        if let Some((id, _)) = known.as_ref().filter(|(_, growth)| ranks.went_on(growth)) {
+            let at_step = ranks.furthest();
+            return self.close(now, id, ClosedReason::WentOn { at_step }, attempt.has_ended());
+        }
+        let Some(found) = ranks.standstill() else { return };
+        match known {
+            Some((_, known)) if known.is_sure || !found.is_sure => {}
+            Some((id, known)) => {
+                self.grew(now, attempt, &id, &Growth { is_sure: true, ..known });
+            }
+            None if self.has_death(serial) => {}
+            None => match self.continued(serial, &found) {
+                Some(id) => self.grew(now, attempt, &id, &found),
+                None => self.open(now, attempt, &found, None, name),
+            },
+        }
+    }
+
+    /// Attempts with an open incident about a standstill.
+    pub fn standing(&self) -> impl Iterator<Item = u32> {
+        let open = self.known.values().filter(|known| known.incident.is_open());
+        open.filter(|known| known.incident.growth.is_standstill()).map(|of| of.incident.serial)
+    }
+}

@@ -1,0 +1,158 @@
+//! Jobs that stand still.
+
+use super::*;
+use crate::identity::end::End;
+use crate::incident::standstill::{Pauses, Progress, Ranks};
+
+/// Four ranks at these steps that finish one each second, have stood since second 0 and were last
+/// seen to allocate then; the attempt paused for up to `pause` seconds before.
+fn ranks(steps: [u64; 4], seconds: u64, pause: u64) -> Ranks {
+    let stood_ns = seconds * SECOND;
+    let progress =
+        |(rank, step)| Progress { rank, step, stood_ns, quiet_ns: stood_ns, ..Progress::default() };
+    let mut pauses = Pauses::default();
+    pauses.moved(0);
+    pauses.moved(pause * SECOND);
+    let heard = (0..).zip(steps).map(progress).collect();
+    Ranks { heard, world: 4, step_time_ns: Some(SECOND), pauses }
+}
+
+impl Shell {
+    fn look(&mut self, job: &Job, seconds: u64, ranks: Ranks) {
+        self.now_ns = seconds * SECOND;
+        let (now, names) = (self.now(), &mut self.names);
+        self.incidents.look_at_progress(now, job, &ranks, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+        self.incidents.tick(self.now());
+        self.carry_out();
+    }
+}
+
+/// A diagnosis that names this rank as the one that the others wait for.
+fn desynchronised(rank: u32, step: u64, known: &Growth) -> Box<Diagnosis> {
+    let seen = Some(Growth { rank, onset_step: step, ..*known });
+    Box::new(Diagnosis { seen, ..*diagnosis(Class::Desynchronised, 0) })
+}
+
+#[test]
+fn a_rank_that_leaves_a_collective_out_is_an_incident_that_pages() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let hang = |seconds| ranks([448, 448, 396, 448], seconds, 3);
+    shell.look(&job, 19, hang(19));
+    assert!(shell.incidents.is_empty());
+    for seconds in [20, 21, 30] {
+        shell.look(&job, seconds, hang(seconds));
+    }
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.rank, shell.requests(), shell.incidents.len()), (2, 1, 1));
+    assert_eq!(
+        incident.sentence(),
+        "all 4 ranks stand still, rank 2 at step 396 and 52 steps behind its peers"
+    );
+    let known = incident.growth;
+    shell.diagnose("inc-0001", desynchronised(3, 448, &known));
+    assert_eq!((shell.incident("inc-0001").growth.rank, shell.pages()), (3, 0));
+    // It lasts: it is captured again, and pages once.
+    shell.look(&job, 60, hang(60));
+    assert_eq!(shell.requests(), 2);
+    shell.diagnose("inc-0001", desynchronised(2, 396, &known));
+    for seconds in [70, 400] {
+        shell.look(&job, seconds, hang(seconds));
+    }
+    assert_eq!((shell.pages(), shell.requests(), shell.incidents.len()), (1, 2, 1));
+    // The rank goes on.
+    shell.look(&job, 401, ranks([448, 448, 397, 448], 0, 400));
+    let closed = shell.incident("inc-0001").closed.expect("the job goes on");
+    assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 448 });
+}
+
+#[test]
+fn ranks_that_die_after_a_standstill_do_not_page_again() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.look(&job, 60, ranks([448, 448, 396, 448], 60, 0));
+    let known = shell.incident("inc-0001").growth;
+    let wait = |shell: &mut Shell, seconds: u64| {
+        shell.now_ns += seconds * SECOND;
+        shell.incidents.settle(shell.now(), &job, || "inc-death".to_string());
+        shell.incidents.tick(shell.now());
+        shell.carry_out();
+    };
+    shell.diagnose("inc-0001", desynchronised(2, 396, &known));
+    assert_eq!(shell.pages(), 1);
+    // NCCL's watchdog aborts the ranks.
+    let (wall_ns, kind) = (shell.now().wall_ns, FailureKind::Died(End::Killed));
+    let exit_status = Some(-6);
+    let of = Failure { rank: 0, device: 0, step: 448, wall_ns, ranks: 4, kind, exit_status };
+    shell.incidents.failed(shell.now(), &job, of, || "inc-death".to_string());
+    shell.incidents.attempt_ended(shell.now(), &job);
+    wait(&mut shell, 10);
+    assert_eq!(shell.incident("inc-death").related.as_deref(), Some("inc-0001"));
+    wait(&mut shell, 10);
+    shell.diagnose("inc-death", diagnosis(Class::Died, 0));
+    let by = "inc-0001".to_string();
+    assert_eq!(shell.incident("inc-death").page, Page::Suppressed { by });
+    assert_eq!(shell.pages(), 1);
+}
+
+#[test]
+fn a_pause_of_the_whole_job_is_no_standstill_until_it_is_long() {
+    let check = |expected: bool, ranks: Ranks| {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.look(&job, 1, ranks.clone());
+        assert_eq!(!shell.incidents.is_empty(), expected, "{ranks:?}");
+    };
+    let still = |seconds, pause| ranks([448; 4], seconds, pause);
+    check(false, still(59, 0));
+    check(true, still(60, 0));
+    // It has saved a checkpoint for as long before.
+    check(false, still(79, 40));
+    check(true, still(80, 40));
+    check(true, still(480, 10_000));
+    // One rank evaluates.
+    let busy = |seconds| {
+        let mut ranks = still(seconds, 0);
+        ranks.heard[0].quiet_ns = SECOND;
+        ranks
+    };
+    check(false, busy(299));
+    check(true, busy(300));
+    // Steps are long; are not known; one rank has just finished one; there is one rank.
+    check(false, Ranks { step_time_ns: Some(100 * SECOND), ..still(799, 0) });
+    check(true, Ranks { step_time_ns: Some(100 * SECOND), ..still(800, 0) });
+    check(false, Ranks { step_time_ns: None, ..still(900, 0) });
+    let mut moves = still(900, 0);
+    moves.heard[3].stood_ns = 0;
+    check(false, moves);
+    check(false, Ranks { heard: still(900, 0).heard[..1].to_vec(), ..still(900, 0) });
+    // Ranks of another role count other steps.
+    let mut roles = ranks([448, 448, 20, 20], 30, 0);
+    roles.heard.iter_mut().for_each(|rank| rank.role = Some(u64::from(rank.rank / 2)));
+    check(false, roles);
+    check(true, ranks([448, 448, 20, 20], 30, 0));
+}
+
+#[test]
+fn a_standstill_outlives_a_restart_and_follows_no_death() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    let hang = |seconds| ranks([448, 448, 396, 448], seconds, 0);
+    shell.look(&job, 30, hang(30));
+    let record = shell.incident("inc-0001").clone();
+    let mut again = Shell::default();
+    again.incidents.restore(again.now(), record, Holder::default(), 396, None);
+    // One node is not back yet, and the time begins again.
+    again.look(&job, 31, Ranks { heard: hang(0).heard[..2].to_vec(), ..hang(0) });
+    again.look(&job, 60, hang(29));
+    assert!(again.incident("inc-0001").is_open() && again.incidents.len() == 1);
+    // Where a rank has died its peers wait for it.
+    let mut shell = Shell::default();
+    let (wall_ns, kind) = (0, FailureKind::Died(End::Killed));
+    let of = Failure { rank: 2, device: 0, step: 396, wall_ns, ranks: 4, kind, exit_status: None };
+    shell.incidents.failed(shell.now(), &job, of, || "inc-death".to_string());
+    shell.look(&job, 60, hang(60));
+    assert!(shell.incidents.is_empty(), "its death is held");
+    shell.incidents.settle(shell.now(), &job, || "inc-death".to_string());
+    shell.look(&job, 61, hang(61));
+    assert_eq!(shell.incidents.len(), 1);
+}
