@@ -75,6 +75,32 @@ pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     sorted.get((share * last as f64).round() as usize).copied()
 }
 
+/// Shares of a fault's life at which forecasts are judged, in percent: of the steps from the onset
+/// to the end of memory.
+pub const LIFE_PERCENTS: [u64; 3] = [25, 50, 75];
+
+/// The forecasts that stood at one share of life.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    /// Error, as a share of the steps that were left.
+    pub errors: Vec<f64>,
+    /// Forecasts within a fifth.
+    pub close: Share,
+    /// The end lay between the tenth and the ninetieth percentile.
+    pub covered: Share,
+    /// Faults found whose forecast was there, of all whose memory ended.
+    pub there: Share,
+}
+
+impl Ends {
+    fn merge(&mut self, other: &Self) {
+        self.errors.extend(&other.errors);
+        self.close.merge(other.close);
+        self.covered.merge(other.covered);
+        self.there.merge(other.there);
+    }
+}
+
 /// What was found in a number of scenarios.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -117,14 +143,8 @@ pub struct Tally {
     pub top3: Share,
     /// Share of the bytes the fault's lines gained that is attributed to them.
     pub attributed: Vec<f64>,
-    /// Error of the forecast at half life, as a share of what was left then.
-    pub forecast_errors: Vec<f64>,
-    /// Forecasts within a fifth.
-    pub forecast_close: Share,
-    /// The end lay between the tenth and the ninetieth percentile.
-    pub covered: Share,
-    /// Faults found whose forecast was there at half life, of all that came to half life.
-    pub forecast_there: Share,
+    /// What was said of the end at each of [`LIFE_PERCENTS`].
+    pub ends: [Ends; LIFE_PERCENTS.len()],
     /// Memory was out, and the incident was there before.
     pub before_oom: Share,
     /// Class that is, class that was said, how often.
@@ -149,9 +169,6 @@ impl Tally {
             (&mut self.right_class, other.right_class),
             (&mut self.top1, other.top1),
             (&mut self.top3, other.top3),
-            (&mut self.covered, other.covered),
-            (&mut self.forecast_close, other.forecast_close),
-            (&mut self.forecast_there, other.forecast_there),
             (&mut self.before_oom, other.before_oom),
         ] {
             mine.merge(others);
@@ -162,13 +179,20 @@ impl Tally {
             (&mut self.local_delays, &other.local_delays),
             (&mut self.life_shares, &other.life_shares),
             (&mut self.attributed, &other.attributed),
-            (&mut self.forecast_errors, &other.forecast_errors),
         ] {
             mine.extend(others);
+        }
+        for (mine, others) in self.ends.iter_mut().zip(&other.ends) {
+            mine.merge(others);
         }
         for (pair, count) in &other.confusion {
             *self.confusion.entry(pair.clone()).or_default() += count;
         }
+    }
+
+    /// The forecasts that stood at half life.
+    pub fn half_life(&self) -> &Ends {
+        &self.ends[1]
     }
 
     /// Days that the ranks worked, all together.
@@ -192,6 +216,13 @@ impl Tally {
         let p95 = |values: &[f64]| quantile(values, 0.95).map(round);
         let value = |share: Share| share.value().map(round);
         let wrong = self.false_pages + self.duplicates;
+        let half = self.half_life();
+        let at_life = LIFE_PERCENTS.iter().zip(&self.ends).map(|(percent, ends)| {
+            let figures = json!({ "error": median(&ends.errors), "within_20_percent":
+                ends.close.json(), "covered_p10_p90": ends.covered.json() });
+            (percent.to_string(), figures)
+        });
+        let at_life: serde_json::Map<String, Value> = at_life.collect();
         let per = |count: f64, days: f64| (days > 0.0).then(|| round(count / days));
         json!({
             "precision": value(self.precision),
@@ -201,7 +232,7 @@ impl Tally {
             "right_rank": value(self.right_rank),
             "right_class": value(self.right_class),
             "culprit_top1": value(self.top1),
-            "forecast_error": median(&self.forecast_errors),
+            "forecast_error": median(&half.errors),
             "precision_interval": self.precision.json(),
             "recall_interval": self.recall.json(),
             "seen": self.seen.json(),
@@ -225,10 +256,11 @@ impl Tally {
             "delay_share_of_life_median": median(&self.life_shares),
             "found_before_oom": self.before_oom.json(),
             "attributed_median": median(&self.attributed),
-            "forecast_error_p95": p95(&self.forecast_errors),
-            "forecast_within_20_percent": self.forecast_close.json(),
-            "forecast_covered_p10_p90": self.covered.json(),
-            "forecast_there_at_half_life": self.forecast_there.json(),
+            "forecast_error_p95": p95(&half.errors),
+            "forecast_within_20_percent": half.close.json(),
+            "forecast_covered_p10_p90": half.covered.json(),
+            "forecast_there_at_half_life": half.there.json(),
+            "forecast_at_life_percent": at_life,
             "jobs": self.jobs,
             "rank_days": round(self.rank_days()),
             "job_days": round(self.job_days()),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::families::Family;
 use crate::runner::Incident;
 use crate::scenario::Scenario;
-use crate::score::{at_half_life, is_about};
+use crate::score::{at_life, is_about};
 
 /// One scenario, its label and what Memtape said of it.
 pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Incident]) -> String {
@@ -34,7 +34,7 @@ pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Inciden
     }
     for incident in incidents {
         if let (Some(oom), Some(fault)) = (scenario.oom, &scenario.fault)
-            && let Some((step, said)) = at_half_life(fault, incident, oom)
+            && let Some((step, said)) = at_life(fault, incident, oom, 50)
         {
             let _ = writeln!(text, "    end   in step {oom}; at {step} it said {said:?}");
         }

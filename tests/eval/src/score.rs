@@ -7,7 +7,7 @@
 //! day count. Incidents without a page that are about no fault are counted apart. Where a label
 //! only wants notice, an incident without a page finds the fault too.
 
-use crate::figures::Tally;
+use crate::figures::{LIFE_PERCENTS, Tally};
 use crate::job::{Expect, Fault, Layer, MIB};
 use crate::judge::Forecast;
 use crate::runner::Incident;
@@ -154,25 +154,32 @@ fn lines(tally: &mut Tally, scenario: &Scenario, fault: &Fault, incident: &Incid
     }
 }
 
-/// The forecast that stood at half of the fault's life, and the step in which it was made.
-pub(crate) fn at_half_life(
+/// The forecast that stood at this share of the fault's life, and the step in which it was made.
+pub(crate) fn at_life(
     fault: &Fault,
     incident: &Incident,
     oom: u64,
+    percent: u64,
 ) -> Option<(u64, Forecast)> {
-    let half = fault.onset.midpoint(oom);
-    incident.forecasts.iter().rfind(|(step, _)| *step <= half).copied()
+    let by = by_life(fault, oom, percent);
+    incident.forecasts.iter().rfind(|(step, _)| *step <= by).copied()
+}
+
+fn by_life(fault: &Fault, oom: u64, percent: u64) -> u64 {
+    fault.onset + (oom - fault.onset) * percent / 100
 }
 
 fn forecast(tally: &mut Tally, fault: &Fault, incident: &Incident, oom: u64) {
-    let half = fault.onset.midpoint(oom);
-    let said = at_half_life(fault, incident, oom);
-    tally.forecast_there.add(said.is_some());
-    let Some((step, said)) = said else { return };
-    let error = (step + said.p50).abs_diff(oom) as f64 / (oom - half).max(1) as f64;
-    tally.forecast_errors.push(error);
-    tally.forecast_close.add(error <= 0.2);
-    if let (Some(p10), Some(p90)) = (said.p10, said.p90) {
-        tally.covered.add((step + p10..=step.saturating_add(p90)).contains(&oom));
+    for (percent, ends) in LIFE_PERCENTS.into_iter().zip(&mut tally.ends) {
+        let said = at_life(fault, incident, oom, percent);
+        ends.there.add(said.is_some());
+        let Some((step, said)) = said else { continue };
+        let left = (oom - by_life(fault, oom, percent)).max(1);
+        let error = (step + said.p50).abs_diff(oom) as f64 / left as f64;
+        ends.errors.push(error);
+        ends.close.add(error <= 0.2);
+        if let (Some(p10), Some(p90)) = (said.p10, said.p90) {
+            ends.covered.add((step + p10..=step.saturating_add(p90)).contains(&oom));
+        }
     }
 }

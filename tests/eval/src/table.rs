@@ -114,7 +114,7 @@ fn row(name: &str, tally: &Tally) -> String {
         share(tally.top1),
         share(tally.top3),
         part(&tally.attributed),
-        part(&tally.forecast_errors),
+        part(&tally.half_life().errors),
         tally.rank_days(),
     )
 }
@@ -136,9 +136,9 @@ fn sentences(tally: &Tally) -> String {
         ("culprit first", tally.top1),
         ("culprit among three", tally.top3),
         ("found before memory was out", tally.before_oom),
-        ("forecast there at half life", tally.forecast_there),
-        ("forecast within 20 %", tally.forecast_close),
-        ("end between P10 and P90", tally.covered),
+        ("forecast there at half life", tally.half_life().there),
+        ("forecast within 20 %", tally.half_life().close),
+        ("end between P10 and P90", tally.half_life().covered),
     ] {
         if let (Some(value), Some((low, high))) = (share.value(), share.interval()) {
             let (value, low, high) = (percent(value), percent(low), percent(high));

@@ -145,8 +145,8 @@ fn a_detector_that_knows_the_label_gets_full_marks() {
             ("right scope", sum.right_scope),
             ("right class", sum.right_class),
             ("first line", sum.top1),
-            ("forecast", sum.forecast_close),
-            ("covered", sum.covered),
+            ("forecast", sum.half_life().close),
+            ("covered", sum.half_life().covered),
         ] {
             assert_eq!(share.hits, share.of, "{name} of {set:?}");
             assert!(share.of > 0 || set == Set::Apart, "{name} was asked of none");
