@@ -52,13 +52,23 @@ pub(crate) fn count(count: u64) -> String {
     grouped(u128::from(count))
 }
 
-/// A count rounded to two digits, with thousands apart: `4,100`.
+/// A count rounded to the nearest of two digits, with thousands apart: `4,100`.
 pub fn about(count: u64) -> String {
+    in_two_digits(count, |unit| unit / 2)
+}
+
+/// A span in two digits, rounded outwards: `920` and `1,100`.
+pub(crate) fn about_span(low: u64, high: u64) -> [String; 2] {
+    [in_two_digits(low, |_| 0), in_two_digits(high, |unit| unit - 1)]
+}
+
+/// A count in whole units of its second digit, after this much of a unit was added.
+fn in_two_digits(count: u64, added: impl Fn(u64) -> u64) -> String {
     let mut unit = 1;
     while count / unit >= 100 {
         unit *= 10;
     }
-    grouped(u128::from(count / unit) * u128::from(unit))
+    grouped((u128::from(count) + u128::from(added(unit))) / u128::from(unit) * u128::from(unit))
 }
 
 /// An amount of growth: bytes, or a number of tensors.
@@ -178,7 +188,11 @@ mod tests {
         check(80 << 30, "80 GiB");
         check(u64::MAX, "16,777,216 TiB");
         assert_eq!([0, 5, -2_048, i64::MIN].map(signed_bytes), ["0 B", "+5 B", "-2 KiB", MIN]);
-        assert_eq!([4_137, 99, 100, 1_234_567].map(about), ["4,100", "99", "100", "1,200,000"]);
+        let rounded = ["4,100", "99", "100", "1,200,000", "2,000", "1,000", "130"];
+        assert_eq!([4_137, 99, 100, 1_234_567, 1_999, 999, 126].map(about), rounded);
+        assert_eq!(about_span(929, 1_001), ["920", "1,100"]);
+        assert_eq!(about_span(990, u64::MAX), ["990", "19,000,000,000,000,000,000"]);
+        assert_eq!(about_span(7, 99), ["7", "99"]);
         assert_eq!(ranks(&[2], 1), "rank 2");
         assert_eq!(ranks(&[2, 5, 7], 3), "ranks 2, 5 and 7");
         assert_eq!(ranks(&[0, 1, 2, 3, 4], 12), "ranks 0, 1, 2, 3 and 8 others");

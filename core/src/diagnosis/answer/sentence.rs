@@ -11,7 +11,7 @@ use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::facts::{Phrase, Share};
-use crate::diagnosis::words::{about, about_plural, amount, bytes, count, listed, location, ranks};
+use crate::diagnosis::words::{about_plural, about_span, amount, bytes, count, location, ranks};
 use crate::snapshot::frames::{is_backward, telling_frame};
 
 /// What can be said before any snapshot is there.
@@ -358,9 +358,8 @@ fn end(growth: &Growth) -> String {
     let Some(steps) = growth.steps_to_oom.filter(|_| growth.layer.has_rate()) else {
         return String::new();
     };
-    let likely = growth.forecast.filter(|likely| about(likely.p10) != about(likely.p90));
-    let likely = likely.map_or(String::new(), |likely| {
-        format!(" ({} to {})", about(likely.p10), about(likely.p90))
-    });
+    let span = growth.forecast.map(|likely| about_span(likely.p10, likely.p90));
+    let span = span.filter(|[early, late]| early != late);
+    let likely = span.map_or(String::new(), |[early, late]| format!(" ({early} to {late})"));
     format!("; out of memory in about {}{likely}", about_plural(steps, "step"))
 }
