@@ -1,7 +1,5 @@
 //! `/incidents` and `/actions`: what was found, and what was decided about restarts.
 
-use std::borrow::Cow;
-
 use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_core::action::ActionKind;
@@ -56,20 +54,6 @@ async fn actions(asking: Asking) -> Answer<Actions> {
     Ok(Json(Actions { actions: actions.await? }))
 }
 
-/// An open incident with the newest figures of its growth: the record has those of the last report.
-fn newest<'a>(view: &Visible<'_>, incident: &'a incident::Incident) -> Cow<'a, incident::Incident> {
-    let attempt = view.attempt_of(incident.serial).filter(|_| incident.is_open());
-    let key = incident.growth.key();
-    let growth = attempt.and_then(|attempt| {
-        let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
-        Some((attempt.detectors.newest(&key)?, step_time_ns))
-    });
-    match growth {
-        Some((growth, step_time_ns)) => Cow::Owned(incident.with_newest(&growth, step_time_ns)),
-        None => Cow::Borrowed(incident),
-    }
-}
-
 /// What became of the ranks of an incident's attempt; empty for growth, and where the attempt is no
 /// longer known.
 fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
@@ -82,7 +66,7 @@ fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
 
 /// An incident, of what core knows of it and nothing else.
 fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
-    let incident = newest(view, tracked.incident());
+    let incident = view.newest(tracked.incident());
     // What is over has no forecast.
     let is_open = incident.is_open();
     let forecast = incident.growth.forecast.filter(|_| is_open);

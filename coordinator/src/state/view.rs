@@ -1,7 +1,10 @@
 //! The state as questions of HTTP handlers and metrics read it: between two events, without
 //! changing it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use memtape_core::incident::Incident;
 
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
@@ -30,5 +33,20 @@ impl View<'_> {
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
         Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns)
+    }
+
+    /// An open incident with the newest figures of its growth: the record has those of the last
+    /// report.
+    pub(crate) fn newest<'i>(&self, incident: &'i Incident) -> Cow<'i, Incident> {
+        let attempt = self.jobs.get(incident.serial).filter(|_| incident.is_open());
+        let key = incident.growth.key();
+        let growth = attempt.and_then(|attempt| {
+            let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
+            Some((attempt.detectors.newest(&key)?, step_time_ns))
+        });
+        match growth {
+            Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),
+            None => Cow::Borrowed(incident),
+        }
     }
 }

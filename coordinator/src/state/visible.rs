@@ -3,6 +3,8 @@
 //! Handlers of the API read the state through this alone, so that none of them can forget to ask.
 //! `memtape_core::access` decides about visibility.
 
+use std::borrow::Cow;
+
 use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Incident, Tracked};
@@ -24,6 +26,11 @@ impl<'a> Visible<'a> {
     /// Restricts the state to this caller.
     pub(crate) fn new(view: &'a View<'a>, caller: &'a Caller) -> Self {
         Self { view, caller }
+    }
+
+    /// An incident with the newest figures of its growth.
+    pub(crate) fn newest<'i>(&self, incident: &'i Incident) -> Cow<'i, Incident> {
+        self.view.newest(incident)
     }
 
     /// Which ranks of an attempt are silent.

@@ -100,7 +100,7 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
                     ("class", known.class().as_str().to_string()),
                     ("pages", (known.page == Page::Paged).to_string()),
                 ];
-                (labels, known.seconds_to_oom)
+                (labels, view.newest(known).seconds_to_oom)
             })
             .collect(),
         agents: view.agents as u64,

@@ -66,6 +66,9 @@ pub(super) const EVEN_STEPS: u64 = 384;
 /// Ablation: half: recall 85.5 %, 13 false pages, 57 quiet; twice: recall 82.9 %, 5 duplicates.
 pub(super) const EVEN_COHORTS: usize = 9;
 
+/// Growth has stopped when it pauses this many times longer than it ever did.
+pub(super) const PAUSE_TIMES: u64 = 3;
+
 /// Growth of blocks is over when none was seen for this many steps.
 /// Ablation: half: 64 quiet; twice: no change.
 pub(super) const STOPPED_STEPS: u64 = 256;
@@ -94,6 +97,13 @@ pub(super) const APART_HALVES: i64 = 3;
 /// Growth outside the allocator since the start may be a pool that fills, for this many steps.
 /// Ablation: half: 13 false pages, 66 quiet; twice: seen 95.3 %, recall 83.3 %.
 pub(super) const FILLING_STEPS: u64 = 1_024;
+
+/// Even growth of the host is certain when its memory ends within half a working day, in
+/// nanoseconds, …
+pub(super) const HOST_WITHIN_NS: u64 = 4 * 3_600 * 1_000_000_000;
+
+/// … or within this many times the age of the growth.
+pub(super) const HOST_AHEAD_TIMES: u64 = 12;
 
 /// A peak is reported when it stays beyond the peers' by 1/10 of the device, and fills the device
 /// to this percentage. Below, the difference may be the stages of a pipeline.

@@ -10,8 +10,9 @@ use super::{Finding, Growth, GrowthKey, Scope};
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
 
-/// An update is reported when the expected end moves by a quarter and these steps.
+/// An update is reported when the expected end moves by an eighth and these steps.
 const END_MOVES_STEPS: u64 = 16;
+const END_MOVES_DIVISOR: u64 = 8;
 
 /// The scale of a finding that follows no track: the code that opened it judges it again.
 pub(super) const UNFOLLOWED: usize = usize::MAX;
@@ -56,7 +57,7 @@ impl Open {
     }
 
     /// Reports an update when the growth is larger by more than a quarter, when the end is expected
-    /// a quarter (and [`END_MOVES_STEPS`]) earlier or later than reported, or when the growth is
+    /// an eighth (and [`END_MOVES_STEPS`]) earlier or later than reported, or when the growth is
     /// newly certain.
     fn update(&mut self) -> Option<Finding> {
         let larger = self.growth.grown_bytes > (self.reported.grown_bytes / 4).saturating_mul(5);
@@ -64,7 +65,7 @@ impl Open {
         let moved = match (self.growth.steps_to_oom, self.reported.steps_to_oom) {
             (Some(now), Some(before)) => {
                 let expected = before.saturating_sub(passed);
-                now.abs_diff(expected) > END_MOVES_STEPS + expected / 4
+                now.abs_diff(expected) > END_MOVES_STEPS + expected / END_MOVES_DIVISOR
             }
             (now, before) => now.is_some() && before.is_none(),
         };
@@ -257,11 +258,9 @@ impl Findings {
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
             let Growth { onset_step, detected_step, returns, give_backs, .. } = open.growth;
             // The finding keeps the onset with which it was opened.
-            let steps = growth.last_step.saturating_sub(onset_step);
-            let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
             let ranks = growth.ranks.max(open.ranks());
-            let known = Growth { onset_step, detected_step, returns, give_backs, ranks, ..*growth };
-            open.growth = Growth { grown_bytes, ..known };
+            open.growth =
+                Growth { onset_step, detected_step, returns, give_backs, ranks, ..*growth };
             self.findings.extend(open.update());
         }
     }

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::series::Window;
+use super::series::{POINTS_MAX, Window};
 
 /// Quantiles of the steps until the memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,21 +20,18 @@ pub struct Forecast {
     pub p90: u64,
 }
 
-impl Forecast {
-    /// The same span for another estimate of the middle, which it then holds: the capacity is not
-    /// known any better.
-    pub(super) fn with_middle(self, p50: u64) -> Self {
-        let slack = p50 / LEFT_DIVISOR;
-        Self { p10: self.p10.min(p50 - slack), p50, p90: self.p90.max(p50.saturating_add(slack)) }
-    }
-}
-
 /// Slopes are taken between points at least this many blocks apart: between neighbours the noise
 /// outweighs the trend.
 const APART_MIN: usize = 4;
 
-/// The capacity is known to within 1/16 of the memory that is left.
+/// The capacity is known to within 1/16 of the memory that is free.
 const LEFT_DIVISOR: u64 = 16;
+
+/// Of the idle cache 1/8 is likely to be had when memory ends, and 1/2 at most. With these the end
+/// of 76 jobs lay between P10 and P90 in 75, 85 and 84 % at 25, 50 and 75 % of life; with none of
+/// it in 67, 70 and 63 %; with all of it at most in 82, 92 and 89 %.
+const IDLE_LIKELY_DIVISOR: u64 = 8;
+const IDLE_MOST_DIVISOR: u64 = 2;
 
 /// Returns the rate of the last `points` of the window, in bytes a step, rounded towards zero; 0
 /// where there are too few points.
@@ -59,15 +56,27 @@ fn slopes(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> 
     Some([at(10)?, at(50)?, at(90)?])
 }
 
-/// Forecasts when `left_bytes` are used up, if the last `points` of the window go on; none when
-/// they do not rise.
+/// Bytes that can still be had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    /// Bytes that nothing holds.
+    pub(super) free: u64,
+    /// Bytes that the allocator caches and no step needed. Segments that are free as a whole can
+    /// be had, inactive splits cannot; which of them they are is not known.
+    pub(super) idle: u64,
+}
+
+/// Forecasts when the room is used up, if the window goes on, or by `rate` bytes a step where that
+/// is faster; none when neither rises.
 pub(super) fn forecast(
     window: &Window,
-    points: usize,
     block_steps: u64,
-    left_bytes: u64,
+    Room { free, idle }: Room,
+    rate: u64,
 ) -> Option<Forecast> {
-    let [slow, typical, fast] = slopes(window, points, block_steps)?;
+    let least = i64::try_from(rate.saturating_mul(256)).unwrap_or(i64::MAX);
+    let slopes = slopes(window, POINTS_MAX, block_steps).unwrap_or_default();
+    let [slow, typical, fast] = slopes.map(|slope| slope.max(least));
     if typical <= 0 {
         return None;
     }
@@ -75,11 +84,12 @@ pub(super) fn forecast(
         let rate = u128::try_from(rate.max(typical / 4).max(1)).unwrap_or(1);
         u64::try_from(u128::from(left) * 256 / rate).unwrap_or(u64::MAX)
     };
-    let slack = left_bytes / LEFT_DIVISOR;
+    let slack = free / LEFT_DIVISOR;
+    let most = free.saturating_add(slack).saturating_add(idle / IDLE_MOST_DIVISOR);
     Some(Forecast {
-        p10: steps(left_bytes - slack, fast),
-        p50: steps(left_bytes, typical),
-        p90: steps(left_bytes.saturating_add(slack), slow),
+        p10: steps(free - slack, fast),
+        p50: steps(free.saturating_add(idle / IDLE_LIKELY_DIVISOR), typical),
+        p90: steps(most, slow),
     })
 }
 
@@ -92,7 +102,7 @@ mod tests {
         let value_at = |block: u64| values.get(block as usize).copied();
         let newest = values.len().saturating_sub(1) as u64;
         let window = Window::collect(newest, 0, Past::default(), value_at);
-        forecast(&window, 16, 4, left_bytes)
+        forecast(&window, 4, Room { free: left_bytes, idle: 0 }, 0)
     }
 
     #[test]

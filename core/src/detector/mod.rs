@@ -52,9 +52,17 @@ pub struct Reading {
     pub layer: Layer,
     /// Bytes that the layer held.
     pub bytes: u64,
-    /// Most bytes that the layer can hold (a cgroup's limit); 0 when unknown. Not used for memory
-    /// of a device: its size is the limit.
-    pub limit_bytes: u64,
+    /// What the layer can hold at most. Not used for memory of a device: its size is the limit.
+    pub limit: Limit,
+}
+
+/// What memory of the host can hold at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes; 0 when unknown.
+    pub bytes: u64,
+    /// Number of what has the limit (a cgroup, a node): ranks with equal numbers share the bytes.
+    pub of: u64,
 }
 
 /// The ranks that grow.

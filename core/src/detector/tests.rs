@@ -13,6 +13,7 @@ extern crate std;
 
 mod arbitrary_blocks;
 mod blocks;
+mod ends;
 mod layers;
 
 const MIB: u64 = 1 << 20;

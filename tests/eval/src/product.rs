@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
 use memtape_core::detector::{
-    Detector, Growth, GrowthKey, Layer, RankView, Reading, Sample, Scope,
+    Detector, Growth, GrowthKey, Layer, Limit, RankView, Reading, Sample, Scope,
 };
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 use memtape_core::tape::layout::Clock;
 
 use crate::camera::{Camera, Shot};
+use crate::job::NODE_RANKS;
 use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
@@ -28,6 +29,9 @@ const READ: [Layer; 7] = [
     Layer::Shared,
     Layer::Workers,
 ];
+
+/// Size of a node's memory, which is the limit of jobs without one: a coordinator knows it.
+const NODE_BYTES: u64 = 2 << 40;
 
 /// Memtape as it is.
 #[derive(Debug, Default)]
@@ -200,6 +204,9 @@ impl Judge for Product {
     }
 
     fn reading(&mut self, now_ns: u64, rank: u32, step: u64, of: &Step) {
+        let node = u64::from(rank / NODE_RANKS);
+        let bytes = if self.host_limit > 0 { self.host_limit } else { NODE_BYTES };
+        let limit = Limit { bytes, of: node };
         for layer in READ {
             let reading = Reading {
                 rank,
@@ -207,7 +214,7 @@ impl Judge for Product {
                 step: self.first_step + step,
                 layer,
                 bytes: of.of(layer),
-                limit_bytes: if layer.is_host() { self.host_limit } else { 0 },
+                limit: if layer.is_host() { limit } else { Limit::default() },
             };
             self.detector.reading(now_ns, &reading);
         }

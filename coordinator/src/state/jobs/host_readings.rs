@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use memtape_core::detector::{Layer, Reading};
+use memtape_core::detector::{Layer, Limit, Reading};
 use memtape_core::diagnosis::Readings;
 use memtape_core::snapshot::OutsideUse;
 use memtape_core::snapshot::ledger::{Ledger, Standing};
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::tape::hash::fnv_1a;
 use memtape_proto::api::{Gpu, Workers};
 
 use crate::state::jobs::attempt::{Node, Presence, Rank};
@@ -87,11 +88,26 @@ pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankRep
     }
 }
 
-/// Facts that a rank shares with the other ranks on its node.
+/// Private bytes that the ranks of one report hold together below each limit of a cgroup.
+pub(crate) type HeldBelow = BTreeMap<u64, u64>;
+
+/// Adds what one rank holds.
+pub(crate) fn add_held(held: &mut HeldBelow, report: &RankReport) {
+    let host = report.host.as_ref();
+    if let Some(limit_bytes) = host.and_then(|host| host.cgroup?.limit_bytes) {
+        let own = host.and_then(|host| host.anon_bytes).unwrap_or(0);
+        let sum = held.entry(limit_bytes).or_default();
+        *sum = sum.saturating_add(own);
+    }
+}
+
+/// What a rank shares with the others on its node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeContext<'a> {
+    pub(crate) name: &'a str,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) shares: &'a Shares,
+    pub(crate) held: &'a HeldBelow,
     /// Size of the host's memory.
     pub(crate) memory_bytes: Option<u64>,
 }
@@ -131,6 +147,20 @@ pub(crate) fn points(rank: &mut Rank, context: NodeContext<'_>) -> Vec<(u8, Poin
     points
 }
 
+/// The limit of a rank's cgroup, or the size of the host. Agents do not name cgroups: ranks of a
+/// node with equal limits share one when its use covers what they hold together.
+pub(crate) fn limit(rank: &Rank, context: NodeContext<'_>) -> Limit {
+    let cgroup = rank.host.as_ref().and_then(|host| host.cgroup);
+    let limit_bytes = cgroup.and_then(|cgroup| cgroup.limit_bytes);
+    let held = limit_bytes.and_then(|limit| context.held.get(&limit)).copied().unwrap_or(0);
+    let is_shared = cgroup.and_then(|cgroup| cgroup.bytes).is_none_or(|used| held <= used);
+    let own = (!is_shared).then(|| rank.record.rank.to_le_bytes());
+    Limit {
+        bytes: limit_bytes.or(context.memory_bytes).unwrap_or(0),
+        of: fnv_1a(context.name.bytes().chain(own.into_iter().flatten())),
+    }
+}
+
 fn of_device(rank: &Rank, totals: &Totals, context: NodeContext<'_>) -> PointInTime {
     let gpu = rank.gpu(totals.device, context.gpus);
     let ranks_hold = gpu.and_then(|gpu| *context.shares.get(&gpu.uuid.to_ascii_lowercase())?);
@@ -151,15 +181,14 @@ fn of_device(rank: &Rank, totals: &Totals, context: NodeContext<'_>) -> PointInT
 }
 
 impl PointInTime {
-    /// The known layers as readings for the detector, in the step that was under way. Host memory
-    /// can reach its cgroup's limit, or the size of the host.
+    /// The same as the detector takes it: what is known, layer by layer, in the step that was under
+    /// way.
     pub(crate) fn for_detector(
         &self,
         (rank, device): (u32, u8),
-        memory_bytes: Option<u64>,
+        host_limit: Limit,
     ) -> impl Iterator<Item = Reading> {
         let (step, of) = (self.step.saturating_add(1), self.readings);
-        let host_limit = of.host_limit.or(memory_bytes).unwrap_or(0);
         let layers = [
             (Layer::Deferred, self.deferred),
             (Layer::NonTorch, of.non_torch),
@@ -170,8 +199,8 @@ impl PointInTime {
             (Layer::Workers, of.workers),
         ];
         layers.into_iter().filter_map(move |(layer, bytes)| {
-            let limit_bytes = if layer.is_host() { host_limit } else { 0 };
-            Some(Reading { rank, device, step, layer, bytes: bytes?, limit_bytes })
+            let limit = if layer.is_host() { host_limit } else { Limit::default() };
+            Some(Reading { rank, device, step, layer, bytes: bytes?, limit })
         })
     }
 }
@@ -296,14 +325,17 @@ mod tests {
     fn read(rank: &mut Rank, held: Option<u64>) -> Vec<(Layer, u64, u64)> {
         let shares = Shares::from([("gpu-a".to_string(), held)]);
         let gpus = [gpu()];
-        let context = NodeContext { gpus: &gpus, shares: &shares, memory_bytes: Some(999 * MIB) };
+        let held = HeldBelow::new();
+        let (name, memory_bytes) = ("node-a", Some(999 * MIB));
+        let context = NodeContext { name, gpus: &gpus, shares: &shares, held: &held, memory_bytes };
         let points = points(rank, context);
+        let limit = limit(rank, context);
         let of = |(device, moment): (u8, PointInTime)| {
-            moment.for_detector((3, device), context.memory_bytes).collect::<Vec<_>>()
+            moment.for_detector((3, device), limit).collect::<Vec<_>>()
         };
         let of_reading = |reading: Reading| {
             assert_eq!((reading.rank, reading.device, reading.step), (3, 1, 8));
-            (reading.layer, reading.bytes / MIB, reading.limit_bytes / MIB)
+            (reading.layer, reading.bytes / MIB, reading.limit.bytes / MIB)
         };
         points.into_iter().flat_map(of).map(of_reading).collect()
     }
@@ -332,6 +364,24 @@ mod tests {
         assert_eq!(read(&mut old, None), [(Layer::NonTorch, 5, 0)]);
         old.totals.clear();
         assert!(read(&mut old, None).is_empty());
+    }
+
+    #[test]
+    fn ranks_share_a_cgroup_whose_use_covers_them() {
+        // Rank 3 of eight that hold 50 MiB each, in one cgroup of 512 MiB that uses `used`.
+        let limit_of = |number: u32, used: Option<u64>| {
+            let mut rank = rank();
+            rank.record.rank = number;
+            let cgroup = rank.host.as_mut().unwrap().cgroup.as_mut().unwrap();
+            cgroup.bytes = used;
+            let held = HeldBelow::from([(512 * MIB, 8 * 50 * MIB)]);
+            let (gpus, shares, memory_bytes) = (&[][..], &Shares::new(), None);
+            limit(&rank, NodeContext { name: "node-a", gpus, shares, held: &held, memory_bytes })
+        };
+        let are_shared = |used| limit_of(3, used) == limit_of(4, used);
+        assert!(are_shared(Some(401 * MIB)) && are_shared(None));
+        assert!(!are_shared(Some(60 * MIB)), "each has its own");
+        assert_eq!(limit_of(3, None).bytes, 512 * MIB);
     }
 
     #[test]

@@ -184,6 +184,9 @@ impl Detector {
             return None;
         }
         let onset_step = line.onset(first, gap_max);
+        if line.has_stopped(onset_step) {
+            return None;
+        }
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
         // What is kept at the same rate all the time is no state that is built up.
         let is_setup = onset_age_steps < SETUP_STEPS && !kept.is_steady;
@@ -194,13 +197,9 @@ impl Detector {
             && kept.cohorts >= EVEN_COHORTS
             && !is_fewer
             && later_half >= all / 5 * 2;
-        // The growth may have been slower once: what the line holds is the most that it grew by.
-        let rate = held.bytes / kept.steps;
-        let grown_bytes = rate.saturating_mul(line.step.saturating_sub(onset_step));
-        let grown_bytes = grown_bytes.min(line.totals.newest());
         let left = series.left(Layer::Allocated);
         let is_near = in_bytes
-            && is_near(left, grown_bytes)
+            && is_near(left, line.grown(onset_step).bytes)
             && left.is_some_and(|left| to_come >= u128::from(left));
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
         let steps = kept.steps;
@@ -236,10 +235,12 @@ impl Detector {
                 continue;
             }
             let onset_step = line.totals.rises_since(*from, span / 4);
+            if line.has_stopped(onset_step) {
+                continue;
+            }
             // The lowest totals lie three quarters of the span apart.
             let steps = (*span / 4 * 3).max(1);
-            let grown_bytes = line.totals.newest().saturating_sub(line.totals.at(onset_step));
-            let is_near = is_near(series.left(Layer::Allocated), grown_bytes);
+            let is_near = is_near(series.left(Layer::Allocated), line.grown(onset_step).bytes);
             let is_setup = onset_step.saturating_sub(series.first_step) < SETUP_STEPS
                 && *span < SETUP_TIMES * NOTICE_STEPS;
             if (look.is_early && !is_own) || (is_setup && !is_near) {

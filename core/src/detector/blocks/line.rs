@@ -7,7 +7,7 @@ use crate::snapshot::Held;
 use crate::snapshot::frames::is_user_frame;
 
 use super::super::constants::{
-    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, SETTLED_STEPS,
+    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, PAUSE_TIMES, SETTLED_STEPS,
 };
 use super::totals::Totals;
 
@@ -177,6 +177,30 @@ impl Line {
             false => (fresh.count, now.count, known.count, KEPT_COUNT_MIN),
         };
         fresh >= least && now.saturating_sub(known) >= fresh / 2
+    }
+
+    /// What the line has grown by since a step: what it holds of the births since then, and no more
+    /// bytes than its total has risen by, where that is known so far back.
+    pub(super) fn grown(&self, since: u64) -> Held {
+        let held = self.kept(since, u64::MAX).held;
+        let risen = match since < self.known.0 {
+            true => u64::MAX,
+            false => self.totals.newest().saturating_sub(self.totals.at(since)),
+        };
+        Held { bytes: held.bytes.min(risen), ..held }
+    }
+
+    /// Has the line kept nothing for long, measured by its births since a step? Not known of a
+    /// tensor that is replaced by a larger one: its earlier births are gone.
+    pub(super) fn has_stopped(&self, since: u64) -> bool {
+        let (mut end, mut gap, mut cohorts) = (u64::MAX, 0, 0);
+        for birth in self.cohorts.range(since..).map(|(birth, _)| *birth) {
+            gap = gap.max(birth.saturating_sub(end));
+            end = cohort::end(self.step, birth).min(self.step);
+            cohorts += 1;
+        }
+        let longest = gap.saturating_mul(PAUSE_TIMES).saturating_add(SETTLED_STEPS);
+        cohorts >= COHORTS_MIN && self.step.saturating_sub(end) > longest
     }
 
     /// Finds the first of the births that lead up to `first` with gaps of at most `gap_max` steps.

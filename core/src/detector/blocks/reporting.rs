@@ -7,7 +7,7 @@ use core::cmp::Reverse;
 use crate::census::LineId;
 use crate::roles::are_most;
 
-use super::super::constants::STOPPED_STEPS;
+use super::super::constants::{SETTLED_STEPS, STOPPED_STEPS};
 use super::super::findings::{UNFOLLOWED, is_apart};
 use super::super::machine::Detector;
 use super::super::series::Layer;
@@ -87,11 +87,26 @@ impl Detector {
         };
         let last_step = series.last_step;
         let steps = last_step.saturating_sub(main.onset_step);
-        let left = series.left(layer);
-        // What is born and kept is the growth; the level says how far off that may be.
-        let steps_to_oom = left.map(|left| left / kept.max(rate));
-        let by_level = left.and_then(|left| self.ahead(key, steps, left));
-        let ahead = by_level.zip(steps_to_oom).map(|(by_level, p50)| by_level.with_middle(p50));
+        let open = self.blocks.open.iter().find(|(known, open)| {
+            let is_same_scope = match scope {
+                Scope::OneRank => known.scope == scope && known.rank == rank,
+                Scope::Role | Scope::AllRanks => known.scope != Scope::OneRank,
+            };
+            is_same_scope && known.layer == layer && open.line == main.line
+        });
+        let onset_step = open.and_then(|(known, _)| self.findings.get(known));
+        let onset_step = onset_step.map_or(u64::MAX, |open| open.growth.onset_step);
+        let device = self.blocks.devices.get(&key)?;
+        let grown = |one: &Growing| {
+            let line = device.lines.get(&one.line);
+            let since = one.onset_step.min(onset_step);
+            let held = line.filter(|_| !one.is_garbage).map_or(one.held, |line| line.grown(since));
+            if in_bytes { held.bytes } else { held.count }
+        };
+        // Measured at the newest census; at the rate in the few steps since then.
+        let uncounted = rate.saturating_mul(last_step.saturating_sub(device.step));
+        let grown_bytes = lines.iter().map(grown).fold(uncounted, u64::saturating_add);
+        let ahead = self.ahead(key, layer, steps, kept.max(rate));
         let growth = Growth {
             rank,
             device: key.1,
@@ -100,9 +115,9 @@ impl Detector {
             detected_step: last_step,
             last_step,
             bytes_per_step: rate,
-            grown_bytes: rate.saturating_mul(steps),
+            grown_bytes,
             layer,
-            steps_to_oom,
+            steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
             peers: u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1),
             ranks: u32::try_from(many).unwrap_or(u32::MAX),
@@ -245,7 +260,9 @@ impl Detector {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
             let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
             let step = self.last_step(key);
-            let is_over = step.saturating_sub(open.seen_step) > STOPPED_STEPS
+            let unseen_steps = step.saturating_sub(open.seen_step);
+            let is_over = (unseen_steps > STOPPED_STEPS
+                || (unseen_steps > SETTLED_STEPS && self.has_stopped(key, open)))
                 && !(has_ended && key.scope == Scope::OneRank);
             is_over.then_some((*key, step))
         };
@@ -253,6 +270,17 @@ impl Detector {
         for (key, step) in over {
             self.close_blocks(step, |of, _| *of == key);
         }
+    }
+
+    /// Has the line of a finding stopped to grow, on the rank or on all that it is about?
+    fn has_stopped(&self, key: &GrowthKey, open: &Open) -> bool {
+        let Some(onset_step) = self.findings.get(key).map(|open| open.growth.onset_step) else {
+            return false;
+        };
+        let is_of = |(rank, _): &(u32, u8)| key.scope != Scope::OneRank || *rank == key.rank;
+        let devices = self.blocks.devices.iter().filter(|(key, _)| is_of(key));
+        let mut lines = devices.filter_map(|(_, device)| device.lines.get(&open.line)).peekable();
+        lines.peek().is_some() && lines.all(|line| line.has_stopped(onset_step))
     }
 
     fn last_step(&self, key: &GrowthKey) -> u64 {

@@ -3,44 +3,54 @@
 use crate::paging::is_near;
 use crate::roles::are_most;
 
-use super::super::constants::{EVEN_STEPS, FILLING_STEPS};
-use super::super::findings::{Open, is_apart};
-use super::super::forecast::{forecast, rate};
+use super::super::constants::{EVEN_STEPS, FILLING_STEPS, HOST_AHEAD_TIMES, HOST_WITHIN_NS};
+use super::super::findings::{Open, UNFOLLOWED, is_apart};
+use super::super::forecast::{Forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};
 use super::super::{Growth, GrowthKey, Scope};
 use super::climb::{Rise, Rule, Trend, is_within_steps, judge};
+use super::stopping::PAUSE_SCALE;
 
 impl Detector {
     /// Brings the open findings about this series up to date.
     pub(in crate::detector) fn follow(&mut self, point: Point) {
         for (key, scale) in self.findings.keys_of(point.rank, point.device, point.layer) {
+            let Some(known) = self.findings.get(&key).map(|open| open.growth) else { continue };
+            let pause = self.pause(&key, known.onset_step);
+            let is_followed = scale != UNFOLLOWED;
+            if is_followed && point.scale == PAUSE_SCALE && pause.has_stopped() {
+                self.findings.close(&key, point.end_step());
+            }
             if scale != point.scale {
                 continue;
             }
             let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
             let window = self.followed(&key, scale, point.block);
-            let rise_min = series.rise_min(point.layer);
-            let rule = Rule::against_peers(rise_min);
-            let block_steps = BLOCK_STEPS[scale];
+            let rule = Rule::against_peers(series.rise_min(point.layer));
             let points = match judge(&window, &rule) {
                 Trend::Growing(Rise { points, .. }) => points,
                 Trend::Flat | Trend::Rising => WINDOW,
             };
-            let rate = rate(&window, points, block_steps);
-            let left = series.left(point.layer);
-            let own = self.own_window(&point, scale);
-            let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
             let Some(value) = window.last() else { continue };
-            let is_sure = |of: &Self| of.findings.get(&key).is_some_and(|open| open.growth.is_sure);
-            let was_sure = is_sure(self);
+            // While the growth pauses, its rate is that of the time before.
+            let rate = match u64::try_from(rate(&window, points, BLOCK_STEPS[scale])) {
+                Ok(rate @ 1..) if !pause.is_longest() => rate,
+                _ => known.bytes_per_step,
+            };
+            let series_key = (point.rank, point.device);
+            let left = self.left(series_key, point.layer);
+            let steps = point.end_step().saturating_sub(known.onset_step);
+            let ahead = self.ahead(series_key, point.layer, steps, rate);
+            let presses = self.presses(point.layer, steps, ahead);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
-                growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
+                growth.bytes_per_step = rate;
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
-                growth.is_sure |= is_certain(growth, left);
+                growth.is_sure |= is_certain(growth, left, presses);
             });
-            if is_sure(self) && !was_sure {
+            let is_sure = self.findings.get(&key).is_some_and(|open| open.growth.is_sure);
+            if is_sure && !known.is_sure {
                 self.close_what_it_explains(&key, point.end_step());
             }
         }
@@ -205,12 +215,15 @@ impl Detector {
         });
         let Some((onset_step, onset_value)) = onset(&windows, scale, rate) else { return };
         let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
+        if self.pause(&key, onset_step).has_stopped() {
+            return;
+        }
         if value - onset_value < rise / 2 {
             // The level rose too little since this onset: the beginning is not known.
             return;
         }
         let detected_step = point.end_step();
-        let left = series.left(key.layer);
+        let left = self.left((key.rank, key.device), key.layer);
         let has_fallen = own.last().zip(series.newest_since_warm(key.layer));
         if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
             return;
@@ -219,7 +232,8 @@ impl Detector {
         if is_outside && may_fill(series, (onset_step, onset_value), rate, detected_step) {
             return;
         }
-        let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
+        let steps = detected_step.saturating_sub(onset_step);
+        let ahead = self.ahead((key.rank, key.device), key.layer, steps, rate.unsigned_abs());
         let mut growth = Growth {
             rank: key.rank,
             device: key.device,
@@ -238,7 +252,8 @@ impl Detector {
             give_backs: 0,
             is_sure: false,
         };
-        growth.is_sure = is_certain(&growth, left);
+        let presses = self.presses(key.layer, steps, ahead);
+        growth.is_sure = is_certain(&growth, left, presses);
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
         } else if self.findings.joined(&growth).is_some() {
@@ -249,6 +264,17 @@ impl Detector {
         let last = (detected_step, value);
         self.findings.open(growth, (group, scale), onset_value, rise_min, last);
         self.close_what_it_explains(&key, detected_step);
+    }
+
+    /// Does growth that began these steps ago press, however even it is? That of the host does when
+    /// memory ends soon, or within few times its age: a job may fill what it needs of a large host.
+    fn presses(&self, layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
+        let Some(left_steps) = ahead.map(|ahead| ahead.p50).filter(|_| layer.is_host()) else {
+            return !layer.is_host();
+        };
+        let step_ns = self.step_time_ns().unwrap_or(u64::MAX);
+        left_steps.saturating_mul(step_ns) <= HOST_WITHIN_NS
+            || left_steps <= steps.saturating_mul(HOST_AHEAD_TIMES)
     }
 
     /// Closes the findings that a new one explains, so that one cause is reported once. Called
@@ -287,15 +313,15 @@ impl Detector {
     }
 }
 
-/// Has the growth used up a large part of the memory, or gone on evenly for long? Peaks and
-/// reserved memory may be what the job needs: only their end matters.
-fn is_certain(growth: &Growth, left: Option<u64>) -> bool {
+/// Has the growth used up a large part of the memory, or gone on evenly for long while it
+/// `presses`? Peaks and reserved memory may be what the job needs: only their end matters.
+fn is_certain(growth: &Growth, left: Option<u64>, presses: bool) -> bool {
     let is_near = is_near(left, growth.grown_bytes);
     let steps = growth.last_step.saturating_sub(growth.onset_step);
     // A cache that fills up adds less and less.
     let at_this_rate = growth.bytes_per_step.saturating_mul(steps) / 3 * 4;
     let is_even = steps >= EVEN_STEPS && at_this_rate >= growth.grown_bytes;
-    is_near || (is_even && !matches!(growth.layer, Layer::Peak | Layer::Reserved))
+    is_near || (is_even && presses && !matches!(growth.layer, Layer::Peak | Layer::Reserved))
 }
 
 /// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what

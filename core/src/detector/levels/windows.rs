@@ -1,8 +1,8 @@
 //! The windows that are judged: a series by itself, less its peers, and what all ranks share.
 
-use super::super::forecast::{Forecast, forecast, rate};
+use super::super::forecast::{Forecast, Room, forecast, rate};
 use super::super::machine::{Detector, Point};
-use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, WINDOW, Window};
+use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, Series, WINDOW, Window};
 use super::super::{GrowthKey, Scope};
 
 impl Detector {
@@ -79,21 +79,71 @@ impl Detector {
         })
     }
 
-    /// Forecasts when the memory of a device is full, from its level over about the last `steps`.
+    /// Bytes that a layer can still grow by; none when that is not known. Ranks below one limit of
+    /// the host share what is left of it.
+    pub(in crate::detector) fn left(&self, key: (u32, u8), layer: Layer) -> Option<u64> {
+        let series = self.series.get(&key)?;
+        if !layer.is_host() {
+            return series.left(layer);
+        }
+        let (mut held, mut mapped) = (0_u64, 0);
+        for of in self.sharers(series, layer) {
+            let level = |layer: Layer| of.level(layer).unwrap_or(0);
+            let own = [Layer::Host, Layer::Pinned, Layer::Workers].map(level);
+            held = own.into_iter().fold(held, u64::saturating_add);
+            // Several ranks may map the same shared memory; what grows is taken as each one's own.
+            match layer {
+                Layer::Shared => held = held.saturating_add(level(Layer::Shared)),
+                _ => mapped = level(Layer::Shared).max(mapped),
+            }
+        }
+        Some(series.limit(layer)?.bytes.saturating_sub(held.saturating_add(mapped)))
+    }
+
+    /// The series whose layer of the host has the same limit as this one's.
+    fn sharers<'a>(&'a self, of: &Series, layer: Layer) -> impl Iterator<Item = &'a Series> {
+        let limit = of.limit(layer);
+        let has_ended = |rank: &u32| self.ranks.get(rank).is_some_and(|rank| rank.has_ended);
+        let shares = move |((rank, _), of): (&(u32, u8), &'a Series)| {
+            let is_below = limit.is_some() && of.limit(layer) == limit;
+            (is_below && !has_ended(rank)).then_some(of)
+        };
+        self.series.iter().filter_map(shares)
+    }
+
+    /// Forecasts when nothing is left of what a layer grows in: the device, or the host below a
+    /// limit. Everything there goes on as over about the last `steps`, or the layer alone at `rate`
+    /// bytes a step where that is faster.
     pub(in crate::detector) fn ahead(
         &self,
         key: (u32, u8),
+        layer: Layer,
         steps: u64,
-        left: u64,
+        rate: u64,
     ) -> Option<Forecast> {
         let series = self.series.get(&key)?;
         let fits = |scale: &usize| WINDOW as u64 * BLOCK_STEPS[*scale] <= steps;
         let scale = (0..SCALES).rev().find(fits).unwrap_or(0);
-        let block = series.next_block[scale].checked_sub(1)?;
-        let layer = Layer::Peak;
-        let growth_key = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
-        let window = self.own_window(&self.point_of(&growth_key, scale, block), scale);
-        forecast(&window, WINDOW, BLOCK_STEPS[scale], left)
+        let block = (series.last_step / BLOCK_STEPS[scale]).checked_sub(1)?;
+        let oldest = series.last_step.saturating_sub(steps) / BLOCK_STEPS[scale];
+        let together = |block: u64| {
+            let of = |of: &Series| {
+                let level = of.level(layer).and_then(|level| i64::try_from(level).ok());
+                of.absolute(layer, scale, block).or(level).unwrap_or(0)
+            };
+            series.absolute(layer, scale, block)?;
+            Some(self.sharers(series, layer).map(of).fold(0, i64::saturating_add))
+        };
+        let is_host = layer.is_host();
+        let window = Window::collect(block, oldest, Past::default(), |block| match is_host {
+            true => together(block),
+            false => series.used(scale, block),
+        });
+        let room = match is_host {
+            true => Room { free: self.left(key, layer)?, idle: 0 },
+            false => series.room().filter(|_| layer.is_bytes())?,
+        };
+        forecast(&window, BLOCK_STEPS[scale], room, rate)
     }
 
     /// Median slope of a series' per-step minimum over the last window, in bytes a step.

@@ -7,7 +7,8 @@ mod window;
 
 use alloc::boxed::Box;
 
-use super::Reading;
+use super::forecast::Room;
+use super::{Limit, Reading};
 use crate::tape::StepRecord;
 
 pub use layers::Layer;
@@ -19,6 +20,9 @@ pub(super) use window::{POINTS_MAX, Past, WINDOW, Window, onset};
 
 /// Scale at which peaks are compared with floors.
 const EXCESS_SCALE: usize = 0;
+
+/// Bytes in use are kept in units of two to this power, as the layers' are.
+const USED_SHIFT: u32 = 12;
 
 /// The recent values of one layer.
 #[derive(Debug, Default)]
@@ -32,12 +36,14 @@ pub(super) struct Track {
     pub(super) rising: [bool; SCALES],
     /// Newest value.
     level: u64,
-    limit_bytes: u64,
+    limit: Limit,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Series {
     tracks: [Option<Box<Track>>; TRACKS],
+    /// Lowest bytes of the device that each block used: reserved, or held beside the allocator.
+    used: [Ring; SCALES],
     /// First step that may be judged; none in warm-up.
     pub(super) warm_step: Option<u64>,
     pub(super) first_step: u64,
@@ -86,7 +92,11 @@ impl Series {
             (Layer::Blocks, record.blocks),
             (Layer::Peak, record.peak_allocated),
         ] {
-            self.put(layer, steps, value, 0);
+            self.put(layer, steps, value, Limit::default());
+        }
+        let units = record.peak_reserved.saturating_add(self.beside()) >> USED_SHIFT;
+        for (ring, length) in self.used.iter_mut().zip(BLOCK_STEPS) {
+            ring.take(steps.0 / length, steps.1 / length, units, Keep::Lowest);
         }
         self.recurring.take(record);
         if record.last_step >= self.last_step {
@@ -97,13 +107,13 @@ impl Series {
 
     /// Takes a reading of a layer that no sample holds; others are left alone.
     pub(super) fn read(&mut self, reading: &Reading) {
-        let Reading { layer, step, bytes, limit_bytes, .. } = *reading;
+        let Reading { layer, step, bytes, limit, .. } = *reading;
         if !layer.is_on_tape() {
-            self.put(layer, (step, step), bytes, limit_bytes);
+            self.put(layer, (step, step), bytes, limit);
         }
     }
 
-    fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit_bytes: u64) {
+    fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit: Limit) {
         let Some(index) = layer.index() else { return };
         let track = self.tracks[index].get_or_insert_default();
         let keep = if layer == Layer::Peak { Keep::Highest } else { Keep::Lowest };
@@ -111,7 +121,7 @@ impl Series {
         for (ring, length) in track.rings.iter_mut().zip(BLOCK_STEPS) {
             ring.take(steps.0 / length, steps.1 / length, units, keep);
         }
-        (track.level, track.limit_bytes) = (value, limit_bytes);
+        (track.level, track.limit) = (value, limit);
     }
 
     pub(super) fn track(&self, layer: Layer) -> Option<&Track> {
@@ -246,39 +256,68 @@ impl Series {
         i64::try_from(u128::from(least).max(share)).unwrap_or(i64::MAX / 4)
     }
 
-    /// Bytes that a layer can still grow by; none when that is not known.
+    /// The limit of a layer of the host; none when it is not known.
+    pub(super) fn limit(&self, layer: Layer) -> Option<Limit> {
+        self.track(layer).map(|track| track.limit).filter(|limit| limit.bytes > 0)
+    }
+
+    /// Bytes of the device that a layer can still grow by; none when that is not known.
     pub(super) fn left(&self, layer: Layer) -> Option<u64> {
-        if layer.is_host() {
-            let track = self.track(layer).filter(|track| track.limit_bytes > 0)?;
-            return Some(track.limit_bytes.saturating_sub(track.level));
-        }
-        if !layer.is_bytes() || self.device_bytes == 0 {
+        if !layer.is_bytes() || layer.is_host() || self.device_bytes == 0 {
             return None;
         }
-        let level = |layer: Layer| self.level(layer).unwrap_or(0);
         // The allocator gives its cache back before it fails, so tensors count, at their peak, and
         // the inactive splits between them.
         let tensors = match layer {
             Layer::Reserved => self.last.end_reserved,
-            Layer::Peak => level(Layer::Peak).saturating_add(self.inactive()),
+            Layer::Peak => self.level(Layer::Peak).unwrap_or(0).saturating_add(self.inactive()),
             _ => {
                 let usual = self.last.floor_allocated.saturating_add(self.excess());
                 usual.saturating_add(self.inactive())
             }
         };
-        let others = [Layer::NonTorch, Layer::Other, Layer::Deferred].map(level);
-        let used = others.into_iter().fold(tensors, u64::saturating_add);
+        let deferred = self.level(Layer::Deferred).unwrap_or(0);
+        let used = tensors.saturating_add(deferred).saturating_add(self.beside());
         Some(self.device_bytes.saturating_sub(used))
     }
 
+    /// Bytes of the device that are held beside the allocator.
+    fn beside(&self) -> u64 {
+        let level = |layer: Layer| self.level(layer).unwrap_or(0);
+        level(Layer::NonTorch).saturating_add(level(Layer::Other))
+    }
+
+    /// Bytes of the device that a block used, at the lowest; the cache included, since much of it
+    /// cannot go back.
+    pub(super) fn used(&self, scale: usize, block: u64) -> Option<i64> {
+        Some(self.used[scale].get(block)? << USED_SHIFT)
+    }
+
+    /// The room on the device; none when its size is not known.
+    pub(super) fn room(&self) -> Option<Room> {
+        let used = self.last.end_reserved.saturating_add(self.beside());
+        let free = self.device_bytes.saturating_sub(used);
+        let idle = self.level(Layer::Reserved).unwrap_or(0);
+        (self.device_bytes > 0).then_some(Room { free, idle })
+    }
+
     /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are
-    /// kept: the next step that needs as much may run out of memory.
+    /// kept: the next step that needs as much may run out of memory. A floor that was lower than
+    /// in the blocks beside it is left out: a restart within the process, or an evaluation that
+    /// lets the weights go, needs no more than a step.
     fn excess(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let warm = self.warm_step.unwrap_or(0).div_ceil(BLOCK_STEPS[EXCESS_SCALE]);
         let blocks = newest.saturating_sub(BLOCKS as u64).max(warm)..newest;
+        let floor = |block: u64| self.absolute(Layer::Allocated, EXCESS_SCALE, block);
+        let need = |block: u64| {
+            let beside = [block.checked_sub(1), Some(block), block.checked_add(1)];
+            let floor = beside.into_iter().filter_map(|block| floor(block?)).max()?;
+            let peak = self.absolute(Layer::Peak, EXCESS_SCALE, block)?;
+            Some(u64::try_from(peak - floor).unwrap_or(0))
+        };
         let known = self.peak_allocated.saturating_sub(self.last.floor_allocated);
-        blocks.filter_map(|block| self.need(EXCESS_SCALE, block)).max().unwrap_or(known)
+        blocks.filter_map(need).max().unwrap_or(known)
     }
 
     /// Estimated bytes of inactive splits that no request fits into: what no peak needed lately.

@@ -284,7 +284,7 @@ fn a_cache_of_one_rank_is_over_after_its_first_round() {
         is_on.then(|| Births::one(TESTED, 4 * MIB, step + steps)).into_iter().collect()
     });
     let findings = player.run_to(2_000);
-    let late = reported(findings).filter(|growth| growth.last_step > from + steps + 64);
+    let late = reported(findings).filter(|growth| growth.last_step > from + steps + 128);
     assert_eq!(late.count(), 0, "{findings:?}");
     assert_eq!(opened(findings).len(), closed(findings).len(), "{findings:?}");
 }

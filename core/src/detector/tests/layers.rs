@@ -19,9 +19,9 @@ pub(super) fn run_with_readings(
             detector.sample(step * STEP_NS, &sample);
             if (step + u64::from(rank)).is_multiple_of(every) {
                 let bytes = bytes(rank, step);
-                let (device, limit_bytes) = (sample.device, 100 * GIB);
+                let (device, limit) = (sample.device, Limit { bytes: 100 * GIB, of: 1 });
                 let step = step + 1;
-                let reading = Reading { rank, device, step, layer, bytes, limit_bytes };
+                let reading = Reading { rank, device, step, layer, bytes, limit };
                 detector.reading(step * STEP_NS, &reading);
             }
         }

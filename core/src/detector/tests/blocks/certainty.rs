@@ -80,3 +80,25 @@ fn the_rate_is_that_of_the_leak_from_the_first_report_on() {
         );
     }
 }
+
+#[test]
+fn what_has_grown_is_measured_and_its_end_is_seen() {
+    // Tensors of 1 to 9 MiB, until step 700.
+    let bytes = |step: u64| (1 + step * 7_919 % 9) * MIB;
+    let stops = 700;
+    let mut player = Player::new(4, move |rank, step| match (rank, step) {
+        (2, 300..) if step < stops => leak(step, 300, bytes(step)),
+        _ => Vec::new(),
+    });
+    let findings = player.run_to(1_400);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    for said in reported(findings) {
+        let kept: u64 = (300..=said.last_step.min(stops - 1)).map(bytes).sum();
+        // The steps since the newest census are at the usual rate.
+        assert!(said.grown_bytes.abs_diff(kept) <= 8 * 9 * MIB, "{said:?} for {kept}");
+        assert!(said.bytes_per_step > 4 * MIB, "{said:?}");
+    }
+    let [(key, at_step)] = closed(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!(key, growth.key());
+    assert!((stops..stops + 200).contains(&at_step), "closed at {at_step}");
+}

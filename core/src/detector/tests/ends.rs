@@ -1,0 +1,164 @@
+//! What is said of the end: when memory is full, how much has grown, and that growth has stopped.
+
+use super::*;
+
+/// A flat job with 8 GiB in tensors on each rank of a device of 80 GiB, whose samples and readings
+/// of the host may be changed.
+struct Flat {
+    ranks: u32,
+    steps: u64,
+    step_ns: u64,
+}
+
+impl Flat {
+    /// The findings when `of` changes the record of each rank and step, and tells what its process
+    /// holds of the host, below what limit.
+    fn run(&self, of: impl Fn(u32, u64, &mut StepRecord) -> (u64, Limit)) -> Vec<Finding> {
+        let mut detector = Detector::default();
+        detector.expect_ranks(self.ranks);
+        let mut findings = Vec::new();
+        for step in 1..=self.steps {
+            for rank in 0..self.ranks {
+                let mut record = StepRecord {
+                    first_step: step,
+                    last_step: step,
+                    floor_allocated: 8 * GIB,
+                    peak_allocated: 10 * GIB,
+                    end_allocated: 8 * GIB,
+                    floor_reserved: 11 * GIB,
+                    peak_reserved: 11 * GIB,
+                    end_reserved: 11 * GIB,
+                    ..StepRecord::default()
+                };
+                let (bytes, limit) = of(rank, step, &mut record);
+                let sample = Sample { rank, device: 0, device_bytes: 80 * GIB, record };
+                detector.sample(step * self.step_ns, &sample);
+                let layer = Layer::Host;
+                let reading = Reading { rank, device: 0, step: step + 1, layer, bytes, limit };
+                detector.reading(step * self.step_ns, &reading);
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+        }
+        findings
+    }
+}
+
+fn reports(findings: &[Finding]) -> Vec<Growth> {
+    let report = |finding: &Finding| match finding {
+        Finding::Opened(growth) | Finding::Updated(growth) => Some(*growth),
+        Finding::Closed { .. } => None,
+    };
+    findings.iter().filter_map(report).collect()
+}
+
+fn closed_step(findings: &[Finding]) -> Option<u64> {
+    findings.iter().find_map(|finding| match finding {
+        Finding::Closed { at_step, .. } => Some(*at_step),
+        Finding::Opened(_) | Finding::Updated(_) => None,
+    })
+}
+
+/// Adds to all that a record says of tensors and of the device.
+fn grow(record: &mut StepRecord, allocated: u64, reserved: u64) {
+    record.floor_allocated += allocated;
+    record.peak_allocated += allocated;
+    record.end_allocated += allocated;
+    record.floor_reserved += reserved;
+    record.peak_reserved += reserved;
+    record.end_reserved += reserved;
+}
+
+const NONE: (u64, Limit) = (0, Limit { bytes: 0, of: 0 });
+
+#[test]
+fn memory_ends_when_nothing_is_left_to_reserve() {
+    // Kept blocks pin more than their size: reserved memory grows at twice the rate of the tensors.
+    let job = Flat { ranks: 4, steps: 1_000, step_ns: STEP_NS };
+    let findings = job.run(|rank, step, record| {
+        let kept = if rank == 1 { step.saturating_sub(300) * 8 * MIB } else { 0 };
+        grow(record, kept, 2 * kept);
+        NONE
+    });
+    let said = reports(&findings);
+    assert!(said.len() > 2, "{findings:?}");
+    for growth in said {
+        let grown = growth.last_step - 300;
+        let left = (69 * GIB / (16 * MIB)).saturating_sub(grown);
+        let forecast = growth.forecast.expect("the device's size is known");
+        assert!(forecast.p50.abs_diff(left) <= left / 10, "{forecast:?} for {left}");
+        assert!((forecast.p10..=forecast.p90).contains(&left), "{forecast:?} for {left}");
+    }
+}
+
+#[test]
+fn a_restart_within_the_process_is_no_end() {
+    // For one step everything is gone, and built again: a dip of the floor, below a usual peak.
+    let job = Flat { ranks: 4, steps: 1_200, step_ns: STEP_NS };
+    let findings = job.run(|rank, step, record| {
+        let kept = if rank == 1 { step.saturating_sub(300) * 4 * MIB } else { 0 };
+        grow(record, 34 * GIB + kept, 34 * GIB + kept);
+        if step == 500 {
+            record.floor_allocated = 0;
+        }
+        NONE
+    });
+    let said = reports(&findings);
+    assert!(!said.is_empty());
+    for growth in said {
+        assert!(growth.steps_to_oom.is_some_and(|steps| steps > 5_000), "{growth:?}");
+        let is_even = growth.last_step - growth.onset_step >= 384;
+        assert!(!growth.is_sure || is_even, "the end is far: {growth:?}");
+    }
+}
+
+#[test]
+fn ranks_share_what_is_left_of_the_hosts_memory() {
+    let forecast = |number: fn(u32) -> u64| {
+        let job = Flat { ranks: 8, steps: 1_500, step_ns: STEP_NS };
+        let findings = job.run(|rank, step, _| {
+            let limit = Limit { bytes: 256 * GIB, of: number(rank) };
+            (2 * GIB + step.saturating_sub(200) * 2 * MIB, limit)
+        });
+        let said = reports(&findings);
+        let last = said.last().copied().expect("it grows");
+        assert_eq!((last.layer, last.scope), (Layer::Host, Scope::AllRanks), "{findings:?}");
+        (last.steps_to_oom.expect("the limit is known"), last.last_step)
+    };
+    let (steps, at) = forecast(|_| 7);
+    let left = (256 * GIB - 8 * (2 * GIB + (at - 200) * 2 * MIB)) / (8 * 2 * MIB);
+    assert!(steps.abs_diff(left) <= left / 20, "{steps} for {left}");
+    let (steps, at) = forecast(u64::from);
+    let left = (256 * GIB - (2 * GIB + (at - 200) * 2 * MIB)) / (2 * MIB);
+    assert!(steps.abs_diff(left) <= left / 20, "{steps} for {left}");
+}
+
+#[test]
+fn a_cache_of_the_host_that_fills_is_a_notice_and_ends() {
+    // 384 KiB a step until step 1,700, of 23 GiB, in steps of 1.2 s.
+    for ranks in [1, 2, 4] {
+        let job = Flat { ranks, steps: 2_700, step_ns: 1_200_000_000 };
+        let limit = Limit { bytes: 23 * GIB, of: 1 };
+        let findings =
+            job.run(|rank, step, _| (GIB + u64::from(rank) + step.min(1_700) * 384 * 1_024, limit));
+        let said = reports(&findings);
+        assert!(!said.is_empty(), "{ranks} ranks");
+        for growth in said {
+            assert!(!growth.is_sure, "2 % are taken, and the end is far: {growth:?}");
+            assert!(growth.bytes_per_step.abs_diff(384 * 1_024) < 40 << 10, "{growth:?}");
+        }
+        let closed = closed_step(&findings).expect("it has stopped");
+        assert!((1_700..1_900).contains(&closed), "closed at {closed}");
+    }
+}
+
+#[test]
+fn growth_of_the_host_pages_near_its_end_and_not_where_the_end_is_unknown() {
+    let is_sure = |limit_bytes: u64| {
+        let job = Flat { ranks: 4, steps: 1_600, step_ns: 1_200_000_000 };
+        let limit = Limit { bytes: limit_bytes, of: 1 };
+        let findings = job.run(|_, step, _| (GIB + step * 2 * MIB, limit));
+        reports(&findings).iter().any(|growth| growth.is_sure)
+    };
+    assert!(is_sure(64 * GIB));
+    assert!(!is_sure(0) && !is_sure(2_048 * GIB));
+}
