@@ -131,12 +131,13 @@ pub struct Growth {
     /// [`Layer::Blocks`]; 0 for what does not grow ([`Layer::Spread`], [`Layer::Retries`],
     /// [`Layer::Churn`], [`Layer::Progress`]).
     pub bytes_per_step: u64,
-    /// Bytes grown since the onset, less the peers' like `bytes_per_step`. For layers that do not
-    /// grow: bytes beyond the peers, number of the last 64 steps, or number of missing steps.
+    /// Bytes grown since the onset, less the peers' like `bytes_per_step`: measured at the newest
+    /// census or block of steps. For layers that do not grow: bytes beyond the peers, number of the last 64 steps, or number of missing steps.
     pub grown_bytes: u64,
     /// The layer that grows.
     pub layer: Layer,
-    /// Steps until the memory is full at this rate; none when the memory's size is unknown.
+    /// Steps until nothing is left of the memory in which it grows, by all that grows there; none
+    /// when the memory's size is unknown.
     pub steps_to_oom: Option<u64>,
     /// Forecast of those steps, with its uncertainty.
     pub forecast: Option<Forecast>,

@@ -134,8 +134,8 @@ fn ranks_share_what_is_left_of_the_hosts_memory() {
 
 #[test]
 fn a_cache_of_the_host_that_fills_is_a_notice_and_ends() {
-    // 384 KiB a step until step 1,700, of 23 GiB, in steps of 1.2 s.
-    for ranks in [1, 2, 4] {
+    // Of 23 GiB, 384 KiB a step and rank until step 1,700, in steps of 1.2 s.
+    for ranks in [1, 2] {
         let job = Flat { ranks, steps: 2_700, step_ns: 1_200_000_000 };
         let limit = Limit { bytes: 23 * GIB, of: 1 };
         let findings =
