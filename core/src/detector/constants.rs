@@ -98,7 +98,7 @@ pub(super) const APART_HALVES: i64 = 3;
 /// Ablation: half: 13 false pages, 66 quiet; twice: seen 95.3 %, recall 83.3 %.
 pub(super) const FILLING_STEPS: u64 = 1_024;
 
-/// Even growth of the host is certain when its memory ends within a working day, in nanoseconds, …
+/// Even growth of the host is certain when memory ends within a working day, in nanoseconds, …
 pub(super) const HOST_WITHIN_NS: u64 = 8 * 3_600 * 1_000_000_000;
 
 /// … or within this many times the age of the growth.

@@ -132,7 +132,8 @@ pub struct Growth {
     /// [`Layer::Churn`], [`Layer::Progress`]).
     pub bytes_per_step: u64,
     /// Bytes grown since the onset, less the peers' like `bytes_per_step`: measured at the newest
-    /// census or block of steps. For layers that do not grow: bytes beyond the peers, number of the last 64 steps, or number of missing steps.
+    /// census or block of steps. For layers that do not grow: bytes beyond the peers, number of the
+    /// last 64 steps, or number of missing steps.
     pub grown_bytes: u64,
     /// The layer that grows.
     pub layer: Layer,
