@@ -1,10 +1,10 @@
 //! What each stack of a rank kept between two steps.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::births::Births;
-use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StreamPool};
+use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse, StreamPool};
 
 /// A stack by what it says, not by its number: numbers differ from rank to rank.
 pub(crate) type Stack<'a> = Vec<&'a Frame>;
@@ -66,15 +66,22 @@ pub(crate) struct Use {
     /// What is there at the later step, less what was at the earlier one.
     held: Amount,
     /// Of that, blocks born since the growth began.
-    fresh: Amount,
-    /// Bytes of those in private pools.
-    pub(crate) private: i64,
+    pub(crate) fresh: Amount,
+    /// Live bytes at the later step.
+    pub(crate) bytes: u64,
     /// Live blocks at the later step.
     pub(crate) blocks: u64,
     /// When they were born.
     pub(crate) births: Births,
     /// New blocks by stream and pool.
-    pub(crate) by_stream: BTreeMap<u16, u64>,
+    pub(crate) by_stream: BTreeMap<u16, Amount>,
+}
+
+impl Use {
+    /// What is known of a stack at an earlier moment.
+    pub(crate) fn of(held: &StackUse) -> Self {
+        Self { bytes: held.bytes, blocks: held.blocks, ..Self::default() }
+    }
 }
 
 /// One rank's device in figures.
@@ -88,6 +95,8 @@ pub(crate) struct Account<'a> {
     pub(crate) nameless: Amount,
     /// Bytes of new blocks in private pools.
     pub(crate) private: i64,
+    /// Those pools.
+    pub(crate) pools: BTreeSet<(u64, u64)>,
     /// Bytes of all blocks that were added up.
     pub(crate) held_bytes: u64,
     /// Is the earlier state known, or was it made up from the birth steps?
@@ -115,32 +124,43 @@ pub(crate) fn account<'a>(
 ) -> Account<'a> {
     // The earlier sums are of live blocks only.
     let has_before = snapshot.before_step != 0 && !reading.deferred;
-    let mut uses: BTreeMap<u32, Use> = BTreeMap::new();
     // Like the earlier sums: what was taken back is not kept, though other streams still use it.
-    for block in device.blocks.iter().filter(|block| block.pending == reading.deferred) {
+    let blocks = device.blocks.iter().filter(|block| block.pending == reading.deferred);
+    let before = has_before.then_some(device.before.as_slice());
+    let is_fresh = |block: &Block| is_fresh(block, snapshot.step, reading, has_before);
+    sum(snapshot, device, uses(blocks.copied(), before, is_fresh), has_before)
+}
+
+/// What each stack of these blocks holds, and what of it is fresh. `before` is what each held at
+/// the earlier step, where that is known.
+pub(crate) fn uses(
+    blocks: impl Iterator<Item = Block>,
+    before: Option<&[StackUse]>,
+    is_fresh: impl Fn(&Block) -> bool,
+) -> BTreeMap<u32, Use> {
+    let mut uses: BTreeMap<u32, Use> = BTreeMap::new();
+    for block in blocks {
         let held = uses.entry(block.stack).or_default();
         let amount = Amount { bytes: signed(block.size), blocks: 1 };
         held.held.add(amount);
-        if is_fresh(block, snapshot.step, reading, has_before) {
+        if is_fresh(&block) {
             held.fresh.add(amount);
-            *held.by_stream.entry(block.stream_pool).or_default() += 1;
-            if is_private(snapshot.stream_pool(block.stream_pool)) {
-                held.private = held.private.saturating_add(amount.bytes);
-            }
+            held.by_stream.entry(block.stream_pool).or_default().add(amount);
         }
+        held.bytes = held.bytes.saturating_add(block.size);
         held.blocks += 1;
         held.births.add(block.birth_step, block.size);
     }
-    for before in device.before.iter().filter(|_| has_before) {
-        let held = uses.entry(before.stack).or_default();
-        let was = Amount { bytes: signed(before.bytes), blocks: signed(before.blocks) };
+    for earlier in before.unwrap_or_default() {
+        let held = uses.entry(earlier.stack).or_default();
+        let was = Amount { bytes: signed(earlier.bytes), blocks: signed(earlier.blocks) };
         held.held = held.held.less(was);
     }
     for held in uses.values_mut() {
         // What grew and is older than the growth is something else: a state made lazily, a cache.
-        held.grown = if has_before { held.held.min(held.fresh) } else { held.fresh };
+        held.grown = if before.is_some() { held.held.min(held.fresh) } else { held.fresh };
     }
-    sum(snapshot, device, uses, has_before)
+    uses
 }
 
 fn is_fresh(block: &Block, step: u64, reading: Reading, has_before: bool) -> bool {
@@ -162,7 +182,6 @@ fn sum<'a>(
     for (stack, held) in uses {
         let frames: Stack<'a> = snapshot.frames_of(stack).collect();
         result.grown.add(held.grown);
-        result.private = result.private.saturating_add(held.private);
         let says_nothing =
             frames.iter().all(|frame| frame.file.is_empty() && frame.function.is_empty());
         if says_nothing {
@@ -170,11 +189,16 @@ fn sum<'a>(
         }
         let known = result.stacks.entry(frames).or_default();
         known.grown.add(held.grown);
-        known.private = known.private.saturating_add(held.private);
+        known.bytes = known.bytes.saturating_add(held.bytes);
         known.blocks = known.blocks.saturating_add(held.blocks);
         known.births.merge(&held.births);
-        for (stream_pool, blocks) in held.by_stream {
-            *known.by_stream.entry(stream_pool).or_default() += blocks;
+        for (number, new) in held.by_stream {
+            known.by_stream.entry(number).or_default().add(new);
+            let place = snapshot.stream_pool(number);
+            if is_private(place) {
+                result.private = result.private.saturating_add(new.bytes);
+                result.pools.extend(place.pool);
+            }
         }
     }
     result

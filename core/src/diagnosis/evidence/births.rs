@@ -122,6 +122,19 @@ impl Births {
         self.0.keys().next_back().copied()
     }
 
+    /// What is alive of each birth step from this one on, oldest first.
+    pub(crate) fn since(
+        &self,
+        step: u64,
+    ) -> impl DoubleEndedIterator<Item = (u64, Born)> + Clone + '_ {
+        self.0.range(step..).map(|(&step, &born)| (step, born))
+    }
+
+    /// Live blocks whose birth is not known.
+    pub(crate) fn older_blocks(&self) -> u64 {
+        self.0.get(&0).map_or(0, |born| born.blocks)
+    }
+
     /// Live bytes that were born before a step.
     pub(crate) fn bytes_before(&self, step: u64) -> u64 {
         let older = self.0.range(..step).map(|(_, born)| born.bytes);

@@ -371,7 +371,7 @@ impl<'a> Case<'a> {
     /// which takes one for each stream that it is called on.
     pub(crate) fn is_workspace(&self, line: &Line<'_>) -> bool {
         line.by_stream.len() as u64 >= GENERATIONS_MIN
-            && line.by_stream.values().all(|&blocks| blocks == 1)
+            && line.by_stream.values().all(|new| new.blocks == 1)
     }
 
     /// Share of the growth that is to be explained, in parts per million, at most all of it. When

@@ -39,7 +39,7 @@ pub(crate) struct Line<'a> {
     pub(crate) peer_blocks: i64,
     pub(crate) births: Births,
     /// New blocks by stream and pool.
-    pub(crate) by_stream: BTreeMap<u16, u64>,
+    pub(crate) by_stream: BTreeMap<u16, Amount>,
 }
 
 /// A stack that grew, by how much.
@@ -83,8 +83,8 @@ impl<'a> Line<'a> {
         // What does not grow says nothing about the growth: weights that share a line with a leak.
         if growing.net_grown > 0 {
             self.births.merge(&growing.held.births);
-            for (&stream_pool, blocks) in &growing.held.by_stream {
-                *self.by_stream.entry(stream_pool).or_default() += blocks;
+            for (&stream_pool, &new) in &growing.held.by_stream {
+                self.by_stream.entry(stream_pool).or_default().add(new);
             }
         }
     }

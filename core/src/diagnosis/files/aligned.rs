@@ -4,32 +4,14 @@
 //! Steps are counted so that every rank ends at the same one, because ranks that train together
 //! do; a trace alone has no number of its first step.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::history::{DeviceHistory, History};
-use crate::diagnosis::evidence::account::{Stack, signed};
+use crate::diagnosis::evidence::account::{Stack, Use, uses};
+use crate::diagnosis::evidence::births::{Births, Born};
 use crate::diagnosis::evidence::past::{Past, StepMark};
 use crate::snapshot::{Block, DeviceSnapshot, RankSnapshot, StackUse};
-
-/// What one stack keeps.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Kept {
-    /// Live bytes and blocks now.
-    pub(crate) bytes: u64,
-    pub(crate) blocks: u64,
-    /// Bytes more than before, as far as blocks born since make them up; below 0 it shrank.
-    pub(crate) grown: i64,
-    /// Blocks born since.
-    pub(crate) fresh_blocks: u64,
-    pub(crate) fresh_bytes: u64,
-    /// Steps in which these were born.
-    pub(crate) births: BTreeSet<u64>,
-    /// Blocks whose birth is not known.
-    pub(crate) older_blocks: u64,
-    /// Ends of steps that a block of this stack has lived through that went.
-    pub(crate) lived: u64,
-}
 
 /// One device of one rank.
 #[derive(Clone, Debug)]
@@ -52,7 +34,7 @@ pub(crate) struct Aligned<'a> {
     /// Bytes that were allocated then.
     pub(crate) before_allocated: u64,
     /// What each stack keeps.
-    pub(crate) kept: BTreeMap<u32, Kept>,
+    pub(crate) kept: BTreeMap<u32, Use>,
 }
 
 /// These devices, with the earlier states of each, at the same step.
@@ -203,34 +185,28 @@ impl<'a> Aligned<'a> {
     }
 
     /// What each stack keeps.
-    fn keeps(&self) -> BTreeMap<u32, Kept> {
-        let mut kept: BTreeMap<u32, (Kept, i64)> = BTreeMap::new();
-        for (block, &birth) in self.device.state.blocks.iter().zip(&self.births) {
-            if block.pending {
-                continue;
-            }
-            let (held, change) = kept.entry(block.stack).or_default();
-            held.bytes = held.bytes.saturating_add(block.size);
-            held.blocks += 1;
-            *change = change.saturating_add(signed(block.size));
-            if birth == 0 {
-                held.older_blocks += 1;
-            } else if birth >= self.before_step && self.before_step > 0 {
-                held.fresh_blocks += 1;
-                held.fresh_bytes = held.fresh_bytes.saturating_add(block.size);
-                held.births.insert(birth);
-            }
-        }
-        for before in &self.before {
-            let (_, change) = kept.entry(before.stack).or_default();
-            *change = change.saturating_sub(signed(before.bytes));
-        }
-        let has_before = self.before_step > 0;
-        for (stack, (held, change)) in &mut kept {
-            held.lived = self.past().lived.get(stack).copied().unwrap_or_default();
-            held.grown = if has_before { (*change).min(signed(held.fresh_bytes)) } else { 0 };
-        }
-        kept.into_iter().map(|(stack, (held, _))| (stack, held)).collect()
+    fn keeps(&self) -> BTreeMap<u32, Use> {
+        let before = (self.before_step > 0).then_some(self.before.as_slice());
+        uses(self.blocks(), before, |block| block.birth_step >= self.fresh_since())
+    }
+
+    /// The live blocks, with their births as steps are counted here.
+    fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let dated = self.device.state.blocks.iter().zip(&self.births);
+        let live = dated.filter(|(block, _)| !block.pending);
+        live.map(|(block, &birth_step)| Block { birth_step, ..*block })
+    }
+
+    /// Those of these births that lie behind the moment before; none without such a moment.
+    pub(crate) fn fresh_births<'b>(
+        &self,
+        births: &'b Births,
+    ) -> impl DoubleEndedIterator<Item = (u64, Born)> + Clone + 'b {
+        births.since(self.fresh_since())
+    }
+
+    fn fresh_since(&self) -> u64 {
+        if self.before_step > 0 { self.before_step } else { u64::MAX }
     }
 
     /// The frames of a stack.
@@ -246,7 +222,9 @@ impl<'a> Aligned<'a> {
     /// earlier one would hide what stays.
     pub(crate) fn snapshot(&self) -> RankSnapshot {
         let kept = &self.kept;
-        let is_young = |stack: u32| kept.get(&stack).is_some_and(|held| held.births.len() > 1);
+        let is_young = |stack: u32| {
+            kept.get(&stack).is_some_and(|held| self.fresh_births(&held.births).nth(1).is_some())
+        };
         let mut left_out: BTreeMap<u32, StackUse> = BTreeMap::new();
         let mut blocks = Vec::with_capacity(self.births.len());
         for (block, &birth_step) in self.device.state.blocks.iter().zip(&self.births) {

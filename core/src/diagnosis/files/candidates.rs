@@ -416,10 +416,9 @@ pub(super) fn concerned(
 ) -> (u64, u64) {
     match growth.layer {
         Layer::Allocated => {
-            let culprit = diagnosis.culprit.as_ref();
-            let through = one.kept.iter().filter(|(stack, _)| {
-                culprit.is_none_or(|frame| one.stack(**stack).contains(&frame))
-            });
+            let Some(culprit) = &diagnosis.culprit else { return (growth.grown_bytes, 0) };
+            let through =
+                one.kept.iter().filter(|(stack, _)| one.stack(**stack).contains(&culprit));
             through.fold((0, 0), |(bytes, blocks): (u64, u64), (_, held)| {
                 (bytes.saturating_add(held.bytes), blocks + held.blocks)
             })

@@ -5,8 +5,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::aligned::{Aligned, Kept};
-use crate::diagnosis::evidence::account::median;
+use super::aligned::Aligned;
+use crate::diagnosis::evidence::account::{Use, median, unsigned};
 use crate::diagnosis::words::location;
 use crate::snapshot::frames::{is_optimizer_state, telling_frame};
 use crate::snapshot::{Frame, StackUse};
@@ -91,7 +91,7 @@ impl Kind {
 /// The lines of a rank, those that hold most first, beside the other ranks.
 pub(crate) fn lines(
     of: &Aligned<'_>,
-    kept: &BTreeMap<u32, Kept>,
+    kept: &BTreeMap<u32, Use>,
     others: &[BTreeMap<(Frame, Kind), HeldLine>],
 ) -> Vec<HeldLine> {
     let mut lines: Vec<HeldLine> = by_line(of, kept).into_values().collect();
@@ -113,7 +113,7 @@ pub(crate) fn lines(
 /// What each line holds.
 pub(crate) fn by_line(
     of: &Aligned<'_>,
-    kept: &BTreeMap<u32, Kept>,
+    kept: &BTreeMap<u32, Use>,
 ) -> BTreeMap<(Frame, Kind), HeldLine> {
     let mut lines: BTreeMap<(Frame, Kind), HeldLine> = BTreeMap::new();
     for (&stack, held) in kept {
@@ -124,9 +124,9 @@ pub(crate) fn by_line(
         (line.frame, line.kind) = (frame, kind);
         line.bytes = line.bytes.saturating_add(held.bytes);
         line.blocks += held.blocks;
-        line.grown = line.grown.saturating_add(held.grown);
-        line.fresh_blocks += held.fresh_blocks;
-        line.generations = line.generations.max(held.births.len() as u64);
+        line.grown = line.grown.saturating_add(held.grown.bytes);
+        line.fresh_blocks += unsigned(held.fresh.blocks);
+        line.generations = line.generations.max(of.fresh_births(&held.births).count() as u64);
         line.stacks += u32::from(held.blocks > 0);
     }
     lines
@@ -138,7 +138,6 @@ pub(crate) fn at_peak(of: &Aligned<'_>, uses: &[StackUse]) -> Vec<HeldLine> {
 }
 
 /// The same by stack.
-pub(crate) fn kept(uses: &[StackUse]) -> BTreeMap<u32, Kept> {
-    let held = |held: &StackUse| Kept { bytes: held.bytes, blocks: held.blocks, ..Kept::default() };
-    uses.iter().map(|one| (one.stack, held(one))).collect()
+pub(crate) fn kept(uses: &[StackUse]) -> BTreeMap<u32, Use> {
+    uses.iter().map(|one| (one.stack, Use::of(one))).collect()
 }

@@ -4,14 +4,14 @@
 //! more than before; the oldest of its blocks is older than any of it that went; and the per-step
 //! minima rise. One of these alone is ordinary.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::aligned::{Aligned, Kept};
+use super::aligned::Aligned;
 use crate::diagnosis::constants::{
     GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, RATE_BYTES_MIN,
 };
-use crate::diagnosis::evidence::account::signed;
+use crate::diagnosis::evidence::account::{Use, median, unsigned};
+use crate::diagnosis::evidence::births::Births;
 
 /// What one rank keeps that it should not.
 #[derive(Clone, Debug, Default)]
@@ -52,20 +52,23 @@ impl Survivors {
 /// What this rank keeps that it should not; none when it keeps nothing.
 pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
     let kept = &of.kept;
-    let mut found: Vec<(u32, &Kept)> =
-        kept.iter().filter(|(_, held)| stays(of, held)).map(|(&s, held)| (s, held)).collect();
-    found.sort_by(|a, b| b.1.grown.cmp(&a.1.grown).then(a.0.cmp(&b.0)));
-    let births: BTreeSet<u64> = found.iter().flat_map(|(_, k)| k.births.iter().copied()).collect();
-    let onset_step = *births.first()?;
-    let last_step = births.last().copied().unwrap_or(onset_step);
-    let sum = |of: fn(&Kept) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
-    let young = sum(|held| held.fresh_blocks);
-    let older = sum(|held| held.older_blocks);
+    let mut found: Vec<(u32, &Use)> =
+        kept.iter().map(|(&stack, held)| (stack, held)).filter(|&each| stays(of, each)).collect();
+    found.sort_by(|a, b| b.1.grown.bytes.cmp(&a.1.grown.bytes).then(a.0.cmp(&b.0)));
+    let mut births = Births::default();
+    found.iter().for_each(|(_, held)| births.merge(&held.births));
+    let births: Vec<(u64, u64)> =
+        of.fresh_births(&births).map(|(step, born)| (step, born.bytes)).collect();
+    let (&(onset_step, _), &(last_step, _)) = births.first().zip(births.last())?;
+    let sum = |of: fn(&Use) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
+    let young = sum(|held| unsigned(held.fresh.blocks));
+    let older = sum(|held| held.births.older_blocks());
+    let passing = passing(&births);
     let mut kept_on = Survivors {
         stacks: found.iter().map(|&(stack, _)| stack).collect(),
-        grown: sum(|held| held.grown.unsigned_abs()),
-        young: sum(|held| held.fresh_bytes),
-        held: sum(|held| held.bytes),
+        grown: sum(|held| unsigned(held.grown.bytes)).saturating_sub(passing),
+        young: sum(|held| unsigned(held.fresh.bytes)).saturating_sub(passing),
+        held: sum(|held| held.bytes).saturating_sub(passing),
         steps: last_step - onset_step + 1,
         older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
         onset_step,
@@ -77,33 +80,44 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
     (!is_balanced && is_of_a_step(of, kept_on.rate())).then_some(kept_on)
 }
 
+/// Bytes of the last step beyond those of an ordinary one: they pass through, where one stack has
+/// blocks that stay and others that do not, as what has no stack does.
+fn passing(births: &[(u64, u64)]) -> u64 {
+    let Some((&(_, last), others)) = births.split_last() else { return 0 };
+    if births.len() < GENERATIONS_MIN as usize {
+        return 0;
+    }
+    last.saturating_sub(median(others.iter().map(|&(_, bytes)| bytes).collect()))
+}
+
 /// Blocks of all ages stay, and more of them than before.
-fn stays(of: &Aligned<'_>, held: &Kept) -> bool {
+fn stays(of: &Aligned<'_>, (stack, held): (u32, &Use)) -> bool {
     let steps = of.steps();
-    let (Some(&first), Some(&last)) = (held.births.first(), held.births.last()) else {
-        return false;
-    };
+    let mut births = of.fresh_births(&held.births).map(|(step, _)| step);
+    let generations = births.clone().count() as u64;
+    let Some(first) = births.next() else { return false };
+    let last = births.next_back().unwrap_or(first);
     // It goes on: something was kept in the last quarter, too.
     let goes_on = last.saturating_add(steps / 4 + 1) >= of.step;
-    let grew = held.grown > 0 && held.grown >= signed(held.fresh_bytes / 2);
+    let grew = held.grown.bytes > 0 && held.grown.bytes >= held.fresh.bytes / 2;
     if !goes_on || !grew {
         return false;
     }
     // A buffer that is handed on, or emptied now and then: what is alive is no older than what
     // went before.
     let age = of.step.saturating_sub(first);
-    if held.lived > 0 && age <= held.lived + (held.lived / 4).max(1) {
+    let lived = of.past().lived.get(&stack).copied().unwrap_or_default();
+    if lived > 0 && age <= lived + (lived / 4).max(1) {
         return false;
     }
-    let generations = held.births.len() as u64;
     if generations >= GENERATIONS_MIN {
         // What is in flight lives in neighbouring steps only, at the end.
         return first.saturating_sub(of.before_step) <= steps / 2
             || generations >= 2 * GENERATIONS_MIN;
     }
-    let a_step = held.fresh_blocks.div_ceil(generations.max(1));
+    let a_step = unsigned(held.fresh.blocks).div_ceil(generations.max(1));
     // A trace may hold few steps: then there are many more blocks that are older.
-    generations >= 2 && generations >= steps && held.older_blocks >= 6 * a_step
+    generations >= 2 && generations >= steps && held.births.older_blocks() >= 6 * a_step
 }
 
 /// By how much the per-step minima rose for what the stacks grew, in percent.
