@@ -99,7 +99,16 @@ fn graphs_for_each_new_shape_are_no_leak_but_pools() {
     assert!(verdict.diagnosis.advice.contains("dynamic"), "{}", verdict.diagnosis.advice);
     let verdict = found(&[0, 1, 2].map(capturing), Class::CompilePools, "all ranks");
     assert_eq!(verdict.growth.scope, Scope::AllRanks);
-    // The same growth in the ordinary pool is a leak.
+    // The same growth in a pool that the program made, and in the ordinary one, is a leak.
+    let in_own_pool = behaving(0, 12, |trainer, _| {
+        trainer.sim.segment(capture, 20 * MIB, 8 * MIB, (0, 1));
+    });
+    assert_eq!(line(&found(&[in_own_pool], Class::Leak, "a MemPool")), Some(21));
+    // A capture that got no pool has one of its own: of how many steps does not matter.
+    let captured = behaving(0, 12, |trainer, _| {
+        trainer.sim.segment(capture, 20 * MIB, 8 * MIB, (1, 0));
+    });
+    found(&[captured], Class::CompilePools, "the pool of a capture");
     let forgotten = behaving(0, 12, |trainer, _| {
         trainer.sim.segment(capture, 20 * MIB, 8 * MIB, (0, 0));
     });

@@ -93,6 +93,17 @@ fn held_back() -> Vec<Scenario> {
             }),
         ),
         scenario(
+            "what graphs of dropped models hold",
+            without_line(Class::CompilePools, Cause::Recompiles),
+            true,
+            Asked::new(reserved(), |rank| {
+                rank.segment(0, 0, false);
+                rank.add(&["/app/sweep.py:24:compiled", MAIN], MIB, [5]);
+                rank.last(|block| block.stream_pool = 1);
+                rank.segment(GIB, 1, false);
+            }),
+        ),
+        scenario(
             "a graph for each shape",
             (Class::CompilePools, Some("model.py:40".to_string()), Cause::Recompiles),
             true,

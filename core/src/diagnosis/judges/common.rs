@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::facts::Facts;
+use super::remedy::is_inside;
 use crate::detector::Layer;
 use crate::diagnosis::constants::{CONFIRMED_PPM, EXPLAINED_PPM_MIN};
 use crate::diagnosis::evidence::account::{signed, unsigned};
@@ -12,6 +13,7 @@ use crate::diagnosis::evidence::case::{Case, Lines, net_grown, share_of};
 use crate::diagnosis::evidence::context::Readings;
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::words::{bytes, location, percent, times};
+use crate::snapshot::frames::is_compiled_region;
 
 /// What the detector saw grow, in bytes; 0 where it did not follow bytes.
 pub(crate) fn seen_bytes(case: &Case<'_>) -> i64 {
@@ -34,9 +36,35 @@ pub(crate) fn is_deferred(case: &Case<'_>) -> bool {
 pub(crate) fn is_in_pools(case: &Case<'_>) -> bool {
     match case.layer {
         Layer::Allocated => case.private.saturating_mul(2) >= case.whole(),
-        Layer::Reserved => explains(case, case.private),
+        Layer::Reserved => explains(case, case.private) || is_free_in_pools(case),
         _ => false,
     }
+}
+
+/// Do private pools hold enough for the growth, and most of what is free? No other request can have
+/// that, and no setting gives it back.
+fn is_free_in_pools(case: &Case<'_>) -> bool {
+    let Some(shape) = &case.shape else { return false };
+    let free = shape.inactive.saturating_add(shape.cached);
+    let in_pools = shape.private.saturating_sub(shape.private_used);
+    let held = shape.private.saturating_sub(case.peer_private);
+    in_pools.saturating_mul(2) >= free && explains(case, signed(held))
+}
+
+/// Did CUDA graphs make the private pools of what is new? PyTorch numbers the pool of a capture by
+/// its first number, and those that a program makes (`torch.cuda.MemPool`, a pool that graphs
+/// share) by the second. Graphs of new shapes bring a pool each; what `torch.compile` records lies
+/// under its frames.
+pub(crate) fn is_of_graphs(case: &Case<'_>, lines: &Lines<'_>) -> bool {
+    let (pools, line) = (&case.account.pools, lines.top());
+    let is_captured = pools.iter().any(|&(capture, _)| capture > 0);
+    let births = line.map_or(0, |line| line.births.count()) as usize;
+    let is_one_each = pools.len() > 1 && pools.len().saturating_mul(2) >= births;
+    let is_compiled = line.is_some_and(|line| {
+        ["torch/_inductor/", "torch/cuda/graphs.py"].iter().any(|part| is_inside(line.stack, part))
+            || line.stack.iter().any(|frame| is_compiled_region(frame))
+    });
+    is_captured || is_one_each || is_compiled
 }
 
 /// Is the growth in tensors, or did they grow while something else was followed?

@@ -130,6 +130,12 @@ fn remedy(case: &Case<'_>) -> Remedy {
         .expandable_segments
         .unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
     let mut steps: Vec<String> = Vec::new();
+    if shape.is_none() {
+        let text = "first see where it lies: record with memtape run --detail, because private \
+                    pools of CUDA graphs look the same without it, and these settings do not help \
+                    them";
+        steps.push(text.into());
+    }
     if case.is_cache() {
         let idle = case.idle_cache();
         let text = format!(
