@@ -8,7 +8,9 @@ import pickle
 import re
 import sys
 
-FOREIGN = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so", "??")
+FOREIGN = (".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".inl", ".tcc", ".cu", ".cuh", ".S", ".s",
+           ".o", ".so", "??")
+NODE = r"\b\w+Backward\d+\b|\bAccumulateGrad\b|\bCopySlices\b|\bCopyBackwards\b"
 KINDS = {"alloc": "Alloc", "free_requested": "FreeDeferred", "free_completed": "FreeCompleted",
          "segment_alloc": "SegmentAlloc", "segment_free": "SegmentFree",
          "segment_map": "SegmentMap", "segment_unmap": "SegmentUnmap", "snapshot": "Snapshot",
@@ -19,8 +21,10 @@ OF_BLOCKS = ("alloc", "free_requested", "free_completed")
 def stack(record):
     frames = record.get("frames", [])
     python = [f"{f['name']}@{f['filename']}:{f['line']}" for f in frames
-              if f["filename"] and not f["filename"].endswith(FOREIGN) and "::" not in f["name"]]
-    nodes = [f"{node}@:0" for f in frames for node in re.findall(r"\w+Backward\d+\b", f["name"])]
+              if f["filename"] and not f["filename"].endswith(FOREIGN)
+              and ".so." not in f["filename"] and "::" not in f["name"]]
+    nodes = [f"{node}@:0" for f in frames for node in re.findall(NODE, f["name"])]
+    nodes += ["autograd@:0" for f in frames if "torch::autograd::Engine" in f["name"]]
     return "[" + " ".join(python or nodes[:1]) + "]"
 
 

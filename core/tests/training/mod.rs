@@ -19,6 +19,9 @@ const BASE: u64 = 0x7f00_0000_0000;
 /// Where segments lie that are more than room for what is handed out.
 const BEYOND: u64 = 0x7f80_0000_0000;
 
+/// Unix time when a program begins, in nanoseconds.
+const START_NS: i64 = 1_800_000_000_000_000_000;
+
 /// What may be wrong in a loop, or only look as if it were.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Pattern {
@@ -148,6 +151,11 @@ impl Sim {
         self.event(TraceKind::Free, address, block.size, block.stack);
     }
 
+    /// Unix time after the last event, in microseconds.
+    pub(crate) fn at_us(&self) -> u64 {
+        (START_NS as u64 + self.now_ns) / 1000 + 1
+    }
+
     /// A request that fails; the device has so much free.
     pub(crate) fn oom(&mut self, stack: &str, size: u64, device_free: u64) {
         let stack = self.stack(stack);
@@ -212,7 +220,7 @@ impl Sim {
         };
         let mut snapshot = RankSnapshot {
             step: 1,
-            wall_ns: 1_800_000_000_000_000_000 + self.now_ns as i64,
+            wall_ns: START_NS + self.now_ns as i64,
             devices: vec![device],
             frames: self.frames,
             stacks: self.stacks,

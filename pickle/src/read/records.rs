@@ -486,7 +486,7 @@ impl Records {
         let mut frames: Vec<u32> = loaded.iter().filter_map(python).collect();
         if frames.is_empty() {
             let name = |&frame: &usize| Some(heap.text(self.loaded_frames.get(frame)?.name?));
-            let node = loaded.iter().filter_map(name).find_map(backward_node).map(String::from);
+            let node = backward_node(loaded.iter().filter_map(name)).map(String::from);
             frames.extend(node.map(|node| self.node(node)));
         }
         if let Some(&known) = self.stack_numbers.get(&frames) {

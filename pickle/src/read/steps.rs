@@ -1,7 +1,8 @@
 //! Finds the steps of a training loop in a trace, which has no marks of them.
 //!
 //! Memtape's own exports say where steps end. Some traces of PyTorch have them beside: the
-//! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace. Else
+//! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace; several
+//! optimizers of one name end several times a step, and what was done between shows it. Else
 //! a step is what recurs: a stack of the optimizer, or any stack that returns at even distances.
 //! Layers of a model return at even distances too, so steps by recurrence are called *guessed* and
 //! believed less.
@@ -9,7 +10,7 @@
 //! Distances are counted in events, not in time: a step of another length has other sizes, but
 //! the same events.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,7 +37,13 @@ const REGULAR_PPM_MIN: u64 = 700_000;
 /// Minimum regularity of the optimizer's stacks, which occur only at steps.
 const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
 
-/// Ends of the steps of a trace.
+/// Optimizers of one name that are told apart.
+const OPTIMIZERS_MAX: usize = 8;
+
+/// Ends of optimizers whose work is compared, the newest.
+const ENDS_COMPARED_MAX: usize = 64;
+
+/// Where the steps of a trace end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
@@ -136,6 +143,8 @@ fn annotated(annotations: &[Annotation], device: u8, events: &[Entry]) -> Option
     let anchor = all.first().map(|&(_, name)| name)?;
     let ends = all.iter().filter(|&&(_, name)| name == anchor).map(|&(at_us, _)| at_us);
     let starts = starts_at(events, ends);
+    let optimizers = optimizers(&starts, events);
+    let starts: Vec<u32> = starts.into_iter().step_by(optimizers).collect();
     (starts.len() + 1 >= BURSTS_MIN).then_some((StepSource::Optimizer, starts, None))
 }
 
@@ -172,7 +181,29 @@ fn starts_at(events: &[Entry], times: impl Iterator<Item = u64>) -> Vec<u32> {
     starts
 }
 
-/// Steps found by recurring events.
+/// How many optimizers of one name step one after the other: as many as there are ends from one
+/// stretch of work to the next one of the same stacks, where the stretches between have others.
+fn optimizers(starts: &[u32], events: &[Entry]) -> usize {
+    let newest = starts.get(starts.len().saturating_sub(ENDS_COMPARED_MAX)..).unwrap_or_default();
+    let stacks = |(from, to): (&u32, &u32)| -> BTreeSet<u32> {
+        let events = events.get(*from as usize..*to as usize).unwrap_or_default();
+        let births = events.iter().filter(|event| is_alloc(event)).flatten();
+        births.map(|event| event.stack).filter(|&stack| stack > 0).collect()
+    };
+    let work: Vec<BTreeSet<u32>> = newest.iter().zip(newest.iter().skip(1)).map(stacks).collect();
+    // Most stretches have most of their stacks in common with the one that is so many further on.
+    let is_alike = |&distance: &usize| {
+        let pairs = || work.iter().zip(work.iter().skip(distance));
+        let is_same = |(a, b): &(&BTreeSet<u32>, &BTreeSet<u32>)| {
+            2 * a.intersection(b).count() > a.union(b).count()
+        };
+        let (same, all) = (pairs().filter(is_same).count(), pairs().count());
+        same * 4 >= all * 3 && all >= BURSTS_MIN - 1
+    };
+    (1..=OPTIMIZERS_MAX).find(is_alike).unwrap_or(1)
+}
+
+/// Steps by what comes again and again.
 fn recurring(records: &Records, events: &[Entry]) -> Option<Found> {
     let by_stack = EventsByStack::of(records.stacks.len(), events);
     let stacks = 1..u32::try_from(records.stacks.len()).unwrap_or(u32::MAX);

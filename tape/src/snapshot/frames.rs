@@ -97,9 +97,14 @@ pub fn is_module_call(frame: &Frame) -> bool {
     frame.file.ends_with("torch/nn/modules/module.py")
 }
 
+/// Nodes of autograd that have no operator's name, and what a snapshot calls a backward pass whose
+/// node it does not show.
+const BACKWARD_NODES: [&str; 3] = ["AccumulateGrad", "CopySlices", "autograd"];
+
 /// True for a function of autograd that runs in the backward pass: `MmBackward0`, `f.backward`.
 pub fn is_backward(frame: &Frame) -> bool {
-    let is_node = frame.file.is_empty() && frame.function.contains("Backward");
+    let is_node = frame.file.is_empty()
+        && (frame.function.contains("Backward") || BACKWARD_NODES.contains(&&*frame.function));
     is_node || frame.function.ends_with(".backward")
 }
 
