@@ -59,6 +59,31 @@ pub(crate) fn all() -> Vec<Scenario> {
             }),
         ),
         scenario(
+            "objects that other ranks sent",
+            leak("watch.py:30", Cause::Received),
+            true,
+            Asked::new(one(2 * MIB), |rank| {
+                let stack = [
+                    "/x/site-packages/torch/serialization.py:1540:load",
+                    "/x/site-packages/torch/storage.py:550:_load_from_bytes",
+                    "/x/site-packages/torch/distributed/distributed_c10d.py:3083:_tensor_to_object",
+                    "/x/site-packages/torch/distributed/distributed_c10d.py:3190:all_gather_object",
+                    "/app/watch.py:30:gather",
+                    MAIN,
+                ];
+                rank.add(&stack, 2 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario(
+            "files that torch.load read",
+            leak("ema.py:14", Cause::Loaded),
+            true,
+            Asked::new(one(2 * MIB), |rank| {
+                let load = "/x/site-packages/torch/serialization.py:1540:load";
+                rank.add(&[load, "/app/ema.py:14:best", MAIN], 2 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario(
             "workspaces, one for each stream",
             (Class::Pressure, Some("model.py:12".to_string()), Cause::Workspaces),
             false,
@@ -112,5 +137,7 @@ fn advice_is_by_cause() {
     check("a tensor that is concatenated onto itself", &["preallocate", "in a list", "once"]);
     check("a log that only rank 0 keeps", &["loss.item()", "detach", "maxlen"]);
     check("a queue that is filled faster than it is emptied", &["bound", "prefetch_factor"]);
+    check("objects that other ranks sent", &[".cpu()", "drop what was received"]);
+    check("files that torch.load read", &["map_location=\"cpu\"", "del it"]);
     check("workspaces, one for each stream", &["CUBLAS_WORKSPACE_CONFIG", "few streams"]);
 }

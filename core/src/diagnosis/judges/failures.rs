@@ -16,5 +16,5 @@ const FAILURE: Judge = Judge {
     share: Share::Nothing,
     restart: RestartAnswer::Unknown,
     phrase: Phrase::Plain,
-    remedy: |_, _| Remedy::unknown(),
+    remedy: |case, _| Remedy::unknown(case.past),
 };

@@ -8,7 +8,10 @@ use super::common::{
     other_account, outlasts, too_early, unexplained,
 };
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, Remedy, function, is_called, is_hook, is_inside, is_named};
+use super::remedy::{
+    Cause, Remedy, advice_for_unpickled, function, is_called, is_hook, is_inside, is_named,
+    is_of_checkpoint, unpickled_by,
+};
 use crate::detector::Scope;
 use crate::diagnosis::constants::CONFIRMED_PPM;
 use crate::diagnosis::evidence::account::unsigned;
@@ -17,6 +20,7 @@ use crate::diagnosis::evidence::case::{Case, Lines, net_grown};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::evidence::shared::model_call;
 use crate::diagnosis::words::{bytes, location, plural};
+use crate::snapshot::Frame;
 use crate::snapshot::frames::is_backward;
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -116,7 +120,7 @@ fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 }
 
 fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
-    let Some(line) = lines.top() else { return Remedy::unknown() };
+    let Some(line) = lines.top() else { return Remedy::unknown(case.past) };
     let saved = Some(case.kept_bytes(unsigned(line.net.bytes)));
     let here = location(line.frame);
     if case.swells(line) {
@@ -144,7 +148,8 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
         Cause::RetainedGraph => format!(
             "what is kept are the activations of the forward pass that {here} begins: look for an \
              output or a loss of it that is stored with its graph; store loss.item() or \
-             output.detach(), and run evaluation under torch.no_grad()"
+             output.detach(), and run evaluation under torch.no_grad(){}",
+            autocast(line.stack)
         ),
         Cause::RetainedLoss => format!(
             "the losses of {here} are kept, each with its graph: add up or store loss.item(), or \
@@ -167,6 +172,7 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
         Cause::Checkpoint => "copies made for checkpoints stay: drop the state_dict once it is \
                               written, and wait for an asynchronous save before the next one"
             .into(),
+        Cause::Loaded | Cause::Received => advice_for_unpickled(cause, &here),
         Cause::Log => format!(
             "only rank 0, which mostly does the logging, keeps what {here} makes: log \
              loss.item() or .detach().cpu() instead of the tensor, and give the log a bound \
@@ -185,14 +191,26 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
              key it by shape and not by tensor, and store .detach() in it"
         ),
         Cause::Metric => format!(
-            "perhaps {here} is the state of a metric: reset() it at the end of each epoch, let it \
-             keep sums and not tensors, or keep them on the CPU"
+            "perhaps {here} is the state of a metric: give it .detach() of what it counts, reset() \
+             it at the end of each epoch, and let it keep sums and not tensors"
         ),
         _ => format!(
             "look for what keeps the tensors of {here}: a list or dict that grows, a loss added \
-             up without .item() or .detach(), outputs kept by a hook or a logger"
+             up without .item() or .detach(), outputs kept by a hook or a logger, a slice that is \
+             stored (store its .clone(): a slice keeps the whole tensor){}",
+            autocast(line.stack)
         ),
     }
+}
+
+/// What to do about casts of weights, where the stack shows autocast: its cache is emptied where
+/// the outermost region ends.
+fn autocast(stack: &[&Frame]) -> &'static str {
+    if !is_inside(stack, "torch/amp/autocast_mode.py") {
+        return "";
+    }
+    "; if the autocast region spans many steps, its casts of weights stay: begin it anew in each \
+     step, or set cache_enabled=False"
 }
 
 /// Does one rank alone keep it, and is it the first, which mostly does the logging?
@@ -216,10 +234,9 @@ fn cause(line: &Line<'_>) -> (Cause, bool) {
         (Cause::Hook, false)
     } else if is_called(stack, "torch/optim/") {
         (Cause::OptimizerState, false)
-    } else if is_called(stack, "torch/distributed/checkpoint/")
-        || is_called(stack, "torch/serialization.py")
-        || stack.iter().any(|frame| function(frame) == "state_dict")
-    {
+    } else if let Some(cause) = unpickled_by(stack) {
+        (cause, false)
+    } else if is_of_checkpoint(stack) {
         (Cause::Checkpoint, false)
     } else if in_model {
         (Cause::RetainedGraph, false)

@@ -6,7 +6,9 @@ use super::common::{
     about_births, gave_back, is_about_tensors, is_explained, is_sawtooth, too_early, unexplained,
 };
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, Remedy, is_called};
+use super::remedy::{
+    Cause, Remedy, advice_for_unpickled, is_called, is_of_checkpoint, unpickled_by,
+};
 use crate::detector::Layer;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::births::AgeProfile;
@@ -83,9 +85,11 @@ fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
                     for it";
         return Remedy::new(Cause::OptimizerState, text, None);
     }
-    let is_checkpoint = is_called(line.stack, "torch/distributed/checkpoint/")
-        || is_called(line.stack, "torch/serialization.py");
-    if is_checkpoint {
+    if let Some(cause) = unpickled_by(line.stack) {
+        let text = advice_for_unpickled(cause, &here);
+        return Remedy::new(cause, text, Some(unsigned(line.net.bytes)));
+    }
+    if is_of_checkpoint(line.stack) {
         let text = "these are copies made for a checkpoint: save sharded, offload to the CPU \
                     (cpu_offload=True), and drop them once they are written";
         return Remedy::new(Cause::Checkpoint, text, Some(unsigned(line.net.bytes)));

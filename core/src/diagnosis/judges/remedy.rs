@@ -4,10 +4,13 @@
 //! activations from optimizer state and a hook from a checkpoint. Names of the user's own files and
 //! functions are hints, no more; advice that rests on them says "perhaps".
 
+use alloc::format;
 use alloc::string::String;
 
+use crate::diagnosis::evidence::past::Past;
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_library_frame, is_module_call, is_user_frame, telling_frame};
+use crate::snapshot::step_source::StepSource;
 
 /// What the advice is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
@@ -27,6 +30,10 @@ pub enum Cause {
     OptimizerState,
     /// Copies made for a checkpoint.
     Checkpoint,
+    /// Tensors that `torch.load` read.
+    Loaded,
+    /// Tensors in objects that other ranks sent.
+    Received,
     /// Batches.
     Batches,
     /// Perhaps a cache without bound.
@@ -115,10 +122,16 @@ impl Remedy {
         Self { is_guess: true, ..self }
     }
 
-    /// What to do when nothing is known.
-    pub(crate) fn unknown() -> Self {
-        let text = "the stacks do not explain the growth: take another capture in some hundred \
-                    steps, and check that stacks are recorded (limitations of the rank)";
+    /// What to do when nothing is known; `past` is that of a file.
+    pub(crate) fn unknown(past: Option<&Past>) -> Self {
+        let is_of_torch = past.is_some_and(|past| past.source != StepSource::Recorded);
+        let text = if is_of_torch {
+            "the stacks do not explain the growth: record the history with context=\"all\" and \
+             stacks=\"python\" before the model is made, over some ten steps"
+        } else {
+            "the stacks do not explain the growth: take another capture in some hundred steps, \
+             and check that stacks are recorded (limitations of the rank)"
+        };
         Self::new(Cause::Unknown, text, None)
     }
 }
@@ -133,6 +146,40 @@ pub(crate) fn is_inside(stack: &[&Frame], part: &str) -> bool {
 pub(crate) fn is_called(stack: &[&Frame], part: &str) -> bool {
     let is_own = |frame: &&&Frame| !is_user_frame(frame) && !is_library_frame(frame);
     stack.iter().take_while(is_own).any(|frame| frame.file.contains(part))
+}
+
+/// Were these copies made for a checkpoint?
+pub(crate) fn is_of_checkpoint(stack: &[&Frame]) -> bool {
+    is_called(stack, "torch/distributed/checkpoint/")
+        || stack.iter().any(|frame| function(frame) == "state_dict")
+}
+
+/// What unpickled these tensors: objects of other ranks are read by the same code as files.
+pub(crate) fn unpickled_by(stack: &[&Frame]) -> Option<Cause> {
+    let is_collective = |frame: &&Frame| {
+        frame.file.ends_with("torch/distributed/distributed_c10d.py")
+            && function(frame).contains("_object")
+    };
+    match is_called(stack, "torch/serialization.py") {
+        _ if stack.iter().any(is_collective) => Some(Cause::Received),
+        true => Some(Cause::Loaded),
+        false => None,
+    }
+}
+
+/// What to do about tensors that stay after they were unpickled at `here`.
+pub(crate) fn advice_for_unpickled(cause: Cause, here: &str) -> String {
+    match cause {
+        Cause::Received => format!(
+            "{here} receives objects with CUDA tensors in them, and unpickling puts each on the \
+             device that it had on the rank that sent it: send .cpu() tensors, and drop what was \
+             received once it is used"
+        ),
+        _ => format!(
+            "{here} keeps what torch.load read: read with map_location=\"cpu\", copy it with \
+             load_state_dict, and del it before training goes on"
+        ),
+    }
 }
 
 /// The last part of a qualified name.

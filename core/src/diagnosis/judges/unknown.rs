@@ -10,5 +10,5 @@ pub(crate) const JUDGE: Judge = Judge {
     share: Share::Nothing,
     restart: RestartAnswer::Unknown,
     phrase: Phrase::Plain,
-    remedy: |_, _| Remedy::unknown(),
+    remedy: |case, _| Remedy::unknown(case.past),
 };
