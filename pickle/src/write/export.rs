@@ -27,8 +27,9 @@ use memtape_tape::snapshot::{
     Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
 
+use crate::read::torch::Annotation;
 use crate::write::layout::{self, LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL};
-use crate::write::marks::{self, Annotation, StepEnd, StepEnds};
+use crate::write::marks::{self, StepEnd, StepEnds};
 use crate::write::writer::{MemoId, Writer};
 
 /// Fields without a meaning when there is no allocator's trace.
@@ -37,12 +38,7 @@ pub(super) const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
 
 /// The rank's state as a pickle of PyTorch's memory snapshot.
 pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
-    let mut pickle = Vec::new();
-    torch_snapshot_in_parts(snapshot, &mut |part| {
-        pickle.extend_from_slice(&part);
-        true
-    });
-    pickle
+    annotated_snapshot(snapshot, &[])
 }
 
 /// As the whole snapshot, in parts of about 64 KiB, each given to `parts` when it is made. Returns
@@ -51,9 +47,28 @@ pub fn torch_snapshot_in_parts(
     snapshot: &RankSnapshot,
     parts: &mut dyn FnMut(Vec<u8>) -> bool,
 ) -> bool {
+    annotated_snapshot_in_parts(snapshot, &[], parts)
+}
+
+/// A state that was read from a file, with the annotations that the file had.
+pub fn annotated_snapshot(snapshot: &RankSnapshot, annotations: &[Annotation]) -> Vec<u8> {
+    let mut pickle = Vec::new();
+    annotated_snapshot_in_parts(snapshot, annotations, &mut |part| {
+        pickle.extend_from_slice(&part);
+        true
+    });
+    pickle
+}
+
+fn annotated_snapshot_in_parts(
+    snapshot: &RankSnapshot,
+    annotations: &[Annotation],
+    parts: &mut dyn FnMut(Vec<u8>) -> bool,
+) -> bool {
     let layouts: Vec<Layout> = snapshot.devices.iter().map(layout::lay_out).collect();
     let mut export = Export {
         snapshot,
+        annotations,
         writer: Writer::new(parts),
         frames: alloc::vec![None; snapshot.frames.len()],
         stacks: alloc::vec![None; snapshot.stacks.len()],
@@ -86,6 +101,8 @@ fn total(sizes: impl Iterator<Item = u64>) -> u64 {
 /// The snapshot, the pickle, and the memo of values written so far.
 struct Export<'a> {
     snapshot: &'a RankSnapshot,
+    /// Those of the file that it was read from.
+    annotations: &'a [Annotation],
     writer: Writer<'a>,
     frames: Vec<Option<MemoId>>,
     stacks: Vec<Option<MemoId>>,
@@ -211,25 +228,28 @@ impl<'a> Export<'a> {
         ends
     }
 
-    /// Writes the steps of each device, and the program's annotations, which belong to no device.
+    /// Annotations of the file, steps of each device, and what the program said of itself, which is
+    /// of no device.
     fn annotations(&mut self) {
         let first = self.snapshot.devices.first().map_or(0, |device| device.device);
+        let at_us = |mono_ns: u64| u64::try_from(self.time_us(mono_ns)).unwrap_or(0);
         let of_steps = self.step_ends.iter();
-        let of_steps = of_steps.map(|(device, ends)| (device.device, marks::of_steps(ends)));
-        let of_program = (first, marks::of_program(&self.snapshot.marks));
-        let all: Vec<(u8, Vec<Annotation>)> = of_steps.chain([of_program]).collect();
+        let of_steps =
+            of_steps.flat_map(|(device, ends)| marks::of_steps(device.device, ends, at_us));
+        let of_program = marks::of_program(first, &self.snapshot.marks, at_us);
+        let made: Vec<Annotation> = of_steps.chain(of_program).collect();
+        let of_file = self.annotations.iter().filter(|of| marks::is_kept(of));
         self.writer.list_start();
-        for (device, annotations) in &all {
-            for annotation in annotations {
-                self.writer.item();
-                self.writer.dict_start();
-                self.number("device", u64::from(*device));
-                self.text("name", &annotation.name);
-                self.text("stage", annotation.stage);
-                self.writer.key("time_us");
-                self.writer.signed(self.time_us(annotation.mono_ns));
-                self.writer.dict_end();
+        for annotation in of_file.chain(&made) {
+            self.writer.item();
+            self.writer.dict_start();
+            if let Some(device) = annotation.device {
+                self.number("device", u64::from(device));
             }
+            self.text("name", &annotation.name);
+            self.text("stage", if annotation.is_start { "START" } else { "END" });
+            self.number("time_us", annotation.at_us);
+            self.writer.dict_end();
         }
         self.writer.list_end();
     }

@@ -8,14 +8,16 @@
 //! It does not find steps: the recorder counted them.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use memtape_tape::snapshot::TraceEvent;
 use memtape_tape::snapshot::marks::{Mark, Meaning};
 
-/// Newest step ends of a device that are written. A reader's limit for the `memtape` key is shared
-/// by all devices.
+use crate::read::torch::Annotation;
+
+/// Ends of steps of one device that are written, the newest; a reader's room for what stands under
+/// `memtape` is shared by all devices.
 const STEP_ENDS_MAX: usize = 200;
 
 /// The end of a step in a device's trace.
@@ -62,52 +64,61 @@ impl StepEnds {
     }
 }
 
-/// One entry of `external_annotations`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Annotation {
-    /// Name of the phase or annotation.
-    pub(crate) name: String,
-    /// `START` or `END`.
-    pub(crate) stage: &'static str,
-    /// CLOCK_MONOTONIC, in nanoseconds.
-    pub(crate) mono_ns: u64,
+/// What the names of steps begin with.
+const STEP: &str = "memtape.step#";
+
+/// What of the annotations of a file stays when the file is written again: all but the steps, which
+/// are made anew.
+pub(crate) fn is_kept(annotation: &Annotation) -> bool {
+    !annotation.name.starts_with(STEP)
 }
 
-/// Steps of a device. The first one, and the last one, may be cut by the trace: an end outside of
-/// the trace has no entry.
-pub(crate) fn of_steps(ends: &[StepEnd]) -> Vec<Annotation> {
+/// Steps of a device. The first one, and the last one, may be cut by the trace: what of them lies
+/// outside of it has no entry. `at_us` makes Unix time of a moment in microseconds.
+pub(crate) fn of_steps(
+    device: u8,
+    ends: &[StepEnd],
+    at_us: impl Fn(u64) -> u64,
+) -> Vec<Annotation> {
+    let device = Some(u32::from(device));
+    let one = |step: u64, is_start: bool, mono_ns: u64| {
+        let name = format!("{STEP}{step}");
+        Annotation { name, device, at_us: at_us(mono_ns), is_start }
+    };
     let both = |end: &StepEnd| {
         let (last_ns, first_ns) = end.between_ns;
-        let name = |step: u64| format!("memtape.step#{step}");
-        let ended = Annotation { name: name(end.ended), stage: "END", mono_ns: last_ns };
-        let next = name(end.finished.saturating_add(1));
-        [ended, Annotation { name: next, stage: "START", mono_ns: first_ns }]
+        [one(end.ended, false, last_ns), one(end.finished.saturating_add(1), true, first_ns)]
     };
     ends.iter().flat_map(both).collect()
 }
 
-/// Phases and annotations of the program, in the order of time.
-pub(crate) fn of_program(marks: &[Mark]) -> Vec<Annotation> {
+/// Phases and annotations of the program, in the order of time, as those of this device.
+pub(crate) fn of_program(
+    device: u8,
+    marks: &[Mark],
+    at_us: impl Fn(u64) -> u64,
+) -> Vec<Annotation> {
     let mut found = Vec::new();
     let mut phase: Option<&str> = None;
     for mark in marks {
-        let mut add = |name: &str, stage: &'static str| {
-            found.push(Annotation { name: name.to_string(), stage, mono_ns: mark.mono_ns });
+        let mut add = |name: &str, is_start: bool| {
+            let (name, device) = (name.to_string(), Some(u32::from(device)));
+            found.push(Annotation { name, device, at_us: at_us(mark.mono_ns), is_start });
         };
         match mark.meaning() {
             Meaning::Annotation(text) => {
-                add(text, "START");
-                add(text, "END");
+                add(text, true);
+                add(text, false);
             }
             Meaning::PhaseBegins(name) => {
                 if let Some(before) = phase.replace(name) {
-                    add(before, "END");
+                    add(before, false);
                 }
-                add(name, "START");
+                add(name, true);
             }
             Meaning::PhaseEnds => {
                 if let Some(before) = phase.take() {
-                    add(before, "END");
+                    add(before, false);
                 }
             }
         }
@@ -146,11 +157,11 @@ mod tests {
             StepEnd { ended: 5, finished: 7, entries: 10, between_ns: (40, 50) },
         ];
         assert_eq!(ends.newest(), expected);
-        let names: Vec<_> =
-            of_steps(&expected).into_iter().map(|a| (a.name, a.stage, a.mono_ns)).collect();
+        let of_steps = of_steps(1, &expected, |ns| ns);
+        let names: Vec<_> = of_steps.into_iter().map(|a| (a.name, a.is_start, a.at_us)).collect();
         let name = |step: u64| format!("memtape.step#{step}");
-        let expected = [(4, "END", 20), (5, "START", 20), (5, "END", 40), (8, "START", 50)];
-        assert_eq!(names, expected.map(|(step, stage, ns)| (name(step), stage, ns)));
+        let expected = [(4, false, 20), (5, true, 20), (5, false, 40), (8, true, 50)];
+        assert_eq!(names, expected.map(|(step, is_start, ns)| (name(step), is_start, ns)));
     }
 
     #[test]
@@ -161,15 +172,15 @@ mod tests {
             .zip(1_u64..)
             .map(|(text, mono_ns)| Mark { mono_ns, step: 0, text: (*text).to_string() })
             .collect();
-        let found = of_program(&marks);
-        let found: Vec<_> = found.iter().map(|a| (a.name.as_str(), a.stage, a.mono_ns)).collect();
+        let found = of_program(0, &marks, |ns| ns);
+        let found: Vec<_> = found.iter().map(|a| (a.name.as_str(), a.is_start, a.at_us)).collect();
         let expected = [
-            ("train", "START", 2),
-            ("lr=0.1", "START", 3),
-            ("lr=0.1", "END", 3),
-            ("train", "END", 4),
-            ("eval", "START", 4),
-            ("eval", "END", 5),
+            ("train", true, 2),
+            ("lr=0.1", true, 3),
+            ("lr=0.1", false, 3),
+            ("train", false, 4),
+            ("eval", true, 4),
+            ("eval", false, 5),
         ];
         assert_eq!(found, expected);
     }

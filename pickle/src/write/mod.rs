@@ -8,4 +8,4 @@ mod layout;
 mod marks;
 mod writer;
 
-pub use export::{torch_snapshot, torch_snapshot_in_parts};
+pub use export::{annotated_snapshot, torch_snapshot, torch_snapshot_in_parts};

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memtape_core::diagnosis::files::History;
 use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX};
-use memtape_core::pickle::torch_snapshot;
+use memtape_core::pickle::torch::Annotation;
+use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
@@ -17,7 +18,7 @@ use serde_json::json;
 use crate::args::Mistakes;
 use crate::client::Client;
 use crate::export::stacks::{LiveBytes, of_peers};
-use crate::export::timeline::{Instant, Timeline, Track, of_pytorch, of_snapshot, of_tape};
+use crate::export::timeline::{Instant, Timeline, of_pytorch, of_snapshot, of_tape};
 use crate::export::{Format, flamegraph, perfetto, speedscope};
 use crate::globals::Globals;
 use crate::output;
@@ -112,9 +113,9 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
 fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
     let (source, opened) = one_rank::open_at(&args.id, args.rank, wanted, globals)?;
-    // The annotations of a file are drawn, and are not in the state.
+    // The annotations of a file are not in the state.
     let annotations = match &opened.content {
-        Content::Torch(torch) => of_pytorch::tracks(&torch.annotations),
+        Content::Torch(torch) => torch.annotations.clone(),
         Content::Rank(_) => Vec::new(),
     };
     let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
@@ -125,7 +126,7 @@ fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let content = match (&source, kind) {
         (Source::Stored(of), _) => from_capture(of, &state, args, globals)?,
         (Source::File(path), Kind::Tape) => from_tape(path, &mut moment, &mut state, args)?,
-        (Source::File(path), Kind::Pickle) => from_pytorch(annotations, &state, path, args)?,
+        (Source::File(path), Kind::Pickle) => from_pytorch(&annotations, &state, path, args)?,
         (Source::File(_), _) => encode(&Subject::alone(&state, moment, args), args)?,
     };
     let rank = state.identity.rank;
@@ -310,7 +311,7 @@ fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
 
 /// PyTorch's own file, whose trace has no numbers of steps.
 fn from_pytorch(
-    annotations: Vec<Track>,
+    annotations: &[Annotation],
     state: &RankSnapshot,
     path: &Path,
     args: &ExportArgs,
@@ -322,9 +323,10 @@ fn from_pytorch(
     match (args.format, args.since_step) {
         (Format::Perfetto, _) => {
             let mut timeline = Timeline { name: file_name(path), ..of_snapshot::timeline(state) };
-            timeline.tracks.extend(annotations);
+            timeline.tracks.extend(of_pytorch::tracks(annotations));
             Ok(perfetto::document(&[timeline]))
         }
+        (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations)),
         (Format::Flamegraph | Format::Speedscope, Some(step)) => {
             let history = History::of(state.clone());
             let base = LiveBytes::after(&history, step)
