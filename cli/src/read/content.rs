@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `MEMTAPE` | a tape |
 //! | zstd of a message | the snapshot of a rank, as captures store it and the page downloads it |
-//! | a pickle; gzip or zstd of one | PyTorch's memory snapshot |
+//! | a pickle; gzip or zstd of one; the zip of `torch.save` | PyTorch's memory snapshot |
 //!
 //! The content is not interpreted here.
 
@@ -34,8 +34,27 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const ZIP: &[u8] = b"PK";
 
-/// First byte of the message of a rank's snapshot: the field of its collectives, or, from the first
-/// agents, of the rank. No pickle begins with one of these.
+/// First bytes of what is named and not read, and what it is, with what to do.
+const NAMED: [(&[u8], &str); 3] = [
+    (b"\xfd7zXZ\0", "compressed by xz, which is not read: xz -d it, or write .gz or .zst"),
+    (b"BZh", "compressed by bzip2, which is not read: bzip2 -d it, or write .gz or .zst"),
+    (
+        b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
+        "torch.save's old format: write the snapshot with pickle.dump or _dump_snapshot",
+    ),
+];
+
+/// Bytes of a file's header in a zip archive, where it says how the file is stored, and the lengths
+/// of its name and of what follows the name.
+const ZIP_HEADER_BYTES: usize = 30;
+const ZIP_METHOD_AT: usize = 8;
+const ZIP_NAME_AT: usize = 26;
+
+/// How `torch.save` calls the pickle, which it writes first.
+const ZIP_PICKLE: &[u8] = b"/data.pkl";
+
+/// With which byte the message of a rank's snapshot begins: its collectives, or, from the first
+/// agents, the rank. No pickle begins with one of these.
 const MESSAGE_KEYS: [u8; 2] = [10 << 3 | 2, 1 << 3 | 2];
 
 /// Format of a source.
@@ -151,10 +170,14 @@ fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
     if is_tape(start) {
         return Ok(None);
     }
+    if let Some((_, what)) = NAMED.iter().find(|(first, _)| start.starts_with(first)) {
+        bail!("{what}");
+    }
     if start.starts_with(ZIP) {
-        bail!(
-            "a zip archive: give the snapshot in it; a file of torch.save is not a memory snapshot"
-        );
+        if !skip_zip_header(&mut source).unwrap_or(false) {
+            bail!("a zip archive, and not one of torch.save: give the snapshot in it");
+        }
+        return pickle(source).context("a zip archive of torch.save").map(Some);
     }
     if start.starts_with(GZIP) {
         let plain = BufReader::with_capacity(CHUNK_BYTES, MultiGzDecoder::new(source));
@@ -178,7 +201,19 @@ fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
     pickle(BufReader::with_capacity(CHUNK_BYTES, plain)).map(Some)
 }
 
-/// Is this a tape? A tape that is being made has zeros in place of the magic number.
+/// Goes to the pickle that a zip archive of `torch.save` begins with. A pickle says where it ends, so
+/// what follows it does not matter. False where the archive begins with something else.
+fn skip_zip_header(source: &mut impl Read) -> std::io::Result<bool> {
+    let mut header = [0; ZIP_HEADER_BYTES];
+    source.read_exact(&mut header)?;
+    let number = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let (mut name, mut rest) = (Vec::new(), Vec::new());
+    source.by_ref().take(number(ZIP_NAME_AT)).read_to_end(&mut name)?;
+    source.by_ref().take(number(ZIP_NAME_AT + 2)).read_to_end(&mut rest)?;
+    Ok(number(ZIP_METHOD_AT) == 0 && name.ends_with(ZIP_PICKLE))
+}
+
+/// A tape that is being made has zeros where the magic number will be.
 fn is_tape(start: &[u8]) -> bool {
     start.first_chunk().is_some_and(|first| matches!(u64::from_le_bytes(*first), MAGIC | 0))
 }
@@ -276,6 +311,14 @@ mod tests {
         snapshot::encode(sample(), SNAPSHOT_BYTES_MAX).expect("encoded")
     }
 
+    /// The beginning of the archive that `torch.save` would make of a pickle.
+    fn saved(pickle: &[u8]) -> Vec<u8> {
+        let name = b"archive/data.pkl";
+        let lengths = [name.len() as u8, 0, 2, 0];
+        let header = [b"PK\x03\x04\0\0\0\x08\0\0".as_slice(), &[0; 16], &lengths].concat();
+        [&header, name.as_slice(), b"FB", pickle, b"PK\x01\x02"].concat()
+    }
+
     #[test]
     fn the_format_is_detected_by_the_content() {
         let pickle = torch_snapshot(&sample());
@@ -284,6 +327,7 @@ mod tests {
         std::io::Write::write_all(&mut gzip, &pickle).expect("compressed");
         let gzip = gzip.finish().expect("compressed");
         for (bytes, format) in [
+            (saved(&pickle), Format::Pickle),
             (pickle, Format::Pickle),
             (zstd, Format::Pickle),
             (gzip, Format::Pickle),
@@ -333,6 +377,12 @@ mod tests {
         };
         check(b"", "the file is empty");
         check(b"PK\x03\x04", "a zip archive");
+        check(b"\xfd7zXZ\0\0", "xz -d");
+        check(b"BZh91AY", "bzip2 -d");
+        check(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "torch.save's old format");
+        let of_nccl = b"\x80\x02}(X\x07\0\0\0versionX\x04\0\0\x002.10X\x09\0\0\0pg_config}u.";
+        check(of_nccl, "a dump of NCCL's flight recorder");
+        check(&saved(b"\x80\x02ctorch\nSize\n."), "torch.save: byte 2: opcode GLOBAL");
         check(b"<html>", "a web page");
         check(b"{}", "JSON");
         check(b"MEMTAPE\0", "");

@@ -67,6 +67,9 @@ pub enum Shape {
     Segments,
 }
 
+/// A key of the dumps of NCCL's flight recorder.
+const OF_FLIGHT_RECORDER: &str = "pg_config";
+
 /// The snapshot that the records make.
 pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
     let Whole { mut heap, mut records, root, protocol, bytes } = whole;
@@ -174,7 +177,7 @@ impl Top {
         let slot = heap.slot(number);
         let items = heap.items(slot);
         match slot {
-            Slot::Dict(_) => Self::of_dict(items),
+            Slot::Dict(_) => Self::of_dict(heap, items),
             Slot::EmptyDict => Err(Fault::NoSnapshot("an empty dictionary")),
             Slot::EmptyList | Slot::List(_) => {
                 let is_segment = |item: &Value| {
@@ -191,7 +194,7 @@ impl Top {
         }
     }
 
-    fn of_dict(pairs: &[Value]) -> Result<Self, Fault> {
+    fn of_dict(heap: &Heap, pairs: &[Value]) -> Result<Self, Fault> {
         let mut top = Self::default();
         for &[key, value] in pairs.as_chunks::<2>().0 {
             let part = match word(key) {
@@ -205,7 +208,14 @@ impl Top {
             *part = Some(value);
         }
         if top.segments.is_none() && top.traces.is_none() {
-            return Err(Fault::NoSnapshot("a dictionary without the keys segments, device_traces"));
+            let is_of_nccl = |[key, _]: &[Value; 2]| match key {
+                Value::Text(text) => heap.text(*text) == OF_FLIGHT_RECORDER,
+                _ => false,
+            };
+            return Err(Fault::NoSnapshot(match pairs.as_chunks().0.iter().any(is_of_nccl) {
+                true => "a dump of NCCL's flight recorder, which holds collectives and no memory",
+                false => "a dictionary without the keys segments, device_traces",
+            }));
         }
         Ok(top)
     }
