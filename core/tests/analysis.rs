@@ -1,11 +1,12 @@
 //! What is wrong is found in snapshots of PyTorch, and nothing where nothing is.
 
-use crate::training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, trained};
+use crate::training::{Job, MIB, Pattern, Sim, Trainer, rank, ranks, through_a_file, trained};
 use memtape_core::detector::Scope;
-use memtape_core::diagnosis::files::{Analysis, Found, History, Rank, analyze, diff};
+use memtape_core::diagnosis::files::{Analysis, Found, History, Rank, Unjudged, analyze, diff};
 use memtape_core::diagnosis::{Cause, Class};
 use memtape_core::pickle::reader::Reader;
-use memtape_core::pickle::torch_snapshot;
+use memtape_core::pickle::torch::Annotation;
+use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::step_source::StepSource;
 use proptest::prelude::*;
 
@@ -168,6 +169,48 @@ fn steps_are_guessed_where_none_are_marked() {
 }
 
 /// The files of one rank at the ends of these steps.
+/// Two optimizers of one name, of a generator and of its critic, make one step.
+#[test]
+fn optimizers_of_one_name_make_one_step() {
+    let (mut sim, mut ends) = (Sim::new(), Vec::new());
+    for _ in 0..20 {
+        for line in [10, 20] {
+            for layer in 0..4 {
+                let stack = format!("/app/gan.py:{}:forward /app/gan.py:{line}:main", 50 + layer);
+                let address = sim.alloc(&stack, MIB);
+                sim.free(address);
+            }
+            let name = "Optimizer.step#Adam.step".to_string();
+            let at_us = sim.at_us();
+            ends.push(Annotation { name, device: Some(0), at_us, is_start: false });
+        }
+    }
+    let pickle = annotated_snapshot(&sim.done(0, usize::MAX), &ends);
+    let mut reader = Reader::new();
+    reader.feed(&pickle).expect("our own pickle");
+    let past = History::of(reader.finish().expect("our own pickle").rank).devices.remove(0).past;
+    assert_eq!((past.source, past.ends), (StepSource::Optimizer, 20));
+}
+
+#[test]
+fn an_all_clear_needs_steps_that_ended() {
+    let why = |job: Job| analyze(&[rank(job, 0)]).unjudged;
+    assert_eq!(why(Job::default()), None);
+    assert_eq!(why(Job { steps: 3, ..Job::default() }), Some(Unjudged::FewSteps(2)));
+    let layers = Job { steps: 0, layers: 40, ends_in_layer: 32, ..Job::default() };
+    assert_eq!(why(layers), Some(Unjudged::NoSteps));
+    let guessed = Job { optimizer_shows: false, ..Job::default() };
+    assert_eq!(why(guessed), Some(Unjudged::GuessedSteps));
+    let one_of_two = [rank(Job::default(), 0), rank(layers, 1)];
+    assert_eq!(analyze(&one_of_two).unjudged, Some(Unjudged::SomeRanks));
+    // A device whose steps are guessed, beside one with steps.
+    let mut two = rank(Job::default(), 0);
+    let mut beside = rank(guessed, 0).states.remove(0).devices.remove(0);
+    beside.state.device = 1;
+    two.states[0].devices.push(beside);
+    assert_eq!(analyze(&[two]).unjudged, Some(Unjudged::GuessedSteps));
+}
+
 fn over_time(job: Job, ends: &[u64]) -> Rank {
     let mut trainer = Trainer::new(job);
     let mut states = Vec::new();

@@ -114,9 +114,8 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
 
 /// The verdict of a report, or that the files allow none; null where nothing is wrong.
 fn verdict_of(report: &Report<'_>) -> Value {
-    if let Some(why) = report.unjudged() {
+    if let Some((sentence, advice)) = report.unjudged() {
         let class = Finding::CannotJudge.as_str();
-        let (sentence, advice) = (why.sentence(), report.advice(why));
         return json!({ "class": class, "sentence": sentence, "advice": advice });
     }
     report.analysis.found.as_ref().map(verdict).unwrap_or_default()

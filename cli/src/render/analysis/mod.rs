@@ -8,8 +8,7 @@ pub(crate) mod notes;
 pub(crate) mod text;
 
 use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::files::{Analysis, DeviceHistory, History, Past};
-use memtape_core::snapshot::step_source::StepSource;
+use memtape_core::diagnosis::files::{Analysis, DeviceHistory, History};
 
 use crate::read::content::Format;
 use crate::read::order::Ordered;
@@ -62,88 +61,12 @@ impl Finding {
     }
 }
 
-/// Why files allow no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unjudged {
-    /// No file has events.
-    NoHistory,
-    /// The trace has events, but no ends of steps were found in them.
-    NoSteps,
-    /// Step boundaries are guesses from repetition in the trace; layers of a model repeat, too.
-    GuessedSteps,
-    /// Some ranks have ends of steps, and others have none.
-    SomeRanks,
-}
-
-impl Unjudged {
-    /// The reason in one sentence.
-    fn sentence(self) -> &'static str {
-        match self {
-            Self::NoHistory => {
-                "there is no history, so growth cannot be told from memory that the job needs"
-            }
-            Self::NoSteps => {
-                "no ends of steps were found in the history, so growth cannot be told from memory \
-                 that a step needs"
-            }
-            Self::GuessedSteps => {
-                "its steps are guessed from what recurs in the trace, which may be layers of a \
-                 model: nothing that grows is seen, and that says little"
-            }
-            Self::SomeRanks => {
-                "some ranks have no history, or no ends of steps were found in it; nothing wrong \
-                 is seen in the others"
-            }
-        }
-    }
-
-    /// Advice for files of PyTorch, and for files that Memtape recorded (`is_recorded`).
-    fn advice(self, is_recorded: bool) -> &'static str {
-        match self {
-            _ if is_recorded => {
-                "let every rank finish some steps: a script that steps no optimizer calls \
-                 memtape.step() in its loop"
-            }
-            Self::NoHistory | Self::SomeRanks => {
-                "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
-                 stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
-                 call torch.cuda.memory._dump_snapshot on every rank"
-            }
-            Self::NoSteps | Self::GuessedSteps => {
-                "record several optimizer steps (max_entries of _record_memory_history bounds the \
-                 history)"
-            }
-        }
-    }
-}
-
 impl<'a> Report<'a> {
-    /// Why there is no verdict, where the files do not allow one: the ends of the steps of some
-    /// rank are not known.
-    pub(crate) fn unjudged(&self) -> Option<Unjudged> {
-        if self.analysis.found.is_some() {
-            return None;
-        }
-        let ranks = &self.ordered.ranks;
-        let has = |states: &[History], is: fn(&Past) -> bool| {
-            states.iter().any(|state| state.devices.iter().any(|device| is(&device.past)))
-        };
-        let any = |is: fn(&Past) -> bool| ranks.iter().any(|rank| has(&rank.states, is));
-        let has_steps = |past: &Past| past.source.is_known();
-        if ranks.iter().all(|rank| has(&rank.states, has_steps)) {
-            return None;
-        }
-        Some(match () {
-            () if any(has_steps) => Unjudged::SomeRanks,
-            () if any(|past| past.source == StepSource::Guessed) => Unjudged::GuessedSteps,
-            () if any(|past| past.events > 0) => Unjudged::NoSteps,
-            () => Unjudged::NoHistory,
-        })
-    }
-
-    /// Advice where the files allow no verdict.
-    fn advice(&self, why: Unjudged) -> &'static str {
-        why.advice(self.files.iter().all(|file| file.format != Format::Pickle))
+    /// Why there is no verdict, and what to do about it, where the files do not allow one.
+    pub(crate) fn unjudged(&self) -> Option<(String, &'static str)> {
+        let is_recorded = self.files.iter().all(|file| file.format != Format::Pickle);
+        let why = self.analysis.unjudged?;
+        Some((why.sentence(), why.advice(is_recorded)))
     }
 
     /// The finding; none where nothing is wrong.
@@ -151,7 +74,7 @@ impl<'a> Report<'a> {
         let found = self.analysis.found.as_ref();
         found
             .map(|found| Finding::Wrong(found.diagnosis.class))
-            .or(self.unjudged().map(|_| Finding::CannotJudge))
+            .or(self.analysis.unjudged.map(|_| Finding::CannotJudge))
     }
 
     /// The contents of each file, with its rank and its position among the rank's files.

@@ -88,13 +88,7 @@ fn healthy(report: &Report<'_>) -> String {
         },
     };
     match report.unjudged() {
-        Some(why) => {
-            format!(
-                "cannot judge {what}: {}\n\n  try first  {}",
-                why.sentence(),
-                report.advice(why)
-            )
-        }
+        Some((why, advice)) => format!("cannot judge {what}: {why}\n\n  try first  {advice}"),
         None => {
             let span = plural(steps, "step");
             format!("nothing wrong is seen in {what}: nothing grows over {span}")

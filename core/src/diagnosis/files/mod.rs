@@ -13,12 +13,14 @@ mod held;
 mod history;
 mod levels;
 mod survivors;
+mod unjudged;
 
 use alloc::vec::Vec;
 
 use self::aligned::{Aligned, aligned};
 use self::candidates::{Candidate, FINDERS};
 use self::survivors::survivors;
+use self::unjudged::unjudged;
 use super::answer::diagnosis::Diagnosis;
 use super::evidence::inquiry::Inquiry;
 use crate::detector::{Growth, is_enough};
@@ -33,12 +35,15 @@ pub use diff::{Change, Diff, Held, diff};
 pub use held::{HeldLine, Kind};
 pub use history::{DeviceHistory, History, Rank};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
+pub use unjudged::Unjudged;
 
 /// What the states say.
 #[derive(Clone, Debug, Default)]
 pub struct Analysis {
     /// What is wrong; none where nothing is.
     pub found: Option<Found>,
+    /// Why that is no all-clear; none where something is wrong, or everything was checked.
+    pub unjudged: Option<Unjudged>,
     /// The rank that the lines below are of: the one with the fault, or the one that holds most.
     pub rank: u32,
     /// Its device, by index.
@@ -92,7 +97,8 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
         others.map(|device| (rank.rank, rank.states.as_slice(), device))
     });
     let mut others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
-    others.find(|other| other.found.is_some()).unwrap_or(analysis)
+    let wrong = others.find(|other| other.found.is_some());
+    wrong.unwrap_or_else(|| Analysis { unjudged: unjudged(ranks), ..analysis })
 }
 
 fn analyzed(all: &[Aligned<'_>]) -> Analysis {
@@ -107,6 +113,7 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
     let peak = one.past().peak.as_ref();
     Analysis {
         found,
+        unjudged: None,
         rank: one.rank,
         device: one.device.state.device,
         lines: held::lines(one, &one.kept, &others),

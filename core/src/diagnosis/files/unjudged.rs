@@ -1,0 +1,116 @@
+//! Whether the states of ranks say enough for an all-clear, and why not.
+//!
+//! "Nothing is wrong" is said only where every device of every rank was checked: the ends of its
+//! steps are known, and there are enough of them. What is found stands in any case.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use super::history::{DeviceHistory, History, Rank};
+use crate::diagnosis::constants::GENERATIONS_MIN;
+use crate::diagnosis::words::plural;
+use crate::snapshot::step_source::StepSource;
+
+/// Why states of ranks allow no verdict; of several reasons the last one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unjudged {
+    /// No file has events.
+    NoHistory,
+    /// There are events, and no ends of steps were found in them.
+    NoSteps,
+    /// What was taken for steps only recurs in the trace; layers of a model do so, too.
+    GuessedSteps,
+    /// So few steps ended in the trace that what stays of each cannot be told from what passes.
+    FewSteps(u64),
+    /// Some ranks can be judged, and others cannot.
+    SomeRanks,
+}
+
+impl Unjudged {
+    /// What it means, in one sentence.
+    pub fn sentence(self) -> String {
+        match self {
+            Self::NoHistory => {
+                "there is no history, so growth cannot be told from memory that the job needs"
+            }
+            Self::NoSteps => {
+                "no ends of steps were found in the history, so growth cannot be told from memory \
+                 that a step needs"
+            }
+            Self::GuessedSteps => {
+                "its steps are guessed from what recurs in the trace, which may be layers of a \
+                 model: nothing that grows is seen, and that says little"
+            }
+            Self::FewSteps(ends) => {
+                let ended = plural(ends, "step");
+                return format!(
+                    "{ended} ended in the history, and growth shows over {GENERATIONS_MIN}"
+                );
+            }
+            Self::SomeRanks => {
+                "some ranks have no history, or too few ends of steps are known of them; nothing \
+                 wrong is seen in the others"
+            }
+        }
+        .to_string()
+    }
+
+    /// What to do with files of PyTorch, and with what Memtape recorded (`is_recorded`).
+    pub fn advice(self, is_recorded: bool) -> &'static str {
+        match self {
+            _ if is_recorded => {
+                "let every rank finish some steps: a script that steps no optimizer calls \
+                 memtape.step() in its loop"
+            }
+            Self::NoHistory | Self::SomeRanks => {
+                "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
+                 stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
+                 call torch.cuda.memory._dump_snapshot on every rank"
+            }
+            Self::NoSteps | Self::GuessedSteps | Self::FewSteps(_) => {
+                "record at least 8 optimizer steps (max_entries of _record_memory_history bounds \
+                 the history)"
+            }
+        }
+    }
+}
+
+/// Why these ranks allow no all-clear; none where all of them do.
+pub(super) fn unjudged(ranks: &[Rank]) -> Option<Unjudged> {
+    let why = ranks.iter().filter_map(of_rank).max()?;
+    let is_any_judged = ranks.iter().any(|rank| of_rank(rank).is_none());
+    Some(if is_any_judged { Unjudged::SomeRanks } else { why })
+}
+
+/// Of a rank one state that can be judged is enough.
+fn of_rank(rank: &Rank) -> Option<Unjudged> {
+    // Several states are compared with each other, however few steps each of them shows.
+    let ends_min = if rank.states.len() > 1 { 1 } else { GENERATIONS_MIN };
+    let states = || rank.states.iter().map(|state| of_state(state, ends_min));
+    if states().any(|why| why.is_none()) {
+        return None;
+    }
+    Some(states().flatten().max().unwrap_or(Unjudged::NoHistory))
+}
+
+fn of_state(state: &History, ends_min: u64) -> Option<Unjudged> {
+    if state.devices.is_empty() {
+        return Some(Unjudged::NoHistory);
+    }
+    let known = state.devices.iter().filter(|device| device.past.source.is_known());
+    let ends = known.map(|device| device.past.ends).max().unwrap_or(0);
+    // Nothing grows with the steps where fewer events happened than steps ended on another device.
+    let is_moving = |device: &&DeviceHistory| ends == 0 || device.past.events >= ends;
+    let moving = state.devices.iter().filter(is_moving);
+    moving.filter_map(|device| of_device(device, ends_min)).max()
+}
+
+fn of_device(DeviceHistory { past, .. }: &DeviceHistory, ends_min: u64) -> Option<Unjudged> {
+    match past.source {
+        _ if past.events == 0 => Some(Unjudged::NoHistory),
+        StepSource::None => Some(Unjudged::NoSteps),
+        StepSource::Guessed => Some(Unjudged::GuessedSteps),
+        _ if past.ends < ends_min => Some(Unjudged::FewSteps(past.ends)),
+        _ => None,
+    }
+}
