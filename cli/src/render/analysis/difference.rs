@@ -16,7 +16,7 @@ use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::sections::{section, table_section};
 use crate::render::table::Table;
-use crate::render::units::{bytes, plural, signed_bytes, table};
+use crate::render::units::{bytes, column_bytes, column_change, plural, signed_bytes, table};
 
 /// Lines that are shown, where not all are.
 const LINES_SHOWN: usize = 12;
@@ -68,9 +68,9 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     }
     let row = |change: &&Change| {
         vec![
-            signed_bytes(change.bytes()),
-            bytes(change.from.bytes),
-            bytes(change.to.bytes),
+            column_change(change.bytes()),
+            column_bytes(change.from.bytes),
+            column_bytes(change.to.bytes),
             signed(change.to.blocks, change.from.blocks),
             change.as_str().to_string(),
             what(change.kind, &change.frames.first().cloned().unwrap_or_default()),
@@ -97,7 +97,7 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
 
 /// Trend of a level, in bytes a step.
 fn trend(bytes_per_step: Option<i64>) -> String {
-    bytes_per_step.map_or("–".to_string(), signed_bytes)
+    bytes_per_step.map_or("–".to_string(), column_change)
 }
 
 fn signed(to: u64, from: u64) -> String {
@@ -169,9 +169,9 @@ fn shape(text: &mut String, report: &Report<'_>) {
         report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
     let [from, to] = devices[..] else { return };
     let row = |title: &str, of: fn(&DeviceHistory) -> Option<u64>| {
-        let shown = |value: Option<u64>| value.map_or("–".to_string(), bytes);
+        let shown = |value: Option<u64>| value.map_or("–".to_string(), column_bytes);
         let change = of(from).zip(of(to)).and_then(|(from, to)| to.checked_signed_diff(from));
-        let change = change.map_or("–".to_string(), signed_bytes);
+        let change = change.map_or("–".to_string(), column_change);
         vec![title.to_string(), shown(of(from)), shown(of(to)), change]
     };
     let count = |device: &DeviceHistory| device.state.segments.len() as u64;

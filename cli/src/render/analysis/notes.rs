@@ -8,10 +8,17 @@ use memtape_core::snapshot::step_source::StepSource;
 
 use super::{Mode, Report};
 use crate::output::clean;
+use crate::read::snapshots::Snapshot;
 use crate::render::units::bytes;
 
 /// Least bytes on another device that get a note.
 const OTHER_DEVICE_BYTES_MIN: u64 = 1 << 20;
+
+/// Least bytes of whole free segments beyond the peak that get a note.
+const IDLE_BYTES_MIN: u64 = 512 << 20;
+
+/// The part of what is reserved that they must be: an eighth.
+const IDLE_PART: u64 = 8;
 
 /// All notes.
 pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
@@ -34,6 +41,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         ));
     }
     notes.extend(other_devices(report));
+    notes.extend(cached(report));
     let shapes = report.files.iter().filter(|file| file.notes.shape == Shape::Segments).count();
     if shapes > 0 {
         notes.push(format!(
@@ -55,13 +63,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(untraced - shapes)
         ));
     }
-    let stackless = count(&|state| !state.has_stacks() && !state.devices.is_empty());
-    if stackless > 0 {
-        notes.push(format!(
-            "{} no Python stacks: record with stacks=\"python\", or \"all\"",
-            hold(stackless)
-        ));
-    }
+    notes.extend(stacks(report));
     let unusable: u64 = report.files.iter().map(|file| file.notes.unusable).sum();
     if unusable > 0 {
         notes.push(format!("{unusable} entries lack an address or a size and were left out"));
@@ -81,16 +83,67 @@ fn hold(files: usize) -> String {
     if files == 1 { "one file holds".to_string() } else { format!("{files} files hold") }
 }
 
-/// Memory on devices other than the primary one.
+/// Why files have no stacks, and whose they lack.
+fn stacks(report: &Report<'_>) -> Vec<String> {
+    let count = |are_left_out: bool, are_some: bool| {
+        let contents = report.contents().filter(|(file, _, _, state)| {
+            let is_left_out = lacks(file, Record::Event, "frames");
+            (is_left_out, state.has_stacks()) == (are_left_out, are_some)
+                && !state.devices.is_empty()
+        });
+        contents.count()
+    };
+    let said = [
+        (
+            count(true, true),
+            "stacks of live blocks only, as context=\"state\" records them: what was freed has no \
+             line; record with context=\"all\"",
+        ),
+        (count(true, false), "no stacks, as context=None records it: record with context=\"all\""),
+        (count(false, false), "no Python stacks: record with stacks=\"python\", or \"all\""),
+    ];
+    let said = said.into_iter().filter(|&(files, _)| files > 0);
+    said.map(|(files, what)| format!("{} {what}", hold(files))).collect()
+}
+
+/// Do all records of a kind lack this key? False where there are none.
+fn lacks(file: &Snapshot, record: Record, key: &str) -> bool {
+    let mut missing = file.notes.missing.iter();
+    missing.any(|m| m.record == record && m.key == key && m.count == m.of)
+}
+
+/// What the allocator keeps in whole free segments beyond the peak of the trace, where that is much.
+fn cached(report: &Report<'_>) -> Option<String> {
+    let device = report.device()?;
+    let shape = device.shape.as_ref()?;
+    let peak = device.past.peak.as_ref()?.bytes;
+    let idle = shape.cached.saturating_sub(peak.saturating_sub(device.state.allocated));
+    let is_much = idle >= IDLE_BYTES_MIN && idle >= shape.reserved / IDLE_PART;
+    is_much.then(|| {
+        format!(
+            "{} of {} reserved are whole free segments, {} more than the peak of the trace needs: \
+             the allocator gives them back before a request of this process fails; for NCCL and \
+             other processes, call torch.cuda.empty_cache() once behind the phase that needed them",
+            bytes(shape.cached),
+            bytes(shape.reserved),
+            bytes(idle)
+        )
+    })
+}
+
+/// Memory on devices other than the one that is shown.
 fn other_devices(report: &Report<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     for (_, rank, _, state) in report.contents() {
+        let is_focus = rank == report.analysis.rank;
         let primary = state.primary_device().map(|device| device.state.device);
+        let shown = if is_focus { Some(report.analysis.device) } else { primary };
         let others = state.devices.iter().map(|device| &device.state);
-        let others = others.filter(|device| Some(device.device) != primary);
+        let others = others.filter(|device| Some(device.device) != shown);
         for device in others.filter(|device| device.allocated >= OTHER_DEVICE_BYTES_MIN) {
             notes.push(format!(
-                "rank {rank} also holds {} on device {}, which is not compared with other ranks",
+                "rank {rank} also holds {} on device {}, which is judged by itself and not \
+                 compared with other ranks",
                 bytes(device.allocated),
                 device.device
             ));
@@ -138,25 +191,19 @@ fn steps(report: &Report<'_>) -> Option<String> {
     ))
 }
 
-/// Keys that the analysis uses and that all records lack.
+/// Keys that the analysis uses and that older releases of PyTorch do not write.
 fn missing(report: &Report<'_>) -> Option<String> {
     let matters = [
         (Record::Event, "time_us"),
-        (Record::Event, "frames"),
-        (Record::Block, "frames"),
         (Record::Block, "requested_size"),
         (Record::Segment, "stream"),
     ];
-    let lacks = |(record, key): &(Record, &str)| {
-        report.files.iter().any(|file| {
-            let mut missing = file.notes.missing.iter();
-            missing.any(|m| m.record == *record && m.key == *key && m.count == m.of)
-        })
-    };
-    let keys: Vec<&str> = matters.iter().filter(|wanted| lacks(wanted)).map(|&(_, k)| k).collect();
+    let is_lacking =
+        |(record, key): &(Record, &str)| report.files.iter().any(|file| lacks(file, *record, key));
+    let keys: Vec<&str> =
+        matters.iter().filter(|wanted| is_lacking(wanted)).map(|&(_, k)| k).collect();
     if keys.is_empty() {
         return None;
     }
-    let why = "an older PyTorch wrote them, or it was not asked to record them";
-    Some(clean(&format!("the files lack {}: {why}", keys.join(", "))))
+    Some(clean(&format!("the files lack {}: an older PyTorch wrote them", keys.join(", "))))
 }

@@ -16,7 +16,7 @@ use crate::read::snapshots::Unreadable;
 use crate::render::palette::Meaning;
 use crate::render::sections::{section, table_section};
 use crate::render::table::Table;
-use crate::render::units::{bytes, plural, signed_bytes, table};
+use crate::render::units::{bytes, column_bytes, column_change, plural, table};
 
 /// Lines of code that are shown, where not all are.
 const LINES_SHOWN: usize = 5;
@@ -53,7 +53,7 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     match &report.analysis.found {
-        Some(found) => self::found(&mut text, found, all),
+        Some(found) => self::found(&mut text, report, found, all),
         None => {
             let meaning = if report.unjudged().is_some() { Meaning::Warn } else { Meaning::Good };
             let _ = writeln!(text, "{}", meaning.paint(&healthy(report)));
@@ -96,10 +96,10 @@ fn healthy(report: &Report<'_>) -> String {
     }
 }
 
-fn found(text: &mut String, found: &Found, all: bool) {
+fn found(text: &mut String, report: &Report<'_>, found: &Found, all: bool) {
     let diagnosis = &found.diagnosis;
     let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&diagnosis.sentence)));
-    for (name, value) in found_facts(found) {
+    for (name, value) in found_facts(report, found) {
         let _ = writeln!(text, "  {:<11}{}", name, clean(&value));
     }
     if all {
@@ -109,11 +109,14 @@ fn found(text: &mut String, found: &Found, all: bool) {
     section(text, "Evidence against it", diagnosis.against.iter().cloned());
 }
 
-/// Facts of a finding beside its sentence, a name and a value each.
-fn found_facts(found: &Found) -> Vec<(&'static str, String)> {
+/// What is said of a finding beside its sentence, a name and a value each.
+fn found_facts(report: &Report<'_>, found: &Found) -> Vec<(&'static str, String)> {
     let Found { diagnosis, growth, .. } = found;
     let sure = percent(diagnosis.confidence_ppm);
     let mut pairs = vec![("class", format!("{}, {sure} sure", diagnosis.class.as_str()))];
+    if report.focus().is_some_and(|state| state.devices.len() > 1) {
+        pairs.push(("device", growth.device.to_string()));
+    }
     if let Some(culprit) = &diagnosis.culprit {
         pairs.push(("line", frame(culprit)));
     }
@@ -160,9 +163,9 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     lines.sort_by_key(|line| std::cmp::Reverse((stays(line), line.bytes)));
     let rest = lines.len().saturating_sub(shown);
     let mut table = Table::of(lines.into_iter().take(shown));
-    table = table.column(">bytes", |line| bytes(line.bytes));
+    table = table.column(">bytes", |line| column_bytes(line.bytes));
     if analysis.lines.iter().any(|line| line.others_bytes.is_some()) {
-        table = table.column(">others", |line| bytes(line.others_bytes.unwrap_or(0)));
+        table = table.column(">others", |line| column_bytes(line.others_bytes.unwrap_or(0)));
     }
     let rows = table
         .column(">blocks", |line| line.blocks)
@@ -172,8 +175,8 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
         .text();
     let blocks = state.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
-        "Rank {}, alive at the end: {} in {}",
-        analysis.rank,
+        "{}, alive at the end: {} in {}",
+        place(report),
         bytes(state.allocated),
         plural(blocks as u64, "block")
     );
@@ -181,8 +184,17 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     table_section(text, &title, &rows, more);
 }
 
+/// `Rank 2`; where the rank has several devices, `Rank 2, device 1`.
+fn place(report: &Report<'_>) -> String {
+    let rank = report.analysis.rank;
+    match report.focus().map(|state| state.devices.len()) {
+        Some(2..) => format!("Rank {rank}, device {}", report.analysis.device),
+        _ => format!("Rank {rank}"),
+    }
+}
+
 fn growth(grown: i64) -> String {
-    if grown == 0 { "–".to_string() } else { signed_bytes(grown) }
+    if grown == 0 { "–".to_string() } else { column_change(grown) }
 }
 
 fn births(line: &HeldLine) -> String {
@@ -206,14 +218,14 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         .iter()
         .take(shown)
         .map(|line| {
-            let numbers = [bytes(line.bytes), share(line.bytes), line.blocks.to_string()];
+            let numbers = [column_bytes(line.bytes), share(line.bytes), line.blocks.to_string()];
             numbers.into_iter().chain([named(line)]).collect()
         })
         .collect();
     let (older, blocks) = report.analysis.peak_nameless;
     if older > 0 {
         let what = "(older than the trace, freed since)".to_string();
-        rows.push(vec![bytes(older), share(older), blocks.to_string(), what]);
+        rows.push(vec![column_bytes(older), share(older), blocks.to_string(), what]);
     }
     let rest = lines.len().saturating_sub(shown);
     let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
@@ -221,8 +233,7 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         0 => String::new(),
         _ => format!(", in step {} of {} of the trace", peak.step, past.ends + 1),
     };
-    let title =
-        format!("Rank {}, alive at the peak: {}{when}", report.analysis.rank, bytes(peak.bytes));
+    let title = format!("{}, alive at the peak: {}{when}", place(report), bytes(peak.bytes));
     let rows = table(&[">bytes", ">share", ">blocks", "line"], rows);
     table_section(text, &title, &rows, more);
 }
@@ -240,7 +251,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let first = if over_time { ">moment" } else { ">rank" };
     let table = Table::of(&rows).column(first, |(number, ..)| *number);
     let rows = with_levels(table, |(_, _, device)| device)
-        .column(">pending free", |(_, _, device)| bytes(device.pending()))
+        .column(">pending free", |(_, _, device)| column_bytes(device.pending()))
         .column(">steps", |(_, _, device)| device.past.ends)
         .column("file", |(_, path, _)| path.display().to_string())
         .text();
@@ -254,18 +265,18 @@ pub(super) fn with_levels<'a, T>(
     device: for<'b> fn(&'b T) -> &'b DeviceHistory,
 ) -> Table<'a, T> {
     let peak = move |of: &T| {
-        device(of).past.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes))
+        device(of).past.peak.as_ref().map_or("–".to_string(), |peak| column_bytes(peak.bytes))
     };
     table
-        .column(">allocated", move |of| bytes(device(of).state.allocated))
+        .column(">allocated", move |of| column_bytes(device(of).state.allocated))
         .column(">peak", peak)
-        .column(">reserved", move |of| bytes(device(of).state.reserved))
+        .column(">reserved", move |of| column_bytes(device(of).state.reserved))
         .column(">inactive split", move |of| split_free(device(of)))
 }
 
 /// Free bytes between live blocks; they are not known without the allocator's segments.
 fn split_free(device: &DeviceHistory) -> String {
-    device.inactive_split().map_or("–".to_string(), bytes)
+    device.inactive_split().map_or("–".to_string(), column_bytes)
 }
 
 /// Requests that failed.
