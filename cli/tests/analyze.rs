@@ -103,6 +103,70 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
     leaks("model_freed", 12, 0);
     // Another device than the one that holds most.
     leaks("two_devices", 12, 1);
+    // A pool that the program made, and no CUDA graph.
+    leaks("mempool", 25, 0);
+    // Without stacks there is no line, and the batch of the last step is no growth.
+    let stackless = found("context_none");
+    assert_eq!(stackless["verdict"]["bytes_per_step"], 256 << 10, "{}", stackless["verdict"]);
+    // What was left out is named as it was.
+    for (name, context) in
+        [("context_none", "context=None"), ("context_state", "context=\\\"state")]
+    {
+        let notes = found(name)["notes"].to_string();
+        assert!(notes.contains(context) && !notes.contains("older PyTorch"), "{name}: {notes}");
+    }
+    let text = memtape(&["analyze"], &[recorded("two_devices.pickle.gz")], b"");
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    assert!(text.contains("device     1\n"), "{text}");
+    assert!(text.contains("Rank 0, device 1, alive at the end: 5 MiB in 20 blocks"), "{text}");
+    assert!(text.contains("9.13 MiB on device 0, which is judged by itself"), "{text}");
+}
+
+/// What is known of the steps of a file is known of its export, and no more.
+#[test]
+fn an_exported_file_is_judged_as_the_file_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, steps) in [("forward_pass", "guessed"), ("model_freed", "optimizer")] {
+        let (file, to) = (recorded(&format!("{name}.pickle.gz")), folder.path().join(name));
+        let output = memtape(&["export", "-o", &to.to_string_lossy()], &[file.clone()], b"");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let [of_file, of_export] = [file, to].map(|file| json(&["analyze", "--json"], &[file]));
+        for found in [&of_file, &of_export] {
+            assert_eq!(found["ranks"][0]["trace"]["steps_from"], steps, "{name}");
+        }
+        assert_eq!(of_export["verdict"], of_file["verdict"], "{name}");
+    }
+}
+
+/// The examples in `docs/analyze.md` are what is printed. `MEMTAPE_GOLDEN=make` writes them again.
+#[test]
+fn examples_in_the_docs_are_what_is_printed() {
+    let named =
+        |rank: u32| (format!("ddp_leak_rank{rank}.pickle.gz"), format!("rank{rank}.pickle.gz"));
+    let names = [0, 1, 2, 3].map(named);
+    let folder = folder_of(&names.each_ref().map(|(from, to)| (from.as_str(), to.as_str())));
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/analyze.md");
+    let mut page = std::fs::read_to_string(&docs).expect("the page is there");
+    for (shown, words) in [
+        (
+            "$ memtape analyze rank?.pickle.gz\n",
+            vec!["analyze", "rank0", "rank1", "rank2", "rank3"],
+        ),
+        ("$ memtape diff rank0.pickle.gz rank2.pickle.gz\n", vec!["diff", "rank0", "rank2"]),
+    ] {
+        let file = |word: &&str| format!("{word}.pickle.gz");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memtape"));
+        command.arg(words[0]).args(words[1..].iter().map(file)).current_dir(folder.path());
+        let printed = String::from_utf8(command.output().expect("it runs").stdout).expect("UTF-8");
+        let start = page.find(shown).expect("the example is there") + shown.len();
+        let end = start + page[start..].find("```").expect("the example ends");
+        if std::env::var_os("MEMTAPE_GOLDEN").is_some() {
+            page.replace_range(start..end, &printed);
+            std::fs::write(&docs, &page).expect("written");
+        } else {
+            assert_eq!(&page[start..end], printed);
+        }
+    }
 }
 
 #[test]
@@ -255,6 +319,8 @@ fn a_file_that_is_no_snapshot_is_refused_in_one_line() {
     check("page.html", b"\n <!DOCTYPE html><html>", &["web page", "_dump_snapshot"]);
     check("trace.json", b"{\"traceEvents\": []}", &["JSON", "_dump_snapshot"]);
     check("model.pt", b"PK\x03\x04....", &["zip"]);
+    check("rank0.pickle.xz", b"\xfd7zXZ\0\0\x04", &["compressed by xz"]);
+    check("rank0.pickle.bz2", b"BZh91AY&SY", &["compressed by bzip2"]);
     check("text", b"hello", &["not a pickle", "0x68"]);
     check("other.pickle", b"\x80\x04N.", &["not a memory snapshot"]);
     check("cut.pickle", &pickle[..pickle.len() / 2], &["ends before", "is not used"]);
