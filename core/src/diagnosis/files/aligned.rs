@@ -291,12 +291,9 @@ fn steps_between(earlier: &History, later: &History, device: &DeviceHistory) -> 
 fn translated(to: &History, from: &History, device: &DeviceHistory) -> Vec<StackUse> {
     let numbered = (0..).zip(&to.rank.stacks).map(|(number, _)| (to.stack(number), number));
     let numbers: BTreeMap<Stack<'_>, u32> = numbered.collect();
-    let mut sums: BTreeMap<u32, StackUse> = BTreeMap::new();
-    for block in device.state.blocks.iter().filter(|block| !block.pending) {
-        let Some(&stack) = numbers.get(&from.stack(block.stack)) else { continue };
-        let sum = sums.entry(stack).or_insert(StackUse { stack, ..StackUse::default() });
-        sum.bytes = sum.bytes.saturating_add(block.size);
-        sum.blocks += 1;
-    }
-    sums.into_values().collect()
+    let known = from.held(device).into_iter().filter_map(|(frames, held)| {
+        let &stack = numbers.get(&frames)?;
+        Some(StackUse { stack, bytes: held.bytes, blocks: held.blocks })
+    });
+    known.collect()
 }

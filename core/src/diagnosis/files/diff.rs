@@ -21,6 +21,13 @@ pub struct Held {
     pub blocks: u64,
 }
 
+impl Held {
+    pub(super) fn add(&mut self, bytes: u64, blocks: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.blocks = self.blocks.saturating_add(blocks);
+    }
+}
+
 /// One line or stack in two files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -65,17 +72,17 @@ pub struct Diff {
 /// Compares two files: the devices that hold most.
 pub fn diff(from: &History, to: &History) -> Diff {
     let mut stacks: BTreeMap<Stack<'_>, (Held, Held)> = BTreeMap::new();
-    for (stack, held) in held(from) {
-        add(&mut stacks.entry(stack).or_default().0, held);
+    for (stack, held) in of_primary(from) {
+        stacks.entry(stack).or_default().0 = held;
     }
-    for (stack, held) in held(to) {
-        add(&mut stacks.entry(stack).or_default().1, held);
+    for (stack, held) in of_primary(to) {
+        stacks.entry(stack).or_default().1 = held;
     }
     let mut lines: BTreeMap<(Option<&Frame>, Kind), (Held, Held)> = BTreeMap::new();
     for (stack, (before, after)) in &stacks {
         let line = lines.entry((telling_frame(stack), Kind::of(stack))).or_default();
-        add(&mut line.0, *before);
-        add(&mut line.1, *after);
+        line.0.add(before.bytes, before.blocks);
+        line.1.add(after.bytes, after.blocks);
     }
     let owned = |frames: &[&Frame]| frames.iter().map(|&frame| frame.clone()).collect();
     let of_stacks = stacks.into_iter().map(|(stack, (from, to))| Change {
@@ -93,24 +100,9 @@ pub fn diff(from: &History, to: &History) -> Diff {
     Diff { lines: sorted(of_lines.collect()), stacks: sorted(of_stacks.collect()) }
 }
 
-fn add(sum: &mut Held, held: Held) {
-    sum.bytes = sum.bytes.saturating_add(held.bytes);
-    sum.blocks = sum.blocks.saturating_add(held.blocks);
-}
-
-/// What each stack of a file holds.
-fn held(of: &History) -> BTreeMap<Stack<'_>, Held> {
-    let mut by_number: BTreeMap<u32, Held> = BTreeMap::new();
-    let device = of.primary_device();
-    let blocks = device.map(|device| device.state.blocks.as_slice()).unwrap_or_default();
-    for block in blocks.iter().filter(|block| !block.pending) {
-        add(by_number.entry(block.stack).or_default(), Held { bytes: block.size, blocks: 1 });
-    }
-    let mut by_stack: BTreeMap<Stack<'_>, Held> = BTreeMap::new();
-    for (stack, held) in by_number {
-        add(by_stack.entry(of.stack(stack)).or_default(), held);
-    }
-    by_stack
+/// What each stack of the device that holds most has.
+fn of_primary(of: &History) -> BTreeMap<Stack<'_>, Held> {
+    of.primary_device().map(|device| of.held(device)).unwrap_or_default()
 }
 
 fn sorted(mut changes: Vec<Change>) -> Vec<Change> {

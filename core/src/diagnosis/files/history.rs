@@ -1,10 +1,13 @@
 //! The state of a rank with what its traces show, without the traces themselves.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::diff::Held;
+use crate::diagnosis::evidence::account::{Stack, uses};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
-use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
+use crate::snapshot::{DeviceSnapshot, RankSnapshot};
 
 /// The state of a rank, condensed.
 #[derive(Clone, Debug, Default)]
@@ -82,8 +85,18 @@ impl History {
     }
 
     /// The frames of a stack.
-    pub(crate) fn stack(&self, stack: u32) -> Vec<&Frame> {
+    pub(crate) fn stack(&self, stack: u32) -> Stack<'_> {
         self.rank.frames_of(stack).collect()
+    }
+
+    /// The live bytes and blocks of each stack of a device, by what the stack says.
+    pub(crate) fn held(&self, device: &DeviceHistory) -> BTreeMap<Stack<'_>, Held> {
+        let mut by_stack: BTreeMap<Stack<'_>, Held> = BTreeMap::new();
+        let live = device.state.blocks.iter().filter(|block| !block.pending);
+        for (stack, of) in uses(live.copied(), None, |_| false) {
+            by_stack.entry(self.stack(stack)).or_default().add(of.bytes, of.blocks);
+        }
+        by_stack
     }
 }
 

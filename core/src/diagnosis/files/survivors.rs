@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::aligned::Aligned;
 use crate::diagnosis::constants::{
-    GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, RATE_BYTES_MIN,
+    GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, PASSING_STEPS, RATE_BYTES_MIN,
 };
 use crate::diagnosis::evidence::account::{Use, median, unsigned};
 use crate::diagnosis::evidence::births::Births;
@@ -63,12 +63,12 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
     let sum = |of: fn(&Use) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
     let young = sum(|held| unsigned(held.fresh.blocks));
     let older = sum(|held| held.births.older_blocks());
-    let passing = passing(&births);
+    let young_bytes = sum(|held| unsigned(held.fresh.bytes)).saturating_sub(passing(&births));
     let mut kept_on = Survivors {
         stacks: found.iter().map(|&(stack, _)| stack).collect(),
-        grown: sum(|held| unsigned(held.grown.bytes)).saturating_sub(passing),
-        young: sum(|held| unsigned(held.fresh.bytes)).saturating_sub(passing),
-        held: sum(|held| held.bytes).saturating_sub(passing),
+        grown: sum(|held| unsigned(held.grown.bytes)).min(young_bytes),
+        young: young_bytes,
+        held: sum(|held| held.bytes),
         steps: last_step - onset_step + 1,
         older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
         onset_step,
@@ -80,14 +80,17 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
     (!is_balanced && is_of_a_step(of, kept_on.rate())).then_some(kept_on)
 }
 
-/// Bytes of the last step beyond those of an ordinary one: they pass through, where one stack has
+/// Bytes of the last steps beyond those of an ordinary one: they pass through, where one stack has
 /// blocks that stay and others that do not, as what has no stack does.
 fn passing(births: &[(u64, u64)]) -> u64 {
-    let Some((&(_, last), others)) = births.split_last() else { return 0 };
-    if births.len() < GENERATIONS_MIN as usize {
+    let bytes: Vec<u64> = births.iter().map(|&(_, bytes)| bytes).collect();
+    let last = bytes.len().saturating_sub(PASSING_STEPS as usize);
+    let (others, last) = bytes.split_at(last);
+    if others.len() < GENERATIONS_MIN as usize {
         return 0;
     }
-    last.saturating_sub(median(others.iter().map(|&(_, bytes)| bytes).collect()))
+    let ordinary = median(others.to_vec());
+    last.iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.saturating_sub(ordinary)))
 }
 
 /// Blocks of all ages stay, and more of them than before.

@@ -1,4 +1,4 @@
-//! Private pools of compiled graphs, one more with each recompilation.
+//! Private pools of CUDA graphs, one more with each recompilation.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +17,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Fault,
     share: Share::Private,
     restart: RestartAnswer::GivesBack,
-    phrase: Phrase::Always("; it lies in private pools of compiled graphs"),
+    phrase: Phrase::Always("; it lies in private pools of CUDA graphs"),
     remedy: |case, _| remedy(case),
 };
 
