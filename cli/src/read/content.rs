@@ -201,8 +201,8 @@ fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
     pickle(BufReader::with_capacity(CHUNK_BYTES, plain)).map(Some)
 }
 
-/// Goes to the pickle that a zip archive of `torch.save` begins with. A pickle says where it ends, so
-/// what follows it does not matter. False where the archive begins with something else.
+/// Goes to the pickle that a zip archive of `torch.save` begins with. A pickle says where it ends,
+/// so what follows it does not matter. False where the archive begins with something else.
 fn skip_zip_header(source: &mut impl Read) -> std::io::Result<bool> {
     let mut header = [0; ZIP_HEADER_BYTES];
     source.read_exact(&mut header)?;

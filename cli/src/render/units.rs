@@ -24,8 +24,8 @@ pub(crate) fn grown(count: u64) -> String {
     signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// Bytes in a column of a table: with the zeros that a sentence leaves out, so that all rows have as
-/// many digits.
+/// Bytes in a column of a table: with the zeros that a sentence leaves out, so that all rows have
+/// as many digits.
 pub(crate) fn column_bytes(value: u64) -> String {
     padded(&bytes(value))
 }

@@ -11,6 +11,12 @@ fn leak(line: &str, cause: Cause) -> (Class, Option<String>, Cause) {
 }
 
 pub(crate) fn all() -> Vec<Scenario> {
+    let mut all = taken_for_others();
+    all.extend(unpickled());
+    all
+}
+
+fn taken_for_others() -> Vec<Scenario> {
     let one = |size: u64| growth(Allocated, size);
     let log = "/app/logs.py:7:log";
     vec![
@@ -59,6 +65,22 @@ pub(crate) fn all() -> Vec<Scenario> {
             }),
         ),
         scenario(
+            "workspaces, one for each stream",
+            (Class::Pressure, Some("model.py:12".to_string()), Cause::Workspaces),
+            false,
+            Asked::new(one(MIB), |rank| {
+                let stack = [LINEAR, "/app/model.py:12:forward", CALL, MAIN];
+                rank.add(&stack, 20 * MIB, (ONSET..STEP).step_by(20));
+                rank.last(|block| block.stream_pool = ((block.birth_step - ONSET) / 20) as u16);
+            }),
+        ),
+    ]
+}
+
+fn unpickled() -> Vec<Scenario> {
+    let one = |size: u64| growth(Allocated, size);
+    vec![
+        scenario(
             "objects that other ranks sent",
             leak("watch.py:30", Cause::Received),
             true,
@@ -81,16 +103,6 @@ pub(crate) fn all() -> Vec<Scenario> {
             Asked::new(one(2 * MIB), |rank| {
                 let load = "/x/site-packages/torch/serialization.py:1540:load";
                 rank.add(&[load, "/app/ema.py:14:best", MAIN], 2 * MIB, ONSET..STEP);
-            }),
-        ),
-        scenario(
-            "workspaces, one for each stream",
-            (Class::Pressure, Some("model.py:12".to_string()), Cause::Workspaces),
-            false,
-            Asked::new(one(MIB), |rank| {
-                let stack = [LINEAR, "/app/model.py:12:forward", CALL, MAIN];
-                rank.add(&stack, 20 * MIB, (ONSET..STEP).step_by(20));
-                rank.last(|block| block.stream_pool = ((block.birth_step - ONSET) / 20) as u16);
             }),
         ),
     ]

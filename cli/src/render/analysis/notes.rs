@@ -112,7 +112,7 @@ fn lacks(file: &Snapshot, record: Record, key: &str) -> bool {
     missing.any(|m| m.record == record && m.key == key && m.count == m.of)
 }
 
-/// What the allocator keeps in whole free segments beyond the peak of the trace, where that is much.
+/// What the allocator keeps in whole free segments beyond the peak of the trace, where it is much.
 fn cached(report: &Report<'_>) -> Option<String> {
     let device = report.device()?;
     let shape = device.shape.as_ref()?;

@@ -176,7 +176,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     let blocks = state.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
         "{}, alive at the end: {} in {}",
-        place(report),
+        owner(report),
         bytes(state.allocated),
         plural(blocks as u64, "block")
     );
@@ -185,7 +185,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
 }
 
 /// `Rank 2`; where the rank has several devices, `Rank 2, device 1`.
-fn place(report: &Report<'_>) -> String {
+fn owner(report: &Report<'_>) -> String {
     let rank = report.analysis.rank;
     match report.focus().map(|state| state.devices.len()) {
         Some(2..) => format!("Rank {rank}, device {}", report.analysis.device),
@@ -233,7 +233,7 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         0 => String::new(),
         _ => format!(", in step {} of {} of the trace", peak.step, past.ends + 1),
     };
-    let title = format!("{}, alive at the peak: {}{when}", place(report), bytes(peak.bytes));
+    let title = format!("{}, alive at the peak: {}{when}", owner(report), bytes(peak.bytes));
     let rows = table(&[">bytes", ">share", ">blocks", "line"], rows);
     table_section(text, &title, &rows, more);
 }

@@ -7,26 +7,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::held::Kind;
-use super::history::History;
+use super::history::{Held, History};
 use crate::diagnosis::evidence::account::{Stack, signed};
 use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
-
-/// Bytes and blocks that are alive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: u64,
-}
-
-impl Held {
-    pub(super) fn add(&mut self, bytes: u64, blocks: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.blocks = self.blocks.saturating_add(blocks);
-    }
-}
 
 /// One line or stack in two files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

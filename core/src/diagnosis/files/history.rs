@@ -3,7 +3,6 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::diff::Held;
 use crate::diagnosis::evidence::account::{Stack, uses};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
@@ -27,6 +26,22 @@ pub struct DeviceHistory {
     pub shape: Option<Shape>,
     /// What happened.
     pub past: Past,
+}
+
+/// Bytes and blocks that are alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+}
+
+impl Held {
+    pub(super) fn add(&mut self, bytes: u64, blocks: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.blocks = self.blocks.saturating_add(blocks);
+    }
 }
 
 /// The states of one rank.

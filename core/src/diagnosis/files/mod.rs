@@ -31,9 +31,9 @@ use crate::snapshot::{Frame, RankSnapshot};
 pub use super::answer::failure::why_refused;
 pub use super::evidence::past::{Alive, Past, Refusal, Refused};
 pub use super::evidence::segments::Shape;
-pub use diff::{Change, Diff, Held, diff};
+pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
-pub use history::{DeviceHistory, History, Rank};
+pub use history::{DeviceHistory, Held, History, Rank};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
 pub use unjudged::Unjudged;
 

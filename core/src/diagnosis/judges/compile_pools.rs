@@ -38,7 +38,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
         _ => String::new(),
     };
     let few = if new.is_empty() { new.clone() } else { format!("only {new}") };
-    // Of what lies free in pools nobody can say whose they are, and no setting gives it back.
+    // Whose pools hold free memory is not known, and no setting gives it back.
     let is_of_graphs = case.layer != Layer::Allocated || is_of_graphs(case, lines);
     let of_program = "no CUDA graph made the private pool of what is new: the program allocates in \
                       a pool of its own (torch.cuda.MemPool)";

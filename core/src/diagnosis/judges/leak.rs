@@ -209,7 +209,7 @@ fn autocast(stack: &[&Frame]) -> &'static str {
     if !is_inside(stack, "torch/amp/autocast_mode.py") {
         return "";
     }
-    "; if the autocast region spans many steps, its casts of weights stay: begin it anew in each \
+    "; if the autocast region spans many steps, its casts of weights stay: begin it again in each \
      step, or set cache_enabled=False"
 }
 
