@@ -1,9 +1,9 @@
 //! Finds the steps of a training loop in a trace, which has no marks of them.
 //!
 //! Memtape's own exports say where steps end. Some traces of PyTorch have them beside: the
-//! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace; several
-//! optimizers of one name end several times a step, and what was done between shows it. Else
-//! a step is what recurs: a stack of the optimizer, or any stack that returns at even distances.
+//! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace;
+//! several optimizers of one name end several times a step, and the work between them shows it.
+//! Else a step is what recurs: a stack of the optimizer, or any stack that returns at even distances.
 //! Layers of a model return at even distances too, so steps by recurrence are called *guessed* and
 //! believed less.
 //!
@@ -191,7 +191,7 @@ fn optimizers(starts: &[u32], events: &[Entry]) -> usize {
         births.map(|event| event.stack).filter(|&stack| stack > 0).collect()
     };
     let work: Vec<BTreeSet<u32>> = newest.iter().zip(newest.iter().skip(1)).map(stacks).collect();
-    // Most stretches have most of their stacks in common with the one that is so many further on.
+    // Most stretches share most of their stacks with the stretch at this distance.
     let is_alike = |&distance: &usize| {
         let pairs = || work.iter().zip(work.iter().skip(distance));
         let is_same = |(a, b): &(&BTreeSet<u32>, &BTreeSet<u32>)| {

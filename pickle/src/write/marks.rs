@@ -68,7 +68,7 @@ impl StepEnds {
 const STEP: &str = "memtape.step#";
 
 /// What of the annotations of a file stays when the file is written again: all but the steps, which
-/// are made anew.
+/// are made again.
 pub(crate) fn is_kept(annotation: &Annotation) -> bool {
     !annotation.name.starts_with(STEP)
 }

@@ -52,8 +52,8 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
 fn remedy(case: &Case<'_>) -> Remedy {
     let text = "each new shape records a graph with a pool of its own: mark the sizes that change \
                 as dynamic (torch._dynamo.mark_dynamic, dynamic=True), pad to a few lengths, or \
-                leave CUDA graphs out (mode=\"default\"); TORCH_LOGS=recompiles names the reasons; a \
-                graph that outlives its model keeps its pool: drop the CUDAGraph and its outputs \
+                leave CUDA graphs out (mode=\"default\"); TORCH_LOGS=recompiles names the reasons; \
+                a graph that outlives its model keeps its pool: drop the CUDAGraph and its outputs \
                 with the model";
     let shape = case.shape.as_ref().map(|shape| shape.private.saturating_sub(case.peer_private));
     let saved = match unsigned(case.private) {
