@@ -11,7 +11,9 @@ use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::facts::{Phrase, Share};
-use crate::diagnosis::words::{about_plural, about_span, amount, bytes, count, location, ranks};
+use crate::diagnosis::words::{
+    about_plural, about_span, amount, bytes, count, listed, location, ranks,
+};
 use crate::snapshot::frames::{is_backward, telling_frame};
 
 /// What can be said before any snapshot is there.

@@ -7,8 +7,12 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::diagnosis::evidence::past::replay::Replay;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
+
+/// Births of the blocks that a burst frees, at least.
+const BIRTHS_MIN: usize = 6;
 
 /// What was freed of one line at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,29 +57,29 @@ struct Freed {
     bytes: u64,
 }
 
-/// What the trace shows; none where there is no trace.
-pub(crate) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<Bursts> {
+/// What the trace shows, gone through by `replay`; none where there is no trace.
+pub(crate) fn bursts(
+    snapshot: &RankSnapshot,
+    device: &DeviceSnapshot,
+    replay: &Replay,
+) -> Option<Bursts> {
     let oldest = device.trace.first()?.step;
     let mut found = Bursts::default();
-    let mut alive: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
     let mut run = Run::default();
-    for event in &device.trace {
+    for (event, number) in device.trace.iter().zip(0_u32..) {
         match event.kind {
-            TraceKind::Alloc => {
-                found.take(snapshot, core::mem::take(&mut run));
-                alive.insert(event.address, (event.step, event.stack));
-            }
+            TraceKind::Alloc => found.take(snapshot, &mut run),
             TraceKind::Free | TraceKind::FreeDeferred => {
                 if event.step != run.step {
-                    found.take(snapshot, core::mem::take(&mut run));
+                    found.take(snapshot, &mut run);
                 }
+                let born = replay.born_at(number);
+                let born = born.and_then(|born| device.trace.get(born as usize));
                 // What was there before the trace has one birth, as far as is known.
-                let before = (oldest.saturating_sub(1), event.stack);
-                let known = alive.remove(&event.address);
-                let (birth, stack) = known.unwrap_or(before);
+                let birth = born.map_or(oldest.saturating_sub(1), |born| born.step);
                 run.step = event.step;
-                let freed = run.by_stack.entry(stack).or_default();
-                freed.has_older |= known.is_none();
+                let freed = run.by_stack.entry(born.unwrap_or(event).stack).or_default();
+                freed.has_older |= born.is_none();
                 freed.births.insert(birth);
                 freed.blocks += 1;
                 freed.bytes = freed.bytes.saturating_add(event.size);
@@ -83,7 +87,7 @@ pub(crate) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option
             _ => {}
         }
     }
-    found.take(snapshot, run);
+    found.take(snapshot, &mut run);
     Some(found)
 }
 
@@ -93,9 +97,14 @@ impl Bursts {
         self.0.get(frame).map(|(count, burst)| (*count, burst))
     }
 
-    fn take(&mut self, snapshot: &RankSnapshot, run: Run) {
+    /// Ends a run of frees. Most are of one or two births, and no burst of any line.
+    fn take(&mut self, snapshot: &RankSnapshot, run: &mut Run) {
+        let by_stack = core::mem::take(&mut run.by_stack);
+        if by_stack.values().map(|freed| freed.births.len()).sum::<usize>() < BIRTHS_MIN {
+            return;
+        }
         let mut by_line: BTreeMap<&Frame, Freed> = BTreeMap::new();
-        for (stack, freed) in run.by_stack {
+        for (stack, freed) in by_stack {
             let frames: Vec<&Frame> = snapshot.frames_of(stack).collect();
             let Some(frame) = telling_frame(&frames) else { continue };
             let line = by_line.entry(frame).or_default();
@@ -105,7 +114,7 @@ impl Bursts {
             line.bytes = line.bytes.saturating_add(freed.bytes);
         }
         for (frame, freed) in by_line {
-            if freed.births.len() < 6 {
+            if freed.births.len() < BIRTHS_MIN {
                 continue;
             }
             let (count, last) = self.0.entry(frame.clone()).or_default();
@@ -150,7 +159,7 @@ mod tests {
             stacks: [Vec::new(), [1].to_vec()].to_vec(),
             ..RankSnapshot::default()
         };
-        let bursts = bursts(&snapshot, &device)?;
+        let bursts = bursts(&snapshot, &device, &Replay::of(&device.trace))?;
         bursts.of(&frame()).map(|(count, burst)| (count, burst.clone()))
     }
 

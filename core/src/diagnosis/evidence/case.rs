@@ -22,6 +22,7 @@ use super::workers::WorkerEvidence;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
+use crate::diagnosis::evidence::past::replay::Replay;
 use crate::diagnosis::words::plural;
 use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
 
@@ -176,7 +177,10 @@ impl<'a> Case<'a> {
             shape: shape(suspect, device),
             peer_private: median::<u64>(reserved),
             requests: past.map_or_else(|| requests(device), |past| past.requests),
-            bursts: past.map_or_else(|| bursts(suspect, device), |past| past.bursts.clone()),
+            bursts: past.map_or_else(
+                || bursts(suspect, device, &Replay::of(&device.trace)),
+                |past| past.bursts.clone(),
+            ),
             emptied_by: suspect.frames_of(churn.returned_by).collect(),
             churn,
             past,

@@ -8,7 +8,7 @@
 //! It compares nothing and judges nothing.
 
 mod refusal;
-mod replay;
+pub(crate) mod replay;
 mod walk;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -141,7 +141,7 @@ impl Past {
         past.walk(rank, &walk);
         past.churn = Churn::of(events, past.last_step);
         past.requests = requests(device);
-        past.bursts = bursts(rank, device);
+        past.bursts = bursts(rank, device, &replay);
         past
     }
 

@@ -98,6 +98,11 @@ impl Replay {
         self.other.get(allocation as usize).copied().filter(|&freed_at| freed_at != NEVER)
     }
 
+    /// The event that allocated the block of this free, if the trace shows it.
+    pub(crate) fn born_at(&self, free: u32) -> Option<u32> {
+        self.freed_at(free)
+    }
+
     /// Whether the allocation of this event is alive when `moment` events have happened.
     pub(crate) fn is_live(&self, allocation: u32, moment: usize) -> bool {
         let freed_at = self.other.get(allocation as usize).copied().unwrap_or(NEVER);
