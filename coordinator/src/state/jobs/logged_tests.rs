@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
+use memtape_core::limits::{
+    JOBS_RUNNING_PER_NODE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
+};
 use memtape_proto::readings::{RefusedTapes, SpoolReport};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -12,6 +14,8 @@ use super::*;
 use crate::state::jobs::ownership::tests::owned;
 use crate::state::jobs::tests::limits;
 use crate::state::messages::{Hello, RankReport, Report};
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Counts the lines of this thread.
 #[derive(Clone, Default)]
