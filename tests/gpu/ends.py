@@ -78,7 +78,8 @@ def hangs(options, services, tapes, rows):
     ranks = trained(services, "hangs", options.patience)
     victim = max(ranks, key=lambda rank: rank["rank"])
     os.kill(victim["pid"], signal.SIGSTOP)
-    incident, seconds = told(services, "hangs", options.patience)
+    _, seconds = told(services, "hangs", options.patience)
+    # The capture tells who waits for whom.
     named = wait_for(
         lambda: next((each for each in services.incidents("hangs") if each["capture_id"]), None), options.patience
     )
@@ -88,7 +89,7 @@ def hangs(options, services, tapes, rows):
         named = services.get(f"/incidents/{named['id']}")
         print(named["sentence"], *named["evidence"], sep="\n  ")
     rows += [
-        ("hangs: class", "desynchronised", incident and incident["class"], seconds),
+        ("hangs: class", "desynchronised", named and named["class"], seconds),
         ("hangs: rank", victim["rank"], named and named["rank"], seconds),
         ("hangs: incidents", 1, len(services.incidents("hangs")), seconds),
     ]
