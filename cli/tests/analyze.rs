@@ -128,7 +128,8 @@ fn an_exported_file_is_judged_as_the_file_is() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, steps) in [("forward_pass", "guessed"), ("model_freed", "optimizer")] {
         let (file, to) = (recorded(&format!("{name}.pickle.gz")), folder.path().join(name));
-        let output = memtape(&["export", "-o", &to.to_string_lossy()], &[file.clone()], b"");
+        let output =
+            memtape(&["export", "-o", &to.to_string_lossy()], std::slice::from_ref(&file), b"");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let [of_file, of_export] = [file, to].map(|file| json(&["analyze", "--json"], &[file]));
         for found in [&of_file, &of_export] {
