@@ -35,7 +35,7 @@ const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected
 const NEEDED: [(&str, u64, &[&str], f64); 6] = [
     ("survivors", 0, &["compile_pools", "disabled_collector"], 413.0),
     ("swelling", 0, &["router_collapse"], 137.0),
-    ("peers", 0, &["consumer_falls_behind", "sorted_first_epoch"], 1_166.0),
+    ("peers", 0, &["consumer_falls_behind", "sorted_first_epoch"], 2_000.0),
     ("roles", 0, &["microbatch_ramp"], 1_000.0),
     ("past", 1, &["copied_pages"], 0.0),
     ("one cause", 0, &["deferred_frees"], 1_227.0),
