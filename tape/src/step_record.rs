@@ -1,8 +1,8 @@
 //! The record of one device of one rank over one or more steps: read from the tape, sent by the
 //! agent, judged by the detector and kept by the coordinator's store.
 
-/// The one list of a record's fields, in their order: calls a macro with it. A new field needs a new
-/// version of the tape and of the store: the compiler says where.
+/// The one list of a record's fields, in their order: calls a macro with it. A new field needs a
+/// new version of the tape and of the store: the compiler says where.
 #[macro_export]
 macro_rules! step_record_fields {
     ($of:ident) => {

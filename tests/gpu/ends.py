@@ -51,7 +51,7 @@ def trained(services, job, patience):
     return wait_for(ranks, patience) or sys.exit(f"{job}: not all ranks made {STEPS_BEFORE} steps")
 
 
-def told(services, job, patience):
+def reported(services, job, patience):
     """The first incident of a job, with its seconds since now; none if there was none."""
     begun = time.monotonic()
     found = wait_for(lambda: services.incidents(job), patience)
@@ -63,7 +63,7 @@ def killed(options, services, tapes, rows):
     ranks = trained(services, "killed", options.patience)
     victim = max(ranks, key=lambda rank: rank["rank"])
     os.kill(victim["pid"], signal.SIGKILL)
-    incident, seconds = told(services, "killed", options.patience)
+    incident, seconds = reported(services, "killed", options.patience)
     job.wait()
     time.sleep(QUIET_S)
     rows += [
@@ -78,7 +78,7 @@ def hangs(options, services, tapes, rows):
     ranks = trained(services, "hangs", options.patience)
     victim = max(ranks, key=lambda rank: rank["rank"])
     os.kill(victim["pid"], signal.SIGSTOP)
-    _, seconds = told(services, "hangs", options.patience)
+    _, seconds = reported(services, "hangs", options.patience)
     # The capture tells who waits for whom.
     named = wait_for(
         lambda: next((each for each in services.incidents("hangs") if each["capture_id"]), None), options.patience

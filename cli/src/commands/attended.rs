@@ -3,7 +3,7 @@
 //!
 //! The command is a child in the same process group, so the terminal's signals and its job control
 //! reach it as they would without Memtape; what is sent to Memtape's own process is passed on.
-//! Where nobody watches, `memtape run` becomes the command instead, and this file has no part.
+//! Without a terminal `memtape run` becomes the command instead, and this file has no part.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;

@@ -3,9 +3,9 @@
 //! Memtape's own exports say where steps end. Some traces of PyTorch have them beside: the
 //! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace;
 //! several optimizers of one name end several times a step, and the work between them shows it.
-//! Else a step is what recurs: a stack of the optimizer, or any stack that returns at even distances.
-//! Layers of a model return at even distances too, so steps by recurrence are called *guessed* and
-//! believed less.
+//! Else a step is what recurs: a stack of the optimizer, or any stack that returns at even
+//! distances. Layers of a model return at even distances too, so steps by recurrence are called
+//! *guessed* and believed less.
 //!
 //! Distances are counted in events, not in time: a step of another length has other sizes, but
 //! the same events.

@@ -37,6 +37,17 @@ pub(super) struct Growing {
     pub(super) is_garbage: bool,
 }
 
+impl Growing {
+    /// What the line has grown by, as its blocks on this device count, since the finding about it
+    /// was reported to begin, or since its own onset: bytes, or a number of blocks.
+    pub(super) fn grown(&self, device: &Device, reported: Option<u64>, in_bytes: bool) -> u64 {
+        let since = reported.map_or(self.onset_step, |reported| reported.min(self.onset_step));
+        let line = device.lines.get(&self.line).filter(|_| !self.is_garbage);
+        let held = line.map_or(self.held, |line| line.grown(since));
+        if in_bytes { held.bytes } else { held.count }
+    }
+}
+
 /// One line on all devices of a group, and the range of births that is judged.
 struct Look<'a, 'd> {
     /// The devices that hold the line, and the number of those that do not.

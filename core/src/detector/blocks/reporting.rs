@@ -87,25 +87,12 @@ impl Detector {
         };
         let last_step = series.last_step;
         let steps = last_step.saturating_sub(main.onset_step);
-        let open = self.blocks.open.iter().find(|(known, open)| {
-            let is_same_scope = match scope {
-                Scope::OneRank => known.scope == scope && known.rank == rank,
-                Scope::Role | Scope::AllRanks => known.scope != Scope::OneRank,
-            };
-            is_same_scope && known.layer == layer && open.line == main.line
-        });
-        let onset_step = open.and_then(|(known, _)| self.findings.get(known));
-        let onset_step = onset_step.map_or(u64::MAX, |open| open.growth.onset_step);
+        let onset_step = self.reported_onset(rank, scope, layer, main.line);
         let device = self.blocks.devices.get(&key)?;
-        let grown = |one: &Growing| {
-            let line = device.lines.get(&one.line);
-            let since = one.onset_step.min(onset_step);
-            let held = line.filter(|_| !one.is_garbage).map_or(one.held, |line| line.grown(since));
-            if in_bytes { held.bytes } else { held.count }
-        };
         // Measured at the newest census; at the rate in the few steps since then.
         let uncounted = rate.saturating_mul(last_step.saturating_sub(device.step));
-        let grown_bytes = lines.iter().map(grown).fold(uncounted, u64::saturating_add);
+        let grown = lines.iter().map(|one| one.grown(device, onset_step, in_bytes));
+        let grown_bytes = grown.fold(uncounted, u64::saturating_add);
         let ahead = self.ahead(key, layer, steps, kept.max(rate));
         let growth = Growth {
             rank,
@@ -126,6 +113,20 @@ impl Detector {
             is_sure: lines.iter().any(|one| one.is_sure),
         };
         Some((main.line, growth))
+    }
+
+    /// The onset of the open finding about a line, as it was reported; none where none is open.
+    fn reported_onset(&self, rank: u32, scope: Scope, layer: Layer, line: LineId) -> Option<u64> {
+        let is_it = |known: &GrowthKey| {
+            let is_same_scope = match scope {
+                Scope::OneRank => known.scope == scope && known.rank == rank,
+                Scope::Role | Scope::AllRanks => known.scope != Scope::OneRank,
+            };
+            is_same_scope && known.layer == layer
+        };
+        let mut open = self.blocks.open.iter();
+        let (known, _) = open.find(|(known, open)| is_it(known) && open.line == line)?;
+        self.findings.get(known).map(|open| open.growth.onset_step)
     }
 
     /// Opens a finding, or updates the open one.

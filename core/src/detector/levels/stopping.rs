@@ -87,7 +87,7 @@ impl Detector {
 mod tests {
     use super::*;
 
-    /// Has the growth of this value by block stopped after so many blocks?
+    /// Has the growth of this value by block stopped after this number of blocks?
     fn has_stopped(blocks: u64, value: impl Fn(i64) -> i64) -> bool {
         let points: Vec<(u64, i64)> = (0..blocks).map(|n| (n, value(n as i64))).collect();
         Pause::of(&points).has_stopped()
