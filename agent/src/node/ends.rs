@@ -2,9 +2,11 @@
 //!
 //! A launcher ends all ranks within milliseconds of the first, sooner than tapes are scanned again.
 //! So the agent holds a descriptor of each process (pidfd), which the kernel makes readable when
-//! the process has ended. Until its parent has fetched its status, `/proc` still has it.
+//! the process has ended. Until its parent has fetched its status, `/proc` still has it. A process
+//! that is ending releases its files, and with them the lock of its tape, before that.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -18,16 +20,29 @@ use crate::node::process::{self, Process};
 /// Bits of a wait status that hold the signal.
 const SIGNAL_BITS: i32 = 0x7f;
 
-/// Time after which the thread looks for new processes to watch, in nanoseconds.
-const LOOK_NS: i64 = 100_000_000;
+/// Time after which the thread takes up processes that are newly watched, in nanoseconds.
+const POLL_NS: i64 = 100_000_000;
 
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// Unix time.
     pub(crate) wall_ns: i64,
-    /// Its exit status, or its signal as a negative number; none where it is 0 or not known.
+    /// Its exit status, or its signal as a negative number; none where its parent fetched it first,
+    /// or where the agent may not read it.
     pub(crate) status: Option<i32>,
+}
+
+/// State of a process, as the kernel reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The process is not watched.
+    #[default]
+    Unknown,
+    /// The process has not ended; it may be ending.
+    Running,
+    /// The process has ended.
+    Ended(Ended),
 }
 
 /// The processes that are watched, and the thread that waits for their ends.
@@ -38,11 +53,11 @@ pub(crate) struct Ends {
 
 type Watched = BTreeMap<Process, Watch>;
 
-/// One process; without a hold of it nothing is known of its end.
+/// One process.
 #[derive(Debug)]
-struct Watch {
-    hold: Option<Arc<Fence>>,
-    ended: Option<Ended>,
+enum Watch {
+    Running(Arc<Fence>),
+    Ended(Ended),
 }
 
 impl Ends {
@@ -56,21 +71,27 @@ impl Ends {
         Ok(Self { watched })
     }
 
-    /// Watches these processes from now on, and no others.
+    /// Watches these processes from now on, and no others. A process of which the kernel gives no
+    /// descriptor is tried again in the next call.
     pub(crate) fn watch(&self, root: &Path, processes: &[Process]) {
         let mut watched = locked(&self.watched);
-        watched.retain(|process, _| processes.contains(process));
+        let mut before = std::mem::take(&mut *watched);
         for process in processes {
-            watched.entry(*process).or_insert_with(|| {
-                let hold = Fence::of(root, *process).ok().map(Arc::new);
-                Watch { hold, ended: None }
-            });
+            let known = before.remove(process);
+            let hold = || Some(Watch::Running(Arc::new(Fence::of(root, *process).ok()?)));
+            if let Some(watch) = known.or_else(hold) {
+                watched.insert(*process, watch);
+            }
         }
     }
 
-    /// The end of a process that is watched; none while it lives, or where it was not seen to end.
-    pub(crate) fn of(&self, process: Process) -> Option<Ended> {
-        locked(&self.watched).get(&process)?.ended
+    /// State of a process.
+    pub(crate) fn of(&self, process: Process) -> State {
+        match locked(&self.watched).get(&process) {
+            None => State::Unknown,
+            Some(Watch::Running(_)) => State::Running,
+            Some(Watch::Ended(ended)) => State::Ended(*ended),
+        }
     }
 }
 
@@ -81,27 +102,26 @@ fn locked(watched: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
 /// The thread: waits for the next end of any.
 fn wait(root: &Path, watched: &Weak<Mutex<Watched>>) {
     while let Some(known) = watched.upgrade() {
-        let living = |(of, watch): (&Process, &Watch)| {
-            let hold = watch.hold.clone().filter(|_| watch.ended.is_none())?;
-            Some((*of, hold))
+        let running = |(of, watch): (&Process, &Watch)| match watch {
+            Watch::Running(hold) => Some((*of, Arc::clone(hold))),
+            Watch::Ended(_) => None,
         };
-        let living: Vec<(Process, Arc<Fence>)> = locked(&known).iter().filter_map(living).collect();
+        let running: Vec<_> = locked(&known).iter().filter_map(running).collect();
         drop(known);
-        let fds = living.iter().map(|(_, hold)| PollFd::new(&**hold, PollFlags::IN));
+        let fds = running.iter().map(|(_, hold)| PollFd::new(&**hold, PollFlags::IN));
         let mut fds: Vec<PollFd<'_>> = fds.collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL_NS };
         if poll(&mut fds, Some(&timeout)).is_err() {
-            std::thread::sleep(Duration::from_nanos(LOOK_NS.unsigned_abs()));
+            std::thread::sleep(Duration::from_nanos(POLL_NS.unsigned_abs()));
             continue;
         }
         let wall_ns = clock::now().wall_ns;
         let Some(known) = watched.upgrade() else { return };
-        for ((of, _), fd) in living.iter().zip(&fds) {
+        for ((of, _), fd) in running.iter().zip(&fds) {
             if !fd.revents().is_empty()
                 && let Some(watch) = locked(&known).get_mut(of)
             {
-                watch.ended = Some(Ended { wall_ns, status: status(root, *of) });
-                watch.hold = None;
+                *watch = Watch::Ended(Ended { wall_ns, status: status(root, *of) });
             }
         }
     }
@@ -112,11 +132,17 @@ fn status(root: &Path, of: Process) -> Option<i32> {
     let stat = process::read(root, of.pid, "stat")?;
     let is_same = process::start_ticks(&stat) == Some(of.start_ticks());
     let code = process::wait_status(&stat).filter(|_| is_same)?;
-    let status = match code & SIGNAL_BITS {
+    // The kernel shows 0 to those who may not trace the process. It refuses them this link, too.
+    let exe = root.join("proc").join(of.pid.to_string()).join("exe");
+    let is_refused =
+        || exe.read_link().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    if code == 0 && is_refused() {
+        return None;
+    }
+    Some(match code & SIGNAL_BITS {
         0 => code >> 8,
         signal => -signal,
-    };
-    (status != 0).then_some(status)
+    })
 }
 
 #[cfg(test)]
@@ -141,26 +167,26 @@ mod tests {
         let ends = Ends::start(root).expect("a thread");
         ends.watch(root, &known);
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(known.map(|of| ends.of(of)), [None; 3]);
+        assert_eq!(known.map(|of| ends.of(of)), [State::Running; 3]);
         let mut times = Vec::new();
         let mut reaped = Vec::new();
         for (mut child, (of, status)) in
-            children.into_iter().zip(known.into_iter().zip([Some(-15), Some(3), None]))
+            children.into_iter().zip(known.into_iter().zip([-15, 3, 0]))
         {
             drop(child.stdin.take());
             let ended = loop {
-                if let Some(ended) = ends.of(of) {
+                if let State::Ended(ended) = ends.of(of) {
                     break ended;
                 }
                 std::thread::sleep(Duration::from_millis(5));
             };
-            assert_eq!(ended.status, status);
+            assert_eq!(ended.status, Some(status));
             times.push(ended.wall_ns);
             reaped.push(child);
         }
         assert!(times.is_sorted(), "{times:?}");
         reaped.iter_mut().for_each(|child| drop(child.wait()));
         ends.watch(root, &[]);
-        assert_eq!(ends.of(known[0]), None);
+        assert_eq!(ends.of(known[0]), State::Unknown);
     }
 }

@@ -14,7 +14,7 @@ use memtape_proto::readings;
 use crate::node::accounts::AccountFiles;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
-use crate::node::ends::{Ended, Ends};
+use crate::node::ends::{Ends, State};
 use crate::node::fence::{Fence, Hold, NotFenced};
 use crate::node::host::Host;
 use crate::node::nvml::{Gpus, NoReading, Reading};
@@ -52,9 +52,8 @@ pub(crate) trait Node: Debug + Send {
     /// Which processes to watch from now on, and whose descendants to look at.
     fn watch(&self, ranks: Vec<Process>);
 
-    /// When and how a process that is watched ended; none while it lives, or where that is not
-    /// known.
-    fn end_of(&self, process: Process) -> Option<Ended>;
+    /// Whether a process that is watched has ended, when and how.
+    fn state_of(&self, process: Process) -> State;
 
     /// Memory of all processes below a rank.
     fn below(&self, now: Now, rank: Process) -> Option<readings::Workers>;
@@ -125,7 +124,7 @@ impl Node for ThisNode {
         self.workers.watch(ranks);
     }
 
-    fn end_of(&self, process: Process) -> Option<Ended> {
+    fn state_of(&self, process: Process) -> State {
         self.ends.of(process)
     }
 

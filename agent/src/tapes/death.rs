@@ -6,11 +6,15 @@
 
 use std::fmt;
 
-use crate::node::ends::Ended;
+use crate::node::ends;
 
 /// Sightings without lock and seal before a process counts as dead: a recorder makes its file
 /// before it can lock it.
 const ABSENT_SIGHTINGS: u32 = 2;
+
+/// A process that is ending releases its lock first and its GPU memory after it. After this time
+/// without lock and seal a process counts as dead, whatever the kernel reports, in nanoseconds.
+const ENDING_NS_MAX: i64 = 10_000_000_000;
 
 /// A killed process holds its lock until the kernel has released its memory: a counter that rose
 /// within this time before the process was last seen alive may have risen for it.
@@ -54,8 +58,9 @@ pub(crate) struct Death {
 /// Evidence of how a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// The tape is sealed, with this exit status if the recorder stated one.
-    Sealed(Option<i32>),
+    /// The process exited, with this status where it is known: its tape is sealed, or the kernel
+    /// reported the status.
+    Exited(Option<i32>),
     /// The recorder had turned itself off, so the tape would not have been sealed.
     RecorderOff,
     /// The process was gone when the agent first saw its unsealed tape.
@@ -91,7 +96,7 @@ impl Death {
     /// where it is known.
     pub(crate) fn exit_status(&self) -> Option<i32> {
         match self.evidence {
-            Evidence::Sealed(status) => status,
+            Evidence::Exited(status) => status,
             Evidence::Signalled(signal) => Some(-signal),
             _ => None,
         }
@@ -100,8 +105,8 @@ impl Death {
     /// Why the process is gone.
     pub(crate) fn cause(&self) -> Cause {
         match self.evidence {
-            Evidence::Sealed(None | Some(0)) => Cause::Exited,
-            Evidence::Sealed(Some(_)) => Cause::Failed,
+            Evidence::Exited(None | Some(0)) => Cause::Exited,
+            Evidence::Exited(Some(_)) => Cause::Failed,
             Evidence::FoundDead | Evidence::Vanished | Evidence::Signalled(_) => Cause::Killed,
             Evidence::OomKillsRose { .. } => Cause::OomKilled,
             Evidence::RecorderOff | Evidence::TapeGone => Cause::Unknown,
@@ -112,8 +117,8 @@ impl Death {
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Sealed(None) => "the process sealed its tape before it ended",
-            Self::Sealed(Some(status)) => {
+            Self::Exited(None) => "the process sealed its tape before it ended",
+            Self::Exited(Some(status)) => {
                 return write!(f, "the process exited with status {status}");
             }
             Self::Signalled(signal) => return write!(f, "signal {signal} ended the process"),
@@ -157,8 +162,8 @@ pub(crate) struct Sighting {
     pub(crate) last_sign_wall_ns: i64,
     /// Counters now.
     pub(crate) oom_kills: OomKills,
-    /// What the kernel has said of its end.
-    pub(crate) ended: Option<Ended>,
+    /// State of the process, as the kernel reports it.
+    pub(crate) process: ends::State,
 }
 
 /// The life of one process, from its sightings.
@@ -214,17 +219,22 @@ impl Life {
             self.absent_since_wall_ns = now.wall_ns;
         }
         self.absent += 1;
-        if now.sealed || self.absent >= ABSENT_SIGHTINGS {
+        let is_ending = now.process == ends::State::Running
+            && now.wall_ns.saturating_sub(self.absent_since_wall_ns) < ENDING_NS_MAX;
+        if now.sealed || (self.absent >= ABSENT_SIGHTINGS && !is_ending) {
             self.death = Some(self.end(now));
         }
     }
 
     fn end(&self, now: Sighting) -> Death {
-        let status = now.ended.and_then(|ended| ended.status);
-        let evidence = if now.sealed {
-            Evidence::Sealed(now.exit_status.or(status.filter(|&status| status > 0)))
-        } else if let Some(status) = status.filter(|&status| status > 0) {
-            Evidence::Sealed(Some(status))
+        let ended = match now.process {
+            ends::State::Ended(ended) => Some(ended),
+            ends::State::Unknown | ends::State::Running => None,
+        };
+        let status = ended.and_then(|ended| ended.status);
+        let exited = status.filter(|&status| status >= 0);
+        let evidence = if now.sealed || exited.is_some() {
+            Evidence::Exited(now.exit_status.or(exited))
         } else if now.disabled {
             Evidence::RecorderOff
         } else if !self.seen_alive {
@@ -236,7 +246,7 @@ impl Life {
             let signal = status.map_or(Evidence::Vanished, |status| Evidence::Signalled(-status));
             rise.unwrap_or(signal)
         };
-        let wall_ns = if let Some(ended) = now.ended {
+        let wall_ns = if let Some(ended) = ended {
             ended.wall_ns.min(self.absent_since_wall_ns)
         } else if self.seen_alive {
             self.absent_since_wall_ns
@@ -270,7 +280,7 @@ mod tests {
         disabled: false,
         last_sign_wall_ns: 42,
         oom_kills: OomKills { cgroup: Some(3), host: Some(9) },
-        ended: None,
+        process: ends::State::Unknown,
     };
 
     fn gone(wall_ns: i64, cgroup: Option<u64>, host: Option<u64>) -> Sighting {
@@ -319,7 +329,7 @@ mod tests {
     #[test]
     fn the_kernel_says_when_and_how_a_process_ended() {
         let ended = |wall_ns, status| Sighting {
-            ended: Some(Ended { wall_ns, status }),
+            process: ends::State::Ended(ends::Ended { wall_ns, status }),
             ..gone(200, Some(4), None)
         };
         let end = |status| [ALIVE, ended(150, status), ended(150, status)];
@@ -327,8 +337,21 @@ mod tests {
         check(&end(Some(-9)), Some((Cause::OomKilled, 150, "cgroup rose")));
         check(&end(None), Some((Cause::OomKilled, 150, "cgroup rose")));
         check(&end(Some(3)), Some((Cause::Failed, 150, "exited with status 3")));
+        check(&end(Some(0)), Some((Cause::Exited, 150, "exited with status 0")));
         let sealed = Sighting { sealed: true, ..ended(150, Some(1)) };
         check(&[ALIVE, sealed], Some((Cause::Failed, 150, "exited with status 1")));
+        // The process gives its GPU memory back, which takes a while; or it lives on without lock.
+        let ending =
+            |wall_ns| Sighting { process: ends::State::Running, ..gone(wall_ns, Some(3), None) };
+        let late = 200 + ENDING_NS_MAX;
+        let sightings = [ALIVE, ending(200), ending(300), ending(late - 1)];
+        check(&sightings, None);
+        let killed = Sighting { wall_ns: late, ..ended(late, Some(-11)) };
+        check(&[&sightings[..], &[killed]].concat(), Some((Cause::Killed, 200, "signal 11 ended")));
+        check(
+            &[&sightings[..], &[ending(late)]].concat(),
+            Some((Cause::Killed, 200, "without sealing")),
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ use memtape_proto::readings::{self, RefusedTapes};
 
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
+use crate::node::ends::State;
 use crate::node::machine::Node;
 use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
@@ -231,7 +232,7 @@ impl KnownTape {
             disabled: self.status.disabled.is_some(),
             last_sign_wall_ns: self.last_sign_wall_ns(),
             oom_kills: OomKills { cgroup, host: host_oom_kills },
-            ended: self.ending.and_then(|process| node.end_of(process)),
+            process: self.ending.map_or(State::Unknown, |process| node.state_of(process)),
         });
         self.tell_of_end(was_dead);
         Ok(())

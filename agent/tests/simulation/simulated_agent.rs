@@ -32,7 +32,7 @@ use crate::link::upload::UploadError;
 use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
-use crate::node::ends::Ended;
+use crate::node::ends::State;
 use crate::node::fence::{Hold, NotFenced};
 use crate::node::machine::Node;
 use crate::node::nvml::{NoReading, Reading};
@@ -251,8 +251,8 @@ impl Node for MemoryNode {
 
     fn watch(&self, _: Vec<Process>) {}
 
-    fn end_of(&self, _: Process) -> Option<Ended> {
-        None
+    fn state_of(&self, _: Process) -> State {
+        State::Unknown
     }
 
     fn processes_below(&self, _: clock::Now, _: Process) -> Vec<Process> {
