@@ -42,6 +42,10 @@ pub(crate) struct Globals {
     /// Colour the text. auto: on a terminal, and as NO_COLOR and CLICOLOR_FORCE say.
     #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     pub(crate) color: ColorChoice,
+
+    /// Exit when this process, the parent, exits. For processes that Memtape starts itself.
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) die_with_parent: Option<u32>,
 }
 
 impl Globals {

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: Cli) -> anyhow::Result<()> {
-    if let Some(parent) = cli.die_with_parent {
+    if let Some(parent) = cli.globals.die_with_parent {
         parent::die_with(parent, &cli.command)?;
     }
     terminal::decide(cli.globals.color, cli.globals.json);

@@ -1,6 +1,7 @@
-//! Dying with the parent: nothing the demo started outlives it, even if it is killed.
+//! Dying with the parent: nothing that the demo or `memtape run` at a terminal started outlives it,
+//! even if it is killed.
 //!
-//! The kernel sends the signal when the *thread* that made this process ends, so the demo starts
+//! The kernel sends the signal when the *thread* that made this process ends, so the parent starts
 //! its children from its main thread only.
 
 use anyhow::{Context, bail};

@@ -1,65 +1,90 @@
-//! A command that `memtape run` watches for a person at a terminal: when it ends, one line says
-//! where its tapes are and what they hold, or why nothing was recorded.
+//! `memtape run` for a person at a terminal: when the command ends, one line says where its tapes
+//! are and what they hold, or why nothing was recorded.
 //!
-//! The command is a child in the same process group, so the terminal's signals and its job control
-//! reach it as they would without Memtape; what is sent to Memtape's own process is passed on.
-//! Without a terminal `memtape run` becomes the command instead, and this file has no part.
+//! Another `memtape run` is started as a child that is tied to this process (`parent.rs`) and
+//! becomes the command. It is in the same process group, so the terminal's signals and its job
+//! control reach the command as they would without Memtape. Signals that were sent to this process
+//! alone are passed on. When this process is killed, the command is asked to end (SIGTERM).
+//! Without a terminal `memtape run` becomes the command at once, and this file has no part.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
 
 use crate::clock;
 use crate::commands::files::tapes;
-use crate::commands::run::{NotStarted, has_gpu};
+use crate::commands::run::has_gpu;
 
-/// Runs the command, says what was recorded, and returns the exit code as a shell would.
-/// Fails when the command cannot be started.
-pub(crate) fn run(command: &mut Command, folder: &Path) -> anyhow::Result<u8> {
+/// Exit codes of a shell for a command that cannot be run.
+const NOT_STARTED: [u8; 2] = [126, 127];
+
+/// Runs this command line again below this process, says what was recorded, and returns the exit
+/// code as a shell would.
+/// Fails when no process can be started.
+pub(crate) fn run(folder: &Path) -> anyhow::Result<u8> {
     let begun_wall_ns = clock::wall_ns();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let status = runtime.context("cannot watch the command")?.block_on(ended(command))?;
-    eprintln!("memtape: {}", recorded(folder, begun_wall_ns));
+    let status = ended()?;
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+    let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+    match recorded(folder, begun_wall_ns) {
+        // The child has said why.
+        Recorded::Nothing(_) if NOT_STARTED.contains(&code) => {}
+        Recorded::Nothing(why) => eprintln!("memtape: nothing was recorded: {why}"),
+        Recorded::Tapes(line) => eprintln!("memtape: {line}"),
+    }
+    Ok(code)
 }
 
 /// Starts the command and waits for its end.
-async fn ended(command: &mut Command) -> anyhow::Result<ExitStatus> {
-    let watched = |kind| signal(kind).context("cannot watch signals");
-    // The terminal sends these to the command itself; here they only must not end the watch.
-    let (_interrupt, _quit) = (watched(SignalKind::interrupt())?, watched(SignalKind::quit())?);
-    let mut terminate = watched(SignalKind::terminate())?;
-    let mut hangup = watched(SignalKind::hangup())?;
-    let mut child = command.spawn().map_err(|error| NotStarted::new(command, error))?;
+fn ended() -> anyhow::Result<ExitStatus> {
+    // Before the start, so that no signal is missed.
+    let signals = [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    let mut signals = SignalsInfo::<WithOrigin>::new(signals).context("cannot watch signals")?;
+    let program = std::env::current_exe().context("cannot find the program itself")?;
+    let mut child = Command::new(program)
+        .arg(format!("--die-with-parent={}", getpid().as_raw_pid()))
+        .args(std::env::args_os().skip(1))
+        .spawn()
+        .context("cannot start a process")?;
     let pid = Pid::from_child(&child);
-    let mut end = tokio::task::spawn_blocking(move || child.wait());
-    loop {
-        let passed_on = tokio::select! {
-            status = &mut end => return Ok(status??),
-            _ = terminate.recv() => Signal::TERM,
-            _ = hangup.recv() => Signal::HUP,
-        };
-        // It may have ended in this moment.
-        let _ = kill_process(pid, passed_on);
+    for origin in &mut signals {
+        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
+            return Ok(status);
+        }
+        // The kernel sends what is typed at the terminal to the command as well.
+        let is_for_command = origin.signal != SIGCHLD && origin.cause != Cause::Kernel;
+        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| is_for_command) {
+            // It may have ended since it was asked for.
+            let _ = kill_process(pid, signal);
+        }
     }
+    Ok(child.wait()?)
 }
 
-/// What the tapes say, or why there are none.
-fn recorded(folder: &Path, begun_wall_ns: i64) -> String {
+/// What was recorded.
+enum Recorded {
+    /// What the tapes say.
+    Tapes(String),
+    /// Why there is no tape.
+    Nothing(&'static str),
+}
+
+fn recorded(folder: &Path, begun_wall_ns: i64) -> Recorded {
     if let Some(line) = tapes::began_since(folder, begun_wall_ns) {
-        return line;
+        return Recorded::Tapes(line);
     }
-    let why = if std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value == "1") {
+    Recorded::Nothing(if std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value == "1") {
         "MEMTAPE_DISABLE is 1"
     } else if has_gpu(Path::new("/dev")) {
         "no process took GPU memory through PyTorch; `memtape doctor` checks what recording needs"
     } else {
         "no process used a GPU, and no NVIDIA GPU is visible here"
-    };
-    format!("nothing was recorded: {why}")
+    })
 }

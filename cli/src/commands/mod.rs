@@ -62,10 +62,6 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: Globals,
 
-    /// Exit when this process, the parent, exits. For the demo's children.
-    #[arg(long, global = true, hide = true, value_name = "PID")]
-    pub(crate) die_with_parent: Option<u32>,
-
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -1,8 +1,8 @@
 //! `memtape run -- CMD…`: runs a training command with the recorder inside.
 //!
 //! It sets environment variables and becomes the command (exec). Signals, exit code and process id
-//! are the command's own; no process of Memtape remains. Only at a terminal it stays beside the
-//! command, to say at its end what was recorded: [`attended`].
+//! are the command's own; no process of Memtape remains. Only at a terminal a second process stays
+//! beside the command, to say at its end what was recorded: [`attended`].
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -72,8 +72,13 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
         check_size(name, std::env::var_os(name).as_deref())?;
     }
-    let library = library::find()?;
     let dir = tape_dir(args.dir);
+    // Said to a person only: what the command's own output is piped to reads nothing of ours.
+    let is_attended = globals.die_with_parent.is_none() && !globals.json;
+    if is_attended && std::io::stderr().is_terminal() {
+        std::process::exit(attended::run(&dir)?.into());
+    }
+    let library = library::find()?;
     make_tape_dir(&dir)?;
     let Some((program, rest)) = args.command.split_first() else { bail!("give a command to run") };
     let run_name = std::env::var("MEMTAPE_RUN")
@@ -114,10 +119,6 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     } else {
         let lines = hints.iter().flat_map(|hints| &hints.lines);
         lines.for_each(|line| eprintln!("memtape: {}", clean(line)));
-    }
-    // Said to a person only: what the command's own output is piped to reads nothing of ours.
-    if std::io::stderr().is_terminal() && !globals.json {
-        std::process::exit(attended::run(&mut command, &dir)?.into());
     }
     let error = command.exec();
     Err(NotStarted::new(&command, error).into())

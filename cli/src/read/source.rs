@@ -117,6 +117,7 @@ mod tests {
             token_file: None,
             json: false,
             color: clap::ColorChoice::Never,
+            die_with_parent: None,
         };
         let scratch = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(scratch.path().join("node-a")).expect("a folder");

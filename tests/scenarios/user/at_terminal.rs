@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use memtape_tests::processes::wait_for;
 use memtape_tests::{memtape, root, tapes, torch};
 
 /// Runs its arguments at a terminal of their own, and ends with their exit code.
@@ -29,6 +31,53 @@ fn a_run_without_a_gpu_says_that_nothing_was_recorded() {
     let output = run(disabled, tapes_at.path(), &["true"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("nothing was recorded: MEMTAPE_DISABLE is 1"), "{said}");
+}
+
+/// Types Ctrl-C at the terminal when the command says that it is ready, and prints what it says.
+const TYPIST: &str = "import os, pty, sys\n\
+                      pid, terminal = pty.fork()\n\
+                      if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])\n\
+                      said, typed = b'', False\n\
+                      while True:\n\
+                      \x20   try: read = os.read(terminal, 4096)\n\
+                      \x20   except OSError: break\n\
+                      \x20   said += read\n\
+                      \x20   if not read: break\n\
+                      \x20   if b'ready' in said and not typed: typed = os.write(terminal, b'\\x03')\n\
+                      print(said.decode())\n\
+                      sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+
+#[test]
+fn each_signal_reaches_the_command_once() {
+    let tapes_at = tempfile::tempdir().expect("a folder");
+    let wait = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; exit 9";
+    // The command's parent is the process that was started at the terminal.
+    for name in ["USR1", "USR2", "INT", "QUIT", "TERM", "HUP"] {
+        let command = format!("trap 'echo one of {name}' {name}; kill -{name} $PPID; {wait}");
+        let output = run(Command::new("env"), tapes_at.path(), &["sh", "-c", &command]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(9), "{name}: {said}");
+        assert_eq!(said.matches("one of").count(), 1, "{name}: {said}");
+    }
+    let command = format!("trap 'echo one of INT' INT; echo ready; {wait}");
+    let mut typed = Command::new("python3");
+    typed.args(["-c", TYPIST]).arg(memtape()).args(["run", "--dir"]).arg(tapes_at.path());
+    let output = typed.args(["--", "sh", "-c", &command]).output().expect("a terminal");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(9), "{said}");
+    assert_eq!(said.matches("one of").count(), 1, "{said}");
+}
+
+#[test]
+fn the_command_is_asked_to_end_when_memtape_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let asked = folder.path().join("asked");
+    let command = format!(
+        "trap '' HUP; trap 'touch {}; exit' TERM; kill -KILL $PPID; while :; do sleep 0.1; done",
+        asked.display()
+    );
+    run(Command::new("env"), folder.path(), &["sh", "-c", &command]);
+    wait_for("the command to be asked", Duration::from_secs(60), || asked.exists().then_some(()));
 }
 
 #[test]
