@@ -4,6 +4,7 @@
 //! missing file is an absent reading, never a zero. Only a process's own mount tells its own cgroup
 //! for sure: for other processes no guess is made.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use memtape_proto::readings;
@@ -76,7 +77,8 @@ impl Cgroup {
             let limit_bytes = cgroup.number(limit);
             if limit_bytes.is_some() {
                 let bytes = cgroup.number(usage);
-                return readings::Cgroup { bytes, limit_bytes, ..cgroup.events() };
+                let inode = cgroup.folder.metadata().ok().map(|folder| folder.ino());
+                return readings::Cgroup { bytes, limit_bytes, inode, ..cgroup.events() };
             }
             if cgroup.folder == cgroup.mount || !cgroup.folder.pop() {
                 return readings::Cgroup { bytes: self.number(usage), ..self.events() };
@@ -166,6 +168,10 @@ mod tests {
             write(root.path(), path, text);
         }
         let own = Cgroup::of_self(root.path());
+        // The inode is the machine's choice.
+        let inode = own.as_ref().and_then(|own| own.memory().inode);
+        assert_eq!(inode.is_some(), memory.is_some_and(|memory| memory.limit_bytes.is_some()));
+        let memory = memory.map(|memory| readings::Cgroup { inode, ..memory });
         assert_eq!(own.as_ref().map(Cgroup::memory), memory, "{files:?}");
         let other = Cgroup::of_process(root.path(), 7);
         assert_eq!(other.and_then(|cgroup| cgroup.oom_kills()), oom_kills, "{files:?}");

@@ -35,7 +35,7 @@ pub(super) fn rank_host(mut host: RankHost) -> RankHost {
             ((*anon_bytes).min(NUMBER_MAX), (*shmem_bytes).min(NUMBER_MAX));
         bound([anon_parts_bytes]);
     }
-    if let Some(Cgroup { bytes, limit_bytes, highs, ooms, oom_kills }) = cgroup {
+    if let Some(Cgroup { bytes, limit_bytes, highs, ooms, oom_kills, inode: _ }) = cgroup {
         bound([bytes, limit_bytes, highs, ooms, oom_kills]);
     }
     *missing = short(missing);

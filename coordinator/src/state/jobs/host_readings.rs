@@ -88,26 +88,12 @@ pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankRep
     }
 }
 
-/// Private bytes that the ranks of one report hold together below each limit of a cgroup.
-pub(crate) type HeldBelow = BTreeMap<u64, u64>;
-
-/// Adds what one rank holds.
-pub(crate) fn add_held(held: &mut HeldBelow, report: &RankReport) {
-    let host = report.host.as_ref();
-    if let Some(limit_bytes) = host.and_then(|host| host.cgroup?.limit_bytes) {
-        let own = host.and_then(|host| host.anon_bytes).unwrap_or(0);
-        let sum = held.entry(limit_bytes).or_default();
-        *sum = sum.saturating_add(own);
-    }
-}
-
 /// What a rank shares with the others on its node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeContext<'a> {
     pub(crate) name: &'a str,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) shares: &'a Shares,
-    pub(crate) held: &'a HeldBelow,
     /// Size of the host's memory.
     pub(crate) memory_bytes: Option<u64>,
 }
@@ -147,17 +133,15 @@ pub(crate) fn points(rank: &mut Rank, context: NodeContext<'_>) -> Vec<(u8, Poin
     points
 }
 
-/// The limit of a rank's cgroup, or the size of the host. Agents do not name cgroups: ranks of a
-/// node with equal limits share one when its use covers what they hold together.
+/// The limit of a rank's cgroup, or the size of the host: ranks with the same limit share what is
+/// left below it.
 pub(crate) fn limit(rank: &Rank, context: NodeContext<'_>) -> Limit {
     let cgroup = rank.host.as_ref().and_then(|host| host.cgroup);
     let limit_bytes = cgroup.and_then(|cgroup| cgroup.limit_bytes);
-    let held = limit_bytes.and_then(|limit| context.held.get(&limit)).copied().unwrap_or(0);
-    let is_shared = cgroup.and_then(|cgroup| cgroup.bytes).is_none_or(|used| held <= used);
-    let own = (!is_shared).then(|| rank.record.rank.to_le_bytes());
+    let inode = cgroup.and_then(|cgroup| cgroup.inode).map(u64::to_le_bytes);
     Limit {
         bytes: limit_bytes.or(context.memory_bytes).unwrap_or(0),
-        of: fnv_1a(context.name.bytes().chain(own.into_iter().flatten())),
+        of: fnv_1a(context.name.bytes().chain(inode.into_iter().flatten())),
     }
 }
 
@@ -325,9 +309,8 @@ mod tests {
     fn read(rank: &mut Rank, held: Option<u64>) -> Vec<(Layer, u64, u64)> {
         let shares = Shares::from([("gpu-a".to_string(), held)]);
         let gpus = [gpu()];
-        let held = HeldBelow::new();
         let (name, memory_bytes) = ("node-a", Some(999 * MIB));
-        let context = NodeContext { name, gpus: &gpus, shares: &shares, held: &held, memory_bytes };
+        let context = NodeContext { name, gpus: &gpus, shares: &shares, memory_bytes };
         let points = points(rank, context);
         let limit = limit(rank, context);
         let of = |(device, moment): (u8, PointInTime)| {
@@ -367,21 +350,19 @@ mod tests {
     }
 
     #[test]
-    fn ranks_share_a_cgroup_whose_use_covers_them() {
-        // Rank 3 of eight that hold 50 MiB each, in one cgroup of 512 MiB that uses `used`.
-        let limit_of = |number: u32, used: Option<u64>| {
+    fn only_ranks_of_one_cgroup_of_one_node_share_its_limit() {
+        let limit_of = |name: &str, inode: Option<u64>| {
             let mut rank = rank();
-            rank.record.rank = number;
-            let cgroup = rank.host.as_mut().unwrap().cgroup.as_mut().unwrap();
-            cgroup.bytes = used;
-            let held = HeldBelow::from([(512 * MIB, 8 * 50 * MIB)]);
+            rank.host.as_mut().unwrap().cgroup.as_mut().unwrap().inode = inode;
             let (gpus, shares, memory_bytes) = (&[][..], &Shares::new(), None);
-            limit(&rank, NodeContext { name: "node-a", gpus, shares, held: &held, memory_bytes })
+            limit(&rank, NodeContext { name, gpus, shares, memory_bytes })
         };
-        let are_shared = |used| limit_of(3, used) == limit_of(4, used);
-        assert!(are_shared(Some(401 * MIB)) && are_shared(None));
-        assert!(!are_shared(Some(60 * MIB)), "each has its own");
-        assert_eq!(limit_of(3, None).bytes, 512 * MIB);
+        let own = limit_of("node-a", Some(7));
+        assert_eq!(own.bytes, 512 * MIB);
+        assert_eq!(limit_of("node-a", Some(7)), own);
+        for (name, inode) in [("node-a", Some(8)), ("node-a", None), ("node-b", Some(7))] {
+            assert_ne!(limit_of(name, inode), own, "{name} {inode:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
-use crate::state::jobs::host_readings::{self, HeldBelow, NodeContext, Shares};
+use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
@@ -180,7 +180,7 @@ impl Jobs {
         }
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
-        let (mut shares, mut held) = (Shares::new(), HeldBelow::new());
+        let mut shares = Shares::new();
         let mut is_unknown = false;
         for of_rank in &report.ranks {
             let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else {
@@ -189,10 +189,9 @@ impl Jobs {
                 continue;
             };
             host_readings::add_shares(&mut shares, &rank.record.device_uuids, of_rank);
-            host_readings::add_held(&mut held, of_rank);
         }
         self.ask_again(context, name, is_unknown);
-        let around = NodeContext { name, gpus: &gpus, shares: &shares, held: &held, memory_bytes };
+        let around = NodeContext { name, gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Batch::new();
         for rank in report.ranks {
             self.rank_report(context, name, rank, &mut batch, around);
