@@ -210,9 +210,12 @@ impl Detector {
         self.findings.poll()
     }
 
-    /// The open finding with this key, with its newest figures: reports of it are seldom.
+    /// The open finding with this key, with its newest figures: reports of it are seldom. What is
+    /// left counts from the newest step of the rank.
     pub fn newest(&self, key: &GrowthKey) -> Option<Growth> {
-        self.findings.get(key).map(|open| open.growth)
+        let growth = self.findings.get(key)?.growth;
+        let newest = self.series.get(&(key.rank, key.device)).map(|series| series.last_step);
+        Some(growth.forecast_from(newest.unwrap_or(growth.last_step)))
     }
 
     /// Returns the state of a rank.

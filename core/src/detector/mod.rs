@@ -135,6 +135,11 @@ pub struct Growth {
     /// census or block of steps. For layers that do not grow: bytes beyond the peers, number of the
     /// last 64 steps, or number of missing steps.
     pub grown_bytes: u64,
+    /// Level at the newest of these figures, less the peers' like `bytes_per_step`, in bytes; none
+    /// where blocks are counted. With it growth that is found anew, after a restart of the
+    /// coordinator, is measured from its first onset.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub level_bytes: Option<i64>,
     /// The layer that grows.
     pub layer: Layer,
     /// Steps until nothing is left of the memory in which it grows, by all that grows there; none
@@ -176,6 +181,7 @@ impl Growth {
             last_step: steps.1,
             bytes_per_step: 0,
             grown_bytes: amount,
+            level_bytes: None,
             layer: key.layer,
             steps_to_oom: None,
             forecast: None,
@@ -185,6 +191,18 @@ impl Growth {
             give_backs: 0,
             is_sure: true,
         }
+    }
+
+    /// The growth with its forecast as it is from a later step on.
+    fn forecast_from(self, step: u64) -> Self {
+        let passed = step.saturating_sub(self.last_step);
+        let left = |steps: u64| steps.saturating_sub(passed);
+        let forecast = self.forecast.map(|Forecast { p10, p50, p90 }| Forecast {
+            p10: left(p10),
+            p50: left(p50),
+            p90: left(p90),
+        });
+        Self { steps_to_oom: self.steps_to_oom.map(left), forecast, ..self }
     }
 
     /// Is the growth one rank's own: do its peers not grow alike?

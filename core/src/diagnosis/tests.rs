@@ -108,6 +108,7 @@ fn growth(rank: u32) -> Growth {
         last_step: 376,
         bytes_per_step: 3 * MIB / 2,
         grown_bytes: 120 * MIB,
+        level_bytes: None,
         layer: Layer::Allocated,
         steps_to_oom: Some(4_137),
         peers: 3,

@@ -201,6 +201,7 @@ mod tests {
             detected_step: 0,
             last_step: 0,
             grown_bytes: 0,
+            level_bytes: None,
             steps_to_oom: None,
             forecast: None,
             peers: 0,

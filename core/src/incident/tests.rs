@@ -127,6 +127,7 @@ fn growth(rank: u32, layer: Layer, scope: Scope, returns: u32) -> Growth {
         last_step: 20,
         bytes_per_step: 1 << 20,
         grown_bytes: 1 << 24,
+        level_bytes: None,
         layer,
         steps_to_oom: Some(10_000),
         forecast: None,

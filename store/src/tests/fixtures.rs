@@ -27,6 +27,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         last_step: 0,
         bytes_per_step: 0,
         grown_bytes: 0,
+        level_bytes: None,
         layer: Layer::Allocated,
         steps_to_oom: None,
         forecast: None,

@@ -141,6 +141,7 @@ mod tests {
             last_step: 1000,
             bytes_per_step: 1,
             grown_bytes: 1,
+            level_bytes: None,
             layer,
             steps_to_oom: None,
             forecast: None,

@@ -103,6 +103,7 @@ impl Detector {
             last_step,
             bytes_per_step: rate,
             grown_bytes,
+            level_bytes: None,
             layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,

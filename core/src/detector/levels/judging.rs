@@ -243,6 +243,7 @@ impl Detector {
             last_step: detected_step,
             bytes_per_step: rate.unsigned_abs(),
             grown_bytes: u64::try_from(value - onset_value).unwrap_or(0),
+            level_bytes: Some(value),
             layer: key.layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,

@@ -19,6 +19,7 @@ fn growth(rank: u32) -> Growth {
         last_step: 149,
         bytes_per_step: 0,
         grown_bytes: 0,
+        level_bytes: None,
         layer: Layer::Process,
         steps_to_oom: None,
         forecast: None,

@@ -78,6 +78,7 @@ mod tests {
             last_step,
             bytes_per_step: 1 << 20,
             grown_bytes,
+            level_bytes: None,
             layer: Layer::Allocated,
             steps_to_oom: Some(500),
             forecast: None,
