@@ -24,7 +24,7 @@ pub struct Forecast {
 /// outweighs the trend.
 const APART_MIN: usize = 4;
 
-/// The capacity is known to within 1/16 of the memory that is free.
+/// The capacity is known to within 1/16 of the memory that is free, and to one request.
 const LEFT_DIVISOR: u64 = 16;
 
 /// Of the idle cache 1/8 is likely to be had when memory ends, and 1/2 at most. With these the end
@@ -64,6 +64,8 @@ pub(super) struct Room {
     /// Bytes that the allocator caches and no step needed. Segments that are free as a whole can
     /// be had, inactive splits cannot; which of them they are is not known.
     pub(super) idle: u64,
+    /// What is asked for at once: memory ends when less than this is free.
+    pub(super) request: u64,
 }
 
 /// Forecasts when the room is used up, if the window goes on, or by `rate` bytes a step where that
@@ -71,7 +73,7 @@ pub(super) struct Room {
 pub(super) fn forecast(
     window: &Window,
     block_steps: u64,
-    Room { free, idle }: Room,
+    Room { free, idle, request }: Room,
     rate: u64,
 ) -> Option<Forecast> {
     let least = i64::try_from(rate.saturating_mul(256)).unwrap_or(i64::MAX);
@@ -84,7 +86,7 @@ pub(super) fn forecast(
         let rate = u128::try_from(rate.max(typical / 4).max(1)).unwrap_or(1);
         u64::try_from(u128::from(left) * 256 / rate).unwrap_or(u64::MAX)
     };
-    let slack = free / LEFT_DIVISOR;
+    let slack = (free / LEFT_DIVISOR).max(request).min(free);
     let most = free.saturating_add(slack).saturating_add(idle / IDLE_MOST_DIVISOR);
     Some(Forecast {
         p10: steps(free - slack, fast),
@@ -102,7 +104,7 @@ mod tests {
         let value_at = |block: u64| values.get(block as usize).copied();
         let newest = values.len().saturating_sub(1) as u64;
         let window = Window::collect(newest, 0, Past::default(), value_at);
-        forecast(&window, 4, Room { free: left_bytes, idle: 0 }, 0)
+        forecast(&window, 4, Room { free: left_bytes, ..Room::default() }, 0)
     }
 
     #[test]
@@ -115,6 +117,16 @@ mod tests {
         assert_eq!(of(&[5; 16], 1_000), None);
         assert_eq!(of(&[], 1_000), None);
         assert_eq!(of(&[1], u64::MAX), None);
+    }
+
+    #[test]
+    fn a_request_that_does_not_fit_may_end_it() {
+        let value_at = |block: u64| Some(block as i64 * 400);
+        let window = Window::collect(15, 0, Past::default(), value_at);
+        let of = |free| forecast(&window, 4, Room { free, idle: 0, request: 200_000 }, 0);
+        let Some(Forecast { p10, p50, p90 }) = of(1_000_000) else { panic!("it rises") };
+        assert_eq!((p10, p50, p90), (8_000, 10_000, 12_000));
+        assert_eq!(of(100_000).map(|forecast| (forecast.p10, forecast.p50)), Some((0, 1_000)));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Detector {
             false => series.used(scale, block),
         });
         let room = match is_host {
-            true => Room { free: self.left(key, layer)?, idle: 0 },
+            true => Room { free: self.left(key, layer)?, ..Room::default() },
             false => series.room().filter(|_| layer.is_bytes())?,
         };
         forecast(&window, BLOCK_STEPS[scale], room, rate)

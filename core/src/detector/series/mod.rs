@@ -51,6 +51,8 @@ pub(super) struct Series {
     pub(super) last: StepRecord,
     /// Size of the device; 0 when unknown.
     pub(super) device_bytes: u64,
+    /// About the largest that the reserved bytes lately rose by at once, since warm-up.
+    rise_bytes: u64,
     /// Highest allocated bytes ever.
     pub(super) peak_allocated: u64,
     /// Next block to be compared, for each length.
@@ -61,6 +63,9 @@ pub(super) struct Series {
     /// The difference of the peak to the peers' peaks; none while there is none.
     pub(super) spread: Option<Spread>,
 }
+
+/// Each rise of the reserved bytes takes this part away from the largest of those before.
+const RISE_FADES_DIVISOR: u64 = 8;
 
 /// A peak that stays beyond the peers'.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +105,10 @@ impl Series {
         }
         self.recurring.take(record);
         if record.last_step >= self.last_step {
+            let rise = record.end_reserved.saturating_sub(self.last.end_reserved);
+            if rise > 0 && self.warm_step.is_some_and(|warm| warm <= record.first_step) {
+                self.rise_bytes = rise.max(self.rise_bytes - self.rise_bytes / RISE_FADES_DIVISOR);
+            }
             self.last_step = record.last_step;
             (self.last, self.device_bytes) = (*record, device_bytes);
         }
@@ -298,7 +307,7 @@ impl Series {
         let used = self.last.end_reserved.saturating_add(self.beside());
         let free = self.device_bytes.saturating_sub(used);
         let idle = self.level(Layer::Reserved).unwrap_or(0);
-        (self.device_bytes > 0).then_some(Room { free, idle })
+        (self.device_bytes > 0).then_some(Room { free, idle, request: self.rise_bytes })
     }
 
     /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are
