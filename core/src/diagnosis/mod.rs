@@ -24,7 +24,7 @@ pub use crate::snapshot::frames::{is_user_frame, telling_frame};
 pub use answer::aftermath::Aftermath;
 pub use answer::diagnose::diagnose;
 pub use answer::diagnosis::{Diagnosis, Suspect};
-pub(crate) use answer::failure::ended;
+pub(crate) use answer::failure::{SIGKILL, ended};
 pub use answer::restart::Restart;
 pub(crate) use answer::sentence::alike;
 pub use answer::sentence::{Parts, first_sentence};

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::failure::{SIGBUS, is_crash};
+use super::failure::{SIGKILL, is_crash};
 use crate::diagnosis::evidence::context::{Activity, Fate};
 use crate::diagnosis::words::{plural, ranks};
 use crate::identity::end::{End, TOGETHER_NS};
@@ -56,18 +56,30 @@ impl<'a> Aftermath<'a> {
     }
 
     /// Was the job ended from outside as a whole, by a person, its scheduler or its launcher? The
-    /// rank that failed first was asked to end, or all were killed alike and together: a launcher
-    /// that answers the death of one rank asks the others to end.
+    /// rank that failed first was asked to end, or SIGKILL ended all of them together. A signal
+    /// that is not known may be that of a crash.
     pub(crate) fn was_stopped(&self) -> bool {
-        let have_all_ended = self.fates.iter().all(|fate| fate.end.is_some());
-        if self.own().is_some_and(was_asked) {
-            return have_all_ended;
+        let has_other_signal = |fate: &Fate| {
+            matches!(fate.end, Some((End::Killed, _))) && fate.exit_status != Some(SIGKILL)
+        };
+        self.may_be_stopped() && (self.was_asked() || !self.fates.iter().any(has_other_signal))
+    }
+
+    /// The same, where the signals are not known: all were killed together and none crashed, as far
+    /// as it is known. A launcher that answers the death of one rank asks the others to end.
+    pub(super) fn may_be_stopped(&self) -> bool {
+        if self.was_asked() {
+            return self.fates.iter().all(|fate| fate.end.is_some());
         }
-        let has_crashed =
-            |of: &Fate| of.exit_status.is_some_and(|status| is_crash(status) || status == SIGBUS);
+        let has_crashed = |fate: &Fate| fate.exit_status.is_some_and(is_crash);
         self.kills_ns().is_some()
             && !self.others().any(was_asked)
             && !self.fates.iter().any(has_crashed)
+    }
+
+    /// Was the rank that failed first asked to end?
+    fn was_asked(&self) -> bool {
+        self.own().is_some_and(was_asked)
     }
 
     /// What the others did, to follow the sentence about the failure; empty while the rank lives.

@@ -34,8 +34,9 @@ const CAUGHT_NS: i64 = 60_000_000_000;
 /// A request that failed earlier than this many steps before the end is not its reason.
 const STEPS_BEFORE_MAX: u64 = 1;
 
-/// SIGBUS, as an exit status.
-pub(super) const SIGBUS: i32 = -7;
+/// SIGBUS and SIGKILL, as exit statuses.
+const SIGBUS: i32 = -7;
+pub(crate) const SIGKILL: i32 = -9;
 
 /// Lines that are named of those that held most memory.
 const LINES_NAMED_MAX: usize = 3;
@@ -43,7 +44,8 @@ const LINES_NAMED_MAX: usize = 3;
 /// Confidence that something went wrong, in parts per million.
 const SURE_PPM: u32 = 950_000;
 
-/// The same where all ranks were killed together, as by a person or a scheduler: no page.
+/// The same where all ranks were killed together and no crash is known, as by a person or a
+/// scheduler: a notice, and no page.
 const STOPPED_PPM: u32 = 500_000;
 
 pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
@@ -132,9 +134,9 @@ impl<'a> Failed<'a> {
         self.suspect.frames_of(stack).collect()
     }
 
-    /// Were all ranks killed together, and nothing says which was first?
+    /// May the job have been ended as a whole?
     fn is_stopped(&self) -> bool {
-        self.request.is_none() && self.aftermath().was_stopped()
+        self.request.is_none() && self.aftermath().may_be_stopped()
     }
 
     fn sentence(&self) -> String {
@@ -312,8 +314,8 @@ impl<'a> Failed<'a> {
         let mut said = Vec::new();
         if self.is_stopped() {
             said.push(
-                "every rank of the job ended at this time, and none failed by itself: a person, \
-                 the scheduler or the launcher may have stopped it"
+                "every rank of the job ended at this time, and none is known to have failed by \
+                 itself: a person, the scheduler or the launcher may have stopped it"
                     .to_string(),
             );
         }
@@ -451,9 +453,9 @@ fn signal(status: i32) -> String {
     name.into()
 }
 
-/// Is it the signal of a crash: SIGILL, SIGABRT, SIGFPE or SIGSEGV?
+/// Is it the signal of a crash: SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV?
 pub(super) fn is_crash(status: i32) -> bool {
-    matches!(status, -4 | -6 | -8 | -11)
+    matches!(status, -4 | -6 | SIGBUS | -8 | -11)
 }
 
 /// What a request that failed left free, and why it was not good enough.

@@ -199,10 +199,9 @@ fn a_job_that_was_ended_as_a_whole_is_no_incident() {
         assert_eq!(story(&[&asked(signal)[..], &more].concat(), None), None);
     }
     assert_eq!(story(&[end(0, 1_000, failed, 143), end(1, 1_000, failed, 143)], None), None);
-    // SIGKILL for all, and nothing known of the signal.
+    // SIGKILL for all.
     let killed = [end(0, 1_000, DIED, -9), end(1, 1_500, DIED, -9)];
     assert_eq!(story(&killed, None), None);
-    assert_eq!(story(&[failure(0, 1, DIED), failure(1, 2, DIED)], None), None);
     // One rank alone was asked to end, and the others live.
     let sentence = "rank 0 was killed by SIGTERM after step 149".to_string();
     let seconds = ASKED_NS.next_multiple_of(SETTLED_NS) / SECOND;
@@ -213,6 +212,15 @@ fn a_job_that_was_ended_as_a_whole_is_no_incident() {
     // One fails by itself.
     let reported = [end(1, 1_000, failed, 1), end(0, 1_100, DIED, -15)];
     assert_eq!(story(&reported, None).map(|said| said.0), Some(1));
+}
+
+#[test]
+fn ranks_that_end_together_by_an_unknown_signal_are_an_incident() {
+    let unknown = [failure(0, 1, DIED), failure(1, 2, DIED)];
+    assert_eq!(story(&unknown, None).map(|said| said.0), Some(0));
+    // Of one of them it is known, or it is neither SIGKILL nor that of a crash (SIGUSR1).
+    assert!(story(&[end(0, 1_000, DIED, -9), unknown[1]], None).is_some());
+    assert!(story(&[end(0, 1_000, DIED, -10), end(1, 1_000, DIED, -10)], None).is_some());
 }
 
 #[test]
