@@ -128,7 +128,8 @@ impl Incidents {
     }
 
     /// Reports the death of an attempt when it is known what became of the other ranks. A job that
-    /// was ended as a whole, and ranks that were ended because others did not start, are none.
+    /// was ended as a whole, and ranks that were ended because others did not start, open no
+    /// incident.
     pub fn settle(&mut self, now: Now, attempt: &impl Attempt, name: impl FnOnce() -> String) {
         let serial = attempt.serial();
         let Some(held) = self.held.get(&serial) else { return };
@@ -146,8 +147,8 @@ impl Incidents {
             return;
         }
         let are_missing = u32::try_from(fates.len()).is_ok_and(|known| known < ranks);
-        let was_killed = failure.kind == FailureKind::Died(End::Killed);
-        let did_not_start = step == 0 && (failure.was_asked() || (was_killed && are_missing));
+        let may_be_ended = failure.was_asked() || (failure.may_be_sigkill() && are_missing);
+        let did_not_start = step == 0 && may_be_ended;
         let capture = self.held.remove(&serial).and_then(|held| held.capture);
         if !(was_stopped || did_not_start) {
             self.report(now, attempt, failure, capture, name);

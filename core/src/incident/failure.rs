@@ -7,7 +7,7 @@ use alloc::string::String;
 
 use crate::capture::Reason;
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
-use crate::diagnosis::ended;
+use crate::diagnosis::{SIGKILL, ended};
 use crate::identity::end::{End, TOGETHER_NS};
 
 /// A death is captured by its own trigger. Where no such capture was taken within this time, the
@@ -57,6 +57,12 @@ impl Failure {
     /// Was the rank asked to end?
     pub(super) fn was_asked(&self) -> bool {
         matches!(self.kind, FailureKind::Died(end) if end.was_asked(self.exit_status))
+    }
+
+    /// Was the rank killed, by SIGKILL or a signal that is not known?
+    pub(super) fn may_be_sigkill(&self) -> bool {
+        let is_killed = self.kind == FailureKind::Died(End::Killed);
+        is_killed && self.exit_status.is_none_or(|status| status == SIGKILL)
     }
 
     /// Did this happen before another one, on a node where one clock counts or where two do?

@@ -230,6 +230,11 @@ fn a_rank_that_is_ended_because_another_did_not_start_is_no_incident() {
     assert_eq!(story(&[Failure { exit_status: None, ..at_start(0) }], None), None);
     let failed = Failure { kind: FailureKind::Died(End::Failed), ..at_start(1) };
     assert_eq!(story(&[failed], None).map(|said| said.0), Some(0));
+    assert_eq!(story(&[at_start(-9)], None), None);
+    // It crashed (SIGSEGV, SIGABRT, SIGBUS) before the others were there.
+    for signal in [-11, -6, -7] {
+        assert_eq!(story(&[at_start(signal)], None).map(|said| said.0), Some(0));
+    }
 }
 
 #[test]
