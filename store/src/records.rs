@@ -7,6 +7,7 @@ use memtape_core::access::{Role, Scope};
 use memtape_core::capture::{CaptureId, Manifest, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::incident::standstill::Pauses;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::RankHost;
@@ -59,6 +60,8 @@ pub struct AttemptRecord {
     pub owner: Option<Owner>,
     /// The node whose rank began it.
     pub node: String,
+    /// How long it went without a finished step when this was written.
+    pub pauses: Pauses,
 }
 
 /// A rank of an attempt.

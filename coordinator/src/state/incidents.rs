@@ -28,8 +28,8 @@ use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{CaptureRecord, End, IncidentRecord};
 
-/// Time between two looks for attempts that stand still, in nanoseconds.
-const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// Time between two scans for attempts that stand still, in nanoseconds.
+const SCAN_EVERY_NS: u64 = 1_000_000_000;
 
 /// All incidents, by name; names are in order of age.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ pub(crate) struct Incidents {
     machine: incident::Incidents,
     /// The last decision about a restart for each incident, to record only new ones.
     decided: BTreeMap<String, Decision>,
-    /// When it was last looked for attempts that stand still.
-    looked_ns: u64,
+    /// Monotonic time of the last scan for attempts that stand still.
+    scanned_ns: u64,
 }
 
 impl incident::Attempt for Attempt {
@@ -121,7 +121,7 @@ impl Incidents {
             let holder = attempt.map(|of| incident::Attempt::holder(of, record.growth.rank));
             machine.restore(now, record, holder.unwrap_or_default(), step, under_way);
         }
-        Self { ids, machine, decided: BTreeMap::new(), looked_ns: 0 }
+        Self { ids, machine, decided: BTreeMap::new(), scanned_ns: 0 }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<&Tracked> {
@@ -243,7 +243,7 @@ impl Incidents {
     ) {
         self.review_attempts(context, jobs);
         self.settle(context.now, jobs);
-        self.look_at_progress(context.now, jobs, interval_ns);
+        self.scan_progress(context.now, jobs, interval_ns);
         self.machine.tick(context.now);
         self.carry_out(context, Some((captures, jobs)));
     }
@@ -256,20 +256,20 @@ impl Incidents {
         }
     }
 
-    /// Looks for attempts that stand still, and for those that go on again.
-    fn look_at_progress(&mut self, now: Now, jobs: &Jobs, interval_ns: u64) {
-        if now.mono_ns.saturating_sub(self.looked_ns) < LOOK_EVERY_NS {
+    /// Scans the attempts for those that stand still, and for those that go on again.
+    fn scan_progress(&mut self, now: Now, jobs: &Jobs, interval_ns: u64) {
+        if now.mono_ns.saturating_sub(self.scanned_ns) < SCAN_EVERY_NS {
             return;
         }
-        self.looked_ns = now.mono_ns;
+        self.scanned_ns = now.mono_ns;
         let standing: BTreeSet<u32> = self.machine.standing().collect();
         for attempt in jobs.attempts().filter(|attempt| !attempt.has_ended()) {
             let is_open = standing.contains(&attempt.record.serial);
-            if is_open || attempt.pauses.is_pause(now.mono_ns) {
+            if is_open || attempt.record.pauses.is_pause(now.mono_ns) {
                 let ranks = Watch::new(jobs, attempt, now.mono_ns, interval_ns).ranks(attempt);
                 let ids = &mut self.ids;
                 let name = || ids.next(now.wall_ns, Kind::Incident);
-                self.machine.look_at_progress(now, attempt, &ranks, name);
+                self.machine.scan_progress(now, attempt, &ranks, name);
             }
         }
     }

@@ -4,7 +4,8 @@
 //! The detector compares steps, so a job without new steps shows it nothing. Here the time since
 //! the last step counts. A job may pause: it saves, evaluates or compiles. So it stands still only
 //! after twice the longest pause that it has ended by itself, and later where a rank still
-//! allocates. A rank that is behind others of its role by steps is no pause.
+//! allocates. It is no pause where a rank is more steps behind others of its role than twice the
+//! distance at which ranks of this job have gone on before.
 //!
 //! The incident is about all ranks, and names the rank that is behind, as far as steps tell it.
 //! The collectives in its capture tell it better.
@@ -37,34 +38,69 @@ const STILL_NS_MIN: u64 = 60 * SECOND_NS;
 /// may evaluate.
 const BUSY_NS_MIN: u64 = 300 * SECOND_NS;
 
-/// A job pauses for up to this many times as long as before.
+/// A job pauses for up to this many times as long as before, and its ranks are up to this many
+/// times as many steps apart.
 const PAUSE_TIMES: u64 = 2;
 
-/// A pause that is remembered as this long at most, in nanoseconds: NCCL ends a job after 10
-/// minutes.
-const PAUSE_NS_MAX: u64 = 240 * SECOND_NS;
+/// A pause is remembered as this long at most, in nanoseconds: an evaluation may take 2 hours.
+const PAUSE_NS_MAX: u64 = 7_200 * SECOND_NS;
+
+/// A standstill of a job that has not paused before is certain after no less than this, in
+/// nanoseconds: it may save its first checkpoint. NCCL ends it after 10 minutes.
+const FIRST_NS_MIN: u64 = 480 * SECOND_NS;
 
 /// A standstill is certain, and may page, after this many times as long as it took to be one.
 const CERTAIN_TIMES: u64 = 3;
 
-/// How long an attempt went without a finished step.
+/// How long an attempt went without a finished step, and how far its ranks were apart, before it
+/// went on by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct Pauses {
+    #[cfg_attr(feature = "serde", serde(skip))]
     moved_ns: Option<u64>,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    furthest_step: u64,
     longest_ns: u64,
+    /// Steps that a rank was behind the furthest one when it went on, at most.
+    behind_steps: u64,
 }
 
 impl Pauses {
-    /// A rank has finished a step at this monotonic time.
-    pub fn moved(&mut self, now_ns: u64) {
-        let pause_ns = self.moved_ns.map_or(0, |moved_ns| now_ns.saturating_sub(moved_ns));
-        self.longest_ns = self.longest_ns.max(pause_ns.min(PAUSE_NS_MAX));
-        self.moved_ns = Some(now_ns);
+    /// A rank has finished `step`, as was heard at this monotonic time; before that, it was heard
+    /// of at `heard_ns`. True where the pause before is the longest, and is to be stored.
+    pub fn moved(&mut self, now_ns: u64, heard_ns: u64, step: u64) -> bool {
+        self.furthest_step = self.furthest_step.max(step);
+        self.behind_steps = self.behind_steps.max(self.furthest_step - step);
+        // What happened while nothing was heard of the rank is not known.
+        let moved_ns = self.moved_ns.replace(now_ns);
+        let pause_ns = moved_ns.map_or(0, |moved_ns| heard_ns.saturating_sub(moved_ns));
+        let is_longest = pause_ns.min(PAUSE_NS_MAX) > self.longest_ns;
+        if is_longest {
+            self.longest_ns = pause_ns.min(PAUSE_NS_MAX);
+        }
+        is_longest && self.has_paused()
+    }
+
+    /// The agent of a rank is connected again: what happened before is not known.
+    pub fn reconnected(&mut self, now_ns: u64) {
+        self.moved_ns = self.moved_ns.map(|_| now_ns);
     }
 
     /// Has no rank finished a step for so long that the job may stand still?
     pub fn is_pause(&self, now_ns: u64) -> bool {
         self.moved_ns.is_none_or(|moved_ns| now_ns.saturating_sub(moved_ns) >= BEHIND_NS_MIN)
+    }
+
+    /// Is a pause of the attempt known?
+    fn has_paused(&self) -> bool {
+        self.longest_ns >= BEHIND_NS_MIN
+    }
+
+    /// Does a rank that is this many steps behind the others of its role explain that they wait?
+    fn is_lag(&self, steps: u64) -> bool {
+        steps >= AHEAD_STEPS && steps > self.behind_steps.saturating_mul(PAUSE_TIMES)
     }
 }
 
@@ -123,7 +159,7 @@ impl Ranks {
         let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
-        let least_ns = match (lag >= AHEAD_STEPS, quiet_ns >= STILL_NS_MIN) {
+        let least_ns = match (self.pauses.is_lag(lag), quiet_ns >= STILL_NS_MIN) {
             (true, _) => BEHIND_NS_MIN,
             (false, true) => STILL_NS_MIN.max(pause_ns),
             (false, false) => BUSY_NS_MIN.max(pause_ns),
@@ -136,7 +172,8 @@ impl Ranks {
         let key = GrowthKey { rank: of.rank, device: of.device, layer, scope: Scope::AllRanks };
         let peers = self.world.saturating_sub(1);
         let standstill = Growth::still(&key, (of.step, self.furthest()), lag, peers);
-        let is_sure = stood_ns >= limit_ns.saturating_mul(CERTAIN_TIMES);
+        let first_ns = if self.pauses.has_paused() { 0 } else { FIRST_NS_MIN };
+        let is_sure = stood_ns >= limit_ns.saturating_mul(CERTAIN_TIMES).max(first_ns);
         let ranks = u32::try_from(self.heard.len()).unwrap_or(u32::MAX);
         Some(Growth { ranks, is_sure, ..standstill })
     }
@@ -159,7 +196,7 @@ impl Growth {
 impl Incidents {
     /// Opens an incident where an attempt stands still, and closes it when the attempt goes on.
     /// A rank that has died explains why its peers wait, and has an incident of its own.
-    pub fn look_at_progress(
+    pub fn scan_progress(
         &mut self,
         now: Now,
         attempt: &impl Attempt,

@@ -7,7 +7,6 @@ use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::identity::owner::Owner;
-use memtape_core::incident::standstill::Pauses;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
@@ -25,8 +24,6 @@ pub(crate) struct Attempt {
     pub(crate) detectors: Detectors,
     pub(crate) captures: Captures,
     pub(crate) triggers: Triggers,
-    /// How long it went without a finished step.
-    pub(crate) pauses: Pauses,
     /// The detector must learn the roles of the ranks.
     pub(super) roles_due: bool,
 }
@@ -151,7 +148,6 @@ impl Attempt {
             detectors,
             captures,
             triggers: Triggers::new(limits.triggers.clone()),
-            pauses: Pauses::default(),
             roles_due: false,
         }
     }

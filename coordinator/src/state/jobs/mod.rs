@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
 use memtape_core::identity::owner::Workload;
+use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
 
@@ -319,6 +320,7 @@ impl Jobs {
             (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
             (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
             rank.allocated_ns = now.mono_ns;
+            attempt.record.pauses.reconnected(now.mono_ns);
         }
         self.holdings.changed(node, before, rank.presence);
         rank.offered = up.offered;
@@ -375,6 +377,7 @@ impl Jobs {
             // Its first rank tells it.
             owner: None,
             node: node.to_string(),
+            pauses: Pauses::default(),
         };
         let mut attempt = Attempt::new(record, &self.limits);
         if let Some(earlier) = self.newest(&up.job) {

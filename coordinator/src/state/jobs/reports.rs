@@ -278,8 +278,11 @@ impl Jobs {
         if missed > 0 {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
         }
-        if report.step > rank.step {
-            attempt.pauses.moved(context.now.mono_ns);
+        if report.step > rank.step && report.clock == Clock::Steps {
+            let (now_ns, heard_ns) = (context.now.mono_ns, rank.reported_ns);
+            if attempt.record.pauses.moved(now_ns, heard_ns, report.step) {
+                context.put(&attempt.record);
+            }
         }
         let failed_before = rank.failures_known();
         if rank.take(context.now, report) || has_new_clock {

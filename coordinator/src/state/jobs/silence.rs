@@ -112,7 +112,7 @@ impl<'a> Watch<'a> {
             heard: attempt.ranks.values().filter(is_heard).map(progress).collect(),
             world: attempt.world(),
             step_time_ns: self.step_time_ns,
-            pauses: attempt.pauses,
+            pauses: attempt.record.pauses,
         }
     }
 
@@ -168,10 +168,12 @@ fn counts_steps(rank: &Rank) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::effects::{Context, Effect};
     use crate::state::jobs::attempt::Limits;
-    use crate::state::messages::RankUp;
+    use crate::state::messages::{RankReport, RankUp, Report};
+    use memtape_core::incident::standstill::Pauses;
     use memtape_disk::clock::Now;
-    use memtape_store::records::End;
+    use memtape_store::records::{AttemptRecord, End};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -285,6 +287,38 @@ mod tests {
             .collect();
         assert_eq!(heard, [(0, 5, 26, 26), (1, 9, 26, 6)]);
         assert_eq!(ranks.world, 4);
+    }
+
+    /// Reports that rank 0 has finished this step; true where a record is written.
+    fn is_stored(jobs: &mut Jobs, seconds: u64, step: u64) -> bool {
+        let mut context = Context::new(Now { mono_ns: seconds * SECOND, ..Now::default() });
+        let of_rank = RankReport { tape_id: "t0".to_string(), step, ..RankReport::default() };
+        let report = Report { ranks: vec![of_rank], ..Report::default() };
+        jobs.report(&mut context, "a", report, None);
+        std::iter::from_fn(|| context.pop()).any(|effect| matches!(effect, Effect::Write(..)))
+    }
+
+    #[test]
+    fn the_longest_pause_is_stored_with_its_attempt() {
+        let mut jobs = jobs([5; 4]);
+        for (seconds, step) in [(101, 6), (102, 7), (139, 7)] {
+            assert!(!is_stored(&mut jobs, seconds, step), "after {seconds} s");
+        }
+        assert!(is_stored(&mut jobs, 140, 8), "it has stood for 37 s");
+        let record = jobs.newest("job").unwrap().record.clone();
+        let stored = serde_json::to_string(&record).unwrap();
+        assert!(stored.contains(r#""longest_ns":37000000000"#), "{stored}");
+        let restored: AttemptRecord = serde_json::from_str(&stored).unwrap();
+        assert_ne!(restored.pauses, Pauses::default());
+        assert!(serde_json::from_str::<AttemptRecord>(r#"{"serial":7}"#).is_ok(), "an older one");
+        // Its agent is away for ten minutes. The job may have gone on.
+        let now = Now { mono_ns: 740 * SECOND, wall_ns: 0 };
+        jobs.node_lost(now, "a");
+        let up = RankUp { tape_id: "t0".into(), job: "job".into(), ..RankUp::default() };
+        jobs.announce(now, "a", up).unwrap();
+        assert!(!is_stored(&mut jobs, 741, 900));
+        // It is connected, and reports nothing.
+        assert!(!is_stored(&mut jobs, 1_341, 1_800));
     }
 
     #[test]

@@ -11,23 +11,30 @@ fn ranks(steps: [u64; 4], seconds: u64, pause: u64) -> Ranks {
     let progress =
         |(rank, step)| Progress { rank, step, stood_ns, quiet_ns: stood_ns, ..Progress::default() };
     let mut pauses = Pauses::default();
-    pauses.moved(0);
-    pauses.moved(pause * SECOND);
+    pauses.moved(0, 0, 1);
+    pauses.moved(pause * SECOND, pause * SECOND, 2);
     let heard = (0..).zip(steps).map(progress).collect();
     Ranks { heard, world: 4, step_time_ns: Some(SECOND), pauses }
 }
 
 impl Shell {
-    fn look(&mut self, job: &Job, seconds: u64, ranks: Ranks) {
+    fn scan(&mut self, job: &Job, seconds: u64, ranks: Ranks) {
         self.now_ns = seconds * SECOND;
         let (now, names) = (self.now(), &mut self.names);
-        self.incidents.look_at_progress(now, job, &ranks, || {
+        self.incidents.scan_progress(now, job, &ranks, || {
             *names += 1;
             format!("inc-{names:04}")
         });
         self.incidents.tick(self.now());
         self.carry_out();
     }
+}
+
+/// Is this an incident? If it is, is it certain?
+fn found(ranks: &Ranks) -> Option<bool> {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.scan(&job, 1, ranks.clone());
+    shell.incidents.iter().next().map(|known| known.incident().growth.is_sure)
 }
 
 /// A diagnosis that names this rank as the one that the others wait for.
@@ -39,11 +46,11 @@ fn desynchronised(rank: u32, step: u64, known: &Growth) -> Box<Diagnosis> {
 #[test]
 fn a_rank_that_leaves_a_collective_out_is_an_incident_that_pages() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
-    let hang = |seconds| ranks([448, 448, 396, 448], seconds, 3);
-    shell.look(&job, 19, hang(19));
+    let hang = |seconds| ranks([448, 448, 396, 448], seconds, 25);
+    shell.scan(&job, 19, hang(19));
     assert!(shell.incidents.is_empty());
     for seconds in [20, 21, 30] {
-        shell.look(&job, seconds, hang(seconds));
+        shell.scan(&job, seconds, hang(seconds));
     }
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.rank, shell.requests(), shell.incidents.len()), (2, 1, 1));
@@ -55,15 +62,15 @@ fn a_rank_that_leaves_a_collective_out_is_an_incident_that_pages() {
     shell.diagnose("inc-0001", desynchronised(3, 448, &known));
     assert_eq!((shell.incident("inc-0001").growth.rank, shell.pages()), (3, 0));
     // It lasts: it is captured again, and pages once.
-    shell.look(&job, 60, hang(60));
+    shell.scan(&job, 60, hang(60));
     assert_eq!(shell.requests(), 2);
     shell.diagnose("inc-0001", desynchronised(2, 396, &known));
     for seconds in [70, 400] {
-        shell.look(&job, seconds, hang(seconds));
+        shell.scan(&job, seconds, hang(seconds));
     }
     assert_eq!((shell.pages(), shell.requests(), shell.incidents.len()), (1, 2, 1));
     // The rank goes on.
-    shell.look(&job, 401, ranks([448, 448, 397, 448], 0, 400));
+    shell.scan(&job, 401, ranks([448, 448, 397, 448], 0, 400));
     let closed = shell.incident("inc-0001").closed.expect("the job goes on");
     assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 448 });
 }
@@ -71,7 +78,7 @@ fn a_rank_that_leaves_a_collective_out_is_an_incident_that_pages() {
 #[test]
 fn ranks_that_die_after_a_standstill_do_not_page_again() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
-    shell.look(&job, 60, ranks([448, 448, 396, 448], 60, 0));
+    shell.scan(&job, 60, ranks([448, 448, 396, 448], 60, 20));
     let known = shell.incident("inc-0001").growth;
     let wait = |shell: &mut Shell, seconds: u64| {
         shell.now_ns += seconds * SECOND;
@@ -98,18 +105,18 @@ fn ranks_that_die_after_a_standstill_do_not_page_again() {
 
 #[test]
 fn a_pause_of_the_whole_job_is_no_standstill_until_it_is_long() {
-    let check = |expected: bool, ranks: Ranks| {
-        let (mut shell, job) = (Shell::default(), Job::new(0));
-        shell.look(&job, 1, ranks.clone());
-        assert_eq!(!shell.incidents.is_empty(), expected, "{ranks:?}");
-    };
+    let check =
+        |expected: bool, ranks: Ranks| assert_eq!(found(&ranks).is_some(), expected, "{ranks:?}");
     let still = |seconds, pause| ranks([448; 4], seconds, pause);
     check(false, still(59, 0));
     check(true, still(60, 0));
     // It has saved a checkpoint for as long before.
     check(false, still(79, 40));
     check(true, still(80, 40));
-    check(true, still(480, 10_000));
+    // It evaluates for 10 minutes each hour; nothing is remembered as longer than 2 hours.
+    check(false, still(1_199, 600));
+    check(true, still(1_200, 600));
+    check(true, still(14_400, 100_000));
     // One rank evaluates.
     let busy = |seconds| {
         let mut ranks = still(seconds, 0);
@@ -137,22 +144,61 @@ fn a_pause_of_the_whole_job_is_no_standstill_until_it_is_long() {
 fn a_standstill_outlives_a_restart_and_follows_no_death() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     let hang = |seconds| ranks([448, 448, 396, 448], seconds, 0);
-    shell.look(&job, 30, hang(30));
+    shell.scan(&job, 30, hang(30));
     let record = shell.incident("inc-0001").clone();
     let mut again = Shell::default();
     again.incidents.restore(again.now(), record, Holder::default(), 396, None);
     // One node is not back yet, and the time begins again.
-    again.look(&job, 31, Ranks { heard: hang(0).heard[..2].to_vec(), ..hang(0) });
-    again.look(&job, 60, hang(29));
+    again.scan(&job, 31, Ranks { heard: hang(0).heard[..2].to_vec(), ..hang(0) });
+    again.scan(&job, 60, hang(29));
     assert!(again.incident("inc-0001").is_open() && again.incidents.len() == 1);
     // Where a rank has died its peers wait for it.
     let mut shell = Shell::default();
     let (wall_ns, kind) = (0, FailureKind::Died(End::Killed));
     let of = Failure { rank: 2, device: 0, step: 396, wall_ns, ranks: 4, kind, exit_status: None };
     shell.incidents.failed(shell.now(), &job, of, || "inc-death".to_string());
-    shell.look(&job, 60, hang(60));
+    shell.scan(&job, 60, hang(60));
     assert!(shell.incidents.is_empty(), "its death is held");
     shell.incidents.settle(shell.now(), &job, || "inc-death".to_string());
-    shell.look(&job, 61, hang(61));
+    shell.scan(&job, 61, hang(61));
     assert_eq!(shell.incidents.len(), 1);
+}
+
+#[test]
+fn the_first_pause_of_a_job_is_not_certain_for_long() {
+    // The others wait in a barrier while rank 0 saves the first checkpoint.
+    assert_eq!(found(&ranks([448; 4], 479, 3)), Some(false));
+    assert_eq!(found(&ranks([448; 4], 480, 3)), Some(true));
+    assert_eq!(found(&ranks([448, 448, 396, 448], 479, 3)), Some(false));
+    // It has paused before.
+    assert_eq!(found(&ranks([448; 4], 179, 20)), Some(false));
+    assert_eq!(found(&ranks([448; 4], 180, 20)), Some(true));
+}
+
+#[test]
+fn ranks_that_are_always_apart_are_not_behind() {
+    // The roles are not known: rank 2 learns and has been up to 40 steps behind the actors.
+    let apart = |behind: u64, seconds| {
+        let mut apart = ranks([448, 448, 448 - behind, 448], seconds, 25);
+        apart.pauses.moved(25 * SECOND, 25 * SECOND, 442);
+        apart.pauses.moved(26 * SECOND, 26 * SECOND, 402);
+        apart
+    };
+    assert_eq!((found(&apart(80, 59)), found(&apart(80, 60))), (None, Some(false)));
+    assert_eq!((found(&apart(81, 19)), found(&apart(81, 20))), (None, Some(false)));
+}
+
+#[test]
+fn a_pause_is_counted_as_far_as_the_rank_was_heard() {
+    let mut pauses = Pauses::default();
+    assert!(!pauses.moved(0, 0, 1));
+    // Its agent hung for 10 minutes, and was disconnected for 10 more.
+    assert!(!pauses.moved(600 * SECOND, SECOND, 2));
+    pauses.reconnected(1_200 * SECOND);
+    assert!(!pauses.moved(1_210 * SECOND, 1_205 * SECOND, 3));
+    assert_eq!(found(&Ranks { pauses, ..ranks([448; 4], 60, 0) }), Some(false));
+    // It has stood for 100 seconds. That is stored.
+    assert!(pauses.moved(1_312 * SECOND, 1_310 * SECOND, 4));
+    assert!(!pauses.moved(1_412 * SECOND, 1_410 * SECOND, 5), "as long as before");
+    assert_eq!(found(&Ranks { pauses, ..ranks([448; 4], 199, 0) }), None);
 }
