@@ -67,17 +67,19 @@ impl Incidents {
         if failure.kind == FailureKind::OutOfMemory {
             return self.report(now, attempt, failure, None, name);
         }
-        let is_certain = failure.kind == FailureKind::Died(End::OomKilled);
         // A rank that dies of a failed request was not stopped.
         let has_incident = |known: &Tracked| {
             let is_its = is_open_of(known, serial) && is_failure(known);
             is_its && (!is_survived(known) || known.incident.growth.rank == failure.rank)
         };
-        if is_certain || self.known.values().any(has_incident) {
+        if failure.is_oom_kill() || self.known.values().any(has_incident) {
             let held = self.held.remove(&serial);
             let first = held.as_ref().map(|held| held.failure);
-            let first = first
-                .filter(|held| held.came_before(&failure, is_one_clock(attempt, held, &failure)));
+            // A rank that was asked to end is no reason for the kernel to kill another one.
+            let first = first.filter(|held| {
+                let is_before = held.came_before(&failure, is_one_clock(attempt, held, &failure));
+                is_before && !(failure.is_oom_kill() && held.was_asked())
+            });
             let capture = held.and_then(|held| held.capture);
             return self.report(now, attempt, first.unwrap_or(failure), capture, name);
         }

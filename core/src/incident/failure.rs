@@ -66,12 +66,21 @@ impl Failure {
     }
 
     /// Did this happen before another one, on a node where one clock counts or where two do?
-    /// Where these do not tell, a rank that was asked to end was not first.
+    /// Where these do not tell, a rank that was asked to end was not first, and one that the kernel
+    /// killed for memory was: it kills the other processes of a cgroup with it, in any order.
     pub(super) fn came_before(&self, other: &Self, is_one_clock: bool) -> bool {
-        let apart_ns = if is_one_clock { 0 } else { TOGETHER_NS };
+        let ends_with = |victim: &Self, of: &Self| victim.is_oom_kill() && of.may_be_sigkill();
+        let is_one_kill = ends_with(self, other) || ends_with(other, self);
+        let apart_ns = if is_one_clock && !is_one_kill { 0 } else { TOGETHER_NS };
         let earlier_ns = other.wall_ns.saturating_sub(self.wall_ns);
         let is_together = earlier_ns.saturating_abs() <= apart_ns;
-        earlier_ns > apart_ns || (is_together && other.was_asked() && !self.was_asked())
+        let weight = |of: &Self| (of.is_oom_kill(), !of.was_asked());
+        earlier_ns > apart_ns || (is_together && weight(self) > weight(other))
+    }
+
+    /// Did the kernel kill the rank for memory of the host?
+    pub(super) fn is_oom_kill(&self) -> bool {
+        self.kind == FailureKind::Died(End::OomKilled)
     }
 
     /// What happened, before anything is compared.

@@ -105,6 +105,11 @@ impl<'a> Aftermath<'a> {
         if !ended.is_empty() {
             said += &format!("; {} ended {}", named(&ended), after(own_ns, &ended));
         }
+        let is_oom_kill = |of: &&Fate| matches!(of.end, Some((End::OomKilled, _)));
+        let victims: Vec<&Fate> = self.others().filter(is_oom_kill).collect();
+        if !victims.is_empty() {
+            said += &format!("; the kernel killed {} for memory of the host", named(&victims));
+        }
         for (fates, what) in [(&behind, "behind"), (&stalled, "stalled")] {
             if !fates.is_empty() {
                 let are = if is_one(fates) { "is" } else { "are" };

@@ -1,7 +1,7 @@
 //! Ranks that die or cannot get memory.
 
 use super::*;
-use crate::diagnosis::Fate;
+use crate::diagnosis::{Aftermath, Fate};
 use crate::identity::end::End;
 use crate::incident::deaths::{ASKED_NS, SETTLED_NS};
 use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
@@ -130,7 +130,10 @@ fn the_first_failure_names_the_incident() {
     // The clocks of two nodes differ by more than this, and one clock does not.
     shell.failed(&job, failure(2, 95, DIED));
     assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+    // The kernel kills processes of a cgroup together, by SIGKILL.
     shell.failed(&job, failure(5, 95, DIED));
+    assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+    shell.failed(&job, Failure { exit_status: Some(-11), ..failure(5, 95, DIED) });
     assert_eq!(shell.incident("inc-0001").growth.rank, 5);
 }
 
@@ -185,6 +188,22 @@ fn the_rank_that_was_killed_first_is_named_and_not_those_that_the_launcher_ended
     // Their peer fails of an error: the same.
     let reported = [end(0, 1_200, FailureKind::Died(End::Failed), 1), first];
     assert_eq!(story(&reported, None).map(|said| said.0), Some(3));
+}
+
+#[test]
+fn a_rank_that_the_kernel_kills_for_memory_is_named_before_those_that_end_with_it() {
+    let victim = |millis| end(2, millis, FailureKind::Died(End::OomKilled), -9);
+    // The kernel kills the other processes of its cgroup, in any order; or its peers were asked.
+    for (first, millis) in [(end(0, 1_000, DIED, -9), 1_002), (end(0, 1_000, DIED, -15), 31_000)] {
+        assert_eq!(story(&[first, victim(millis)], None).map(|said| said.0), Some(2));
+    }
+    // One that failed long before by itself is named, and says what the kernel did.
+    let deaths = [end(0, 1_000, FailureKind::Died(End::Failed), 1), victim(9_000)];
+    assert_eq!(story(&deaths, None).map(|said| said.0), Some(0));
+    let after = Aftermath { rank: 0, step: 149, fates: &fates(&deaths, None) }.sentence();
+    let expected = "; rank 2 ended within 8 s after it; the kernel killed rank 2 for memory of the \
+                    host";
+    assert_eq!(after, expected);
 }
 
 #[test]
