@@ -17,7 +17,7 @@ use super::machine::{Attempt, Change, Incidents, Now};
 use super::record::{ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
-use crate::detector::Scope;
+use crate::detector::{Growth, Scope};
 use crate::diagnosis::{Aftermath, KnownGrowth};
 use crate::identity::end::End;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
@@ -222,8 +222,8 @@ impl Incidents {
         }
     }
 
-    /// Handles the end of a rank: its own growth ends and, unless the rank died, its failed
-    /// request.
+    /// Handles the end of a rank: its own growth ends, also where it has joined the incident of
+    /// another rank, and, unless the rank died, its failed request.
     pub fn rank_ended(&mut self, now: Now, attempt: &impl Attempt, rank: u32, end: End) {
         let serial = attempt.serial();
         let is_its_own = |known: &Tracked| {
@@ -232,9 +232,16 @@ impl Incidents {
             let is_over = !is_failure(known) || (is_survived(known) && !end.is_death());
             is_open_of(known, serial) && is_own && is_over
         };
+        let is_its = |growth: &Growth| growth.rank == rank && growth.scope == Scope::OneRank;
+        for known in self.known.values_mut().filter(|known| is_open_of(known, serial)) {
+            let its = known.incident.joined.iter().filter(|growth| is_its(growth));
+            let keys: Vec<_> = its.map(Growth::key).collect();
+            keys.into_iter().for_each(|key| known.remember(key));
+        }
+        self.leave(now, serial, is_its);
         for id in self.ids(is_its_own) {
             self.measure(&id, attempt);
-            if !self.goes_on(&id, |growth| growth.rank == rank) {
+            if !self.goes_on(now, attempt, &id) {
                 self.close(now, &id, ClosedReason::RankEnded, true);
             }
         }
@@ -272,7 +279,8 @@ impl Incidents {
             let growth = &known.growth;
             let is_rank = growth.rank == rank
                 || growth.scope != Scope::OneRank
-                || known.joined.iter().any(|growth| growth.rank == rank);
+                || known.joined.iter().any(|growth| growth.rank == rank)
+                || known.former.iter().any(|key| key.rank == rank);
             let goes_on = match known.closed.map(|closed| closed.reason) {
                 None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => true,
                 Some(_) => false,

@@ -5,8 +5,6 @@
 //! finding that returns after it was closed says so itself ([`Growth::returns`]). Ranks that count
 //! steps are compared by the detector; those that do not are compared here.
 
-use alloc::string::String;
-
 use super::machine::{Attempt, Change, Incidents, Now};
 use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
@@ -23,8 +21,8 @@ const ALIKE_TIMES_MAX: u64 = 2;
 const BEGAN_STEPS: u64 = 64;
 const BEGAN_AGE_PART: u64 = 4;
 
-/// Findings that are kept of an incident beside the one that it is about. More of its cause are no
-/// news.
+/// Findings that are kept of an incident beside the one that it is about. More of its cause open
+/// another incident.
 const JOINED_MAX: usize = 16;
 
 impl GrowthKey {
@@ -106,7 +104,8 @@ impl Incidents {
         let Some(tracked) = known.find(|known| {
             let of = &known.incident;
             let is_growth = is_open_of(known, serial) && of.failure.is_none();
-            is_growth && core::iter::once(&of.growth).chain(&of.joined).any(has_cause)
+            let mut all = core::iter::once(&of.growth).chain(&of.joined);
+            is_growth && of.joined.len() < JOINED_MAX && all.any(has_cause)
         }) else {
             return false;
         };
@@ -115,13 +114,10 @@ impl Incidents {
         if is_cause {
             // The incident is about what grows, and not about what that drags along.
             tracked.join_finding(now, known);
-            tracked.turn_to(growth.key());
-            tracked.incident.growth = *growth;
-            tracked.want_again(now);
+            tracked.be_about(now, attempt, *growth);
         } else {
             tracked.join_finding(now, *growth);
         }
-        tracked.incident.updated_wall_ns = now.wall_ns;
         let id = tracked.incident.id.clone();
         self.store(&id, Change::Updated);
         true
@@ -130,38 +126,66 @@ impl Incidents {
     /// Brings the figures of a finding that has joined an incident up to date; false where it has
     /// joined none.
     pub(super) fn rejoined(&mut self, now: Now, serial: u32, growth: &Growth) -> bool {
-        let Some(tracked) = self.joined_to(serial, &growth.key()) else { return false };
+        let key = growth.key();
+        let is_it = |of: &Growth| of.key() == key;
+        let has_it =
+            |known: &Tracked| is_open_of(known, serial) && known.incident.joined.iter().any(is_it);
+        let Some(tracked) = self.known.values_mut().find(|known| has_it(known)) else {
+            return false;
+        };
+        tracked.confirm(&key);
         tracked.join_finding(now, *growth);
         let id = tracked.incident.id.clone();
         self.store(&id, Change::Updated);
         true
     }
 
-    /// The open incident that this finding has joined.
-    pub(super) fn joined_to(&mut self, serial: u32, key: &GrowthKey) -> Option<&mut Tracked> {
-        let has_it = |of: &Growth| of.key() == *key;
-        let mut known = self.known.values_mut();
-        known.find(|known| is_open_of(known, serial) && known.incident.joined.iter().any(has_it))
+    /// Removes findings that are over from the incidents of an attempt that they have joined; false
+    /// where they have joined none.
+    pub(super) fn leave(
+        &mut self,
+        now: Now,
+        serial: u32,
+        is_over: impl Fn(&Growth) -> bool,
+    ) -> bool {
+        let ids = self
+            .ids(|known| is_open_of(known, serial) && known.incident.joined.iter().any(&is_over));
+        for id in &ids {
+            let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { continue };
+            incident.joined.retain(|growth| !is_over(growth));
+            incident.updated_wall_ns = now.wall_ns;
+            self.store(id, Change::Updated);
+        }
+        !ids.is_empty()
     }
 
-    /// Some of the findings of an incident are over. True where another one goes on: the incident
-    /// is about that one now.
-    pub(super) fn goes_on(&mut self, id: &str, is_over: impl Fn(&Growth) -> bool) -> bool {
+    /// The finding that an incident is about is over. True where one that has joined it goes on:
+    /// the incident is about that one now.
+    pub(super) fn goes_on(&mut self, now: Now, attempt: &impl Attempt, id: &str) -> bool {
         let Some(tracked) = self.known.get_mut(id) else { return false };
-        tracked.incident.joined.retain(|growth| !is_over(growth));
         if tracked.incident.joined.is_empty() {
             return false;
         }
         let next = tracked.incident.joined.remove(0);
-        tracked.turn_to(next.key());
-        tracked.incident.growth = next;
-        let id = String::from(id);
-        self.store(&id, Change::Updated);
+        tracked.be_about(now, attempt, next);
+        self.measure(id, attempt);
+        self.store(id, Change::Updated);
         true
     }
 }
 
 impl Tracked {
+    /// Makes the incident about another one of its findings, and wants a capture of that. What was
+    /// certain stays so.
+    fn be_about(&mut self, now: Now, attempt: &impl Attempt, growth: Growth) {
+        let is_sure = growth.is_sure || self.incident.growth.is_sure;
+        self.turn_to(growth.key());
+        self.incident.growth = Growth { is_sure, ..growth };
+        self.incident.measure(&growth, attempt.step_time_ns(growth.rank));
+        self.incident.updated_wall_ns = now.wall_ns;
+        self.want_again(now);
+    }
+
     /// Keeps a finding that has the cause of this incident, with its newest figures. The incident
     /// is certain when one of its findings is.
     fn join_finding(&mut self, now: Now, growth: Growth) {
@@ -169,12 +193,11 @@ impl Tracked {
             self.incident.growth.is_sure = true;
             self.want_again(now);
         }
+        self.incident.updated_wall_ns = now.wall_ns;
         let joined = &mut self.incident.joined;
-        let known = joined.iter_mut().find(|known| known.key() == growth.key());
-        if let Some(known) = known {
-            *known = Growth { onset_step: known.onset_step, ..growth };
-        } else if joined.len() < JOINED_MAX {
-            joined.push(growth);
+        match joined.iter_mut().find(|known| known.key() == growth.key()) {
+            Some(known) => *known = Growth { onset_step: known.onset_step, ..growth },
+            None => joined.push(growth),
         }
     }
 }

@@ -211,10 +211,9 @@ impl Incidents {
             }
             Finding::Closed { key, at_step } => {
                 self.silent.remove(&(serial, key));
-                if let Some(joined) = self.joined_to(serial, &key) {
-                    joined.incident.joined.retain(|growth| growth.key() != key);
-                } else if let Some(id) = self.open_about(serial, &key)
-                    && !self.goes_on(&id, |_| false)
+                if !self.leave(now, serial, |growth| growth.key() == key)
+                    && let Some(id) = self.open_about(serial, &key)
+                    && !self.goes_on(now, attempt, &id)
                 {
                     let reason = ClosedReason::GrowthEnded { at_step };
                     self.close(now, &id, reason, attempt.has_ended());
@@ -226,13 +225,20 @@ impl Incidents {
     /// Reviews an attempt after its findings: closes the incidents that were not confirmed after a
     /// restart of the coordinator, and opens incidents of silent ranks whose agents are back.
     pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
-        let is_over = |tracked: &Tracked| {
+        let is_late = |tracked: &Tracked| {
             let view = attempt.rank(tracked.incident.growth.rank);
             view.state == RankState::Healthy
-                && tracked.confirm_by_step.is_some_and(|step| view.last_step > step)
+                && !tracked.unconfirmed.is_empty()
+                && view.last_step > tracked.confirm_by_step
         };
-        for id in self.ids(|known| is_open_of(known, attempt.serial()) && is_over(known)) {
-            self.close(now, &id, ClosedReason::NotFoundAgain, attempt.has_ended());
+        for id in self.ids(|known| is_open_of(known, attempt.serial()) && is_late(known)) {
+            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            let over = core::mem::take(&mut tracked.unconfirmed);
+            let is_over = over.contains(&tracked.incident.growth.key());
+            self.leave(now, attempt.serial(), |growth| over.contains(&growth.key()));
+            if is_over && !self.goes_on(now, attempt, &id) {
+                self.close(now, &id, ClosedReason::NotFoundAgain, attempt.has_ended());
+            }
         }
         self.close_survived(now, attempt);
         let is_due = |(serial, key): &(u32, GrowthKey)| {
@@ -269,7 +275,7 @@ impl Incidents {
         for id in self.ids(is_of) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
             let step = attempt.rank(tracked.incident.growth.rank).last_step;
-            tracked.confirm_by_step = Some(step + CONFIRM_STEPS);
+            tracked.confirm_by(step + CONFIRM_STEPS);
             self.reopen(now, &id);
         }
     }
@@ -372,7 +378,7 @@ impl Incidents {
 
     pub(super) fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
         let Some(tracked) = self.known.get_mut(id) else { return };
-        tracked.confirm_by_step = None;
+        tracked.confirm(&tracked.incident.growth.key());
         tracked.considered_ns = None;
         let did_matter = tracked.incident.matters(self.page_within_seconds);
         tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
@@ -534,17 +540,19 @@ impl Incidents {
         let is_unknown = incident.class() == Class::Unknown;
         let is_failure = incident.failure.is_some();
         let confirm_from = step.max(incident.growth.last_step);
-        let tracked = Tracked {
+        let mut tracked = Tracked {
             is_stored: true,
             need: match under_way {
                 _ if !(is_open && is_unknown) => Need::Nothing,
                 Some(capture) => Need::Awaited { capture, again: false },
                 None => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             },
-            // What failed is not found again.
-            confirm_by_step: (is_open && !is_failure).then_some(confirm_from + CONFIRM_STEPS),
             ..Tracked::new(incident, holder)
         };
+        // What failed is not found again.
+        if is_open && !is_failure {
+            tracked.confirm_by(confirm_from + CONFIRM_STEPS);
+        }
         self.known.insert(tracked.incident.id.clone(), tracked);
     }
 

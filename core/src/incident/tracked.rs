@@ -4,10 +4,11 @@
 //! questions about it.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::machine::Now;
 use super::record::{Incident, Page};
-use crate::detector::GrowthKey;
+use crate::detector::{Growth, GrowthKey};
 use crate::identity::owner::Holder;
 
 /// Former keys that are remembered of an incident.
@@ -35,9 +36,10 @@ pub struct Tracked {
     pub(super) need: Need,
     /// Captures that were granted to it.
     pub(super) tries: u32,
-    /// The incident is closed after this step unless its growth is found again. Set after a restart
-    /// of the coordinator.
-    pub(super) confirm_by_step: Option<u64>,
+    /// Findings that are over after this step unless they are found again: those that were open
+    /// when the coordinator was restarted, or when the attempt was taken for ended.
+    pub(super) unconfirmed: Vec<GrowthKey>,
+    pub(super) confirm_by_step: u64,
     /// Time of the last consideration of a restart.
     pub(super) considered_ns: Option<u64>,
     /// Time of the next comparison of a failure's capture, because more ranks have ended.
@@ -56,7 +58,8 @@ impl Tracked {
             is_stored: false,
             need: Need::Nothing,
             tries: 0,
-            confirm_by_step: None,
+            unconfirmed: Vec::new(),
+            confirm_by_step: 0,
             considered_ns: None,
             compare_due_ns: None,
             is_compared: false,
@@ -91,13 +94,34 @@ impl Tracked {
 
     /// Makes the incident about a finding with this key, and remembers the key it had.
     pub(super) fn turn_to(&mut self, key: GrowthKey) {
-        let Incident { growth, former, .. } = &mut self.incident;
-        let known = growth.key();
-        if known != key && former.len() < FORMER_MAX && !former.contains(&known) {
-            former.push(known);
+        let known = self.incident.growth.key();
+        if known != key {
+            self.remember(known);
         }
+        let growth = &mut self.incident.growth;
         (growth.rank, growth.device) = (key.rank, key.device);
         (growth.layer, growth.scope) = (key.layer, key.scope);
+    }
+
+    /// Remembers the key of a finding that the incident was about.
+    pub(super) fn remember(&mut self, key: GrowthKey) {
+        let former = &mut self.incident.former;
+        if former.len() < FORMER_MAX && !former.contains(&key) {
+            former.push(key);
+        }
+    }
+
+    /// Doubts all findings of the incident until each is found again, after this step at the
+    /// latest.
+    pub(super) fn confirm_by(&mut self, step: u64) {
+        let Incident { growth, joined, .. } = &self.incident;
+        self.unconfirmed = core::iter::once(growth).chain(joined).map(Growth::key).collect();
+        self.confirm_by_step = step;
+    }
+
+    /// A finding of the incident was found again.
+    pub(super) fn confirm(&mut self, key: &GrowthKey) {
+        self.unconfirmed.retain(|unconfirmed| unconfirmed != key);
     }
 
     /// Wants a capture now, or after the one that is under way, and resets the number of tries.

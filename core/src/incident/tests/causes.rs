@@ -63,7 +63,10 @@ fn an_incident_lasts_as_long_as_one_of_its_findings() {
     devices.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
     let close = |of: &Growth| Finding::Closed { key: of.key(), at_step: 300 };
     let larger = Growth { grown_bytes: 1 << 30, ..devices[2] };
+    shell.log.clear();
     shell.found(&job, close(&devices[1]));
+    let (id, change) = ("inc-0001".to_string(), Change::Updated);
+    assert_eq!(shell.log, [Effect::Store { id, change }], "that is stored");
     shell.found(&job, Finding::Updated(larger));
     assert_eq!(shell.incident("inc-0001").joined, [larger]);
     shell.found(&job, close(&devices[0]));
@@ -103,4 +106,86 @@ fn one_cause_that_is_seen_more_clearly_is_one_incident() {
     assert_eq!(shell.incidents.len(), 2);
     shell.found(&Job::new(1), Finding::Opened(leak(2)));
     assert_eq!(shell.incidents.len(), 3, "another attempt");
+}
+
+#[test]
+fn what_goes_on_of_an_incident_is_measured_and_captured() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    let devices: Vec<Growth> = (0..2).map(|device| grows(0, device, Allocated, 2)).collect();
+    shell.found(&job, Finding::Opened(devices[0]));
+    shell.found(&job, Finding::Opened(Growth { is_sure: false, ..devices[1] }));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    let newest = Growth { is_sure: false, steps_to_oom: Some(70), last_step: 290, ..devices[1] };
+    job.newest = Some(newest);
+    shell.found(&job, Finding::Closed { key: devices[0].key(), at_step: 300 });
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.seconds_to_oom, shell.requests()), (Some(70), 2));
+    assert_eq!(incident.growth, Growth { is_sure: true, ..newest }, "what was certain stays so");
+}
+
+#[test]
+fn a_cause_that_takes_over_an_incident_is_as_certain() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(grows(2, 0, Reserved, 7)));
+    let leak = Growth { is_sure: false, ..grows(2, 0, Allocated, 2) };
+    shell.found(&job, Finding::Opened(leak));
+    assert_eq!(shell.incident("inc-0001").growth, Growth { is_sure: true, ..leak });
+}
+
+#[test]
+fn a_rank_that_ends_leaves_the_incident_of_another() {
+    let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
+    let ranks: Vec<Growth> = (0..3).map(|rank| grows(rank, 0, Allocated, 2)).collect();
+    ranks.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
+    shell.incidents.rank_ended(shell.now(), &job, 1, End::Failed);
+    assert_eq!(shell.incident("inc-0001").joined, [ranks[2]]);
+    // The death of the rank is still the end of that growth.
+    let (wall_ns, kind, exit_status) = (0, FailureKind::OutOfMemory, None);
+    let of = Failure { rank: 1, device: 0, step: 99, wall_ns, ranks: 4, kind, exit_status };
+    shell.incidents.failed(shell.now(), &job, of, || "inc-oom".to_string());
+    assert_eq!(shell.incident("inc-oom").related.as_deref(), Some("inc-0001"));
+    shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
+    shell.found(&job, Finding::Closed { key: ranks[0].key(), at_step: 300 });
+    assert!(!shell.incident("inc-0001").is_open());
+}
+
+#[test]
+fn after_a_restart_an_incident_goes_on_with_the_findings_that_are_found_again() {
+    let job = Job { clock: Clock::Turns, ..Job::new(7) };
+    let ranks: Vec<Growth> = (0..3).map(|rank| grows(rank, 0, Allocated, 2)).collect();
+    let mut before = Shell::default();
+    ranks.iter().for_each(|growth| before.found(&job, Finding::Opened(*growth)));
+    let record = before.incident("inc-0001").clone();
+    // Of the incident, these are found again.
+    let restarted = |found: &[u32]| {
+        let (mut shell, mut job) = (Shell::default(), Job { clock: job.clock, ..Job::new(7) });
+        shell.incidents.restore(shell.now(), record.clone(), Holder::default(), 200, None);
+        let growth = |rank: &u32| ranks[*rank as usize];
+        found.iter().for_each(|rank| shell.found(&job, Finding::Opened(growth(rank))));
+        job.last_step = 201 + CONFIRM_STEPS;
+        shell.review(&job);
+        let incident = shell.incident("inc-0001");
+        let joined: Vec<u32> = incident.joined.iter().map(|growth| growth.rank).collect();
+        (incident.is_open(), incident.growth.rank, joined)
+    };
+    assert_eq!(restarted(&[0, 1, 2]), (true, 0, vec![1, 2]));
+    assert_eq!(restarted(&[0, 2]), (true, 0, vec![2]));
+    assert_eq!(restarted(&[2]), (true, 2, vec![]));
+    assert!(!restarted(&[]).0);
+}
+
+#[test]
+fn findings_beyond_those_that_an_incident_keeps_open_another_one() {
+    let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
+    for rank in 0..20 {
+        shell.found(&job, Finding::Opened(grows(rank, 0, Allocated, 2)));
+    }
+    let joined = |id| shell.incident(id).joined.len();
+    assert_eq!((shell.incidents.len(), joined("inc-0001"), joined("inc-0002")), (2, 16, 2));
+    // The seventeenth of them is brought up to date.
+    let larger = Growth { grown_bytes: 1 << 30, ..grows(17, 0, Allocated, 2) };
+    shell.found(&job, Finding::Updated(larger));
+    assert_eq!(shell.incident("inc-0002").growth.grown_bytes, 1 << 30);
 }
