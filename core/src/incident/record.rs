@@ -46,8 +46,8 @@ pub struct Incident {
     /// accounts of the memory.
     #[cfg_attr(feature = "serde", serde(default))]
     pub joined: Vec<Growth>,
-    /// The incident about the growth that ended in this failure, or about the failure that this
-    /// growth ended in.
+    /// The incident about the growth or the standstill that ended in this failure, or about the
+    /// failure that this growth or standstill ended in.
     #[cfg_attr(feature = "serde", serde(default))]
     pub related: Option<String>,
     /// What happened to its rank, where it is not about growth; its `growth` names the rank and the

@@ -118,8 +118,8 @@ pub struct Incident {
     pub closed_wall_ns: Option<i64>,
     /// Why it was closed; empty while it is open.
     pub closed_reason: String,
-    /// The incident about the growth that ended in this failure, or about the failure that this
-    /// growth ended in; null where there is none.
+    /// The incident about the growth or the standstill that ended in this failure, or about the
+    /// failure that this growth or standstill ended in; null where there is none.
     pub related_id: Option<String>,
 }
 

@@ -1,5 +1,7 @@
 //! One cause, one incident: what shows on several devices, ranks or accounts.
 
+use alloc::vec;
+
 use super::*;
 use crate::detector::Layer::{Allocated, Host, Reserved, Spread};
 use crate::detector::Scope::OneRank;
