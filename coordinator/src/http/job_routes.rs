@@ -1,7 +1,8 @@
 //! `/jobs`: every job by its newest attempt.
 
 use axum::response::Json;
-use memtape_core::detector::RankState;
+use memtape_core::detector::{Growth, Layer, RankState};
+use memtape_core::incident::Tracked;
 use memtape_proto::api::{Job, JobState, Jobs};
 
 use crate::http::asking::Asking;
@@ -28,7 +29,8 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         })
     };
     let incidents_open = count(of_attempt().count());
-    let grows = of_attempt().any(|known| known.incident().failure().is_none());
+    let growths = of_attempt().map(Tracked::incident).filter(|known| known.failure().is_none());
+    let growths: Vec<Growth> = growths.map(|known| known.growth).collect();
     let watch = view.watch(attempt);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;
@@ -48,7 +50,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         clock: clock.into(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
-        state: state(attempt, &watch, grows).into(),
+        state: state(attempt, &watch, &growths).into(),
         started_wall_ns: record.started_wall_ns,
         ended_wall_ns: record.ended_wall_ns,
         incidents_open,
@@ -62,8 +64,9 @@ pub(crate) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The most severe state of its ranks. A rank that is not heard of ranks before healthy ones.
-fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
+/// The most severe state of its ranks and of the growth and standstills of its open incidents. A
+/// rank that is not heard of ranks before healthy ones.
+fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[Growth]) -> JobState {
     if attempt.ranks.values().any(Rank::has_died) {
         return JobState::Failed;
     }
@@ -73,15 +76,71 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
     let states: Vec<RankState> =
         attempt.ranks.keys().map(|rank| attempt.detectors.state(*rank).state).collect();
     let grows = attempt.ranks_here() > 0 && states.contains(&RankState::Growing);
+    let has_grown = open.iter().any(|growth| growth.layer != Layer::Progress);
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
     match silence {
-        _ if has_incident || grows => JobState::Leaking,
+        _ if has_grown || grows => JobState::Leaking,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
+        None if open.iter().any(Growth::is_standstill) => JobState::Stalled,
         None if states.contains(&RankState::Watching) => JobState::Watching,
         None if states.contains(&RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::detector::Scope;
+    use memtape_disk::clock::Now;
+
+    use super::*;
+    use crate::state::jobs::Jobs;
+    use crate::state::jobs::tests::limits;
+    use crate::state::messages::{Hello, RankUp};
+
+    #[test]
+    fn a_job_that_stands_still_is_stalled_and_not_leaking() {
+        let mut jobs = Jobs::new(limits());
+        let up = RankUp { tape_id: "t".into(), job: "job".into(), ..RankUp::default() };
+        jobs.announce(Now::default(), "a", up).unwrap();
+        jobs.attach(Now::default(), Hello { node: "a".into(), ..Hello::default() });
+        let attempt = jobs.newest("job").unwrap();
+        let watch = Watch::new(&jobs, attempt, 0, 1);
+        let check = |expected, open: &[(Layer, Scope)]| {
+            let growth = |&(layer, scope)| Growth { layer, scope, ..growth() };
+            let open: Vec<Growth> = open.iter().map(growth).collect();
+            assert_eq!(state(attempt, &watch, &open), expected, "{open:?}");
+        };
+        let (leak, standstill) =
+            ((Layer::Allocated, Scope::OneRank), (Layer::Progress, Scope::AllRanks));
+        check(JobState::Warming, &[]);
+        check(JobState::Stalled, &[standstill]);
+        check(JobState::Leaking, &[standstill, leak]);
+        // A rank that is silent has that state.
+        check(JobState::Warming, &[(Layer::Progress, Scope::OneRank)]);
+    }
+
+    fn growth() -> Growth {
+        Growth {
+            rank: 0,
+            device: 0,
+            scope: Scope::OneRank,
+            onset_step: 0,
+            detected_step: 0,
+            last_step: 0,
+            bytes_per_step: 0,
+            grown_bytes: 0,
+            layer: Layer::Allocated,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 0,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: true,
+        }
     }
 }

@@ -66,7 +66,7 @@ pub enum JobState {
     Healthy,
     /// A rise is being watched.
     Watching,
-    /// An incident is open, or a rank grows.
+    /// An incident about growth is open, or a rank grows.
     Leaking,
     /// A rank has finished no step for long, its peers have.
     Behind,
