@@ -18,7 +18,7 @@ use crate::ingest::event::Event;
 use crate::ingest::streams::{StreamId, Streams};
 use crate::ingest::wire::{self, Outgoing};
 use crate::state::actions::Actions;
-use crate::state::captures::Captures;
+use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::{Counters, Loss};
 use crate::state::effects::{
     After, Asker, Batch, CaptureRefused, CaptureReply, Context, Effect, Share, Work, WorkDone,
@@ -119,6 +119,15 @@ impl Coordinator {
         let jobs: Vec<String> = coordinator.jobs.names().cloned().collect();
         for job in jobs {
             coordinator.context.push(Effect::AttemptBegun { job });
+        }
+        coordinator.carry_out();
+        // The capture of a death that is not reported yet may have been closed before.
+        let Self { jobs, captures, incidents, context, .. } = &mut coordinator;
+        let of_death = |known: &&CaptureState| {
+            known.record.is_closed() && matches!(known.record.reason, Reason::Death { .. })
+        };
+        for closed in captures.iter().filter(of_death) {
+            incidents.capture_closed(context, closed, captures, jobs);
         }
         coordinator.carry_out();
         coordinator
