@@ -58,7 +58,7 @@ fn slopes(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> 
 
 /// Bytes that can still be had.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Left {
     /// Bytes that nothing holds.
     pub(super) free: u64,
     /// Bytes that the allocator caches and no step needed. Segments that are free as a whole can
@@ -68,12 +68,12 @@ pub(super) struct Room {
     pub(super) request: u64,
 }
 
-/// Forecasts when the room is used up, if the window goes on, or by `rate` bytes a step where that
-/// is faster; none when neither rises.
+/// Forecasts when what is left is used up, if the window goes on, or by `rate` bytes a step where
+/// that is faster; none when neither rises.
 pub(super) fn forecast(
     window: &Window,
     block_steps: u64,
-    Room { free, idle, request }: Room,
+    Left { free, idle, request }: Left,
     rate: u64,
 ) -> Option<Forecast> {
     let least = i64::try_from(rate.saturating_mul(256)).unwrap_or(i64::MAX);
@@ -104,7 +104,7 @@ mod tests {
         let value_at = |block: u64| values.get(block as usize).copied();
         let newest = values.len().saturating_sub(1) as u64;
         let window = Window::collect(newest, 0, Past::default(), value_at);
-        forecast(&window, 4, Room { free: left_bytes, ..Room::default() }, 0)
+        forecast(&window, 4, Left { free: left_bytes, ..Left::default() }, 0)
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
     fn a_request_that_does_not_fit_may_end_it() {
         let value_at = |block: u64| Some(block as i64 * 400);
         let window = Window::collect(15, 0, Past::default(), value_at);
-        let of = |free| forecast(&window, 4, Room { free, idle: 0, request: 200_000 }, 0);
+        let of = |free| forecast(&window, 4, Left { free, idle: 0, request: 200_000 }, 0);
         let Some(Forecast { p10, p50, p90 }) = of(1_000_000) else { panic!("it rises") };
         assert_eq!((p10, p50, p90), (8_000, 10_000, 12_000));
         assert_eq!(of(100_000).map(|forecast| (forecast.p10, forecast.p50)), Some((0, 1_000)));

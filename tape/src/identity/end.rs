@@ -3,7 +3,7 @@
 use strum::VariantArray;
 
 /// Ends on two nodes that are this near to each other have no order, in nanoseconds: clocks differ,
-/// and agents look at different times.
+/// and agents scan at different times.
 pub const TOGETHER_NS: i64 = 2_000_000_000;
 
 /// How a process ended, as far as it is known.

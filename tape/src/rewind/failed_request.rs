@@ -24,7 +24,7 @@ const STEPS_SINCE_MAX: u64 = 1;
 /// Blocks that a rank may have been given since: an error on its way out takes few.
 const BLOCKS_SINCE_MAX: usize = 32;
 
-/// Events since the request that are looked at.
+/// Events since the request that are read.
 const EVENTS_SINCE_MAX: u64 = 4096;
 
 /// The failed request before its stacks have indexes.

@@ -1,6 +1,6 @@
 //! The windows that are judged: a series by itself, less its peers, and what all ranks share.
 
-use super::super::forecast::{Forecast, Room, forecast, rate};
+use super::super::forecast::{Forecast, Left, forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, Series, WINDOW, Window};
 use super::super::{GrowthKey, Scope};
@@ -139,11 +139,11 @@ impl Detector {
             true => together(block),
             false => series.used(scale, block),
         });
-        let room = match is_host {
-            true => Room { free: self.left(key, layer)?, ..Room::default() },
-            false => series.room().filter(|_| layer.is_bytes())?,
+        let left = match is_host {
+            true => Left { free: self.left(key, layer)?, ..Left::default() },
+            false => series.left_on_device().filter(|_| layer.is_bytes())?,
         };
-        forecast(&window, BLOCK_STEPS[scale], room, rate)
+        forecast(&window, BLOCK_STEPS[scale], left, rate)
     }
 
     /// Median slope of a series' per-step minimum over the last window, in bytes a step.

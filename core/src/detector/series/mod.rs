@@ -7,7 +7,7 @@ mod window;
 
 use alloc::boxed::Box;
 
-use super::forecast::Room;
+use super::forecast::Left;
 use super::{Limit, Reading};
 use crate::tape::StepRecord;
 
@@ -302,12 +302,12 @@ impl Series {
         Some(self.used[scale].get(block)? << USED_SHIFT)
     }
 
-    /// The room on the device; none when its size is not known.
-    pub(super) fn room(&self) -> Option<Room> {
+    /// What is left on the device; none when its size is not known.
+    pub(super) fn left_on_device(&self) -> Option<Left> {
         let used = self.last.end_reserved.saturating_add(self.beside());
         let free = self.device_bytes.saturating_sub(used);
         let idle = self.level(Layer::Reserved).unwrap_or(0);
-        (self.device_bytes > 0).then_some(Room { free, idle, request: self.rise_bytes })
+        (self.device_bytes > 0).then_some(Left { free, idle, request: self.rise_bytes })
     }
 
     /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are

@@ -281,7 +281,7 @@ impl<'a> Failed<'a> {
 
     /// The lines that held most: when the request failed, or at the end of the last step.
     fn lines(&self) -> Option<String> {
-        // By stack first: the frames of a stack are looked at once, however many blocks it has.
+        // By stack first: the frames of a stack are read once, however many blocks it has.
         let mut by_stack: BTreeMap<u32, u64> = BTreeMap::new();
         let mut add = |stack: u32, held: u64| {
             let sum = by_stack.entry(stack).or_default();
@@ -338,7 +338,7 @@ impl<'a> Failed<'a> {
             return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
         }
         match (self.request, self.end()) {
-            (Some(request), _) => self.make_room(request),
+            (Some(request), _) => self.memory_remedy(request),
             (None, Some(End::OomKilled)) => {
                 let text = "the host ran out of memory: `memtape ranks JOB` shows what each rank \
                             and its workers held";
@@ -367,7 +367,7 @@ impl<'a> Failed<'a> {
     }
 
     /// What gives a request the memory that it needed.
-    fn make_room(&self, request: &FailedRequest) -> Remedy {
+    fn memory_remedy(&self, request: &FailedRequest) -> Remedy {
         match self.holder(request) {
             Holder::Ranks => {
                 let near = &self.inquiry.context.neighbours;

@@ -46,7 +46,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
 }
 
 const ADVICE: &str = "remove torch.cuda.empty_cache() from the training loop, or call it once \
-                      behind the phase that needs it: each step waits for the device to free \
+                      after the phase that needs it: each step waits for the device to free \
                       memory and to take it again; without one, the device is so full that the \
                       allocator empties its cache itself: lower the peak";
 

@@ -140,8 +140,8 @@ fn remedy(case: &Case<'_>) -> Remedy {
         let idle = case.idle_cache();
         let text = format!(
             "{} wait in whole free segments, which the allocator gives back before it fails: \
-             call torch.cuda.empty_cache() once behind the phase that needed them (a checkpoint, \
-             an evaluation) if NCCL or other processes need the room, not in the loop",
+             call torch.cuda.empty_cache() once after the phase that needed them (a checkpoint, \
+             an evaluation) if NCCL or other processes need the memory, not in the loop",
             bytes(idle),
         );
         return Remedy::new(Cause::CachedSegments, text, Some(idle));
