@@ -76,11 +76,9 @@ impl Pauses {
         // What happened while nothing was heard of the rank is not known.
         let moved_ns = self.moved_ns.replace(now_ns);
         let pause_ns = moved_ns.map_or(0, |moved_ns| heard_ns.saturating_sub(moved_ns));
-        let is_longest = pause_ns.min(PAUSE_NS_MAX) > self.longest_ns;
-        if is_longest {
-            self.longest_ns = pause_ns.min(PAUSE_NS_MAX);
-        }
-        is_longest && self.has_paused()
+        let longest_ns = self.longest_ns.max(pause_ns.min(PAUSE_NS_MAX));
+        let is_longer = core::mem::replace(&mut self.longest_ns, longest_ns) < longest_ns;
+        is_longer && self.has_paused()
     }
 
     /// The agent of a rank is connected again: what happened before is not known.
