@@ -97,16 +97,19 @@ mod tests {
     use memtape_disk::clock::Now;
 
     use super::*;
+    use crate::state::effects::Context;
     use crate::state::jobs::Jobs;
-    use crate::state::jobs::tests::limits;
+    use crate::state::jobs::attempt::Limits;
     use crate::state::messages::{Hello, RankUp};
 
     #[test]
     fn a_job_that_stands_still_is_stalled_and_not_leaking() {
-        let mut jobs = Jobs::new(limits());
+        let (capture, triggers) = Default::default();
+        let limits = Limits { capture, triggers, ranks_max: 1, owners_required: false };
+        let (mut jobs, now) = (Jobs::new(limits), Now::default());
+        jobs.attach(now, Hello { node: "a".into(), ..Hello::default() });
         let up = RankUp { tape_id: "t".into(), job: "job".into(), ..RankUp::default() };
-        jobs.announce(Now::default(), "a", up).unwrap();
-        jobs.attach(Now::default(), Hello { node: "a".into(), ..Hello::default() });
+        jobs.rank_up(&mut Context::new(now), "a", up, None);
         let attempt = jobs.newest("job").unwrap();
         let watch = Watch::new(&jobs, attempt, 0, 1);
         let check = |expected, open: &[(Layer, Scope)]| {
