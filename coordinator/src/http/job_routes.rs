@@ -136,6 +136,7 @@ mod tests {
             last_step: 0,
             bytes_per_step: 0,
             grown_bytes: 0,
+            level_bytes: None,
             layer: Layer::Allocated,
             steps_to_oom: None,
             forecast: None,

@@ -43,6 +43,7 @@ pub(crate) fn full(job: &Job, rank: u32, step: u64) -> v1::RankReport {
             highs: Some(1),
             ooms: Some(2),
             oom_kills: Some(3),
+            inode: Some(4),
         }),
         missing: String::new(),
     });
