@@ -6,10 +6,11 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::diagnosis::evidence::past::replay::Replay;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
+use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceEvent, TraceKind};
 
 /// Births of the blocks that a burst frees, at least.
 const BIRTHS_MIN: usize = 6;
@@ -42,12 +43,17 @@ impl Burst {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bursts(BTreeMap<Frame, (u64, Burst)>);
 
+/// Frees without an allocation between them, in one step.
 #[derive(Default)]
 struct Run {
-    by_stack: BTreeMap<u32, Freed>,
+    /// Its first event.
+    start: usize,
+    /// Different births of its blocks, the first [`BIRTHS_MIN`] of them.
+    births: Vec<u64>,
     step: u64,
 }
 
+/// What a run freed of one line.
 #[derive(Default)]
 struct Freed {
     births: BTreeSet<u64>,
@@ -57,37 +63,78 @@ struct Freed {
     bytes: u64,
 }
 
+/// A trace, gone through.
+struct Walk<'a> {
+    snapshot: &'a RankSnapshot,
+    trace: &'a [TraceEvent],
+    replay: &'a Replay,
+}
+
+impl<'a> Walk<'a> {
+    /// The allocation of the block that an event frees, if the trace shows it, and its step. What
+    /// was there before the trace has one birth, as far as is known.
+    fn birth(&self, number: usize) -> (Option<&'a TraceEvent>, u64) {
+        let born = u32::try_from(number).ok().and_then(|number| self.replay.born_at(number));
+        let born = born.and_then(|born| self.trace.get(born as usize));
+        let oldest = self.trace.first().map_or(0, |event| event.step);
+        (born, born.map_or(oldest.saturating_sub(1), |born| born.step))
+    }
+
+    /// What was freed of each line by the events with these numbers.
+    fn by_line(&self, numbers: Range<usize>) -> BTreeMap<&'a Frame, Freed> {
+        let mut by_stack: BTreeMap<u32, Freed> = BTreeMap::new();
+        for number in numbers {
+            let event = self.trace.get(number).filter(|event| is_free(event));
+            let Some(event) = event else { continue };
+            let (born, birth) = self.birth(number);
+            let freed = by_stack.entry(born.unwrap_or(event).stack).or_default();
+            freed.has_older |= born.is_none();
+            freed.births.insert(birth);
+            freed.blocks += 1;
+            freed.bytes = freed.bytes.saturating_add(event.size);
+        }
+        let mut by_line: BTreeMap<&Frame, Freed> = BTreeMap::new();
+        for (stack, freed) in by_stack {
+            let frames: Vec<&Frame> = self.snapshot.frames_of(stack).collect();
+            let Some(frame) = telling_frame(&frames) else { continue };
+            let line = by_line.entry(frame).or_default();
+            line.births.extend(freed.births);
+            line.has_older |= freed.has_older;
+            line.blocks += freed.blocks;
+            line.bytes = line.bytes.saturating_add(freed.bytes);
+        }
+        by_line
+    }
+}
+
+fn is_free(event: &TraceEvent) -> bool {
+    matches!(event.kind, TraceKind::Free | TraceKind::FreeDeferred)
+}
+
 /// What the trace shows, gone through by `replay`; none where there is no trace.
 pub(crate) fn bursts(
     snapshot: &RankSnapshot,
     device: &DeviceSnapshot,
     replay: &Replay,
 ) -> Option<Bursts> {
-    let oldest = device.trace.first()?.step;
-    let mut found = Bursts::default();
-    let mut run = Run::default();
-    for (event, number) in device.trace.iter().zip(0_u32..) {
-        match event.kind {
-            TraceKind::Alloc => found.take(snapshot, &mut run),
-            TraceKind::Free | TraceKind::FreeDeferred => {
-                if event.step != run.step {
-                    found.take(snapshot, &mut run);
-                }
-                let born = replay.born_at(number);
-                let born = born.and_then(|born| device.trace.get(born as usize));
-                // What was there before the trace has one birth, as far as is known.
-                let birth = born.map_or(oldest.saturating_sub(1), |born| born.step);
-                run.step = event.step;
-                let freed = run.by_stack.entry(born.unwrap_or(event).stack).or_default();
-                freed.has_older |= born.is_none();
-                freed.births.insert(birth);
-                freed.blocks += 1;
-                freed.bytes = freed.bytes.saturating_add(event.size);
+    let walk = Walk { snapshot, trace: device.trace.as_slice(), replay };
+    walk.trace.first()?;
+    let (mut found, mut run) = (Bursts::default(), Run::default());
+    for (number, event) in walk.trace.iter().enumerate() {
+        if event.kind == TraceKind::Alloc {
+            found.take(&walk, &mut run, number);
+        } else if is_free(event) {
+            if event.step != run.step {
+                found.take(&walk, &mut run, number);
             }
-            _ => {}
+            run.step = event.step;
+            let (_, birth) = walk.birth(number);
+            if run.births.len() < BIRTHS_MIN && !run.births.contains(&birth) {
+                run.births.push(birth);
+            }
         }
     }
-    found.take(snapshot, &mut run);
+    found.take(&walk, &mut run, walk.trace.len());
     Some(found)
 }
 
@@ -97,23 +144,16 @@ impl Bursts {
         self.0.get(frame).map(|(count, burst)| (*count, burst))
     }
 
-    /// Ends a run of frees. Most are of one or two births, and no burst of any line.
-    fn take(&mut self, snapshot: &RankSnapshot, run: &mut Run) {
-        let by_stack = core::mem::take(&mut run.by_stack);
-        if by_stack.values().map(|freed| freed.births.len()).sum::<usize>() < BIRTHS_MIN {
+    /// Ends a run of frees before the event with this number. Most are of one or two births, and
+    /// no burst of any line.
+    fn take(&mut self, walk: &Walk<'_>, run: &mut Run, end: usize) {
+        let numbers = core::mem::replace(&mut run.start, end)..end;
+        let births = run.births.len();
+        run.births.clear();
+        if births < BIRTHS_MIN {
             return;
         }
-        let mut by_line: BTreeMap<&Frame, Freed> = BTreeMap::new();
-        for (stack, freed) in by_stack {
-            let frames: Vec<&Frame> = snapshot.frames_of(stack).collect();
-            let Some(frame) = telling_frame(&frames) else { continue };
-            let line = by_line.entry(frame).or_default();
-            line.births.extend(freed.births);
-            line.has_older |= freed.has_older;
-            line.blocks += freed.blocks;
-            line.bytes = line.bytes.saturating_add(freed.bytes);
-        }
-        for (frame, freed) in by_line {
+        for (frame, freed) in walk.by_line(numbers) {
             if freed.births.len() < BIRTHS_MIN {
                 continue;
             }
@@ -132,7 +172,6 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
-    use crate::snapshot::TraceEvent;
 
     fn event(kind: TraceKind, address: u64, step: u64) -> TraceEvent {
         TraceEvent {

@@ -148,14 +148,16 @@ pub(crate) fn requests(device: &DeviceSnapshot) -> Option<Requests> {
         return None;
     }
     let mut requests = Requests::default();
-    let mut sizes: BTreeSet<u64> = BTreeSet::new();
+    let mut sizes: Vec<u64> = Vec::new();
     let is_request = |event: &&TraceEvent| matches!(event.kind, TraceKind::Alloc | TraceKind::Oom);
     for event in device.trace.iter().filter(is_request) {
         requests.largest = requests.largest.max(event.size);
         if event.size >= 1 << 20 {
-            sizes.insert(event.size);
+            sizes.push(event.size);
         }
     }
+    sizes.sort_unstable();
+    sizes.dedup();
     requests.large_sizes = sizes.len() as u64;
     Some(requests)
 }
