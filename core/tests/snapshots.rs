@@ -221,6 +221,26 @@ fn a_list_that_grows_after_its_use_is_refused() {
 }
 
 #[test]
+fn lists_of_the_same_frames_are_one_stack() {
+    let frames = [FRAME, " put1 pop } ( 'name 'g 'filename 'a.py 'line 9 u put2 pop "].concat();
+    let event = "} ( 'action 'alloc 'addr 1 'size 1 'frames ] ( get1 get2 e u ";
+    let other = "get2 put1 pop ";
+    let events = ["} 'device_traces ] ] ( ", event, event, other, event, "e a s"].concat();
+    let read = read(&[&frames, &events]);
+    let line = |stack: &str| ["event Alloc 0 1 512 1 - - [", stack, " g@a.py:9]\n"].concat();
+    let (same, other) = (line("f@a.py:7"), line("g@a.py:9"));
+    // The third event has the bytes of the others, and another value under memo number 1.
+    assert_eq!(lines(&read), ["device 0 0 0\n", &same, &same, &other].concat());
+    assert_eq!((read.rank.stacks.len(), read.notes.unusable), (3, 0));
+    // A list that is filled at once is whole, however the bytes are cut.
+    let grown = made(&[&frames, "] put3 ( get1 get2 e pop ] ( get1 get2 e get1 a"]);
+    for pieces in [&[][..], &[1]] {
+        let error = read_snapshot(&grown, pieces, Limits::default()).expect_err("it grows");
+        assert_eq!(error.fault, Fault::WrongKind("APPEND"));
+    }
+}
+
+#[test]
 fn each_record_stands_once_and_in_order() {
     let events = "} ( 'action 'alloc 'addr 1 'size 1 u put1 pop \
                   } ( 'action 'alloc 'addr 2 'size 1 u put2 pop ";

@@ -12,8 +12,10 @@
 use alloc::vec::Vec;
 
 use crate::read::fault::{Fault, ReadError};
+use crate::read::memo::Memo;
 use crate::read::opcodes::{self as opcode, Kind};
 use crate::read::records::{Records, TEXTS, kind_of};
+use crate::read::stacks::RecalledLists;
 use crate::read::torch::{TorchFile, assemble};
 use crate::read::value::{Heap, Limits, Slot, Value, over};
 
@@ -37,9 +39,7 @@ pub struct Reader {
     marks: Vec<u32>,
     /// Values below are beyond the innermost mark.
     fence: usize,
-    memo: Vec<Option<Value>>,
-    /// Places of the memo that are set, which numbers MEMOIZE.
-    memo_set: usize,
+    memo: Memo,
     /// The beginning of an incomplete opcode.
     pending: Vec<u8>,
     /// Bytes before the opcode under way.
@@ -93,8 +93,7 @@ impl Reader {
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
-            memo: Vec::new(),
-            memo_set: 0,
+            memo: Memo::default(),
             pending: Vec::new(),
             offset: 0,
             frame_end: 0,
@@ -142,28 +141,106 @@ impl Reader {
             let extent = self.extent(&self.pending)?;
             if extent.bytes <= self.pending.len() {
                 let whole = core::mem::take(&mut self.pending);
-                self.step(&whole, extent.header)?;
+                self.run(&whole)?;
             }
         }
+        let rest = self.run(piece)?;
+        self.pending.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// Carries out all whole opcodes; returns the bytes of an incomplete one.
+    fn run<'p>(&mut self, mut piece: &'p [u8]) -> Result<&'p [u8], Fault> {
+        let end = self.offset + piece.len() as u64;
+        let done = self.run_all(&mut piece, end);
+        self.offset = end - piece.len() as u64;
         // Bytes behind the end are ignored, as Python does.
-        while !piece.is_empty() && !self.is_over {
-            let extent = self.extent(piece)?;
-            match piece.split_at_checked(extent.bytes) {
-                Some((whole, rest)) => {
-                    self.step(whole, extent.header)?;
-                    piece = rest;
-                }
-                None => {
-                    self.pending.extend_from_slice(piece);
-                    break;
-                }
+        done.map(|()| if self.is_over { &[] } else { piece })
+    }
+
+    /// Takes the opcodes that are carried out off the piece, which ends at this offset.
+    fn run_all(&mut self, piece: &mut &[u8], end: u64) -> Result<(), Fault> {
+        while !self.is_over {
+            while let Some(rest) = self.step_often(piece, end)? {
+                *piece = rest;
             }
+            let extent = self.extent(piece)?;
+            let Some((whole, rest)) = piece.split_at_checked(extent.bytes) else { break };
+            self.offset = end - piece.len() as u64;
+            self.step(whole, extent.header)?;
+            *piece = rest;
         }
         Ok(())
     }
 
+    /// Carries out the first opcode if it is one of those that a trace is made of and is followed
+    /// by enough bytes; returns the bytes behind it.
+    #[inline(always)] // called for every opcode, from one place
+    fn step_often<'p>(&mut self, piece: &'p [u8], end: u64) -> Result<Option<&'p [u8]>, Fault> {
+        if self.protocol.is_none() {
+            return Ok(None);
+        }
+        let rest = match piece {
+            [opcode::LONG_BINGET, a, b, c, d, rest @ ..] => {
+                self.recall(u32::from_le_bytes([*a, *b, *c, *d]).into())?;
+                rest
+            }
+            [opcode::BINGET, number, rest @ ..] => {
+                self.recall(u64::from(*number))?;
+                rest
+            }
+            [opcode::MEMOIZE, rest @ ..] => {
+                self.offset = end - piece.len() as u64;
+                self.store(self.memo.set as u64, opcode::MEMOIZE)?;
+                rest
+            }
+            [opcode::MARK, rest @ ..] => match self.recall_list(rest) {
+                Some(rest) => rest,
+                None => {
+                    self.mark()?;
+                    rest
+                }
+            },
+            [opcode::BININT1, number, rest @ ..] => {
+                self.push(Value::Int(i64::from(*number)))?;
+                rest
+            }
+            [opcode::BININT2, a, b, rest @ ..] => {
+                self.push(Value::Int(u16::from_le_bytes([*a, *b]).into()))?;
+                rest
+            }
+            [opcode::BININT, a, b, c, d, rest @ ..] => {
+                self.push(Value::Int(i32::from_le_bytes([*a, *b, *c, *d]).into()))?;
+                rest
+            }
+            [opcode::LONG1, count @ 1..=8, rest @ ..] => {
+                let count = usize::from(*count);
+                let is_short = count <= self.heap.limits.integer_bytes_max;
+                let Some(bytes) = rest.first_chunk().filter(|_| is_short) else { return Ok(None) };
+                // The sign is in the last byte.
+                let beyond = 64 - 8 * count;
+                self.push(Value::Int(i64::from_le_bytes(*bytes) << beyond >> beyond))?;
+                rest.get(count..).unwrap_or_default()
+            }
+            [opcode::EMPTY_DICT, rest @ ..] => {
+                self.push_new(Slot::EmptyDict)?;
+                rest
+            }
+            [opcode::EMPTY_LIST, rest @ ..] => {
+                self.push_new(Slot::EmptyList)?;
+                rest
+            }
+            [byte @ (opcode::SETITEMS | opcode::APPENDS), rest @ ..] => {
+                let start = self.unmark(*byte)?;
+                self.fill_from(start, *byte)?;
+                rest
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(rest))
+    }
+
     /// Extent of the opcode that begins with the first of these bytes.
-    #[inline(always)] // 10 % of the time
     fn extent(&self, bytes: &[u8]) -> Result<Extent, Fault> {
         let Some(&byte) = bytes.first() else {
             return Ok(Extent { header: 1, bytes: 1 });
@@ -212,22 +289,13 @@ impl Reader {
         }
     }
 
-    /// Carries out one whole opcode.
-    #[inline]
+    /// Carries out one whole opcode that [`Self::step_often`] has not.
     fn step(&mut self, whole: &[u8], header: usize) -> Result<(), Fault> {
         let &[byte, ref operand @ ..] = whole else { return Ok(()) };
         match byte {
-            opcode::BINGET | opcode::LONG_BINGET => self.recall(little_endian(operand))?,
-            opcode::MEMOIZE => self.store(self.memo_set as u64, byte)?,
+            opcode::PROTO => self.start(operand)?,
+            opcode::FRAME => self.frame(little_endian(operand))?,
             opcode::BINPUT | opcode::LONG_BINPUT => self.store(little_endian(operand), byte)?,
-            opcode::MARK => self.mark()?,
-            opcode::BININT1 | opcode::BININT2 => {
-                self.push(Value::Int(little_endian(operand) as i64))?;
-            }
-            opcode::BININT => {
-                let value = (little_endian(operand) as u32).cast_signed();
-                self.push(Value::Int(value.into()))?;
-            }
             opcode::LONG1 | opcode::LONG4 => self.push(Value::integer(data(whole, header)))?,
             opcode::SHORT_BINUNICODE
             | opcode::BINUNICODE
@@ -237,27 +305,10 @@ impl Reader {
                 let value = self.heap.new_text(data(whole, header))?;
                 self.push(value)?;
             }
-            opcode::EMPTY_DICT => self.push_new(Slot::EmptyDict)?,
-            opcode::EMPTY_LIST => self.push_new(Slot::EmptyList)?,
-            opcode::SETITEMS | opcode::APPENDS => {
-                let start = self.unmark(byte)?;
-                self.fill_from(start, byte)?;
-            }
             opcode::NEWTRUE => self.push(Value::Bool(true))?,
             opcode::NEWFALSE => self.push(Value::Bool(false))?,
             opcode::NONE => self.push(Value::None)?,
             opcode::STOP => self.stop()?,
-            _ => self.step_seldom(whole)?,
-        }
-        self.offset += whole.len() as u64;
-        Ok(())
-    }
-
-    fn step_seldom(&mut self, whole: &[u8]) -> Result<(), Fault> {
-        let &[byte, ref operand @ ..] = whole else { return Ok(()) };
-        match byte {
-            opcode::PROTO => self.start(operand)?,
-            opcode::FRAME => self.frame(little_endian(operand))?,
             opcode::BINFLOAT => {
                 let bits = operand.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
                 self.push(Value::Float(f64::from_bits(bits)))?;
@@ -348,13 +399,13 @@ impl Reader {
             return Err(Fault::LeftOver(left_over as u64));
         }
         self.is_over = true;
-        self.memo = Vec::new();
+        self.memo = Memo::default();
         Ok(())
     }
 
     // --- the stack -------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)] // called for nearly every opcode
     fn push(&mut self, value: Value) -> Result<(), Fault> {
         if self.stack.len() >= self.heap.limits.stack_max {
             return Err(over("values on the stack", self.heap.limits.stack_max, "stack_max"));
@@ -409,12 +460,27 @@ impl Reader {
 
     // --- the memo --------------------------------------------------------------------------------
 
+    #[inline(always)] // as `push`
     fn recall(&mut self, number: u64) -> Result<(), Fault> {
-        let index = usize::try_from(number).map_err(|_| Fault::NoMemo(number))?;
-        match self.memo.get(index) {
-            Some(&Some(value)) => self.push(value),
-            _ => Err(Fault::NoMemo(number)),
+        let value = self.memo.get(number)?;
+        self.push(value)
+    }
+
+    /// Fills the list on top of the stack with frames that filled another list. Takes the bytes
+    /// behind a mark; returns those behind the list, or none where it is to be read as any other.
+    fn recall_list<'p>(&mut self, piece: &'p [u8]) -> Option<&'p [u8]> {
+        let (bytes, count) = RecalledLists::bytes_in(piece)?;
+        let limits = &self.heap.limits;
+        let has_room = self.marks.len() < limits.depth_max
+            && self.stack.len() + count <= limits.stack_max
+            && !self.memo.is_overwritten;
+        let top = self.top(opcode::APPENDS).ok().filter(|_| has_room)?.object()?;
+        if self.heap.slot(top) != Slot::EmptyList {
+            return None;
         }
+        let stack = self.records.stacks.recalled.find(bytes)?;
+        self.heap.set(top, Slot::Stack(stack));
+        piece.get(bytes.len() + 1..)
     }
 
     fn store(&mut self, number: u64, byte: u8) -> Result<(), Fault> {
@@ -424,17 +490,7 @@ impl Reader {
         if number > self.offset {
             return Err(Fault::MemoNumber(number));
         }
-        let max = self.heap.limits.memo_max;
-        let index = usize::try_from(number).ok().filter(|&index| index < max);
-        let index = index.ok_or(over("memo numbers", max, "memo_max"))?;
-        if index >= self.memo.len() {
-            self.memo.resize(index, None);
-            self.memo.push(Some(top));
-            self.memo_set += 1;
-        } else if let Some(place) = self.memo.get_mut(index) {
-            self.memo_set += usize::from(place.replace(top).is_none());
-        }
-        Ok(())
+        self.memo.set(number, top, self.heap.limits.memo_max)
     }
 
     // --- containers ------------------------------------------------------------------------------
@@ -463,8 +519,18 @@ impl Reader {
             return Err(Fault::Odd(opcode::name(byte)));
         }
         match (is_list, self.heap.slot(container)) {
-            (true, Slot::EmptyList | Slot::List(_)) | (false, Slot::Dict(_)) => {
+            (true, Slot::List(_) | Slot::Records(_)) | (false, Slot::Dict(_)) => {
                 self.heap.extend(container, items)
+            }
+            (true, Slot::EmptyList) => {
+                let stacks = &mut self.records.stacks;
+                let stack = stacks.whole_list(&self.heap, items);
+                stacks.recalled.keep(stack);
+                match stack {
+                    Some(stack) => self.heap.set(container, Slot::Stack(stack)),
+                    None => self.heap.extend(container, items)?,
+                }
+                Ok(())
             }
             (false, Slot::EmptyDict) => {
                 let Some(kind) = kind_of(items) else { return self.heap.extend(container, items) };
@@ -493,14 +559,8 @@ fn data(whole: &[u8], header: usize) -> &[u8] {
 }
 
 /// Up to eight bytes as a number.
-#[inline]
 fn little_endian(bytes: &[u8]) -> u64 {
-    match *bytes {
-        [only] => u64::from(only),
-        [low, high] => u64::from(u16::from_le_bytes([low, high])),
-        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
-        _ => bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)),
-    }
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// A memo number as the text opcodes write it, with its line feed.

@@ -15,10 +15,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use memtape_tape::snapshot::{Block, Frame, Segment, StreamPool, TraceEvent, TraceKind};
+use memtape_tape::snapshot::{Block, Segment, StreamPool, TraceEvent, TraceKind};
 
 use crate::read::fault::Fault;
-use crate::read::stacks::{backward_node, is_python};
+use crate::read::stacks::Stacks;
 use crate::read::value::{Heap, Record, Slot, Value, over};
 
 /// Different streams and pools; more count as the unknown one.
@@ -163,15 +163,6 @@ pub(crate) struct LoadedSegment {
     pub(crate) blocks: Option<Range<u32>>,
 }
 
-/// A frame as the file has it.
-#[derive(Debug)]
-struct LoadedFrame {
-    /// Text of the function's name.
-    name: Option<u32>,
-    /// Number of the frame among Python's frames.
-    python: Option<u32>,
-}
-
 /// Stream and pool.
 type StreamPoolKey = (Option<u64>, Option<(u64, u64)>);
 
@@ -183,18 +174,13 @@ pub(crate) struct Records {
     pub(crate) blocks: Vec<(Block, bool)>,
     /// Entries of all traces; none for an entry without memory.
     pub(crate) events: Vec<Option<TraceEvent>>,
+    /// Newest time of an event, in nanoseconds.
+    pub(crate) newest_ns: Option<u64>,
     pub(crate) annotations: Vec<Option<Annotation>>,
-    /// Frames of Python; number 0 is the unknown one.
-    pub(crate) frames: Vec<Frame>,
-    /// Stacks of Python; number 0 is the empty one.
-    pub(crate) stacks: Vec<Vec<u32>>,
+    pub(crate) stacks: Stacks,
     pub(crate) stream_pools: Vec<StreamPool>,
     /// Records without an address or a size, and things in a list that do not belong there.
     pub(crate) unusable: u64,
-    loaded_frames: Vec<LoadedFrame>,
-    loaded_numbers: BTreeMap<[Option<u32>; 3], u32>,
-    stack_numbers: BTreeMap<Vec<u32>, u32>,
-    node_numbers: BTreeMap<String, u32>,
     stream_pool_numbers: BTreeMap<StreamPoolKey, u16>,
     /// Numbers of records of each kind that have a key with a value of PyTorch's kind.
     seen: [[u64; WORDS.len()]; RECORDS],
@@ -210,15 +196,11 @@ impl Records {
             segments: Vec::new(),
             blocks: Vec::new(),
             events: Vec::new(),
+            newest_ns: None,
             annotations: Vec::new(),
-            frames: vec![Frame::default()],
-            stacks: vec![Vec::new()],
+            stacks: Stacks::new(),
             stream_pools: vec![StreamPool::default()],
             unusable: 0,
-            loaded_frames: Vec::new(),
-            loaded_numbers: BTreeMap::new(),
-            stack_numbers: BTreeMap::from([(Vec::new(), 0)]),
-            node_numbers: BTreeMap::new(),
             stream_pool_numbers: BTreeMap::from([(StreamPoolKey::default(), 0)]),
             seen: [[0; WORDS.len()]; RECORDS],
             made: [0; RECORDS],
@@ -240,7 +222,7 @@ impl Records {
             Record::Block => self.block(heap, pairs),
             Record::Event => self.event(heap, pairs),
             Record::Annotation => self.annotation(heap, pairs),
-            Record::Frame => return self.frame(heap, pairs),
+            Record::Frame => return Ok(self.frame(heap, pairs)),
             Record::Snapshot => 0,
         };
         let max = heap.limits.objects_max;
@@ -265,17 +247,17 @@ impl Records {
             let number = value.unsigned();
             let is_good = match word {
                 Word::Action => {
-                    kind = action(value);
-                    kind.is_some() || self::word(value) == Some(Word::Annotate)
+                    kind = action(*value);
+                    kind.is_some() || self::word(*value) == Some(Word::Annotate)
                 }
                 Word::Addr => set(number, &mut address),
                 Word::DeviceFree => set(number, &mut device_free),
                 Word::Size => set(number, &mut bytes),
                 Word::TimeUs => set(number, &mut time_us),
-                Word::Frames => set(self.stack(heap, value), &mut stack),
+                Word::Frames => set(self.stacks.stack(heap, *value), &mut stack),
                 Word::Stream => set(number.map(Some), &mut stream),
-                Word::PoolId => set(pair(heap, value).map(Some), &mut pool),
-                Word::CompileContext | Word::UserMetadata => matches!(value, Value::Text(_)),
+                Word::PoolId => set(pair(heap, *value).map(Some), &mut pool),
+                Word::CompileContext | Word::UserMetadata => matches!(*value, Value::Text(_)),
                 _ => false,
             };
             self.see(Record::Event, word, is_good);
@@ -301,7 +283,9 @@ impl Records {
         let stream_pool = self.stream_pool((stream, pool));
         let event =
             |kind| TraceEvent { kind, mono_ns, address, size, detail, stack, stream_pool, step: 0 };
-        self.events.push(kind.filter(|_| is_usable).map(event));
+        let event = kind.filter(|_| is_usable).map(event);
+        self.newest_ns = self.newest_ns.max(event.map(|event| event.mono_ns));
+        self.events.push(event);
         self.events.len()
     }
 
@@ -321,12 +305,12 @@ impl Records {
                 Word::AllocatedSize => set(number, &mut loaded.allocated),
                 Word::ActiveSize | Word::RequestedSize => number.is_some(),
                 Word::Stream => set(number.map(Some), &mut stream),
-                Word::SegmentPoolId => set(pair(heap, value).map(Some), &mut pool),
-                Word::SegmentType => set(is_small(value), &mut segment.small),
-                Word::IsExpandable => set(truth(value), &mut segment.expandable),
-                Word::Frames => set(self.stack(heap, value), &mut segment.stack),
+                Word::SegmentPoolId => set(pair(heap, *value).map(Some), &mut pool),
+                Word::SegmentType => set(is_small(*value), &mut segment.small),
+                Word::IsExpandable => set(truth(*value), &mut segment.expandable),
+                Word::Frames => set(self.stacks.stack(heap, *value), &mut segment.stack),
                 Word::Blocks => {
-                    loaded.blocks = self.listed(heap, value, Record::Block, "block")?;
+                    loaded.blocks = self.listed(heap, *value, Record::Block, "block")?;
                     loaded.blocks.is_some()
                 }
                 _ => false,
@@ -347,15 +331,15 @@ impl Records {
                 Word::Size => set(number, &mut block.size),
                 Word::RequestedSize => set(number, &mut block.requested),
                 Word::State => {
-                    let state = self::word(value);
+                    let state = self::word(*value);
                     block.pending =
                         matches!(state, Some(Word::ActivePendingFree | Word::ActiveAwaitingFree));
                     is_live = block.pending || state == Some(Word::ActiveAllocated);
                     is_live || state == Some(Word::Inactive)
                 }
-                Word::Frames => set(self.stack(heap, value), &mut block.stack),
+                Word::Frames => set(self.stacks.stack(heap, *value), &mut block.stack),
                 Word::History => {
-                    self.history(heap, value, &mut block);
+                    self.history(heap, *value, &mut block);
                     true
                 }
                 _ => false,
@@ -375,7 +359,7 @@ impl Records {
         let entry = newest.and_then(|newest| items(heap, newest)).unwrap_or_default();
         for (word, value) in keys(&entry) {
             let (word, is_good) = match word {
-                Word::Frames => (word, set(self.stack(heap, value), &mut block.stack)),
+                Word::Frames => (word, set(self.stacks.stack(heap, *value), &mut block.stack)),
                 Word::RealSize => {
                     (Word::RequestedSize, set(value.unsigned(), &mut block.requested))
                 }
@@ -391,14 +375,14 @@ impl Records {
         for (word, value) in keys(pairs) {
             let is_good = match word {
                 Word::Stage => {
-                    is_start = match self::word(value) {
+                    is_start = match self::word(*value) {
                         Some(Word::Start) => Some(true),
                         Some(Word::End) => Some(false),
                         _ => None,
                     };
                     is_start.is_some()
                 }
-                Word::Name => set(text(value).map(Some), &mut name),
+                Word::Name => set(text(*value).map(Some), &mut name),
                 Word::TimeUs => set(value.unsigned().map(Some), &mut at_us),
                 Word::Device => {
                     let number = value.unsigned().and_then(|device| u16::try_from(device).ok());
@@ -418,13 +402,12 @@ impl Records {
         self.annotations.len()
     }
 
-    /// Equal frames are one.
-    fn frame(&mut self, heap: &Heap, pairs: &[Value]) -> Result<u32, Fault> {
+    fn frame(&mut self, heap: &Heap, pairs: &[Value]) -> u32 {
         let (mut name, mut file, mut line) = (None, None, None);
         for (word, value) in keys(pairs) {
             let is_good = match word {
-                Word::Name => set(text(value).map(Some), &mut name),
-                Word::Filename => set(text(value).map(Some), &mut file),
+                Word::Name => set(text(*value).map(Some), &mut name),
+                Word::Filename => set(text(*value).map(Some), &mut file),
                 Word::Line => {
                     let number = value.unsigned().and_then(|line| u32::try_from(line).ok());
                     set(number.map(Some), &mut line)
@@ -433,78 +416,7 @@ impl Records {
             };
             self.see(Record::Frame, word, is_good);
         }
-        let parts = [name, file, line];
-        if let Some(&known) = self.loaded_numbers.get(&parts) {
-            return Ok(known);
-        }
-        let text = |number: Option<u32>| number.map_or("", |number| heap.text(number));
-        let python = is_python(text(file), text(name)).then(|| {
-            self.push_frame(Frame {
-                file: text(file).to_string(),
-                line: line.unwrap_or_default(),
-                function: text(name).to_string(),
-            })
-        });
-        let number = self.loaded_frames.len() as u32;
-        self.loaded_frames.push(LoadedFrame { name, python });
-        self.loaded_numbers.insert(parts, number);
-        Ok(number)
-    }
-
-    fn push_frame(&mut self, frame: Frame) -> u32 {
-        self.frames.push(frame);
-        (self.frames.len() - 1) as u32
-    }
-
-    /// Number of the stack that a list of frames makes; none for a value that is no list.
-    fn stack(&mut self, heap: &mut Heap, list: Value) -> Option<u32> {
-        let number = list.object()?;
-        match heap.slot(number) {
-            Slot::Stack(stack) => Some(stack),
-            Slot::EmptyList => Some(0),
-            Slot::List(_) | Slot::Tuple(_) => {
-                let items = heap.take(number);
-                let stack = self.stack_of(heap, &items);
-                heap.set(number, Slot::Stack(stack));
-                Some(stack)
-            }
-            _ => None,
-        }
-    }
-
-    /// Makes a stack of frames. With `stacks="all"` PyTorch writes C++ frames, too, which are equal
-    /// for all allocations, so they are left out. A stack without Python frames, as in autograd's
-    /// threads, gets the name of the backward node instead.
-    fn stack_of(&mut self, heap: &Heap, items: &[Value]) -> u32 {
-        let loaded = |value: &Value| match heap.slot(value.object()?) {
-            Slot::Record(Record::Frame, frame) => Some(frame as usize),
-            _ => None,
-        };
-        let loaded: Vec<usize> = items.iter().filter_map(loaded).collect();
-        self.unusable += (items.len() - loaded.len()) as u64;
-        let python = |&frame: &usize| self.loaded_frames.get(frame)?.python;
-        let mut frames: Vec<u32> = loaded.iter().filter_map(python).collect();
-        if frames.is_empty() {
-            let name = |&frame: &usize| Some(heap.text(self.loaded_frames.get(frame)?.name?));
-            let node = backward_node(loaded.iter().filter_map(name)).map(String::from);
-            frames.extend(node.map(|node| self.node(node)));
-        }
-        if let Some(&known) = self.stack_numbers.get(&frames) {
-            return known;
-        }
-        let number = self.stacks.len() as u32;
-        self.stacks.push(frames.clone());
-        self.stack_numbers.insert(frames, number);
-        number
-    }
-
-    fn node(&mut self, function: String) -> u32 {
-        if let Some(&known) = self.node_numbers.get(&function) {
-            return known;
-        }
-        let number = self.push_frame(Frame { function: function.clone(), ..Frame::default() });
-        self.node_numbers.insert(function, number);
-        number
+        self.stacks.frame(heap, [name, file, line])
     }
 
     fn stream_pool(&mut self, key: StreamPoolKey) -> u16 {
@@ -530,30 +442,41 @@ impl Records {
         name: &'static str,
     ) -> Result<Option<Range<u32>>, Fault> {
         let Some(number) = list.object() else { return Ok(None) };
-        let items = match heap.slot(number) {
+        let list = match heap.slot(number) {
             Slot::EmptyList => return Ok(Some(0..0)),
-            Slot::List(_) | Slot::Tuple(_) => heap.take(number),
-            Slot::Used => return Err(Fault::Twice("list")),
-            _ => return Ok(None),
-        };
-        let listed = &mut self.listed[kind as usize];
-        let mut range: Option<Range<u32>> = None;
-        for item in items {
-            let at = match item.object().map(|number| heap.slot(number)) {
-                Some(Slot::Record(of, at)) if of == kind => at,
-                _ => {
-                    self.unusable += 1;
-                    continue;
-                }
-            };
-            let range = range.get_or_insert(at..at);
-            if at != range.end || at < *listed {
-                return Err(Fault::Twice(name));
+            Slot::Records(list) => heap.list(list).cloned(),
+            slot @ (Slot::List(_) | Slot::Tuple(_)) => {
+                self.unusable += heap.items(slot).len() as u64;
+                heap.replace(number, Slot::Used);
+                return Ok(Some(0..0));
             }
-            range.end = at + 1;
-            *listed = range.end;
+            Slot::Used => return Err(Fault::Twice("list")),
+            _ => None,
+        };
+        let Some(list) = list else { return Ok(None) };
+        heap.replace(number, Slot::Used);
+        self.unusable += list.strays;
+        if list.kind != kind {
+            self.unusable += list.range.len() as u64;
+            return Ok(Some(0..0));
         }
-        Ok(Some(range.unwrap_or(0..0)))
+        let listed = &mut self.listed[kind as usize];
+        if list.is_out_of_order || list.range.start < *listed {
+            return Err(Fault::Twice(name));
+        }
+        *listed = list.range.end;
+        Ok(Some(list.range))
+    }
+
+    /// Takes out the events from this number on. The memory of an event that stays is not held
+    /// twice.
+    pub(crate) fn take_events(&mut self, from: u32) -> Vec<Option<TraceEvent>> {
+        if from == 0 {
+            return core::mem::take(&mut self.events);
+        }
+        let taken = self.events.split_off(self.events.len().min(from as usize));
+        self.events.shrink_to_fit();
+        taken
     }
 
     /// Which keys the records lack.
@@ -578,9 +501,10 @@ impl Records {
     }
 }
 
-/// The known keys, with their values.
-fn keys(pairs: &[Value]) -> impl Iterator<Item = (Word, Value)> + '_ {
-    pairs.as_chunks::<2>().0.iter().filter_map(|&[key, value]| Some((word(key)?, value)))
+/// The known keys, with their values, which are read where they are: a copy of each takes a
+/// quarter of the time of an event.
+fn keys(pairs: &[Value]) -> impl Iterator<Item = (Word, &Value)> {
+    pairs.as_chunks::<2>().0.iter().filter_map(|[key, value]| Some((word(*key)?, value)))
 }
 
 /// Sets `to` to a known value; true where the value is known.

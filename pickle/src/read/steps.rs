@@ -205,8 +205,8 @@ fn optimizers(starts: &[u32], events: &[Entry]) -> usize {
 
 /// Steps by what comes again and again.
 fn recurring(records: &Records, events: &[Entry]) -> Option<Found> {
-    let by_stack = EventsByStack::of(records.stacks.len(), events);
-    let stacks = 1..u32::try_from(records.stacks.len()).unwrap_or(u32::MAX);
+    let by_stack = EventsByStack::of(records.stacks.stacks.len(), events);
+    let stacks = 1..u32::try_from(records.stacks.stacks.len()).unwrap_or(u32::MAX);
     let mut of_optimizer: Vec<u32> = stacks
         .clone()
         .filter(|&stack| {
@@ -288,8 +288,8 @@ fn weighted_median(mut values: Vec<u32>) -> u32 {
 
 /// A stack of `torch.optim`, or of an optimizer that is made like one.
 fn is_optimizer(records: &Records, stack: u32) -> bool {
-    let frames = records.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
-    frames.iter().filter_map(|&frame| records.frames.get(frame as usize)).any(|frame| {
+    let frames = records.stacks.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
+    frames.iter().filter_map(|&frame| records.stacks.frames.get(frame as usize)).any(|frame| {
         frame.file.contains("torch/optim/")
             || (frame.function == "step" && frame.file.to_ascii_lowercase().contains("optim"))
     })

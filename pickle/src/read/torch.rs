@@ -86,12 +86,11 @@ pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
     let mut missing = top.missing();
     missing.extend(records.missing());
 
-    let newest_ns = records.events.iter().flatten().map(|event| event.mono_ns).max();
     let mut devices = devices(&mut records, &of_segments, &traces, &origin);
     let mut last_step = 0;
     for (index, trace) in traces.iter().enumerate().rev().filter(|(_, it)| !it.is_empty()) {
         records.events.truncate(trace.end as usize);
-        let events = records.events.split_off(trace.start as usize);
+        let events = records.take_events(trace.start);
         let index = u8::try_from(index).ok();
         let Some(device) = index.and_then(|index| devices.get_mut(&index)) else { continue };
         let steps = steps::find(&records, &annotations, &origin, (device.device, &events));
@@ -109,15 +108,16 @@ pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
             ..Identity::default()
         },
         step: origin.number("step").unwrap_or(last_step),
-        wall_ns: newest_ns.and_then(|ns| ns.try_into().ok()).unwrap_or_default(),
+        wall_ns: records.newest_ns.and_then(|ns| ns.try_into().ok()).unwrap_or_default(),
         devices: devices.into_values().collect(),
         settings: Settings::of(&heap, top.settings).as_texts(),
         stream_pools: records.stream_pools,
-        frames: records.frames,
-        stacks: records.stacks,
+        frames: records.stacks.frames,
+        stacks: records.stacks.stacks,
         ..RankSnapshot::default()
     };
-    let (shape, is_exported, unusable) = (top.shape, !origin.is_empty(), records.unusable);
+    let (shape, is_exported, unusable) =
+        (top.shape, !origin.is_empty(), records.unusable + records.stacks.strays);
     let notes = Notes { shape, is_exported, protocol, bytes, missing, unusable };
     Ok(TorchFile { rank, annotations, notes })
 }
@@ -147,12 +147,8 @@ fn traces(
 ) -> Result<Vec<Range<u32>>, Fault> {
     let slot = list.and_then(Value::object).map(|number| heap.slot(number));
     let items = slot.map(|slot| heap.items(slot).to_vec()).unwrap_or_default();
-    let is_event = |item: &Value| {
-        let slot = item.object().map(|number| heap.slot(number));
-        matches!(slot, Some(Slot::Record(Record::Event, _)))
-    };
     let kind = (Record::Event, "trace entry");
-    if items.iter().any(is_event) {
+    if let Some(Slot::Records(_)) = slot {
         return Ok([listed(heap, records, list, kind)?].into());
     }
     items.into_iter().map(|trace| listed(heap, records, Some(trace), kind)).collect()
@@ -179,12 +175,14 @@ impl Top {
         match slot {
             Slot::Dict(_) => Self::of_dict(heap, items),
             Slot::EmptyDict => Err(Fault::NoSnapshot("an empty dictionary")),
-            Slot::EmptyList | Slot::List(_) => {
-                let is_segment = |item: &Value| {
-                    let slot = item.object().map(|number| heap.slot(number));
-                    matches!(slot, Some(Slot::Record(Record::Segment, _)))
+            Slot::EmptyList | Slot::List(_) | Slot::Records(_) => {
+                let is_of_segments = match slot {
+                    Slot::Records(list) => heap
+                        .list(list)
+                        .is_some_and(|list| list.kind == Record::Segment && list.strays == 0),
+                    slot => slot == Slot::EmptyList,
                 };
-                if !items.iter().all(is_segment) {
+                if !is_of_segments {
                     return Err(Fault::NoSnapshot("a list of other things than segments"));
                 }
                 Ok(Self { shape: Shape::Segments, segments: Some(root), ..Self::default() })
@@ -344,7 +342,10 @@ fn add_trace(device: &mut DeviceSnapshot, mut events: Vec<Option<TraceEvent>>, s
         allocation.into_iter().for_each(|allocation| date(block, allocation));
     }
     device.step_source = steps.source;
-    device.trace = events.into_iter().flatten().collect();
+    // In the same memory, which `flatten` would not do.
+    #[expect(clippy::filter_map_identity)]
+    let trace = events.into_iter().filter_map(|event| event).collect();
+    device.trace = trace;
 }
 
 /// Completes a live block and its allocation from each other.

@@ -11,6 +11,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::read::fault::Fault;
 
@@ -25,11 +26,12 @@ pub struct Limits {
     pub depth_max: usize,
     /// Values on the stack. PyTorch's own pickler puts a whole trace there, 16 bytes an event.
     pub stack_max: usize,
-    /// Values in the memo, at 16 bytes.
+    /// Values in the memo, at 4 bytes, or 20 for a value that is no object and no text.
     pub memo_max: usize,
     /// Lists, dictionaries, tuples and different pairs of numbers, at 8 bytes or more.
     pub objects_max: usize,
-    /// Maximum objects that did not become a record and have a vector each, at 40 bytes or more.
+    /// Maximum objects that did not become a record and have a vector each, at 40 bytes or more,
+    /// and maximum lists of records.
     pub unfolded_max: usize,
     /// Values in all of these, at 16 bytes.
     pub items_max: usize,
@@ -151,8 +153,23 @@ pub enum Slot {
     Record(Record, u32),
     /// A list of frames that became a stack.
     Stack(u32),
+    /// A list or tuple of other records, by its number.
+    Records(u32),
     /// A list whose records stand in the snapshot.
     Used,
+}
+
+/// The records of a list, which follow each other in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordList {
+    /// Kind of the first record in the list.
+    pub(crate) kind: Record,
+    /// Numbers of the records.
+    pub(crate) range: Range<u32>,
+    /// Items that are no record of this kind.
+    pub(crate) strays: u64,
+    /// A record stands in the list twice, or out of order.
+    pub(crate) is_out_of_order: bool,
 }
 
 /// Holds all values of a pickle.
@@ -169,6 +186,7 @@ pub struct Heap {
     vectors: Vec<Vec<Value>>,
     /// Vectors that are not in use.
     free: Vec<u32>,
+    lists: Vec<RecordList>,
     /// Values in all vectors.
     items: usize,
 }
@@ -243,8 +261,11 @@ impl Heap {
             if items.is_empty() {
                 return Ok(Value::Object(self.new_object(Slot::EmptyList)?));
             }
-            let vector = self.new_vector(items)?;
-            return Ok(Value::Object(self.new_object(Slot::Tuple(vector))?));
+            let slot = match self.record_kind(items) {
+                Some(kind) => self.new_list(kind, items)?,
+                None => Slot::Tuple(self.new_vector(items)?),
+            };
+            return Ok(Value::Object(self.new_object(slot)?));
         };
         if let Some(&number) = self.pair_numbers.get(&pair) {
             return Ok(Value::Pair(number));
@@ -265,9 +286,13 @@ impl Heap {
         }
         match slot {
             Slot::EmptyList => {
-                let vector = self.new_vector(values)?;
-                self.set(number, Slot::List(vector));
+                let slot = match self.record_kind(values) {
+                    Some(kind) => self.new_list(kind, values)?,
+                    None => Slot::List(self.new_vector(values)?),
+                };
+                self.set(number, slot);
             }
+            Slot::Records(list) => self.extend_list(list, values),
             Slot::EmptyDict => {
                 let vector = self.new_vector(values)?;
                 self.set(number, Slot::Dict(vector));
@@ -288,6 +313,46 @@ impl Heap {
         if self.items > max { Err(over("items", max, "items_max")) } else { Ok(()) }
     }
 
+    /// Kind of the first record among these values; none where that is a frame, because lists of
+    /// frames become stacks.
+    fn record_kind(&self, values: &[Value]) -> Option<Record> {
+        let kind = |value: &Value| match self.slot(value.object()?) {
+            Slot::Record(kind, _) => Some(kind),
+            _ => None,
+        };
+        values.iter().find_map(kind).filter(|&kind| kind != Record::Frame)
+    }
+
+    fn new_list(&mut self, kind: Record, values: &[Value]) -> Result<Slot, Fault> {
+        let number = self.unfolded(self.lists.len())?;
+        let list = RecordList { kind, range: 0..0, strays: 0, is_out_of_order: false };
+        self.lists.push(list);
+        self.extend_list(number, values);
+        Ok(Slot::Records(number))
+    }
+
+    fn extend_list(&mut self, number: u32, values: &[Value]) {
+        let Some(list) = self.lists.get_mut(number as usize) else { return };
+        for value in values {
+            let slot = value.object().and_then(|number| self.slots.get(number as usize));
+            match slot {
+                Some(&Slot::Record(kind, at)) if kind == list.kind => {
+                    if list.range.is_empty() {
+                        list.range = at..at;
+                    }
+                    list.is_out_of_order |= at != list.range.end;
+                    list.range.end = at + 1;
+                }
+                _ => list.strays += 1,
+            }
+        }
+    }
+
+    /// The list of records with this number.
+    pub(crate) fn list(&self, number: u32) -> Option<&RecordList> {
+        self.lists.get(number as usize)
+    }
+
     fn new_vector(&mut self, values: &[Value]) -> Result<u32, Fault> {
         self.count_items(values.len())?;
         if let Some(free) = self.free.pop() {
@@ -295,25 +360,26 @@ impl Heap {
             vector.into_iter().for_each(|vector| vector.extend_from_slice(values));
             return Ok(free);
         }
-        let (number, max) = (self.vectors.len(), self.limits.unfolded_max);
-        if number >= max {
-            let what = "lists and dictionaries that PyTorch does not write";
-            return Err(over(what, max, "unfolded_max"));
-        }
+        let number = self.unfolded(self.vectors.len())?;
         self.vectors.push(values.to_vec());
-        Ok(number as u32)
+        Ok(number)
     }
 
-    /// Takes all values out of a list or a tuple, which is then used.
-    pub(crate) fn take(&mut self, number: u32) -> Vec<Value> {
-        let (Slot::List(vector) | Slot::Tuple(vector)) = self.slot(number) else {
-            return Vec::new();
-        };
-        self.set(number, Slot::Used);
+    /// The number of the next vector or list of records, where there are `count`.
+    fn unfolded(&self, count: usize) -> Result<u32, Fault> {
+        let max = self.limits.unfolded_max;
+        let number = u32::try_from(count).ok().filter(|_| count < max);
+        let what = "lists and dictionaries that PyTorch does not write";
+        number.ok_or(over(what, max, "unfolded_max"))
+    }
+
+    /// Changes a list or a tuple whose items are no longer needed.
+    pub(crate) fn replace(&mut self, number: u32, by: Slot) {
+        let slot = self.slot(number);
+        self.set(number, by);
+        let (Slot::List(vector) | Slot::Tuple(vector)) = slot else { return };
         self.free.push(vector);
-        let values = self.vectors.get_mut(vector as usize).map(core::mem::take);
-        let values = values.unwrap_or_default();
-        self.items = self.items.saturating_sub(values.len());
-        values
+        let items = self.vectors.get_mut(vector as usize).map(core::mem::take);
+        self.items = self.items.saturating_sub(items.unwrap_or_default().len());
     }
 }
