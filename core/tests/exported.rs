@@ -164,6 +164,7 @@ fn a_running_job_and_its_file_get_the_same_answer() {
         last_step: BEFORE + steps,
         bytes_per_step: MIB,
         grown_bytes: steps * MIB,
+        level_bytes: None,
         layer: Layer::Allocated,
         steps_to_oom: None,
         forecast: None,

@@ -248,7 +248,6 @@ impl Findings {
         }
         open.growth.last_step = open.growth.last_step.max(step);
         open.growth.grown_bytes = u64::try_from(value - open.onset_value).unwrap_or(0);
-        open.growth.level_bytes = Some(value);
         change(&mut open.growth);
         self.findings.extend(open.update());
     }

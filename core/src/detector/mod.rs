@@ -135,11 +135,10 @@ pub struct Growth {
     /// census or block of steps. For layers that do not grow: bytes beyond the peers, number of the
     /// last 64 steps, or number of missing steps.
     pub grown_bytes: u64,
-    /// Level at the newest of these figures, less the peers' like `bytes_per_step`, in bytes; none
-    /// where blocks are counted. With it growth that is found anew, after a restart of the
-    /// coordinator, is measured from its first onset.
+    /// What the rank holds of the layer at the newest of these figures, in bytes; none where blocks
+    /// are counted.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub level_bytes: Option<i64>,
+    pub level_bytes: Option<u64>,
     /// The layer that grows.
     pub layer: Layer,
     /// Steps until nothing is left of the memory in which it grows, by all that grows there; none
@@ -191,6 +190,17 @@ impl Growth {
             give_backs: 0,
             is_sure: true,
         }
+    }
+
+    /// These figures, with what has grown since the onset of the same growth as it was `known`:
+    /// readings of the host are not stored, so a new coordinator finds the growth anew and later.
+    pub fn continuing(self, known: &Self) -> Self {
+        let is_later = self.key() == known.key() && self.onset_step > known.onset_step;
+        let levels = self.level_bytes.zip(known.level_bytes).filter(|_| is_later);
+        let first_bytes = |level: u64| level.saturating_sub(known.grown_bytes);
+        let since_first = levels.map(|(now, level)| now.saturating_sub(first_bytes(level)));
+        let grown_bytes = since_first.unwrap_or(self.grown_bytes);
+        Self { onset_step: known.onset_step, grown_bytes, ..self }
     }
 
     /// The growth with its forecast as it is from a later step on.

@@ -264,26 +264,16 @@ impl Incident {
     /// Updates the figures. The facts of the onset stay.
     pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
         let known = self.growth;
-        // Growth that is found anew began earlier, at the level where this incident's began.
-        let first_level = known
-            .level_bytes
-            .and_then(|level| level.checked_sub(i64::try_from(known.grown_bytes).ok()?))
-            .filter(|_| growth.onset_step > known.onset_step);
-        let levels = growth.level_bytes.zip(first_level);
-        let since_first =
-            levels.and_then(|(now, first)| u64::try_from(now.checked_sub(first)?).ok());
         self.growth = Growth {
-            grown_bytes: since_first.unwrap_or(growth.grown_bytes),
             rank: known.rank,
             device: known.device,
             layer: known.layer,
             scope: known.scope,
-            onset_step: known.onset_step,
             detected_step: known.detected_step,
             returns: known.returns.max(growth.returns),
             give_backs: known.give_backs.max(growth.give_backs),
             is_sure: known.is_sure || growth.is_sure,
-            ..*growth
+            ..growth.continuing(&known)
         };
         self.seconds_to_oom = growth
             .steps_to_oom

@@ -101,6 +101,10 @@ impl Tracked {
         let growth = &mut self.incident.growth;
         (growth.rank, growth.device) = (key.rank, key.device);
         (growth.layer, growth.scope) = (key.layer, key.scope);
+        if known != key {
+            // It was that of another rank or layer.
+            growth.level_bytes = None;
+        }
     }
 
     /// Remembers the key of a finding that the incident was about.

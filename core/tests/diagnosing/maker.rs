@@ -244,6 +244,7 @@ pub(crate) fn growth(layer: Layer, bytes_per_step: u64) -> Growth {
         last_step: STEP,
         bytes_per_step,
         grown_bytes: bytes_per_step * (STEP - ONSET),
+        level_bytes: None,
         layer,
         steps_to_oom: Some(4_137),
         forecast: None,

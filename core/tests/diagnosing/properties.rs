@@ -170,6 +170,7 @@ fn growth() -> impl Strategy<Value = Growth> {
                 last_step,
                 bytes_per_step,
                 grown_bytes,
+                level_bytes: None,
                 layer,
                 steps_to_oom,
                 forecast: None,

@@ -43,7 +43,9 @@ impl Detector {
             let steps = point.end_step().saturating_sub(known.onset_step);
             let ahead = self.ahead(series_key, point.layer, steps, rate);
             let presses = self.presses(point.layer, steps, ahead);
+            let level_bytes = self.level_of(&key);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
+                growth.level_bytes = level_bytes;
                 growth.bytes_per_step = rate;
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
@@ -243,7 +245,7 @@ impl Detector {
             last_step: detected_step,
             bytes_per_step: rate.unsigned_abs(),
             grown_bytes: u64::try_from(value - onset_value).unwrap_or(0),
-            level_bytes: Some(value),
+            level_bytes: self.level_of(&key),
             layer: key.layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,

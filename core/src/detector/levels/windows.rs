@@ -79,6 +79,11 @@ impl Detector {
         })
     }
 
+    /// What the rank of a finding holds of its layer, in bytes; none when that is not known.
+    pub(in crate::detector) fn level_of(&self, key: &GrowthKey) -> Option<u64> {
+        self.series.get(&(key.rank, key.device))?.level(key.layer)
+    }
+
     /// Bytes that a layer can still grow by; none when that is not known. Ranks below one limit of
     /// the host share what is left of it.
     pub(in crate::detector) fn left(&self, key: (u32, u8), layer: Layer) -> Option<u64> {

@@ -51,7 +51,7 @@ pub(super) struct Series {
     pub(super) last: StepRecord,
     /// Size of the device; 0 when unknown.
     pub(super) device_bytes: u64,
-    /// About the largest that the reserved bytes lately rose by at once, since warm-up.
+    /// Largest recent rise of the reserved bytes between two records since warm-up, in bytes.
     rise_bytes: u64,
     /// Highest allocated bytes ever.
     pub(super) peak_allocated: u64,

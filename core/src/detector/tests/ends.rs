@@ -162,3 +162,28 @@ fn growth_of_the_host_pages_near_its_end_and_not_where_the_end_is_unknown() {
     assert!(is_sure(64 * GIB));
     assert!(!is_sure(0) && !is_sure(2_048 * GIB));
 }
+
+#[test]
+fn growth_that_a_new_coordinator_finds_anew_is_measured_from_its_first_onset() {
+    // Rank 2 keeps 384 KiB of the host each step from step 200 on; readings are not stored.
+    let host = |rank: u32, step: u64| {
+        let kept = if rank == 2 { step.saturating_sub(200) * 384 * 1_024 } else { 0 };
+        (GIB + u64::from(rank) + kept, Limit { bytes: 23 * GIB, of: 1 })
+    };
+    let job = Flat { ranks: 4, steps: 1_200, step_ns: 30_000_000 };
+    let newest = |from: u64| {
+        let said = reports(&job.run(|rank, step, _| host(rank, from + step)));
+        let last = *said.last().expect("it grows");
+        let at = |step: u64| step + from;
+        Growth { onset_step: at(last.onset_step), last_step: at(last.last_step), ..last }
+    };
+    let (before, after) = (newest(0), newest(1_200));
+    assert!(after.onset_step > before.onset_step, "{after:?}");
+    let growth = after.continuing(&before);
+    assert_eq!(growth.onset_step, before.onset_step);
+    let grown = (growth.last_step - 200) * 384 * 1_024;
+    assert!(growth.grown_bytes.abs_diff(grown) < 32 * MIB, "{growth:?}, and {grown} are right");
+    assert!(after.grown_bytes < grown / 2 + 32 * MIB, "{after:?}");
+    let of_another = Growth { rank: 1, ..before };
+    assert_eq!(after.continuing(&of_another).grown_bytes, after.grown_bytes);
+}

@@ -90,23 +90,3 @@ fn a_notice_suppresses_no_page() {
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
     assert_eq!((&shell.incident("inc-0002").page, shell.pages()), (&Page::Paged, 1));
 }
-
-#[test]
-fn growth_that_is_found_anew_is_measured_from_its_first_onset() {
-    const MIB: u64 = 1 << 20;
-    let at = |onset_step, grown_mib: u64, level_mib: i64| Growth {
-        onset_step,
-        grown_bytes: grown_mib * MIB,
-        level_bytes: Some(level_mib << 20),
-        ..growth(2, Layer::Host, Scope::OneRank, 0)
-    };
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(at(100, 240, 500)));
-    // A new coordinator has seen no reading from before its start.
-    for (grown_mib, level_mib) in [(30, 600), (250, 820)] {
-        shell.found(&job, Finding::Updated(at(700, grown_mib, level_mib)));
-        let growth = shell.incident("inc-0001").growth;
-        assert_eq!(growth.grown_bytes, (level_mib as u64 - 260) * MIB);
-        assert_eq!(growth.onset_step, 100);
-    }
-}
