@@ -21,8 +21,7 @@ const ALIKE_TIMES_MAX: u64 = 2;
 const BEGAN_STEPS: u64 = 64;
 const BEGAN_AGE_PART: u64 = 4;
 
-/// Findings that are kept of an incident beside the one that it is about. More of its cause open
-/// another incident.
+/// Maximum joined findings of an incident. More findings of its cause open another incident.
 const JOINED_MAX: usize = 16;
 
 impl GrowthKey {
@@ -140,6 +139,20 @@ impl Incidents {
         true
     }
 
+    /// Adds a finding that the open incident was about before, and that returns.
+    pub(super) fn join_former(&mut self, now: Now, serial: u32, growth: &Growth) {
+        let key = growth.key();
+        let was_about = |known: &Tracked| {
+            let has_space = known.incident.joined.len() < JOINED_MAX;
+            is_open_of(known, serial) && known.incident.former.contains(&key) && has_space
+        };
+        for id in self.ids(was_about) {
+            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            tracked.join_finding(now, *growth);
+            self.store(&id, Change::Updated);
+        }
+    }
+
     /// Removes findings that are over from the incidents of an attempt that they have joined; false
     /// where they have joined none.
     pub(super) fn leave(
@@ -196,7 +209,7 @@ impl Tracked {
         self.incident.updated_wall_ns = now.wall_ns;
         let joined = &mut self.incident.joined;
         match joined.iter_mut().find(|known| known.key() == growth.key()) {
-            Some(known) => *known = Growth { onset_step: known.onset_step, ..growth },
+            Some(known) => *known = growth.continuing(known),
             None => joined.push(growth),
         }
     }

@@ -227,7 +227,8 @@ impl Incidents {
     pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
         let is_late = |tracked: &Tracked| {
             let view = attempt.rank(tracked.incident.growth.rank);
-            view.state == RankState::Healthy
+            let is_found = !tracked.unconfirmed.contains(&tracked.incident.growth.key());
+            (is_found || view.state == RankState::Healthy)
                 && !tracked.unconfirmed.is_empty()
                 && view.last_step > tracked.confirm_by_step
         };
@@ -298,12 +299,13 @@ impl Incidents {
             return;
         }
         // The growth of a former finding of an open incident returns. The incident stays about its
-        // present finding, unless the returning one explains it.
+        // present finding, unless the returning one explains it; it lasts as long as either.
         let was_about =
             |known: &Tracked| is_open_of(known, serial) && known.incident.former.contains(&key);
         if growth.returns > 0 && self.known.values().any(was_about) {
-            if let Some(id) = self.continued(serial, growth) {
-                self.grew(now, attempt, &id, growth);
+            match self.continued(serial, growth) {
+                Some(id) => self.grew(now, attempt, &id, growth),
+                None => self.join_former(now, serial, growth),
             }
             return;
         }

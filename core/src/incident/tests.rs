@@ -108,8 +108,8 @@ impl Attempt for Job {
     }
 
     fn rank(&self, _rank: u32) -> RankView {
-        let (state, last_step) = (RankState::Healthy, self.last_step);
-        RankView { state, last_step, ..RankView::default() }
+        let state = if self.newest.is_some() { RankState::Growing } else { RankState::Healthy };
+        RankView { state, last_step: self.last_step, ..RankView::default() }
     }
 
     fn here_since_ns(&self, _rank: u32) -> Option<u64> {

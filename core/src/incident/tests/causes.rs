@@ -137,6 +137,21 @@ fn a_cause_that_takes_over_an_incident_is_as_certain() {
 }
 
 #[test]
+fn an_incident_lasts_as_long_as_a_finding_of_it_that_returns() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let devices: Vec<Growth> = (0..2).map(|device| grows(0, device, Allocated, 2)).collect();
+    devices.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
+    let close = |of: &Growth| Finding::Closed { key: of.key(), at_step: 300 };
+    shell.found(&job, close(&devices[0]));
+    let returned = Growth { returns: 1, onset_step: 900, last_step: 990, ..devices[0] };
+    shell.found(&job, Finding::Opened(returned));
+    shell.found(&job, close(&devices[1]));
+    let incident = shell.incident("inc-0001");
+    assert!(incident.is_open() && incident.growth.key() == returned.key(), "{incident:?}");
+    assert_eq!(shell.incidents.len(), 1);
+}
+
+#[test]
 fn a_rank_that_ends_leaves_the_incident_of_another() {
     let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
     let ranks: Vec<Growth> = (0..3).map(|rank| grows(rank, 0, Allocated, 2)).collect();
@@ -166,6 +181,7 @@ fn after_a_restart_an_incident_goes_on_with_the_findings_that_are_found_again() 
         shell.incidents.restore(shell.now(), record.clone(), Holder::default(), 200, None);
         let growth = |rank: &u32| ranks[*rank as usize];
         found.iter().for_each(|rank| shell.found(&job, Finding::Opened(growth(rank))));
+        job.newest = found.contains(&0).then(|| ranks[0]);
         job.last_step = 201 + CONFIRM_STEPS;
         shell.review(&job);
         let incident = shell.incident("inc-0001");
