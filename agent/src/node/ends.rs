@@ -71,8 +71,8 @@ impl Ends {
         Ok(Self { watched })
     }
 
-    /// Watches these processes from now on, and no others. A process of which the kernel gives no
-    /// descriptor is tried again in the next call.
+    /// Watches these processes from now on, and no others. Each call opens the
+    /// descriptors that are missing.
     pub(crate) fn watch(&self, root: &Path, processes: &[Process]) {
         let mut watched = locked(&self.watched);
         let mut before = std::mem::take(&mut *watched);
@@ -129,16 +129,13 @@ fn wait(root: &Path, watched: &Weak<Mutex<Watched>>) {
 
 /// How a process ended that its parent has not asked for yet.
 fn status(root: &Path, of: Process) -> Option<i32> {
+    // The kernel shows 0 to those who may not trace the process. It refuses them this link, too.
+    // The link first: the parent may fetch the status at any time, and then both are gone.
+    let exe = root.join("proc").join(of.pid.to_string()).join("exe").read_link();
+    let is_refused = exe.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
     let stat = process::read(root, of.pid, "stat")?;
     let is_same = process::start_ticks(&stat) == Some(of.start_ticks());
-    let code = process::wait_status(&stat).filter(|_| is_same)?;
-    // The kernel shows 0 to those who may not trace the process. It refuses them this link, too.
-    let exe = root.join("proc").join(of.pid.to_string()).join("exe");
-    let is_refused =
-        || exe.read_link().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
-    if code == 0 && is_refused() {
-        return None;
-    }
+    let code = process::wait_status(&stat).filter(|code| is_same && (*code != 0 || !is_refused))?;
     Some(match code & SIGNAL_BITS {
         0 => code >> 8,
         signal => -signal,

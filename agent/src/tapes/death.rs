@@ -13,8 +13,9 @@ use crate::node::ends;
 const ABSENT_SIGHTINGS: u32 = 2;
 
 /// A process that is ending releases its lock first and its GPU memory after it. After this time
-/// without lock and seal a process counts as dead, whatever the kernel reports, in nanoseconds.
-const ENDING_NS_MAX: i64 = 10_000_000_000;
+/// without lock and seal a process counts as dead, whatever the kernel reports, in nanoseconds. A
+/// coordinator compares all deaths of a job 10 s after it has heard of the first.
+const ENDING_NS_MAX: i64 = 5_000_000_000;
 
 /// A killed process holds its lock until the kernel has released its memory: a counter that rose
 /// within this time before the process was last seen alive may have risen for it.
