@@ -3,17 +3,19 @@
 //!
 //! Another `memtape run` is started as a child that is tied to this process (`parent.rs`) and
 //! becomes the command. It is in the same process group, so the terminal's signals and its job
-//! control reach the command as they would without Memtape. Signals that were sent to this process
-//! alone are passed on. When this process is killed, the command is asked to end (SIGTERM).
+//! control reach the command as they would without Memtape. Signals that another process sends to
+//! this one are passed on; when it sends them to the whole group, the command may get them twice,
+//! because a receiver does not see that. When this process is killed, the command is asked to end
+//! (SIGTERM).
 //! Without a terminal `memtape run` becomes the command at once, and this file has no part.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rustix::process::{Pid, Signal, getpid, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
@@ -21,6 +23,9 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::clock;
 use crate::commands::files::tapes;
 use crate::commands::run::has_gpu;
+
+/// Signals that are passed on to the command.
+const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// Exit codes of a shell for a command that cannot be run.
 const NOT_STARTED: [u8; 2] = [126, 127];
@@ -34,7 +39,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<u8> {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
     match recorded(folder, begun_wall_ns) {
-        // The child has said why.
+        // A command that cannot be run has its own line.
         Recorded::Nothing(_) if NOT_STARTED.contains(&code) => {}
         Recorded::Nothing(why) => eprintln!("memtape: nothing was recorded: {why}"),
         Recorded::Tapes(line) => eprintln!("memtape: {line}"),
@@ -45,27 +50,38 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<u8> {
 /// Starts the command and waits for its end.
 fn ended() -> anyhow::Result<ExitStatus> {
     // Before the start, so that no signal is missed.
-    let signals = [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-    let mut signals = SignalsInfo::<WithOrigin>::new(signals).context("cannot watch signals")?;
+    let watched = PASSED_ON.into_iter().filter(|&signal| !is_ignored(signal));
+    let mut signals = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch signals")?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let mut child = Command::new(program)
         .arg(format!("--die-with-parent={}", getpid().as_raw_pid()))
         .args(std::env::args_os().skip(1))
         .spawn()
         .context("cannot start a process")?;
-    let pid = Pid::from_child(&child);
+    let (pid, handle) = (Pid::from_child(&child), signals.handle());
+    let waits = std::thread::spawn(move || {
+        let status = child.wait();
+        handle.close();
+        status
+    });
     for origin in &mut signals {
-        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
-            return Ok(status);
-        }
         // The kernel sends what is typed at the terminal to the command as well.
-        let is_for_command = origin.signal != SIGCHLD && origin.cause != Cause::Kernel;
-        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| is_for_command) {
+        let is_sent = origin.cause != Cause::Kernel;
+        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| is_sent) {
             // It may have ended since it was asked for.
             let _ = kill_process(pid, signal);
         }
     }
-    Ok(child.wait()?)
+    let status = waits.join().map_err(|_| anyhow!("the thread that waits has ended"))?;
+    status.context("cannot wait for the command")
+}
+
+/// Is the signal ignored? The command inherits that only if this process leaves it so.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
 }
 
 /// What was recorded.

@@ -73,13 +73,13 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         check_size(name, std::env::var_os(name).as_deref())?;
     }
     let dir = tape_dir(args.dir);
-    // Said to a person only: what the command's own output is piped to reads nothing of ours.
+    let library = library::find()?;
+    make_tape_dir(&dir)?;
+    // Only a terminal gets the line at the end.
     let is_attended = globals.die_with_parent.is_none() && !globals.json;
     if is_attended && std::io::stderr().is_terminal() {
         std::process::exit(attended::run(&dir)?.into());
     }
-    let library = library::find()?;
-    make_tape_dir(&dir)?;
     let Some((program, rest)) = args.command.split_first() else { bail!("give a command to run") };
     let run_name = std::env::var("MEMTAPE_RUN")
         .ok()

@@ -69,6 +69,21 @@ fn each_signal_reaches_the_command_once() {
 }
 
 #[test]
+fn what_the_shell_has_ignored_or_blocked_stays_so() {
+    let tapes_at = tempfile::tempdir().expect("a folder");
+    let blocks = "import os, signal, sys\n\
+                  signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n\
+                  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])\n\
+                  os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut leads = Command::new("timeout");
+    leads.args(["60", "python3", "-c", blocks]);
+    // A shell cannot undo what was ignored when it began.
+    let output = run(leads, tapes_at.path(), &["sh", "-c", "kill -USR1 $$; exit 7"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+}
+
+#[test]
 fn the_command_is_asked_to_end_when_memtape_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let asked = folder.path().join("asked");
