@@ -9,10 +9,10 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
-    ("agent", 10_613, 4_931),
-    ("cli", 18_585, 1_224),
+    ("agent", 10_611, 4_931),
+    ("cli", 18_601, 1_224),
     ("coordinator", 19_911, 7_608),
-    ("core", 28_755, 9_544),
+    ("core", 28_781, 9_568),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
     ("pickle", 4_531, 0),
@@ -20,7 +20,7 @@ const LINES_MAX: [(&str, usize, usize); 20] = [
     ("recorder", 7_621, 145),
     ("store", 6_922, 2_549),
     ("tape", 10_568, 2_666),
-    ("tests", 0, 7_595),
+    ("tests", 0, 7_610),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 10_877),
     ("tests/load", 0, 2_480),

@@ -75,7 +75,7 @@ impl Incidents {
         if failure.is_oom_kill() || self.known.values().any(has_incident) {
             let held = self.held.remove(&serial);
             let first = held.as_ref().map(|held| held.failure);
-            // A rank that was asked to end is no reason for the kernel to kill another one.
+            // A kill for memory is named before a rank that was asked to end.
             let first = first.filter(|held| {
                 let is_before = held.came_before(&failure, is_one_clock(attempt, held, &failure));
                 is_before && !(failure.is_oom_kill() && held.was_asked())

@@ -65,9 +65,9 @@ impl Failure {
         is_killed && self.exit_status.is_none_or(|status| status == SIGKILL)
     }
 
-    /// Did this happen before another one, on a node where one clock counts or where two do?
-    /// Where these do not tell, a rank that was asked to end was not first, and one that the kernel
-    /// killed for memory was: it kills the other processes of a cgroup with it, in any order.
+    /// Did this failure come first? Ends on two nodes within [`TOGETHER_NS`] have no order, and
+    /// neither has what the kernel kills with a cgroup: then a kill for memory comes first, and a
+    /// rank that was asked to end last.
     pub(super) fn came_before(&self, other: &Self, is_one_clock: bool) -> bool {
         let ends_with = |victim: &Self, of: &Self| victim.is_oom_kill() && of.may_be_sigkill();
         let is_one_kill = ends_with(self, other) || ends_with(other, self);

@@ -123,7 +123,7 @@ fn cached(report: &Report<'_>) -> Option<String> {
         format!(
             "{} of {} reserved are whole free segments, {} more than the peak of the trace needs: \
              the allocator gives them back before a request of this process fails; for NCCL and \
-             other processes, call torch.cuda.empty_cache() once behind the phase that needed them",
+             other processes, call torch.cuda.empty_cache() once after the phase that needed them",
             bytes(shape.cached),
             bytes(shape.reserved),
             bytes(idle)

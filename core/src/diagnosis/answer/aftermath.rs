@@ -65,8 +65,9 @@ impl<'a> Aftermath<'a> {
         self.may_be_stopped() && (self.was_asked() || !self.fates.iter().any(has_other_signal))
     }
 
-    /// The same, where the signals are not known: all were killed together and none crashed, as far
-    /// as it is known. A launcher that answers the death of one rank asks the others to end.
+    /// May the job have been ended as a whole? True when all ranks were killed together and no
+    /// known status is that of a crash. A launcher that answers the death of one rank asks the
+    /// others to end.
     pub(super) fn may_be_stopped(&self) -> bool {
         if self.was_asked() {
             return self.fates.iter().all(|fate| fate.end.is_some());

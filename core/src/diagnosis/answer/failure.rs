@@ -453,9 +453,9 @@ fn signal(status: i32) -> String {
     name.into()
 }
 
-/// Is it the signal of a crash: SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV?
+/// Is it the signal of a crash: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV or SIGSYS?
 pub(super) fn is_crash(status: i32) -> bool {
-    matches!(status, -4 | -6 | SIGBUS | -8 | -11)
+    matches!(status, -4 | -5 | -6 | SIGBUS | -8 | -11 | -31)
 }
 
 /// What a request that failed left free, and why it was not good enough.

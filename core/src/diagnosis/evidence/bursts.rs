@@ -63,7 +63,7 @@ struct Freed {
     bytes: u64,
 }
 
-/// A trace, gone through.
+/// A trace with its replay.
 struct Walk<'a> {
     snapshot: &'a RankSnapshot,
     trace: &'a [TraceEvent],
