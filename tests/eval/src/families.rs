@@ -75,10 +75,15 @@ pub fn families() -> Vec<Family> {
         (Set::Tuned, true, opened::faulty_graphs::FAMILIES),
         (Set::Tuned, true, opened::faulty_tensors::FAMILIES),
         (Set::Tuned, true, opened::faulty_outside::FAMILIES),
-        (Set::Apart, false, apart::healthy_tensors::FAMILIES),
-        (Set::Apart, false, apart::healthy_outside::FAMILIES),
-        (Set::Apart, true, apart::faulty_tensors::FAMILIES),
-        (Set::Apart, true, apart::faulty_outside::FAMILIES),
+        (Set::Tuned, false, opened::healthy_batches::FAMILIES),
+        (Set::Tuned, false, opened::healthy_caches::FAMILIES),
+        (Set::Tuned, true, opened::faulty_records::FAMILIES),
+        (Set::Tuned, true, opened::faulty_inputs::FAMILIES),
+        (Set::Apart, false, apart::healthy_training::FAMILIES),
+        (Set::Apart, false, apart::healthy_engines::FAMILIES),
+        (Set::Apart, true, apart::faulty_training::FAMILIES),
+        (Set::Apart, true, apart::faulty_engines::FAMILIES),
+        (Set::Apart, true, apart::faulty_hosts::FAMILIES),
     ] {
         all.extend(of(set, is_fault, named));
     }

@@ -30,7 +30,7 @@ fn each(is_fault: bool, check: impl Fn(&Family, u64, &Scenario)) {
         }
         count += 1;
     }
-    assert!(count >= 12, "{count} families");
+    assert!(count >= 14, "{count} families");
 }
 
 fn at(scenario: &Scenario, rank: u32, layer: Layer, step: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::benign::BEHAVIOURS;
 use crate::code::Site;
-use crate::job::{Expect, Fault, GIB, Job, Layer, MIB, NODE_RANKS};
+use crate::job::{Expect, Fault, GIB, Job, Layer, MIB, Map, NODE_RANKS};
 
 /// Page size of hosts.
 pub(super) const PAGE: u64 = 4_096;
@@ -55,6 +55,45 @@ pub(super) fn roomy_host(job: &mut Job) {
 pub(super) fn one_node(job: &mut Job) -> Vec<u32> {
     let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     (first..job.ranks.min(first + NODE_RANKS)).collect()
+}
+
+/// The ranks of one role, drawn at random: engines, a stage, one part of the tensors.
+pub(super) fn one_role(job: &mut Job) -> Vec<u32> {
+    if job.ranks >= 4 {
+        let maps = [Map::HsdpTp(2), Map::HsdpTp(4), Map::PpEp(2), Map::PpEp(4)];
+        job.map = job.rng.pick(&maps).unwrap_or(Map::PpEp(2));
+    }
+    let rank = job.rng.between(0, u64::from(job.ranks)) as u32;
+    job.of_role(job.map.role(rank, job.ranks))
+}
+
+/// What comes again after a number of steps, as saves, evaluations and updates do.
+#[derive(Clone, Copy)]
+pub(super) struct Rounds {
+    /// Steps from one to the next.
+    pub(super) every: u64,
+    /// Steps from the begin of one to its end.
+    length: u64,
+}
+
+impl Rounds {
+    /// Draws an interval of which there are ten in a job, with at most so many bytes in each that
+    /// grow by this rate.
+    pub(super) fn draw(job: &mut Job, low: u64, high: u64, rate: f64) -> Self {
+        let most = ((PIECE_MAX / rate) as u64).min(job.steps / 10).max(6);
+        let every = job.rng.between(low.min(most), high.min(most + 1));
+        Self { every, length: job.rng.between(1, (every / 3).max(2)) }
+    }
+
+    /// One begins in this step.
+    pub(super) fn begins(self, step: u64) -> bool {
+        step >= self.every && step.is_multiple_of(self.every)
+    }
+
+    /// One ends in this step.
+    pub(super) fn ends(self, step: u64) -> bool {
+        step >= self.every && step % self.every == self.length
+    }
 }
 
 /// Behaviours that no fault is put on top of: they are labelled by what they do to samples, or
@@ -138,6 +177,13 @@ pub(super) const RISE_MIN: u64 = 128 * MIB;
 pub(super) fn in_pieces(job: &mut Job, bytes: u64) {
     if let Some(fault) = &mut job.fault {
         fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);
+    }
+}
+
+/// What comes and goes beside a fault is no rise of it.
+pub(super) fn beside(job: &mut Job, passing: u64) {
+    if let Some(fault) = &mut job.fault {
+        fault.rise_min += passing;
     }
 }
 

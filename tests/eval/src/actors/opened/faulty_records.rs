@@ -1,4 +1,4 @@
-//! Faults that are seen in the allocator.
+//! Faults that keep a record of tensors: outputs, verdicts, ids, states, masks, points.
 
 use crate::actors::Named;
 use crate::actors::draws::{

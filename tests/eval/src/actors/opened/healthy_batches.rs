@@ -1,4 +1,4 @@
-//! Healthy jobs that are seen in the allocator.
+//! Healthy jobs whose tensors follow their batches, samples and inner steps.
 
 use crate::actors::Named;
 use crate::actors::draws::{bytes_of, pages};

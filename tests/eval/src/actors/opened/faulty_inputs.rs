@@ -1,4 +1,4 @@
-//! Faults that are seen beside the allocator: on the device, and on the host.
+//! Faults in what data passes through beside the allocator: scenes, decoders, samples, batches.
 
 use crate::actors::Named;
 use crate::actors::draws::{

@@ -1,4 +1,4 @@
-//! Healthy jobs that are seen beside the allocator: on the device, and on the host.
+//! Healthy jobs with copies, caches and buffers beside the allocator that have an end.
 
 use crate::actors::Named;
 use crate::actors::draws::{bytes_of, make_room, pages, roomy_host};
