@@ -3,6 +3,7 @@
 use super::benign::BEHAVIOURS;
 use crate::code::Site;
 use crate::job::{Expect, Fault, GIB, Job, Layer, MIB, Map, NODE_RANKS};
+use crate::world::World;
 
 /// Page size of hosts.
 pub(super) const PAGE: u64 = 4_096;
@@ -19,6 +20,18 @@ pub(super) fn pages(bytes: f64) -> u64 {
 pub(super) fn make_room(job: &mut Job, bytes: f64) {
     let lowest = job.device_bytes as f64 * 0.1;
     job.base.target = (job.base.target as f64 - bytes).max(lowest) as u64;
+}
+
+/// Looks for room beside the allocator, whose cache goes first. Without room the rank ends.
+pub(super) fn has_room(world: &mut World, bytes: u64) -> bool {
+    if bytes > world.room() {
+        world.empty_cache();
+    }
+    if bytes > world.room() {
+        world.give_up();
+        return false;
+    }
+    true
 }
 
 /// Lets the fault begin with the job in this share of the jobs.

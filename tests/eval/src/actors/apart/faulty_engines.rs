@@ -3,8 +3,8 @@
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    Rounds, TENSORS, at_most, beside, bytes_of, from_the_start, in_pieces, label, make_room,
-    one_node, one_or_all, one_role, pages, plan,
+    Rounds, TENSORS, at_most, beside, bytes_of, from_the_start, has_room, in_pieces, label,
+    make_room, one_node, one_or_all, one_role, pages, plan,
 };
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::Library;
@@ -179,8 +179,7 @@ fn evaluation_engines(job: &mut Job) {
         if is_faulty && rounds.begins(world.step) {
             // Room is made for it, as one does before an evaluation.
             world.empty_cache();
-            if engine > world.room() {
-                world.give_up();
+            if !has_room(world, engine) {
                 return;
             }
             world.outside.non_torch += engine;
@@ -214,11 +213,7 @@ fn rejoined_replicas(job: &mut Job) {
         }
         let rejoins = world.step >= plan.onset && world.common(0x3e30) < falls_out;
         if world.is_first() || rejoins {
-            if group > world.room() {
-                world.empty_cache();
-            }
-            if group > world.room() {
-                world.give_up();
+            if !has_room(world, group) {
                 return;
             }
             world.outside.non_torch += group;
@@ -252,11 +247,7 @@ fn orphaned_graders(job: &mut Job) {
         }
         let before = held;
         held = orphans + pages(usual * world.rng.between(0, graders + 1) as f64);
-        if held > before + world.room() {
-            world.empty_cache();
-        }
-        if held > before + world.room() {
-            world.give_up();
+        if !has_room(world, held.saturating_sub(before)) {
             return;
         }
         // What other processes have is set again by those that have it.

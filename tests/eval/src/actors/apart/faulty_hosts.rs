@@ -13,8 +13,8 @@ pub const FAMILIES: &[Named] = named! {
     killed_engines, pinned_arena, remote_frees, environment_heaps, compiled_lengths
 };
 
-/// What a rank of a node has at most of the host before anything grows.
-const BASE_MAX: f64 = 27e9;
+/// What a rank has of the host before anything grows, as a rule.
+const BASE: f64 = 16e9;
 
 /// The host of the ranks that grow.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Host {
         let of_node = u64::from(job.ranks.min(NODE_RANKS));
         let growing = (ranks.len() as u64).min(of_node);
         job.host_limit = of_node * job.rng.pick(&[36, 40, 48, 64]).unwrap_or(48) * GIB;
-        let room = job.host_limit as f64 - of_node as f64 * BASE_MAX * 0.6;
+        let room = job.host_limit as f64 - of_node as f64 * BASE;
         let lasts = job.rng.log_uniform(250.0, 2_500.0);
         let rate = (room / growing as f64 / lasts).clamp(MIB as f64, (96 * MIB) as f64);
         job.tell_apart(ranks);
@@ -59,7 +59,7 @@ impl Host {
 }
 
 /// One rank, a node or all ranks.
-fn some(job: &mut Job) -> Vec<u32> {
+fn rank_node_or_all(job: &mut Job) -> Vec<u32> {
     match job.rng.between(0, 3) {
         0 => vec![job.one()],
         1 => one_node(job),
@@ -93,7 +93,7 @@ fn killed_engines(job: &mut Job) {
 /// (marin-community/marin#6908: killed at the limit of the cgroup, every 200 to 490 steps).
 fn pinned_arena(job: &mut Job) {
     job.steps = job.steps.max(1_500);
-    let ranks = some(job);
+    let ranks = rank_node_or_all(job);
     let (mut host, mut plan) = Host::draw(job, &ranks);
     let rounds = Rounds::draw(job, 40, 300, plan.rate / 8.0);
     plan.onset = plan.onset.next_multiple_of(rounds.every).max(2 * rounds.every);
@@ -121,7 +121,7 @@ fn pinned_arena(job: &mut Job) {
 /// and few give some back.
 fn remote_frees(job: &mut Job) {
     job.steps = job.steps.max(1_500);
-    let ranks = some(job);
+    let ranks = rank_node_or_all(job);
     let (mut host, mut plan) = Host::draw(job, &ranks);
     let rounds = Rounds::draw(job, 40, 300, plan.rate / 8.0);
     plan.onset = plan.onset.next_multiple_of(rounds.every);

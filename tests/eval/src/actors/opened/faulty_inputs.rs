@@ -2,7 +2,7 @@
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    from_the_start, in_pieces, label, make_room, one_node, one_or_all, pages, plan,
+    from_the_start, has_room, in_pieces, label, make_room, one_node, one_or_all, pages, plan,
 };
 use std::collections::BTreeMap;
 
@@ -77,11 +77,7 @@ fn reconfigured_decoders(job: &mut Job) {
         let may_change = is_faulty && world.step >= plan.onset;
         if phase == StepPhase::Between && may_change && world.rng.chance(changes) {
             let lost = pages(size * world.rng.pick(&sizes).unwrap_or(1.0));
-            if lost > world.room() {
-                world.empty_cache();
-            }
-            if lost > world.room() {
-                world.give_up();
+            if !has_room(world, lost) {
                 return;
             }
             world.outside.non_torch += lost;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    PAGE, PIECE_MAX, RISE_MIN, background, in_pieces, label, one_node, one_or_all, plan,
+    PAGE, PIECE_MAX, RISE_MIN, background, has_room, in_pieces, label, one_node, one_or_all, plan,
 };
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
 use crate::world::StepPhase;
@@ -271,8 +271,7 @@ fn sleep_residue(job: &mut Job) {
         if world.step % period == 0 {
             // Room is made for it, as one does before it wakes.
             world.empty_cache();
-            if engine > world.room() {
-                world.give_up();
+            if !has_room(world, engine) {
                 return;
             }
             world.outside.non_torch += engine;
@@ -378,11 +377,7 @@ fn index_appends(job: &mut Job) {
         }
         if content > capacity as f64 {
             let larger = grown(capacity);
-            if larger > world.room() {
-                world.empty_cache();
-            }
-            if larger > world.room() {
-                world.give_up();
+            if !has_room(world, larger) {
                 return;
             }
             world.outside.non_torch += larger - capacity;
@@ -456,11 +451,7 @@ fn registered_buffers(job: &mut Job) {
         }
         let share = 1.0 + sizes * (2.0 * world.common(0x4e91) - 1.0);
         buffer = (bytes as f64 * share) as u64 / PAGE * PAGE;
-        if buffer > world.room() {
-            world.empty_cache();
-        }
-        if buffer > world.room() {
-            world.give_up();
+        if !has_room(world, buffer) {
             return;
         }
         world.outside.non_torch += buffer;
