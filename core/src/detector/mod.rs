@@ -193,7 +193,7 @@ impl Growth {
     }
 
     /// These figures, with what has grown since the onset of the same growth as it was `known`:
-    /// readings of the host are not stored, so a new coordinator finds the growth anew and later.
+    /// readings of the host are not stored, so a new coordinator finds the growth again and later.
     pub fn continuing(self, known: &Self) -> Self {
         let is_later = self.key() == known.key() && self.onset_step > known.onset_step;
         let levels = self.level_bytes.zip(known.level_bytes).filter(|_| is_later);

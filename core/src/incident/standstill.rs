@@ -4,8 +4,7 @@
 //! The detector compares steps, so a job without new steps shows it nothing. Here the time since
 //! the last step counts. A job may pause: it saves, evaluates or compiles. So it stands still only
 //! after twice the longest pause that it has ended by itself, and later where a rank still
-//! allocates. It is no pause where a rank is more steps behind others of its role than twice the
-//! distance at which ranks of this job have gone on before.
+//! allocates, and sooner where a rank is behind others of its role.
 //!
 //! The incident is about all ranks, and names the rank that is behind, as far as steps tell it.
 //! The collectives in its capture tell it better.
@@ -38,8 +37,7 @@ const STILL_NS_MIN: u64 = 60 * SECOND_NS;
 /// may evaluate.
 const BUSY_NS_MIN: u64 = 300 * SECOND_NS;
 
-/// A job pauses for up to this many times as long as before, and its ranks are up to this many
-/// times as many steps apart.
+/// A job pauses for up to this many times as long as before.
 const PAUSE_TIMES: u64 = 2;
 
 /// A pause is remembered as this long at most, in nanoseconds: an evaluation may take 2 hours.
@@ -52,27 +50,20 @@ const FIRST_NS_MIN: u64 = 480 * SECOND_NS;
 /// A standstill is certain, and may page, after this many times as long as it took to be one.
 const CERTAIN_TIMES: u64 = 3;
 
-/// How long an attempt went without a finished step, and how far its ranks were apart, before it
-/// went on by itself.
+/// How long an attempt went without a finished step before it went on by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct Pauses {
     #[cfg_attr(feature = "serde", serde(skip))]
     moved_ns: Option<u64>,
-    #[cfg_attr(feature = "serde", serde(skip))]
-    furthest_step: u64,
     longest_ns: u64,
-    /// Steps that a rank was behind the furthest one when it went on, at most.
-    behind_steps: u64,
 }
 
 impl Pauses {
-    /// A rank has finished `step`, as was heard at this monotonic time; before that, it was heard
+    /// A rank has finished a step, as was heard at this monotonic time; before that, it was heard
     /// of at `heard_ns`. True where the pause before is the longest, and is to be stored.
-    pub fn moved(&mut self, now_ns: u64, heard_ns: u64, step: u64) -> bool {
-        self.furthest_step = self.furthest_step.max(step);
-        self.behind_steps = self.behind_steps.max(self.furthest_step - step);
+    pub fn moved(&mut self, now_ns: u64, heard_ns: u64) -> bool {
         // What happened while nothing was heard of the rank is not known.
         let moved_ns = self.moved_ns.replace(now_ns);
         let pause_ns = moved_ns.map_or(0, |moved_ns| heard_ns.saturating_sub(moved_ns));
@@ -94,11 +85,6 @@ impl Pauses {
     /// Is a pause of the attempt known?
     fn has_paused(&self) -> bool {
         self.longest_ns >= BEHIND_NS_MIN
-    }
-
-    /// Does a rank that is this many steps behind the others of its role explain that they wait?
-    fn is_lag(&self, steps: u64) -> bool {
-        steps >= AHEAD_STEPS && steps > self.behind_steps.saturating_mul(PAUSE_TIMES)
     }
 }
 
@@ -157,12 +143,12 @@ impl Ranks {
         let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
-        let least_ns = match (self.pauses.is_lag(lag), quiet_ns >= STILL_NS_MIN) {
+        let least_ns = match (lag >= AHEAD_STEPS, quiet_ns >= STILL_NS_MIN) {
             (true, _) => BEHIND_NS_MIN,
-            (false, true) => STILL_NS_MIN.max(pause_ns),
-            (false, false) => BUSY_NS_MIN.max(pause_ns),
+            (false, true) => STILL_NS_MIN,
+            (false, false) => BUSY_NS_MIN,
         };
-        let limit_ns = least_ns.max(self.step_time_ns?.saturating_mul(STILL_STEPS));
+        let limit_ns = least_ns.max(pause_ns).max(self.step_time_ns?.saturating_mul(STILL_STEPS));
         if stood_ns < limit_ns {
             return None;
         }

@@ -280,7 +280,7 @@ impl Jobs {
         }
         if report.step > rank.step && report.clock == Clock::Steps {
             let (now_ns, heard_ns) = (context.now.mono_ns, rank.reported_ns);
-            if attempt.record.pauses.moved(now_ns, heard_ns, report.step) {
+            if attempt.record.pauses.moved(now_ns, heard_ns) {
                 context.put(&attempt.record);
             }
         }

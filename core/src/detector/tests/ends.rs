@@ -164,7 +164,7 @@ fn growth_of_the_host_pages_near_its_end_and_not_where_the_end_is_unknown() {
 }
 
 #[test]
-fn growth_that_a_new_coordinator_finds_anew_is_measured_from_its_first_onset() {
+fn growth_that_a_new_coordinator_finds_again_is_measured_from_its_first_onset() {
     // Rank 2 keeps 384 KiB of the host each step from step 200 on; readings are not stored.
     let host = |rank: u32, step: u64| {
         let kept = if rank == 2 { step.saturating_sub(200) * 384 * 1_024 } else { 0 };
