@@ -7,8 +7,11 @@ use std::time::Duration;
 use memtape_tests::processes::wait_for;
 use memtape_tests::{memtape, root, tapes, torch};
 
-/// Runs its arguments at a terminal of their own, and ends with their exit code.
-const TERMINAL: &str = "import os, pty, sys\n\
+/// Runs its arguments at a terminal of their own, and ends with their exit code. A shell that runs
+/// the tests in the background has made some signals ignored.
+const TERMINAL: &str = "import os, pty, signal, sys\n\
+                        for name in ('SIGHUP', 'SIGINT', 'SIGQUIT'):\n\
+                        \x20   signal.signal(getattr(signal, name), signal.SIG_DFL)\n\
                         sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
 
 /// `memtape run` at a terminal, where this program leads to it.
@@ -34,7 +37,8 @@ fn a_run_without_a_gpu_says_that_nothing_was_recorded() {
 }
 
 /// Types Ctrl-C at the terminal when the command says that it is ready, and prints what it says.
-const TYPIST: &str = "import os, pty, sys\n\
+const TYPIST: &str = "import os, pty, signal, sys\n\
+                      signal.signal(signal.SIGINT, signal.SIG_DFL)\n\
                       pid, terminal = pty.fork()\n\
                       if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])\n\
                       said, typed = b'', False\n\
@@ -43,7 +47,8 @@ const TYPIST: &str = "import os, pty, sys\n\
                       \x20   except OSError: break\n\
                       \x20   said += read\n\
                       \x20   if not read: break\n\
-                      \x20   if b'ready' in said and not typed: typed = os.write(terminal, b'\\x03')\n\
+                      \x20   if b'ready' in said and not typed:\n\
+                      \x20       typed = os.write(terminal, b'\\x03')\n\
                       print(said.decode())\n\
                       sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 

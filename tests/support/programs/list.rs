@@ -55,6 +55,9 @@ pub const PROGRAMS: &[Program] = &[
         arguments: &["--keep"],
         ..fault("stage_keeps_sent", "leak", Who::Rank(1), 4)
     },
+    // Tensors that are kept on the devices of others.
+    Program { device: "1G", ..fault("objects_elsewhere", "leak", Who::Rank(0), 4) },
+    Program { device: "1G", ..fault("all_on_gpu0", "out_of_memory", Who::Rank(0), 4) },
     // Tensors that are kept in the loop of a framework.
     Program {
         script: "lightning_validation",
@@ -89,6 +92,7 @@ pub const PROGRAMS: &[Program] = &[
         device: "2G",
         ..fault("kept_answers", "leak", Who::All, 1)
     },
+    Program { has_steps: false, ..fault("adapters_pile_up", "leak", Who::All, 2) },
     Program {
         has_steps: false,
         fault: Some(Fault { must_page: true, ..KEPT }),
@@ -107,6 +111,7 @@ pub const PROGRAMS: &[Program] = &[
         options: &["--detail"],
         ..fault("graph_per_shape", "compile_pools", Who::All, 1)
     },
+    Program { options: &["--detail"], ..fault("dead_graphs", "compile_pools", Who::All, 2) },
     lineless("cache_thrash", "cache_thrash", Who::All, 2),
     Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) },
     Program { device: "1G", ..lineless("long_documents", "imbalance", Who::Rank(1), 4) },
@@ -153,6 +158,7 @@ pub const PROGRAMS: &[Program] = &[
     benign("expert_parallel", 4),
     benign("pipeline_stages", 4),
     benign("stream_workspaces", 2),
+    benign("ram_cache_epoch", 2),
     Program {
         script: "worker_samples",
         arguments: &["--bounded"],

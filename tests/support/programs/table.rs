@@ -59,7 +59,9 @@ impl Row {
                 is_of(fault, program.ranks, incident) && incident["class"] == fault.class
             })
         });
-        let ended = run.code == Some(0);
+        // A program whose memory runs out fails.
+        let is_fatal = program.fault.is_some_and(|fault| fault.class == "out_of_memory");
+        let ended = (run.code == Some(0)) != is_fatal;
         let seen = match (ended, best) {
             (false, _) => format!("the program failed ({:?})", run.code),
             (true, Some(incident)) => incident["class"].as_str().unwrap_or("no class").to_string(),

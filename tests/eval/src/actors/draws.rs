@@ -90,8 +90,8 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Draws an interval of which there are ten in a job, with at most so many bytes in each that
-    /// grow by this rate.
+    /// Draws an interval of which there are ten in a job, with at most [`PIECE_MAX`] bytes in each
+    /// at this rate.
     pub(super) fn draw(job: &mut Job, low: u64, high: u64, rate: f64) -> Self {
         let most = ((PIECE_MAX / rate) as u64).min(job.steps / 10).max(6);
         let every = job.rng.between(low.min(most), high.min(most + 1));
