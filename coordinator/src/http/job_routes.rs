@@ -1,7 +1,7 @@
 //! `/jobs`: every job by its newest attempt.
 
 use axum::response::Json;
-use memtape_core::detector::{Growth, Layer, RankState};
+use memtape_core::detector::{GrowthKey, Layer, RankState};
 use memtape_core::incident::Tracked;
 use memtape_proto::api::{Job, JobState, Jobs};
 
@@ -30,7 +30,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
     };
     let incidents_open = count(of_attempt().count());
     let growths = of_attempt().map(Tracked::incident).filter(|known| known.failure().is_none());
-    let growths: Vec<Growth> = growths.map(|known| known.growth).collect();
+    let growths: Vec<GrowthKey> = growths.map(|known| known.growth.key()).collect();
     let watch = view.watch(attempt);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;
@@ -66,7 +66,7 @@ pub(crate) fn count(number: usize) -> u32 {
 
 /// The most severe state of its ranks and of the growth and standstills of its open incidents. A
 /// rank that is not heard of ranks before healthy ones.
-fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[Growth]) -> JobState {
+fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
     if attempt.ranks.values().any(Rank::has_died) {
         return JobState::Failed;
     }
@@ -84,7 +84,7 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[Growth]) -> JobState {
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
-        None if open.iter().any(Growth::is_standstill) => JobState::Stalled,
+        None if open.iter().any(GrowthKey::is_standstill) => JobState::Stalled,
         None if states.contains(&RankState::Watching) => JobState::Watching,
         None if states.contains(&RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,
@@ -113,8 +113,8 @@ mod tests {
         let attempt = jobs.newest("job").unwrap();
         let watch = Watch::new(&jobs, attempt, 0, 1);
         let check = |expected, open: &[(Layer, Scope)]| {
-            let growth = |&(layer, scope)| Growth { layer, scope, ..growth() };
-            let open: Vec<Growth> = open.iter().map(growth).collect();
+            let key = |&(layer, scope)| GrowthKey { rank: 0, device: 0, layer, scope };
+            let open: Vec<GrowthKey> = open.iter().map(key).collect();
             assert_eq!(state(attempt, &watch, &open), expected, "{open:?}");
         };
         let (leak, standstill) =
@@ -124,27 +124,5 @@ mod tests {
         check(JobState::Leaking, &[standstill, leak]);
         // A rank that is silent has that state.
         check(JobState::Warming, &[(Layer::Progress, Scope::OneRank)]);
-    }
-
-    fn growth() -> Growth {
-        Growth {
-            rank: 0,
-            device: 0,
-            scope: Scope::OneRank,
-            onset_step: 0,
-            detected_step: 0,
-            last_step: 0,
-            bytes_per_step: 0,
-            grown_bytes: 0,
-            level_bytes: None,
-            layer: Layer::Allocated,
-            steps_to_oom: None,
-            forecast: None,
-            peers: 0,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
-        }
     }
 }

@@ -256,7 +256,7 @@ impl Incidents {
         }
     }
 
-    /// Scans the attempts for those that stand still, and for those that go on again.
+    /// Scans the attempts for standstills, and for the ends of known ones.
     fn scan_progress(&mut self, now: Now, jobs: &Jobs, interval_ns: u64) {
         if now.mono_ns.saturating_sub(self.scanned_ns) < SCAN_EVERY_NS {
             return;

@@ -170,10 +170,17 @@ impl Ranks {
     }
 }
 
-impl Growth {
+impl GrowthKey {
     /// Is this a standstill of the whole job, and no growth?
     pub fn is_standstill(&self) -> bool {
         self.layer == Layer::Progress && self.scope == Scope::AllRanks
+    }
+}
+
+impl Growth {
+    /// As [`GrowthKey::is_standstill`].
+    pub fn is_standstill(&self) -> bool {
+        self.key().is_standstill()
     }
 }
 

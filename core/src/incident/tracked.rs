@@ -36,7 +36,7 @@ pub struct Tracked {
     pub(super) need: Need,
     /// Captures that were granted to it.
     pub(super) tries: u32,
-    /// Findings that are over after this step unless they are found again: those that were open
+    /// Findings that are over after `confirm_by_step` unless they are found again. They were open
     /// when the coordinator was restarted, or when the attempt was taken for ended.
     pub(super) unconfirmed: Vec<GrowthKey>,
     pub(super) confirm_by_step: u64,
