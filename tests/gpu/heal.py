@@ -5,8 +5,8 @@ start.
     python3 tests/gpu/heal.py --memtape DIR [--out FOLDER] [--only CASE]…
 
 DIR holds the binary `memtape` and `libmemtape.so`. Two ranks train under torchrun, with NCCL. One coordinator
-acts by one policy file, which has a rule for each case. Prints one table of what was expected and what was
-found. FOLDER keeps what every process said, the actions of each case, and the table as `heal.json`. Exits 1
+acts by one policy file, which has a rule for each case. Prints what was expected and what was found after each
+case. FOLDER keeps what every process said, the actions of each case, and the table as `heal.json`. Exits 1
 if anything differs. Needs two GPUs, torch and Python's standard library.
 """
 
@@ -253,21 +253,29 @@ def main():
                 continue
             began = time.monotonic()
             try:
-                rows += [(case.__name__, *row) for row in case(rig)]
+                found = case(rig)
             except Exception as error:  # the other cases run all the same
-                rows.append((case.__name__, "error", None, repr(error)))
-            rows.append((case.__name__, "seconds", None, round(time.monotonic() - began, 1)))
+                found = [("error", None, repr(error))]
+            found.append(("seconds", None, round(time.monotonic() - began, 1)))
+            for row in found:
+                show(case.__name__, *row)
+            rows += [(case.__name__, *row) for row in found]
             named = [dict(zip(("case", "what", "expected", "found"), row)) for row in rows]
             (options.out / "heal.json").write_text(json.dumps(named, indent=1) + "\n")
     finally:
         rig.close()
+    sys.exit(any(differs(*row[1:]) for row in rows))
 
-    differs = lambda row: row[1] != "seconds" and row[2] != row[3]  # noqa: E731
-    for row in rows:
-        case, what, expected, found = row
-        shown = "" if what == "seconds" else f"{expected!s:26}"
-        print(f"{case:10} {what:30} {shown} {found!s:26}{'  <-- differs' if differs(row) else ''}".rstrip())
-    sys.exit(any(differs(row) for row in rows))
+
+def differs(what, expected, found):
+    return what != "seconds" and expected != found
+
+
+def show(case, what, expected, found):
+    """One row of the table, at once: a machine that is lent may go before the last case."""
+    shown = "" if what == "seconds" else f"{expected!s:26}"
+    mark = "  <-- differs" if differs(what, expected, found) else ""
+    print(f"{case:10} {what:30} {shown} {found!s:26}{mark}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":
