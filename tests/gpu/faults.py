@@ -1,4 +1,4 @@
-"""Five faults and two benign patterns on real GPUs: what Memtape finds of each, and after how many steps.
+"""Seven faults and two benign patterns on real GPUs: what Memtape finds of each, and after how many steps.
 
     python3 tests/gpu/faults.py --memtape DIR --ranks 4 [--out FOLDER] [--only CASE]…
 
@@ -32,6 +32,8 @@ CASES = {
     "eval_leak": ("leak", "all", True),
     "fragmentation": ("fragmentation", "all", False),
     "process_groups": ("non_torch", "all", True),
+    "pinned_saves": ("host", "one", True),
+    "collapsing_router": ("imbalance", "one", False),
     "variable_lengths": (None, None, False),
     "checkpoint_and_eval": (None, None, False),
     "serving": ("leak", "one", True),
@@ -39,7 +41,7 @@ CASES = {
 STEP_MS = 20  # least duration of a step
 # What the agent reads from outside, it reads once a second, and the detector looks at blocks of 16 steps: so
 # such a case has longer steps, and half as many again.
-READ_FROM_OUTSIDE = {"process_groups"}
+READ_FROM_OUTSIDE = {"process_groups", "pinned_saves"}
 STEP_MS_OUTSIDE = 80
 CASE_S = 200  # a case takes about 40 s, that one 100; NCCL alone needs up to 20 s to come up
 QUIET_S = 5  # incidents that say the same for so long have nothing to add

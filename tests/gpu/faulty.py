@@ -129,6 +129,38 @@ def process_groups(job):
                 job.onset(step)
 
 
+def pinned_saves(job):
+    """FSDP2. Every 40 steps one rank copies 64 MiB to pinned memory of the host, for a save in the background,
+    and keeps the copy."""
+    copies, guilty, onset = [], job.ranks // 2, 120
+    state = torch.randn(64 * MIB // 4, device=job.device)
+    for step in job.steps():
+        job.train()
+        if step >= onset and step % 40 == 0 and job.rank == guilty:
+            copy = torch.empty_like(state, device="cpu", pin_memory=True)  # CULPRIT pinned_saves
+            copies.append(copy.copy_(state))
+            if step == onset:
+                job.onset(step)
+
+
+def collapsing_router(job):
+    """DDP. The router of a mixture of experts sends ever more of the tokens to the expert of one rank, and the
+    fewer to the others: what a rank holds during its step is what it was sent."""
+    onset, favoured, tokens = job.options.onset, job.ranks // 2, 8192
+    expert = torch.nn.Linear(job.options.features, 4 * job.options.features, device=job.device)
+    for step in job.steps():
+        if step == onset and job.rank == 0:
+            job.onset(step)
+        share = 1 + (job.ranks - 1) * min(1.0, max(0, step - onset) / 200) * 0.9
+        others = (job.ranks - share) / max(1, job.ranks - 1)
+        sent = int(tokens * (share if job.rank == favoured else others))
+        routed = torch.randn(sent, job.options.features, device=job.device)
+        expert(routed).square().mean().backward()
+        expert.zero_grad()
+        del routed
+        job.train()
+
+
 def variable_lengths(job):
     """DDP. Every rank draws lengths of its own. Benign."""
     lengths = random.Random(job.rank)
@@ -167,6 +199,8 @@ CASES = {
     eval_leak: True,
     fragmentation: False,
     process_groups: True,
+    pinned_saves: True,
+    collapsing_router: False,
     variable_lengths: False,
     checkpoint_and_eval: True,
     serving: False,
