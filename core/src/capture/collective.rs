@@ -344,7 +344,7 @@ impl GroupState {
         let waits = if waiting == 1 { "waits" } else { "wait" };
         let (furthest, seconds) = (self.furthest, seconds(self.waited_ns));
         let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
-        let unknown = match of - known {
+        let unknown = match self.unknown() {
             0 => String::new(),
             1 => "; 1 rank is not known".to_string(),
             count => format!("; {count} ranks are not known"),
@@ -365,9 +365,8 @@ impl GroupState {
                  operations do not wait for all ranks{unknown}"
             ),
             Verdict::Waiting | Verdict::Desynchronised => format!(
-                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s now; \
-                 {}{unknown}",
-                self.reason(),
+                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s now; {}",
+                self.reason(&unknown),
             ),
         }
     }
@@ -392,13 +391,22 @@ impl GroupState {
         }
     }
 
+    /// Number of its ranks of which nothing is known.
+    pub(crate) fn unknown(&self) -> usize {
+        (self.size as usize).saturating_sub(self.ranks.len())
+    }
+
     /// Whom the others wait for, as far as that is known.
-    fn reason(&self) -> String {
-        if self.behind.is_empty() {
-            return "no rank is known to be behind".to_string();
+    fn reason(&self, unknown: &str) -> String {
+        if !self.behind.is_empty() {
+            let said = self.behind.iter().take(NAMED_MAX).map(Behind::sentence);
+            return listed(said.collect(), self.behind.len(), "are behind") + unknown;
         }
-        let said = self.behind.iter().take(NAMED_MAX).map(Behind::sentence);
-        listed(said.collect(), self.behind.len(), "are behind")
+        match self.unknown() {
+            0 => "no rank is known to be behind".to_string(),
+            1 => "whether the other rank has begun it is not known".to_string(),
+            count => format!("whether the other {count} ranks have begun it is not known"),
+        }
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
         against,
         remedy: match (behind, group) {
             (Some(_), _) => desynchronised::remedy(),
+            (None, Some(group)) if group.unknown() > 0 => silent_remedy(),
             (None, Some(_)) => waiting_remedy(),
             (None, None) => unknown_remedy(),
         },
@@ -107,6 +108,12 @@ fn steps(fates: &[Fate]) -> Option<String> {
 fn waiting_remedy() -> Remedy {
     let text = "all of these ranks have begun the collective: look at the network between their \
                 nodes, at the output of NCCL, and at the kernel's log for errors of a GPU";
+    Remedy::new(Cause::Collectives, text, None)
+}
+
+fn silent_remedy() -> Remedy {
+    let text = "a rank that says nothing may be what the others wait for: is its process stopped \
+                (state T in `ps`), and which call is it in (`py-spy dump --pid PID`)?";
     Remedy::new(Cause::Collectives, text, None)
 }
 
@@ -166,6 +173,10 @@ mod tests {
         let found = said(Some(group(Verdict::Waiting, Vec::new())), [448; 4]);
         assert_eq!((found.class, found.pages()), (Class::Desynchronised, true));
         assert!(found.advice.contains("network"), "{found:?}");
+        let mut silent = group(Verdict::Waiting, Vec::new());
+        silent.groups[0].size = 4;
+        let found = said(Some(silent), [448; 4]);
+        assert!(found.advice.contains("says nothing"), "{found:?}");
         for nothing in [None, Some(Comparison::default())] {
             let found = said(nothing, [448; 4]);
             assert_eq!((found.class, found.pages()), (Class::Unknown, false));
