@@ -517,8 +517,10 @@ impl Rank {
         for (device, row) in report.steps {
             self.newest.insert(device, row);
         }
+        // The first report says where the rank is, and not that it finished a step since.
+        let is_first = self.reported_ns == self.here_since_ns;
         self.reported_ns = now.mono_ns;
-        if report.step > self.step {
+        if report.step > self.step && !is_first {
             self.stepped_ns = now.mono_ns;
         }
         self.step = self.step.max(report.step);

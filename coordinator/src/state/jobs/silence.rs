@@ -31,8 +31,8 @@ const INTERVALS_MAX: u64 = 3;
 /// Minimum time before a node counts as silent, for any report interval: networks and disks pause.
 const SILENT_NS_MIN: u64 = 10_000_000_000;
 
-/// No rank counts as stalled for less than this, unless a rank of the job has died: checkpoints and
-/// evaluation take their time.
+/// No rank counts as stalled for less than this, unless a rank of the job has died or is behind:
+/// checkpoints and evaluation take their time.
 const STALLED_NS_MIN: u64 = 30_000_000_000;
 
 /// Begins the line about a rank without counted steps.
@@ -62,7 +62,10 @@ impl<'a> Watch<'a> {
         steps.sort_unstable();
         let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(STILL_STEPS).max(silent_ns);
         let has_dead = attempt.ranks.values().any(Rank::has_died);
-        let stalled_ns = if has_dead { behind_ns } else { behind_ns.max(STALLED_NS_MIN) };
+        let ends = steps.first().zip(steps.last());
+        let has_behind = ends.is_some_and(|(first, last)| last - first >= AHEAD_STEPS);
+        let is_explained = has_dead || has_behind;
+        let stalled_ns = if is_explained { behind_ns } else { behind_ns.max(STALLED_NS_MIN) };
         Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps }
     }
 
@@ -89,6 +92,7 @@ impl<'a> Watch<'a> {
     /// Fate of a rank.
     pub(crate) fn fate(&self, rank: &Rank) -> Fate {
         rank.fate(match self.of(rank) {
+            None if rank.stepped_ns <= rank.here_since_ns => Activity::Alive,
             None => Activity::Moving,
             Some(Silence::Behind) => Activity::Behind,
             Some(Silence::Stalled) => Activity::Stalled,
@@ -240,6 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_goes_on_only_where_a_step_was_seen() {
+        let mut jobs = jobs([0; 4]);
+        let at_step = |jobs: &mut Jobs, at: u64, step: u64| {
+            let now = Now { mono_ns: at * SECOND, wall_ns: 0 };
+            let of = RankReport { tape_id: "t0".into(), step, ..RankReport::default() };
+            let report = Report { ranks: vec![of], ..Report::default() };
+            jobs.report(&mut Context::new(now), "a", report, None);
+            let attempt = jobs.newest("job").unwrap();
+            Watch::new(jobs, attempt, at * SECOND, SECOND).fate(&attempt.ranks[&0]).activity
+        };
+        // Its agent is connected again, after a restart of the coordinator, and says where it is.
+        assert_eq!(at_step(&mut jobs, 101, 700), Activity::Alive);
+        assert_eq!(at_step(&mut jobs, 102, 700), Activity::Alive);
+        assert_eq!(at_step(&mut jobs, 103, 701), Activity::Moving);
+    }
+
+    #[test]
     fn a_stalled_rank_whose_peers_advance_is_behind() {
         let at = |steps| {
             let mut jobs = jobs(steps);
@@ -342,7 +363,9 @@ mod tests {
                 (rank.reported_ns, rank.stepped_ns) = (160 * SECOND, 130 * SECOND);
             }
             let early = first.filter(|_| first == behind);
-            assert_eq!(at(160 * SECOND, &jobs, true), [early, None, None, None]);
+            // Those that wait for a rank that is behind.
+            let waits = early.and(stalled);
+            assert_eq!(at(160 * SECOND, &jobs, true), [early, waits, waits, waits]);
             assert_eq!(at(161 * SECOND, &jobs, true), [first, stalled, stalled, stalled]);
             // Sooner where a rank has died.
             let mut failed = rank(&mut jobs, 3).clone();

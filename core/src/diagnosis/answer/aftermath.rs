@@ -97,7 +97,7 @@ impl<'a> Aftermath<'a> {
             self.others().filter(|of| of.end.is_none() && of.activity == activity).collect()
         };
         let (behind, stalled) = (alive(Activity::Behind), alive(Activity::Stalled));
-        let (not_heard, moving) = (alive(Activity::NotHeard), alive(Activity::Moving));
+        let not_heard = alive(Activity::NotHeard);
         let is_one = |fates: &[&Fate]| fates.len() == 1;
         let mut said = String::new();
         if !earlier.is_empty() {
@@ -121,16 +121,21 @@ impl<'a> Aftermath<'a> {
             let (who, step) = (named(&not_heard), furthest(&not_heard));
             said += &format!("; nothing is heard of {who} since step {step}");
         }
-        if !moving.is_empty() {
-            let step = furthest(&moving);
+        for (fates, does_move) in [(alive(Activity::Moving), true), (alive(Activity::Alive), false)]
+        {
+            if fates.is_empty() {
+                continue;
+            }
+            let step = furthest(&fates);
             // A rank may finish the step that was under way.
-            let does = match (step > self.step.saturating_add(1), is_one(&moving)) {
+            let goes_on = does_move && step > self.step.saturating_add(1);
+            let does = match (goes_on, is_one(&fates)) {
                 (true, true) => "goes on and has",
                 (true, false) => "go on and have",
                 (false, true) => "lives and has",
                 (false, false) => "live and have",
             };
-            said += &format!("; {} {does} finished step {step}", named(&moving));
+            said += &format!("; {} {does} finished step {step}", named(&fates));
         }
         said
     }

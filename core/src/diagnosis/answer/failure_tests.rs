@@ -112,6 +112,8 @@ fn what_the_other_ranks_did_is_said() {
     let ended = [fate(0, later, 150), fate(1, later, 150), killed];
     assert_eq!(after(&ended), "; ranks 0 and 1 ended within 5 s after it");
     assert_eq!(after(&[killed, fate(3, None, 900)]), "; rank 3 goes on and has finished step 900");
+    let heard = Fate { activity: Activity::Alive, ..fate(3, None, 900) };
+    assert_eq!(after(&[killed, heard]), "; rank 3 lives and has finished step 900");
     let does = |rank: u32, activity| Fate { activity, ..fate(rank, None, 150) };
     let (stalled, not_heard) = (Activity::Stalled, Activity::NotHeard);
     assert_eq!(

@@ -123,6 +123,8 @@ pub enum Activity {
     /// It lives, and finished a step lately.
     #[default]
     Moving,
+    /// It lives, and was not seen to finish a step since its agent connected.
+    Alive,
     /// It lives and has finished no step for long, while most others have.
     Behind,
     /// It lives and has finished no step for long.
