@@ -196,6 +196,15 @@ export function joined(actions) {
 export const trigger = ({ trigger: name, trigger_rank: rank }) =>
   `${{ oom: 'out of memory' }[name] ?? spaced(name)}${isKnown(rank) ? ` of rank ${rank}` : ''}`;
 
+/** How an incident began. */
+function beginning(of) {
+  const at = `${unitOf(of)} ${whole(of.onset_step)}`;
+  if (of.layer === 'progress' && of.scope === 'all_ranks')
+    return `the job stands still, rank ${of.rank} at ${at}`;
+  if (of.layer === 'process') return `${spaced(of.class)} on rank ${of.rank} after ${at}`;
+  return `growth on rank ${of.rank} detected, began at ${at}`;
+}
+
 /** Events of an attempt, newest first: `{ wall_ns, step, symbol, text, view, id }`. */
 export function events({ incidents, captures, ranks, actions }) {
   const found = [];
@@ -206,7 +215,7 @@ export function events({ incidents, captures, ranks, actions }) {
       wall_ns: of.opened_wall_ns,
       step: of.detected_step,
       symbol: '▲',
-      text: `growth on rank ${of.rank} detected, began at ${unitOf(of)} ${whole(of.onset_step)}`,
+      text: beginning(of),
     });
     if (of.closed_wall_ns) {
       found.push({

@@ -277,7 +277,8 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         let (onset, detected, last) =
             (incident.onset_step, incident.detected_step, incident.last_step);
         let so_far = growth(incident);
-        pairs.push(("growth", format!("{so_far} (at step {last}){explained}")));
+        let title = if incident.layer == Layer::Progress { "progress" } else { "growth" };
+        pairs.push((title, format!("{so_far} (at step {last}){explained}")));
         pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
         if incident.state == IncidentState::Open && incident.bytes_per_step > 0 {
             pairs.push(("forecast", format!("out of memory {out_of_memory}")));

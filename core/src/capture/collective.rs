@@ -365,7 +365,8 @@ impl GroupState {
                  operations do not wait for all ranks{unknown}"
             ),
             Verdict::Waiting | Verdict::Desynchronised => format!(
-                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s now; {}",
+                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s at the \
+                 capture; {}",
                 self.reason(&unknown),
             ),
         }

@@ -54,30 +54,30 @@ fn a_rank_that_does_not_come_is_named() {
         &[waits(), waits(), table(811, 811, 90, 114), waits()],
         &[],
         Verdict::Desynchronised,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; rank 2 has \
-         enqueued only 811, still 14.0 s later: it is desynchronised, not leaking",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture; \
+         rank 2 has enqueued only 811, still 14.0 s later: it is desynchronised, not leaking",
     );
     check(
         &[waits(), waits(), table(-1, -1, 90, 113), waits()],
         &[],
         Verdict::Desynchronised,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; rank 2 has \
-         enqueued none, still 13.0 s later: it is desynchronised, not leaking",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture; \
+         rank 2 has enqueued none, still 13.0 s later: it is desynchronised, not leaking",
     );
     check(
         &[waits(), waits(), table(811, 811, 90, 99), waits()],
         &[2],
         Verdict::Desynchronised,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; rank 2 is dead \
-         and had enqueued only 811 when last looked at",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture; \
+         rank 2 is dead and had enqueued only 811 when last looked at",
     );
     check(
         &[waits(), table(811, 811, 10, 94)],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): 1 of 4 ranks waits in collective 812, for 14.0 s now; rank 1 had \
-         enqueued only 811 when last looked at, 20.0 s before: it is stopped, or cannot be looked \
-         at; 2 ranks are not known",
+        "group 0 (default_pg): 1 of 4 ranks waits in collective 812, for 14.0 s at the capture; \
+         rank 1 had enqueued only 811 when last looked at, 20.0 s before: it is stopped, or cannot \
+         be looked at; 2 ranks are not known",
     );
 }
 
@@ -107,15 +107,15 @@ fn all_ranks_in_one_collective_differ_from_a_missing_rank() {
         &[waits(), waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s now; no rank is \
-         known to be behind",
+        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s at the capture; no \
+         rank is known to be behind",
     );
     check(
         &[waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; whether \
-         the other rank has begun it is not known",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture; \
+         whether the other rank has begun it is not known",
     );
 }
 

@@ -22,6 +22,12 @@ pub enum Reason {
         #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
+    /// The job stands still, and this rank is furthest behind.
+    Standstill {
+        /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        rank: u32,
+    },
     /// A request for memory failed for good on this rank.
     OutOfMemory {
         /// Global rank.
@@ -78,6 +84,7 @@ impl Reason {
         match *self {
             Self::Growth { rank }
             | Self::WorkerGrowth { rank }
+            | Self::Standstill { rank }
             | Self::OutOfMemory { rank }
             | Self::Death { rank }
             | Self::Retries { rank }
@@ -97,6 +104,7 @@ impl Reason {
             Self::OutOfMemory { .. } | Self::Death { .. } | Self::Restart => Urgency::Urgent,
             Self::Growth { .. }
             | Self::WorkerGrowth { .. }
+            | Self::Standstill { .. }
             | Self::Retries { .. }
             | Self::Reserved { .. }
             | Self::Baseline => Urgency::Usual,
@@ -109,7 +117,10 @@ impl Reason {
             Self::OutOfMemory { .. } => 6,
             Self::Death { .. } => 5,
             Self::Retries { .. } => 4,
-            Self::Growth { .. } | Self::WorkerGrowth { .. } | Self::Restart => 3,
+            Self::Growth { .. }
+            | Self::WorkerGrowth { .. }
+            | Self::Standstill { .. }
+            | Self::Restart => 3,
             Self::Reserved { .. } => 2,
             Self::Manual => 1,
             Self::Baseline => 0,

@@ -314,7 +314,8 @@ fn doubts_are_said() {
 
 #[test]
 fn the_first_sentence_needs_no_snapshot() {
-    let check = |growth: Growth, expected: &str| assert_eq!(first_sentence(&growth), expected);
+    let check =
+        |growth: Growth, expected: &str| assert_eq!(first_sentence(&growth, true), expected);
     check(
         growth(2),
         "rank 2 keeps 1.5 MiB more each step since step 120; the median of its 3 peers is flat; \
@@ -324,6 +325,10 @@ fn the_first_sentence_needs_no_snapshot() {
         Growth { peers: 0, steps_to_oom: None, ..growth(0) },
         "rank 0 keeps 1.5 MiB more each step since step 120",
     );
+    let over = first_sentence(&Growth { last_step: 900, ..growth(2) }, false);
+    let expected = "rank 2 keeps 1.5 MiB more each step from step 120 to step 900; the median of \
+                    its 3 peers is flat";
+    assert_eq!(over, expected);
 }
 
 /// A leak that is sure, of all ranks, a thousand steps old and far from the end.

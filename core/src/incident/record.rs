@@ -196,7 +196,8 @@ impl Incident {
             }
             (None, Some(failure)) => failure.sentence(),
             (None, None) => {
-                format!("{}{}", first_sentence(&self.growth), alike(&self.growth, &self.joined))
+                let said = first_sentence(&self.growth, self.is_open());
+                format!("{said}{}", alike(&self.growth, &self.joined))
             }
         })
     }
@@ -224,7 +225,8 @@ impl Incident {
         let known = self.diagnosis.iter().flat_map(|known| &known.evidence);
         let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
         let others = self.joined.iter().filter(|of| of.layer != self.growth.layer);
-        lines.extend(others.map(|of| format!("it has the same cause: {}", first_sentence(of))));
+        let said = |of| first_sentence(of, self.is_open());
+        lines.extend(others.map(|of| format!("it has the same cause: {}", said(of))));
         if let Page::Suppressed { .. } = self.page {
             lines.push(self.page.to_string());
         }

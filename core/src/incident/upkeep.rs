@@ -50,6 +50,7 @@ impl Incidents {
                 let reason = match (&tracked.incident.failure, growth.layer) {
                     (Some(failure), _) => failure.reason(),
                     (None, Layer::Workers) => Reason::WorkerGrowth { rank },
+                    (None, _) if growth.is_standstill() => Reason::Standstill { rank },
                     (None, _) => Reason::Growth { rank },
                 };
                 self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, reason });

@@ -16,10 +16,20 @@ use crate::diagnosis::words::{
 };
 use crate::snapshot::frames::{is_backward, telling_frame};
 
-/// What can be said before any snapshot is there.
-pub fn first_sentence(growth: &Growth) -> String {
-    let who = who(growth, Some(growth.onset_step), &[]);
-    format!("{who}{}{}{}", median_peer(growth), others(growth), end(growth))
+/// What can be said before any snapshot is there; with a forecast only while the growth goes on.
+pub fn first_sentence(growth: &Growth, is_open: bool) -> String {
+    let who = who(growth, Some(when(growth, is_open)), &[]);
+    let end = if is_open { end(growth) } else { String::new() };
+    format!("{who}{}{}{end}", median_peer(growth), others(growth))
+}
+
+/// Since when it grows, or between which steps it grew.
+fn when(growth: &Growth, is_open: bool) -> String {
+    let (onset, last) = (growth.onset_step, growth.last_step);
+    match is_open {
+        true => format!("since step {onset}"),
+        false => format!("from step {onset} to step {last}"),
+    }
 }
 
 /// What else grows of the same account: other devices of the rank, or other ranks.
@@ -87,20 +97,21 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
 impl Parts {
     /// The sentence about this growth; with a forecast only while it goes on.
     pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
-        let since = self.is_numbered.then_some(growth.onset_step);
+        let since = self.is_numbered.then(|| when(growth, is_open));
         let end = if self.goes_on && is_open { end(growth) } else { String::new() };
         format!("{}{}{end}", who(growth, since, &self.growing), self.middle)
     }
 }
 
-/// Who grows, by how much, since which step. The ranks that grow are named where snapshots show
-/// them.
-fn who(growth: &Growth, onset: Option<u64>, growing: &[u32]) -> String {
+/// Who grows, by how much, and when, where steps have numbers. The ranks that grow are named where
+/// snapshots show them.
+fn who(growth: &Growth, when: Option<String>, growing: &[u32]) -> String {
     let (rank, layer) = (growth.rank, growth.layer);
     if !layer.has_rate() {
-        return out_of_line(growth, onset);
+        return out_of_line(growth, when);
     }
-    if growth.bytes_per_step == 0 && onset.is_none() {
+    let is_numbered = when.is_some();
+    if growth.bytes_per_step == 0 && !is_numbered {
         let level = bytes(growth.grown_bytes);
         return match layer {
             Layer::Deferred => format!(
@@ -110,16 +121,13 @@ fn who(growth: &Growth, onset: Option<u64>, growing: &[u32]) -> String {
             _ => format!("rank {rank} holds {level} more than its tensors needed at their highest"),
         };
     }
-    let since = match onset {
-        Some(onset) => format!("each step since step {onset}"),
-        None => "each step".into(),
-    };
+    let since = when.map_or("each step".into(), |when| format!("each step {when}"));
     let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
     let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
     if growth.scope == Scope::OneRank {
         return match layer {
             Layer::Allocated | Layer::Blocks => format!("rank {rank} keeps {rate} more {since}"),
-            Layer::Peak if onset.is_none() => {
+            Layer::Peak if !is_numbered => {
                 format!("each step of rank {rank} needs {rate} more than the one before")
             }
             Layer::Peak => format!("the peaks of rank {rank} rise by {rate} {since}"),
@@ -141,7 +149,7 @@ fn who(growth: &Growth, onset: Option<u64>, growing: &[u32]) -> String {
     match layer {
         Layer::Allocated => format!("{ranks} keep more {since}, {most}"),
         Layer::Blocks => format!("{ranks} keep more tensors {since}, {most}"),
-        Layer::Peak if onset.is_none() => {
+        Layer::Peak if !is_numbered => {
             format!("each step of {ranks} needs more than the one before, {most}")
         }
         Layer::Peak => format!("the peaks of {ranks} rise {since}, {most}"),
@@ -182,10 +190,10 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
     !(class.is_needed() && case.layer.is_in_blocks() && rests)
 }
 
-/// What does not grow and is out of line all the same; since when, where steps have numbers.
-fn out_of_line(growth: &Growth, onset: Option<u64>) -> String {
-    let rank = growth.rank;
-    let Some(onset) = onset else {
+/// What does not grow and is out of line all the same; and when, where steps have numbers.
+fn out_of_line(growth: &Growth, when: Option<String>) -> String {
+    let (rank, onset) = (growth.rank, growth.onset_step);
+    let Some(when) = when else {
         return match growth.layer {
             Layer::Spread => {
                 let more = bytes(growth.grown_bytes);
@@ -204,9 +212,7 @@ fn out_of_line(growth: &Growth, onset: Option<u64>) -> String {
     match growth.layer {
         Layer::Spread => {
             let more = bytes(growth.grown_bytes);
-            format!(
-                "the peak of rank {rank} has been {more} above that of its peers since step {onset}"
-            )
+            format!("the peak of rank {rank} has been {more} above that of its peers {when}")
         }
         Layer::Retries => {
             format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")

@@ -48,7 +48,7 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
             (None, Some(_)) => WAITING_PPM,
             (None, None) => 0,
         },
-        sentence: format!("{}{waits}", first_sentence(&named)),
+        sentence: format!("{}{waits}", first_sentence(&named, true)),
         evidence: steps(&context.fates)
             .into_iter()
             .chain(stuck.iter().filter(|each| Some(**each) != group).map(|of| of.sentence.clone()))
@@ -149,7 +149,8 @@ mod tests {
     }
 
     fn group(verdict: Verdict, behind: Vec<Behind>) -> Comparison {
-        let sentence = "group 0: 3 of 4 ranks wait in collective 448, for 110.0 s now".to_string();
+        let sentence =
+            "group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the capture".to_string();
         let group = GroupState { verdict, behind, sentence, ..GroupState::default() };
         Comparison { groups: [group].into(), ..Comparison::default() }
     }
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(
             found.sentence,
             "all 4 ranks stand still, rank 2 at step 396; group 0: 3 of 4 ranks wait in \
-             collective 448, for 110.0 s now"
+             collective 448, for 110.0 s at the capture"
         );
         assert_eq!(found.evidence, ["rank 2 has finished step 396, ranks 0, 1 and 3 step 448"]);
         assert_eq!(found.seen.map(|seen| (seen.rank, seen.onset_step)), Some((2, 396)));

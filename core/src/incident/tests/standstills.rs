@@ -54,6 +54,10 @@ fn a_rank_that_leaves_a_collective_out_is_an_incident_that_pages() {
     }
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.rank, shell.requests(), shell.incidents.len()), (2, 1, 1));
+    let standstill = Reason::Standstill { rank: 2 };
+    let is_its =
+        |of: &Effect| matches!(of, Effect::RequestCapture { reason, .. } if *reason == standstill);
+    assert!(shell.log.iter().any(is_its), "{:?}", shell.log);
     assert_eq!(
         incident.sentence(),
         "all 4 ranks stand still, rank 2 at step 396 and 52 steps behind its peers"
