@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -223,8 +224,22 @@ impl Cluster {
     }
 }
 
-/// A loopback port that is free now.
+/// Ports that are given to coordinators. They lie below those that Linux gives to connections, which
+/// could take a port between the moment it is found free and the moment it is listened on.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// A loopback port that is free now. No other call in this process gets it.
+///
+/// # Panics
+/// When no port is free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes that run at the same time begin at different ports.
+    let first = (std::process::id() % 997) as u16 * 22;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let next = || {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        PORTS.start + first.wrapping_add(number) % (PORTS.end - PORTS.start)
+    };
+    std::iter::repeat_with(next).take(PORTS.len()).find(is_free).expect("a free port")
 }

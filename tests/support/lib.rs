@@ -19,9 +19,34 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// Folder of the repository, where it is not the one that this was built in.
+const ROOT: &str = "MEMTAPE_TEST_ROOT";
+
+/// Folder with `memtape` and `libmemtape.so`, which are then not built.
+const BINARIES: &str = "MEMTAPE_TEST_BINARIES";
+
+/// Folder with the fake CUDA's libraries and its `run` beside them, which are then not built.
+const FAKE_CUDA: &str = "MEMTAPE_TEST_FAKE_CUDA";
+
 /// The repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository")
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        folder(ROOT).unwrap_or_else(|| {
+            let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+            tests.parent().expect("tests/ lies in the repository").to_path_buf()
+        })
+    })
+}
+
+/// The folder that this variable of the environment names.
+fn folder(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from)
+}
+
+/// Folder of the fake CUDA's libraries.
+pub fn fake_cuda() -> PathBuf {
+    folder(FAKE_CUDA).unwrap_or_else(|| root().join("target/fake_cuda"))
 }
 
 /// The one binary, built by this call if it is not up to date.
@@ -39,6 +64,9 @@ pub fn library() -> &'static Path {
 fn built() -> &'static (PathBuf, PathBuf) {
     static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(binaries) = folder(BINARIES) {
+            return (binaries.join("memtape"), binaries.join("libmemtape.so"));
+        }
         let mut build = cargo(&["build", "--quiet", "-p", "memtape", "-p", "memtape-recorder"]);
         let status = build.args(["--features", "memtape/full"]).status();
         assert!(status.is_ok_and(|status| status.success()), "memtape does not build");
@@ -133,7 +161,8 @@ impl Torch {
     /// A command on the fake CUDA runtime with this many devices of this many bytes (`2G`).
     /// Its arguments are those of the Python interpreter.
     pub fn command(&self, devices: u32, bytes: &str) -> Command {
-        let mut command = Command::new(root().join("tests/fake_cuda/run"));
+        let runs = folder(FAKE_CUDA).unwrap_or_else(|| root().join("tests/fake_cuda"));
+        let mut command = Command::new(runs.join("run"));
         command.args(["-n", &devices.to_string(), "-b", bytes, "--"]).arg(&self.python);
         command.current_dir(root());
         command

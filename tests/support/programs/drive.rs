@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{MARK, Program};
 use crate::cluster::Cluster;
 use crate::processes::{Process, wait_for};
-use crate::{Torch, memtape, root};
+use crate::{Torch, fake_cuda, memtape, root};
 
 /// A program that takes longer hangs, and is ended. The longest takes about two minutes on two
 /// busy cores.
@@ -107,7 +107,7 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
 
 /// The environment in which the agent's NVML and the ranks see the same devices.
 fn devices(program: &Program, state: &Path) -> Vec<(String, String)> {
-    let library = root().join("target/fake_cuda");
+    let library = fake_cuda();
     [
         ("FAKECUDA_STATE", state.display().to_string()),
         ("FAKECUDA_DEVICES", program.ranks.to_string()),
