@@ -162,7 +162,7 @@ fn programs(steps: &mut Steps, only: &[String]) -> Result<Found> {
     let mut build = cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"]);
     build.args(["-p", "memtape-tests", "--bin", "memtape-programs"]);
     steps.take("build", build)?;
-    let mut programs = call(built("debug").join("memtape-programs"), &["--json"]);
+    let mut programs = call(built("debug").join("memtape-programs"), &["--json", "--jobs", "2"]);
     programs.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
     Found::of_program(programs.args(only.iter().flat_map(|name| ["--only", name])))
 }

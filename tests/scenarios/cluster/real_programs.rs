@@ -22,7 +22,8 @@ fn short_programs_are_judged_rightly() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(program) = take() {
-                    let row = Row::of(program, &drive::run(&torch, program, folder.path()));
+                    let run = drive::run(&torch, program, false, folder.path());
+                    let row = Row::of(program, &run, None);
                     rows.lock().expect("no panic holds it").push(row);
                 }
             });
@@ -42,6 +43,8 @@ fn what_is_true_of_the_programs_is_said_in_them() {
         let (fault, name) = (program.fault, program.name);
         assert!(fault.is_none() || says_onset, "{name} does not say when its fault begins");
         assert!(!fault.is_some_and(|fault| fault.has_line) || is_marked, "{name} marks no line");
+        let has_cure = fault.is_some_and(|fault| !fault.cure.is_empty());
+        assert!(!has_cure || text.contains("CURED"), "{name} does not apply its remedy");
         assert!(text.starts_with("\"\"\""), "{name} does not say what it is");
     }
     let names: std::collections::BTreeSet<&str> =

@@ -61,6 +61,14 @@ pub struct Onset {
     pub wall_ns: i64,
 }
 
+impl Run {
+    /// The Python module that the program needs and this machine lacks.
+    pub fn lacks(&self) -> Option<&str> {
+        let lines = self.said.iter().filter_map(|line| line.split_once("ModuleNotFoundError: "));
+        lines.map(|(_, what)| what).next()
+    }
+}
+
 impl Onset {
     /// Of a line that a program printed, if it is one about the onset.
     fn of(line: &str) -> Option<Self> {
@@ -74,8 +82,12 @@ pub fn source(program: &Program) -> PathBuf {
     root().join(format!("tests/torch/programs/{}.py", program.script))
 }
 
-/// Runs it. What it printed and what was found is left in a file in `folder`.
-pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
+/// The argument with which a program applies its remedy.
+const CURED: &str = "--cured";
+
+/// Runs it, with its remedy or without. What it printed and what was found is left in a file in
+/// `folder`.
+pub fn run(torch: &Torch, program: &Program, is_cured: bool, folder: &Path) -> Run {
     let state = tempfile::NamedTempFile::new().expect("a temporary file");
     let devices = devices(program, state.path());
     let py_spy = torch.py_spy().map(|path| ("MEMTAPE_PY_SPY".to_string(), path));
@@ -83,7 +95,8 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     let agent_sees: Vec<_> = devices.iter().cloned().chain(py_spy).collect();
     let cluster = Cluster::start_with(&["node-a"], &agent_sees);
     let started = Instant::now();
-    let mut job = Process::start(&mut command(torch, program, &cluster, &devices));
+    let mut job =
+        Process::start(command(torch, program, &cluster, &devices).args(is_cured.then_some(CURED)));
     let (code, said) = job.ended_within(TIME_MAX).unwrap_or_else(|| (None, job.said()));
     let took = started.elapsed();
     drop(job);
@@ -101,7 +114,8 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     };
     let marked = marked(program);
     let run = Run { code, said, onset, marked, can_sample, incidents, captures, took };
-    keep(program, &run, folder);
+    let name = if is_cured { format!("{}.cured", program.name) } else { program.name.to_string() };
+    keep(&name, &run, folder);
     run
 }
 
@@ -110,7 +124,7 @@ fn devices(program: &Program, state: &Path) -> Vec<(String, String)> {
     let library = fake_cuda();
     [
         ("FAKECUDA_STATE", state.display().to_string()),
-        ("FAKECUDA_DEVICES", program.ranks.to_string()),
+        ("FAKECUDA_DEVICES", (program.ranks * program.devices).to_string()),
         ("FAKECUDA_BYTES", program.device.to_string()),
         ("LD_LIBRARY_PATH", library.display().to_string()),
     ]
@@ -126,7 +140,7 @@ fn command(
 ) -> Command {
     crate::library();
     // The fake runtime must stand behind the recorder, so its launcher is what `run` runs.
-    let inner = torch.command(program.ranks, program.device);
+    let inner = torch.command(program.ranks * program.devices, program.device);
     let mut command = Command::new(memtape());
     command.args(["run", "--job", program.name]).args(program.options);
     command.arg("--dir").arg(cluster.tapes("node-a")).arg("--");
@@ -169,15 +183,15 @@ fn marked(program: &Program) -> Vec<u32> {
 }
 
 /// Leaves everything that was seen where a person can read it.
-fn keep(program: &Program, run: &Run, folder: &Path) {
+fn keep(name: &str, run: &Run, folder: &Path) {
     let seen = serde_json::json!({
-        "program": program.name, "code": run.code, "said": run.said,
+        "program": name, "code": run.code, "said": run.said,
         "onset": run.onset.map(|onset| onset.step),
         "onset_wall_ns": run.onset.map(|onset| onset.wall_ns),
         "marked": run.marked, "seconds": run.took.as_secs_f64(), "incidents": run.incidents,
         "captures": run.captures,
     });
     let text = serde_json::to_string_pretty(&seen).expect("it is plain data");
-    let path = folder.join(format!("{}.json", program.name));
+    let path = folder.join(format!("{name}.json"));
     std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text)).expect("a file");
 }

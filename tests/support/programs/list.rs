@@ -5,7 +5,8 @@ use super::{Fault, Program, Who};
 /// Faults first.
 pub const PROGRAMS: &[Program] = &[
     // Tensors that are kept.
-    Program { is_quick: true, ..fault("retained_loss", "leak", Who::Rank(1), 2) },
+    Program { is_quick: true, ..fault("retained_loss", "leak", Who::Rank(1), 2) }
+        .cured_by(&[".item()", ".detach()"]),
     fault("retained_activations", "leak", Who::Rank(0), 4),
     fault("hook_keeps_tensors", "leak", Who::All, 2),
     fault("growing_cache", "leak", Who::All, 2),
@@ -57,7 +58,7 @@ pub const PROGRAMS: &[Program] = &[
     },
     // Tensors that are kept on the devices of others.
     Program { device: "1G", ..fault("objects_elsewhere", "leak", Who::Rank(0), 4) },
-    Program { device: "1G", ..fault("all_on_gpu0", "out_of_memory", Who::Rank(0), 4) },
+    Program { device: "1G", fails: true, ..fault("all_on_gpu0", "out_of_memory", Who::Rank(0), 4) },
     // Tensors that are kept in the loop of a framework.
     Program {
         script: "lightning_validation",
@@ -95,7 +96,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { has_steps: false, ..fault("adapters_pile_up", "leak", Who::All, 2) },
     Program {
         has_steps: false,
-        fault: Some(Fault { must_page: true, ..KEPT }),
+        fault: Some(Fault { must_page: true, ..of("leak", Who::All) }),
         ..benign("conversations", 1)
     },
     // What the allocator holds.
@@ -175,26 +176,34 @@ pub const PROGRAMS: &[Program] = &[
     Program { has_steps: false, ..benign("prefix_cache", 2) },
 ];
 
-/// Tensors that all ranks keep.
-const KEPT: Fault =
-    Fault { class: "leak", who: Who::All, has_line: true, is_sampled: false, must_page: false };
+/// A fault of one kind, whose line ought to be named.
+const fn of(class: &'static str, who: Who) -> Fault {
+    Fault { class, who, has_line: true, is_sampled: false, must_page: false, cure: &[] }
+}
 
 /// A program whose line ought to be named.
 const fn fault(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: true, is_sampled: false, must_page: false });
-    Program { fault, ..benign(name, ranks) }
+    Program { fault: Some(of(class, who)), ..benign(name, ranks) }
 }
 
 /// One whose fault no line of its own is to blame for, or none that the recorder looks at.
 const fn lineless(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: false, is_sampled: false, must_page: false });
-    Program { fault, ..benign(name, ranks) }
+    let fault = Fault { has_line: false, ..of(class, who) };
+    Program { fault: Some(fault), ..benign(name, ranks) }
 }
 
 /// One whose line is known from samples of its workers.
 const fn sampled(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Fault { class, who, has_line: true, is_sampled: true, must_page: false };
+    let fault = Fault { is_sampled: true, ..of(class, who) };
     Program { fault: Some(fault), ..benign(name, ranks) }
+}
+
+impl Program {
+    /// With a remedy that its `--cured` applies, as one of these words names it.
+    const fn cured_by(self, cure: &'static [&'static str]) -> Self {
+        let Some(fault) = self.fault else { panic!("nothing is wrong with it") };
+        Self { fault: Some(Fault { cure, ..fault }), ..self }
+    }
 }
 
 /// One with which nothing is wrong.
@@ -203,12 +212,14 @@ const fn benign(name: &'static str, ranks: u32) -> Program {
         name,
         script: name,
         ranks,
+        devices: 1,
         device: "4G",
         options: &[],
         arguments: &[],
         environment: &[],
         fault: None,
         has_steps: true,
+        fails: false,
         is_quick: false,
     }
 }

@@ -5,6 +5,9 @@
 //! makes a table of it. The programs themselves are in `tests/torch/programs/`. `main.rs` runs
 //! them all, for `cargo xtask programs`.
 //!
+//! The remedy of a fault is written before the advice is known: the advice is compared with it, and
+//! the program runs once more with the remedy applied, as a benign one.
+//!
 //! What is true of a program never reaches Memtape: the line is a comment in its source, the onset
 //! a line that it prints.
 
@@ -19,8 +22,10 @@ pub struct Program {
     pub name: &'static str,
     /// Its file below `tests/torch/programs/`, without the `.py`; some have several rows.
     pub script: &'static str,
-    /// Ranks, each with a device of its own.
+    /// Ranks.
     pub ranks: u32,
+    /// Devices of each rank.
+    pub devices: u32,
     /// Bytes of a device, as the fake runtime reads them (`4G`).
     pub device: &'static str,
     /// Options of `memtape run`.
@@ -33,6 +38,8 @@ pub struct Program {
     pub fault: Option<Fault>,
     /// It calls an optimizer; without one there is nothing to count a delay in.
     pub has_steps: bool,
+    /// It ends with another exit code than 0.
+    pub fails: bool,
     /// Short enough for every run of the tests.
     pub is_quick: bool,
 }
@@ -50,6 +57,10 @@ pub struct Fault {
     pub is_sampled: bool,
     /// A quiet incident is not enough.
     pub must_page: bool,
+    /// Words that name the remedy an expert gives: a call, a setting, a thing. The advice must have
+    /// one of them, in any case of letters. With `--cured` the program applies the remedy. Empty
+    /// where none was written.
+    pub cure: &'static [&'static str],
 }
 
 /// Ranks with a fault.

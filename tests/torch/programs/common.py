@@ -3,9 +3,11 @@ run away.
 
 A program is started by torchrun, one process a rank, and prints `ONSET step nanoseconds` when the step begins
 at which its fault is there for the first time. Only the judge of a program reads that line; Memtape does not.
+With `--cured` it has no fault: the remedy is applied that an expert gives.
 """
 
 import os
+import sys
 import time
 
 import torch
@@ -13,6 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
+
+# The program applies the remedy of its fault.
+CURED = "--cured" in sys.argv
 
 MIB = 1 << 20
 FLOATS_PER_MIB = MIB // 4

@@ -7,7 +7,7 @@ stays is the loss of every element.
 
 import torch
 import torch.nn.functional as F
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, CURIOUS_RANK, FROM_STEP = 2048, 256, 1, 60
 
@@ -23,7 +23,7 @@ def main():
         output = model(torch.randn(BATCH, WIDTH, device=device))
         loss = F.mse_loss(output, torch.zeros_like(output), reduction="none")  # CULPRIT
         if rank == CURIOUS_RANK and step >= FROM_STEP:
-            losses.append(loss)
+            losses.append(loss.mean().item() if CURED else loss)
         loss.mean().backward()
         optimizer.step()
         optimizer.zero_grad()
