@@ -99,6 +99,28 @@ pub const PROGRAMS: &[Program] = &[
         fault: Some(Fault { must_page: true, ..of("leak", Who::All) }),
         ..benign("conversations", 1)
     },
+    Program { has_steps: false, ..fault("reward_server", "leak", Who::All, 2) }.cured_by(&[
+        ".detach()",
+        "no_grad",
+        "inference_mode",
+        ".item()",
+    ]),
+    // Tensors that are kept by rare events, in pools, on second devices, in cycles.
+    fault("async_saves", "leak", Who::All, 2).cured_by(&["drop", "list"]),
+    Program {
+        script: "rollout_pool",
+        arguments: &["--keep"],
+        ..fault("rollout_pool_kept", "leak", Who::All, 2)
+    }
+    .cured_by(&["list", "drop"]),
+    Program {
+        script: "two_devices",
+        arguments: &["--keep"],
+        devices: 2,
+        ..fault("second_device_keeps", "leak", Who::Rank(1), 2)
+    }
+    .cured_by(&["list", ".cpu()"]),
+    fault("retry_cycles", "reference_cycles", Who::All, 2).cured_by(&["cycle"]),
     // What the allocator holds.
     Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
     Program {
@@ -122,10 +144,32 @@ pub const PROGRAMS: &[Program] = &[
         environment: &[("FAKECUDA_NCCL", "1")],
         ..fault("process_groups", "non_torch", Who::All, 2)
     },
+    fault("eval_workspaces", "non_torch", Who::Rank(1), 2).cured_by(&["cudaFree"]),
+    Program {
+        environment: &[("FAKECUDA_NCCL", "1")],
+        ..fault("weight_sync_groups", "non_torch", Who::All, 2)
+    }
+    .cured_by(&["destroy_process_group"]),
+    lineless("evaluator_process", "non_torch", Who::Rank(1), 2).cured_by(&["process"]),
     fault("pinned_growth", "host", Who::Rank(1), 2),
     lineless("host_growth", "host", Who::Rank(1), 2),
     sampled("worker_growth", "host", Who::All, 1),
     sampled("worker_samples", "host", Who::All, 1),
+    // Ranks that wait or are gone.
+    Program {
+        environment: &[("FAKECUDA_NCCL", "1")],
+        ..lineless("data_wait", "desynchronised", Who::Rank(1), 3)
+    }
+    .cured_by(&["stack"]),
+    Program {
+        environment: &[("FAKECUDA_NCCL", "1")],
+        fails: true,
+        ..lineless("skipped_collective", "desynchronised", Who::Rank(2), 3)
+    }
+    .cured_by(&["collective"]),
+    Program { fails: true, ..lineless("killed_rank", "died", Who::Rank(1), 3) },
+    Program { fails: true, ..lineless("bad_sample", "died", Who::Rank(2), 4) }
+        .cured_by(&["output", "traceback"]),
     // Nothing is wrong.
     Program { is_quick: true, ..benign("variable_lengths", 2) },
     benign("length_curriculum", 2),
@@ -148,6 +192,9 @@ pub const PROGRAMS: &[Program] = &[
     benign("workers_respawn", 1),
     benign("metric_buffer", 2),
     benign("moe_routing", 4),
+    benign("colocated_engine", 2),
+    benign("rollout_pool", 2),
+    Program { devices: 2, ..benign("two_devices", 2) },
     benign("bounded_log", 4),
     benign("smoothed_values", 2),
     Program {
@@ -174,6 +221,7 @@ pub const PROGRAMS: &[Program] = &[
     // Nor where nothing is trained.
     Program { has_steps: false, ..benign("paged_pool", 1) },
     Program { has_steps: false, ..benign("prefix_cache", 2) },
+    Program { has_steps: false, ..benign("adapter_server", 2) },
 ];
 
 /// A fault of one kind, whose line ought to be named.
