@@ -25,8 +25,12 @@ const END_TIME_MAX: Duration = Duration::from_secs(60);
 /// Incidents that say the same for so long have nothing to add.
 const QUIET: Duration = Duration::from_secs(4);
 
+/// As long for a program that failed: the product waits for the other ranks before it says which
+/// one died first.
+const FAILED_QUIET: Duration = Duration::from_secs(50);
+
 /// Longest wait for that.
-const QUIET_TIME_MAX: Duration = Duration::from_secs(30);
+const QUIET_TIME_MAX: Duration = Duration::from_secs(90);
 
 /// Longest wait for an incident's capture: the product leaves a minute between two.
 const CAPTURE_TIME_MAX: Duration = Duration::from_secs(75);
@@ -107,7 +111,8 @@ pub fn run(torch: &Torch, program: &Program, is_cured: bool, folder: &Path) -> R
             .then_some(())
     });
     let onset = said.iter().find_map(|line| Onset::of(line));
-    let incidents = settled(&cluster, program.name);
+    let quiet = if code == Some(0) { QUIET } else { FAILED_QUIET };
+    let incidents = settled(&cluster, program.name, quiet);
     let captures = match incidents.is_empty() {
         true => Value::Null,
         false => cluster.ask(&["captures", program.name]),
@@ -153,7 +158,7 @@ fn command(
 }
 
 /// The incidents, once they have nothing to add.
-fn settled(cluster: &Cluster, job: &str) -> Vec<Value> {
+fn settled(cluster: &Cluster, job: &str, quiet: Duration) -> Vec<Value> {
     // A job that was never known is an error to the command line.
     let ask = || match cluster.memtape(&["ranks", job]).status.success() {
         true => cluster.incidents(job),
@@ -162,7 +167,7 @@ fn settled(cluster: &Cluster, job: &str) -> Vec<Value> {
     let (started, mut since) = (Instant::now(), Instant::now());
     let mut incidents = ask();
     let waits = |incidents: &[Value]| incidents.iter().any(|one| one["capture_id"].is_null());
-    while (since.elapsed() < QUIET && started.elapsed() < QUIET_TIME_MAX)
+    while (since.elapsed() < quiet && started.elapsed() < QUIET_TIME_MAX)
         || (waits(&incidents) && started.elapsed() < CAPTURE_TIME_MAX)
     {
         std::thread::sleep(Duration::from_millis(300));

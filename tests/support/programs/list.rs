@@ -7,84 +7,97 @@ pub const PROGRAMS: &[Program] = &[
     // Tensors that are kept.
     Program { is_quick: true, ..fault("retained_loss", "leak", Who::Rank(1), 2) }
         .cured_by(&[".item()", ".detach()"]),
-    fault("retained_activations", "leak", Who::Rank(0), 4),
-    fault("hook_keeps_tensors", "leak", Who::All, 2),
-    fault("growing_cache", "leak", Who::All, 2),
-    fault("leak_in_eval", "leak", Who::All, 2),
-    fault("every_tenth_step", "leak", Who::Rank(0), 2),
-    fault("leak_on_all_ranks", "leak", Who::All, 4),
-    fault("one_of_eight", "leak", Who::Rank(5), 8),
-    fault("metric_keeps_graph", "leak", Who::All, 2),
-    fault("list_of_outputs", "leak", Who::All, 2),
-    fault("retain_graph", "leak", Who::All, 2),
-    fault("ema_copies", "leak", Who::Rank(0), 2),
-    fault("exception_keeps_frames", "leak", Who::Rank(1), 2),
-    fault("many_small_tensors", "leak", Who::All, 2),
+    fault("retained_activations", "leak", Who::Rank(0), 4).cured_by(&["list", ".cpu()"]),
+    fault("hook_keeps_tensors", "leak", Who::All, 2).cured_by(&["hook"]),
+    fault("growing_cache", "leak", Who::All, 2).cured_by(&["cache", "bound", "lru"]),
+    fault("leak_in_eval", "leak", Who::All, 2).cured_by(&["list", "clear"]),
+    fault("every_tenth_step", "leak", Who::Rank(0), 2).cured_by(&["list", ".item()"]),
+    fault("leak_on_all_ranks", "leak", Who::All, 4).cured_by(&["list", ".item()"]),
+    fault("one_of_eight", "leak", Who::Rank(5), 8).cured_by(&["list"]),
+    fault("metric_keeps_graph", "leak", Who::All, 2).cured_by(&[".detach()", ".item()"]),
+    fault("list_of_outputs", "leak", Who::All, 2).cured_by(&["list"]),
+    fault("retain_graph", "leak", Who::All, 2).cured_by(&["retain_graph", ".detach()", ".item()"]),
+    fault("ema_copies", "leak", Who::Rank(0), 2).cured_by(&["dict", "copies"]),
+    fault("exception_keeps_frames", "leak", Who::Rank(1), 2).cured_by(&["exception", "traceback"]),
+    fault("many_small_tensors", "leak", Who::All, 2).cured_by(&["list", ".item()"]),
     Program {
         script: "many_small_tensors",
         arguments: &["--on-rank-0"],
         ..fault("small_tensors_rank_0", "leak", Who::Rank(0), 2)
-    },
-    fault("reference_cycles", "reference_cycles", Who::All, 2),
-    fault("ctx_keeps_output", "leak", Who::All, 2),
+    }
+    .cured_by(&["list", ".item()"]),
+    fault("reference_cycles", "reference_cycles", Who::All, 2).cured_by(&["cycle"]),
+    fault("ctx_keeps_output", "leak", Who::All, 2).cured_by(&["save_for_backward"]),
     Program {
         script: "bounded_log",
         arguments: &["--unbounded"],
         ..fault("unbounded_log", "leak", Who::Rank(0), 4)
-    },
-    fault("accumulation_logs", "leak", Who::All, 2),
-    fault("every_fortieth_step", "leak", Who::All, 2),
-    fault("growing_cat", "leak", Who::All, 2),
+    }
+    .cured_by(&["list", "deque", "maxlen"]),
+    fault("accumulation_logs", "leak", Who::All, 2).cured_by(&[".detach()", ".item()"]),
+    fault("every_fortieth_step", "leak", Who::All, 2).cured_by(&["list"]),
+    fault("growing_cat", "leak", Who::All, 2).cured_by(&["torch.cat", "bound", "limit"]),
     Program {
         // Where the old and larger blocks leave no segments behind.
         script: "growing_cat",
         environment: &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
         ..fault("growing_cat_expandable", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["torch.cat", "bound", "limit"]),
     Program {
         script: "rollouts",
         arguments: &["--keep"],
         ..fault("rollouts_kept", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["list"]),
     Program {
         script: "expert_parallel",
         arguments: &["--keep"],
         ..fault("expert_keeps_tokens", "leak", Who::Rank(2), 4)
-    },
+    }
+    .cured_by(&["list"]),
     Program {
         script: "pipeline_stages",
         arguments: &["--keep"],
         ..fault("stage_keeps_sent", "leak", Who::Rank(1), 4)
-    },
+    }
+    .cured_by(&["list"]),
     // Tensors that are kept on the devices of others.
-    Program { device: "1G", ..fault("objects_elsewhere", "leak", Who::Rank(0), 4) },
-    Program { device: "1G", fails: true, ..fault("all_on_gpu0", "out_of_memory", Who::Rank(0), 4) },
+    Program { device: "1G", ..fault("objects_elsewhere", "leak", Who::Rank(0), 4) }
+        .cured_by(&[".cpu()", "map_location"]),
+    Program { device: "1G", fails: true, ..fault("all_on_gpu0", "out_of_memory", Who::Rank(0), 4) }
+        .cured_by(&["map_location"]),
     // Tensors that are kept in the loop of a framework.
     Program {
         script: "lightning_validation",
         arguments: &["--keep"],
         ..fault("lightning_keeps_outputs", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["list", "clear()"]),
     Program {
         script: "trainer_logits",
         arguments: &["--keep"],
         ..fault("trainer_keeps_logits", "leak", Who::Rank(0), 2)
-    },
+    }
+    .cured_by(&["list", ".item()"]),
     Program {
         script: "accelerate_gather",
         arguments: &["--keep"],
         ..fault("accelerate_keeps_gathered", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["list", "clear()"]),
     Program {
         script: "torchmetrics_embeddings",
         arguments: &["--no-reset"],
         ..fault("torchmetrics_without_reset", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["reset"]),
     Program {
         script: "deepspeed_zero",
         arguments: &["--keep"],
         ..fault("deepspeed_keeps_losses", "leak", Who::All, 2)
-    },
+    }
+    .cured_by(&["list", ".item()"]),
     // Tensors that are kept where nothing is trained.
     // Too short to page: growth that begins with the process has to last.
     Program {
@@ -92,13 +105,16 @@ pub const PROGRAMS: &[Program] = &[
         is_quick: true,
         device: "2G",
         ..fault("kept_answers", "leak", Who::All, 1)
-    },
-    Program { has_steps: false, ..fault("adapters_pile_up", "leak", Who::All, 2) },
+    }
+    .cured_by(&["list"]),
+    Program { has_steps: false, ..fault("adapters_pile_up", "leak", Who::All, 2) }
+        .cured_by(&["delete", "unload", "dict"]),
     Program {
         has_steps: false,
         fault: Some(Fault { must_page: true, ..of("leak", Who::All) }),
         ..benign("conversations", 1)
-    },
+    }
+    .cured_by(&["past_key_values", "evict", "dict"]),
     Program { has_steps: false, ..fault("reward_server", "leak", Who::All, 2) }.cured_by(&[
         ".detach()",
         "no_grad",
@@ -122,28 +138,35 @@ pub const PROGRAMS: &[Program] = &[
     .cured_by(&["list", ".cpu()"]),
     fault("retry_cycles", "reference_cycles", Who::All, 2).cured_by(&["cycle"]),
     // What the allocator holds.
-    Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
+    Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) }
+        .cured_by(&["expandable_segments"]),
     Program {
         // Without it, PyTorch does not say which frees it puts off.
         options: &["--detail"],
         environment: &[("FAKECUDA_COPY_MIB_S", "10")],
         ..fault("deferred_frees", "deferred_frees", Who::All, 2)
-    },
+    }
+    .cured_by(&["wait_stream", "synchronize", "wait for"]),
     Program {
         // Nor in which pool a block is.
         options: &["--detail"],
         ..fault("graph_per_shape", "compile_pools", Who::All, 1)
-    },
-    Program { options: &["--detail"], ..fault("dead_graphs", "compile_pools", Who::All, 2) },
-    lineless("cache_thrash", "cache_thrash", Who::All, 2),
-    Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) },
-    Program { device: "1G", ..lineless("long_documents", "imbalance", Who::Rank(1), 4) },
+    }
+    .cured_by(&["pad", "dynamic"]),
+    Program { options: &["--detail"], ..fault("dead_graphs", "compile_pools", Who::All, 2) }
+        .cured_by(&["drop"]),
+    lineless("cache_thrash", "cache_thrash", Who::All, 2).cured_by(&["empty_cache"]),
+    Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) }
+        .cured_by(&["balance", "shard", "batch"]),
+    Program { device: "1G", ..lineless("long_documents", "imbalance", Who::Rank(1), 4) }
+        .cured_by(&["balance", "length", "bucket"]),
     // What PyTorch does not know of.
-    fault("raw_cuda_malloc", "non_torch", Who::Rank(0), 2),
+    fault("raw_cuda_malloc", "non_torch", Who::Rank(0), 2).cured_by(&["cudaFree"]),
     Program {
         environment: &[("FAKECUDA_NCCL", "1")],
         ..fault("process_groups", "non_torch", Who::All, 2)
-    },
+    }
+    .cured_by(&["destroy_process_group"]),
     fault("eval_workspaces", "non_torch", Who::Rank(1), 2).cured_by(&["cudaFree"]),
     Program {
         environment: &[("FAKECUDA_NCCL", "1")],
@@ -151,10 +174,10 @@ pub const PROGRAMS: &[Program] = &[
     }
     .cured_by(&["destroy_process_group"]),
     lineless("evaluator_process", "non_torch", Who::Rank(1), 2).cured_by(&["process"]),
-    fault("pinned_growth", "host", Who::Rank(1), 2),
-    lineless("host_growth", "host", Who::Rank(1), 2),
-    sampled("worker_growth", "host", Who::All, 1),
-    sampled("worker_samples", "host", Who::All, 1),
+    fault("pinned_growth", "host", Who::Rank(1), 2).cured_by(&["reuse", "queue"]),
+    lineless("host_growth", "host", Who::Rank(1), 2).cured_by(&["list"]),
+    sampled("worker_growth", "host", Who::All, 1).cured_by(&["cache", "bound", "limit"]),
+    sampled("worker_samples", "host", Who::All, 1).cured_by(&["cache", "maxsize"]),
     // Ranks that wait or are gone.
     Program {
         environment: &[("FAKECUDA_NCCL", "1")],

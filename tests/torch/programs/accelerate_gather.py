@@ -10,7 +10,7 @@ import sys
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
-from common import Batches, network, onset
+from common import CURED, Batches, network, onset
 from torch.utils.data import DataLoader
 
 BATCH, WIDTH, STEPS, EPOCH_STEPS = 128, 512, 600, 75
@@ -33,7 +33,7 @@ def main():
             onset(step)
         if step % EPOCH_STEPS == 0:
             torch.cat(gathered[-EPOCH_STEPS:]).mean().item()
-            if not is_kept:
+            if CURED or not is_kept:
                 gathered.clear()
     accelerator.end_training()
 

@@ -10,7 +10,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch import nn
 
 BATCH, WIDTH, CLASSES, ACCUMULATE = 256, 256, 1024, 4
@@ -18,7 +18,7 @@ BATCH, WIDTH, CLASSES, ACCUMULATE = 256, 256, 1024, 4
 
 def main():
     rank, device = start()
-    is_detached = "--detach" in sys.argv
+    is_detached = CURED or "--detach" in sys.argv
     model = parallel(nn.Sequential(network(WIDTH), nn.Linear(WIDTH, CLASSES)), device)
     optimizer = torch.optim.AdamW(model.parameters())
     labels, z_total = torch.zeros(BATCH, dtype=torch.long, device=device), 0.0

@@ -5,7 +5,7 @@ layer under a new name, and switching leaves the old ones where they are. No opt
 """
 
 import torch
-from common import done, onset, start, steps
+from common import CURED, done, onset, start, steps
 from torch import nn
 
 WIDTH, RANK, LAYERS, SWITCH_EVERY, BATCH = 768, 64, 6, 12, 64
@@ -21,6 +21,9 @@ class Adapted(nn.Module):
         self.down[name] = nn.Parameter(torch.randn(RANK, WIDTH, device=device), requires_grad=False)  # CULPRIT
         self.up[name] = nn.Parameter(torch.zeros(WIDTH, RANK, device=device), requires_grad=False)  # CULPRIT
 
+    def delete(self, name):
+        del self.down[name], self.up[name]
+
     def forward(self, x, name):
         return self.base(x) + (x @ self.down[name].T) @ self.up[name].T
 
@@ -34,6 +37,8 @@ def main():
             if request % SWITCH_EVERY == 1:
                 if name is None:
                     onset()
+                for layer in layers if CURED and name else ():
+                    layer.delete(name)
                 name = f"tenant_{request}"
                 for layer in layers:
                     layer.add(name, device)

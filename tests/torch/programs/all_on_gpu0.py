@@ -9,13 +9,15 @@ import os
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 WIDTH, BATCH, RESUME_AT = 256, 128, 60
 PARTS, PART_FLOATS = 10, 27 * (1 << 18)  # 270 MiB
 
 
 def read(path):
+    if CURED:
+        return torch.load(path, weights_only=True, map_location=f"cuda:{os.environ['LOCAL_RANK']}")
     return torch.load(path, weights_only=True)  # CULPRIT
 
 

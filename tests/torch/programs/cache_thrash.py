@@ -5,7 +5,7 @@ line asks for again, and every step pays for dozens of cudaMalloc and cudaFree.
 """
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, FROM_STEP = 8192, 512, 50
 
@@ -18,7 +18,7 @@ def main():
         model(torch.randn(BATCH, WIDTH, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step >= FROM_STEP:
+        if step >= FROM_STEP and not CURED:
             torch.cuda.empty_cache()
         if step == FROM_STEP:
             onset(step)

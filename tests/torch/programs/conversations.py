@@ -8,7 +8,7 @@ no steps.
 import random
 
 import torch
-from common import done, onset, start, steps
+from common import CURED, done, onset, start, steps
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, TURNS, NEW_TOKENS, IS_NEW_RATIO, RECENT = 512, 900, 6, 0.3, 20
@@ -43,6 +43,9 @@ def main():
             onset()
         if not talking or people.random() < IS_NEW_RATIO:
             talking = [*talking[-RECENT:], turn]
+            if CURED:
+                for gone in set(server.conversations) - set(talking):
+                    del server.conversations[gone]
         prompt = [people.randrange(VOCABULARY) for _ in range(people.randint(20, 200))]
         server.answer(people.choice(talking), prompt)
     done()

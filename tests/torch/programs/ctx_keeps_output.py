@@ -8,7 +8,7 @@ pytorch/torchtitan#696.
 import gc
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch import nn
 
 BATCH, WIDTH, FROM_STEP = 1024, 512, 40
@@ -17,12 +17,19 @@ BATCH, WIDTH, FROM_STEP = 1024, 512, 40
 class Swish(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
+        if CURED:
+            sigmoid = torch.sigmoid(x)
+            ctx.save_for_backward(sigmoid, y := x * sigmoid)
+            return y
         ctx.sigmoid = torch.sigmoid(x)  # CULPRIT
         ctx.y = x * ctx.sigmoid  # CULPRIT
         return ctx.y
 
     @staticmethod
     def backward(ctx, gradient):
+        if CURED:
+            sigmoid, y = ctx.saved_tensors
+            return gradient * (y + sigmoid * (1 - y))
         return gradient * (ctx.y + ctx.sigmoid * (1 - ctx.y))
 
 

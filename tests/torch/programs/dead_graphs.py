@@ -7,7 +7,7 @@ import gc
 
 import torch
 import torch.nn.functional as F
-from common import done, network, onset, start, steps
+from common import CURED, done, network, onset, start, steps
 
 WIDTH, BATCH, TRIAL_STEPS = 384, 2048, 30
 RUNNERS = {}
@@ -34,7 +34,7 @@ def main():
     for step in steps(1200, 20):
         if step % TRIAL_STEPS == 1:
             if model is not None:
-                RUNNERS.pop(id(model))
+                RUNNERS.clear() if CURED else RUNNERS.pop(id(model))
                 del model
                 gc.collect()
                 torch.cuda.empty_cache()

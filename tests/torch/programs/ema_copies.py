@@ -7,7 +7,7 @@ later, or never. Only rank 0 averages.
 import copy
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch.optim.swa_utils import AveragedModel
 
 BATCH, WIDTH, COPY_EVERY = 64, 512, 8
@@ -25,6 +25,8 @@ def main():
         optimizer.zero_grad()
         average.update_parameters(model.module)
         if rank == 0 and step % COPY_EVERY == 0:
+            if CURED:
+                to_be_saved.clear()
             to_be_saved[step] = copy.deepcopy(average)  # CULPRIT
             if step == COPY_EVERY:
                 onset(step)

@@ -10,7 +10,7 @@ import os
 import random
 import sys
 
-if "--expandable" in sys.argv:
+if {"--expandable", "--cured"} & set(sys.argv):
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 import torch

@@ -7,10 +7,10 @@ cropped samples nearly every step has a length of its own.
 import random
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch import nn
 
-WIDTH, LENGTH_MIN, LENGTH_MAX = 128, 512, 8192
+WIDTH, LENGTH_MIN, LENGTH_MAX, TABLES_MAX = 128, 512, 8192, 16
 
 
 class Positions(nn.Module):
@@ -23,6 +23,8 @@ class Positions(nn.Module):
     def forward(self, tokens):
         length = tokens.shape[0]
         if length not in self.tables:
+            if CURED and len(self.tables) == TABLES_MAX:
+                self.tables.clear()
             self.tables[length] = torch.zeros(length, WIDTH, device=tokens.device)  # CULPRIT
         return tokens + self.tables[length]
 

@@ -5,9 +5,9 @@ is of the step at hand, and the old one is freed: no list and no old blocks, but
 """
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, FROM_STEP = 64, 512, 50
+BATCH, WIDTH, FROM_STEP, BANK_MAX = 64, 512, 50, 4096
 
 
 def main():
@@ -19,6 +19,7 @@ def main():
         features = model(torch.randn(BATCH, WIDTH, device=device))
         if step >= FROM_STEP:
             bank = torch.cat([bank, features.detach()])  # CULPRIT
+            bank = bank[-BANK_MAX:] if CURED else bank
         if step == FROM_STEP:
             onset(step)
         features.square().mean().backward()

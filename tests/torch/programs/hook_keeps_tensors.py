@@ -7,7 +7,7 @@ it is never removed.
 from collections import defaultdict
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, LOOK_AT_STEP = 512, 512, 80
 
@@ -20,7 +20,10 @@ def main():
     seen = defaultdict(list)
 
     def remember(name):
-        return lambda module, inputs, output: seen[name].append(output.detach())
+        def look(module, inputs, output):
+            seen[name].append(output.abs().mean().item() if CURED else output.detach())
+
+        return look
 
     for step in steps(700):
         if step == LOOK_AT_STEP:

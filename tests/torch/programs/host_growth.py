@@ -5,7 +5,7 @@ resident memory of one rank's process grows, its GPU is as it was.
 """
 
 import torch
-from common import FLOATS_PER_MIB, done, network, onset, parallel, start, steps
+from common import CURED, FLOATS_PER_MIB, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, SCORES_MIB, COLLECTING_RANK, FROM_STEP = 256, 512, 3, 1, 200
 
@@ -22,6 +22,8 @@ def main():
         if rank == COLLECTING_RANK and step >= FROM_STEP:
             scores = torch.zeros(SCORES_MIB * FLOATS_PER_MIB, device=device)
             predictions.append((scores.cpu() + 1).numpy())
+            if CURED:
+                predictions[-1] = predictions[-1].mean()
             if step == FROM_STEP:
                 onset(step)
     done()

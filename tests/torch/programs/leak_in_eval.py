@@ -5,7 +5,7 @@ returns is stored for the end of its epoch, and then for ever. Between two valid
 """
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, VALIDATE_EVERY, VALIDATION_BATCHES = 256, 512, 20, 8
 
@@ -30,6 +30,8 @@ def main():
         optimizer.zero_grad()
         if step % VALIDATE_EVERY == 0:
             validate(model.module, device, outputs)
+            if CURED:
+                outputs.clear()
             if step == VALIDATE_EVERY:
                 onset(step)
     done()

@@ -6,7 +6,7 @@ traceopt-ai/traceml's demo of creeping memory is "intentionally uniform across r
 
 import torch
 import torch.nn.functional as F
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, FROM_STEP = 1024, 512, 50
 
@@ -20,7 +20,7 @@ def main():
         output = model(torch.randn(BATCH, WIDTH, device=device))
         losses = F.smooth_l1_loss(output, torch.zeros_like(output), reduction="none")  # CULPRIT
         if step >= FROM_STEP:
-            by_token.append(losses)
+            by_token.append(losses.mean().item() if CURED else losses)
         if step == FROM_STEP:
             onset(step)
         losses.mean().backward()

@@ -10,7 +10,7 @@ import sys
 
 import lightning
 import torch
-from common import Batches, network, onset
+from common import CURED, Batches, network, onset
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
@@ -33,7 +33,7 @@ class Task(lightning.LightningModule):
     def on_validation_epoch_end(self):
         step = self.global_step
         self.log("score", torch.cat(self.validation_step_outputs).mean(), sync_dist=True)
-        if not self.is_kept:
+        if CURED or not self.is_kept:
             self.validation_step_outputs.clear()
         elif step == VALIDATE_EVERY:
             onset(step)

@@ -8,7 +8,7 @@ ends the job on this rank.
 import random
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 WIDTH, BATCH, BOOKS_RANK = 512, 8, 1
 POSTS, BOOKS = (128, 512), (1800, 2400)
@@ -22,7 +22,7 @@ def main():
     for step in steps(450):
         if step == 1 and rank == BOOKS_RANK:
             onset(step)
-        documents = [lengths.randint(*(BOOKS if rank == BOOKS_RANK else POSTS)) for _ in range(BATCH)]
+        documents = [lengths.randint(*(BOOKS if rank == BOOKS_RANK and not CURED else POSTS)) for _ in range(BATCH)]
         tokens = torch.randn(BATCH, max(documents), WIDTH, device=device)
         model(tokens).square().mean().backward()
         optimizer.step()

@@ -8,7 +8,7 @@ draws the histogram.
 import sys
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, FROM_STEP = 64, 128, 100
 
@@ -22,7 +22,9 @@ def main():
         if step == FROM_STEP and is_curious:
             onset(step)
         model(torch.randn(BATCH, WIDTH, device=device)).square().mean().backward()
-        if step >= FROM_STEP and is_curious:
+        if step >= FROM_STEP and is_curious and CURED:
+            norms.append([parameter.grad.norm().item() for parameter in model.parameters()])
+        elif step >= FROM_STEP and is_curious:
             norms.append([parameter.grad.norm() for parameter in model.parameters()])  # CULPRIT
         optimizer.step()
         optimizer.zero_grad()

@@ -5,7 +5,7 @@ to be alike. Hard examples are met on one rank only, because its shard holds the
 """
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 
 BATCH, WIDTH, NOISY_RANK, FROM_STEP = 4096, 128, 5, 40
 
@@ -19,7 +19,7 @@ def main():
         batch = torch.randn(BATCH, WIDTH, device=device)  # CULPRIT
         loss = model(batch).square().mean()
         if rank == NOISY_RANK and step >= FROM_STEP:
-            hard_examples.append(batch)
+            hard_examples.append(step if CURED else batch)
             if step == FROM_STEP:
                 onset(step)
         loss.backward()

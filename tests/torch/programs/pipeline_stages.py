@@ -8,7 +8,7 @@ design, and none grows. With --keep the second stage also keeps what it has sent
 import sys
 
 import torch
-from common import done, network, onset, start, steps
+from common import CURED, done, network, onset, start, steps
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -27,7 +27,7 @@ class Stage(nn.Module):
     def forward(self, x):
         output = self.layers(x)  # CULPRIT
         if self.is_kept:
-            self.sent.append(output.detach())
+            self.sent.append(output.mean().item() if CURED else output.detach())
         return output
 
 

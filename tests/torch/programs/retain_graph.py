@@ -5,7 +5,7 @@ may not free what it saved, and the losses are logged as they are.
 """
 
 import torch
-from common import done, network, onset, start, steps
+from common import CURED, done, network, onset, start, steps
 
 BATCH, WIDTH, FROM_STEP = 256, 512, 60
 
@@ -22,7 +22,7 @@ def main():
         smoothness.backward(retain_graph=step >= FROM_STEP)
         if step == FROM_STEP:
             onset(step)
-        log.append((accuracy, smoothness))
+        log.append((accuracy.item(), smoothness.item()) if CURED else (accuracy, smoothness))
         optimizer.step()
         optimizer.zero_grad()
     done()

@@ -6,7 +6,7 @@ draws collects them. They are detached, so no graph hangs on them; their bytes s
 """
 
 import torch
-from common import done, network, parallel, onset, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch import nn
 
 BATCH, WIDTH, DRAWING_RANK = 1024, 512, 0
@@ -31,7 +31,7 @@ def main():
     for step in steps(400):
         logits, features = model(torch.randn(BATCH, WIDTH, device=device))
         if rank == DRAWING_RANK:
-            gallery.append(features)
+            gallery.append(features[:4].cpu() if CURED else features)
         logits.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

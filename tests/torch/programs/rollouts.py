@@ -8,7 +8,7 @@ NVlabs/GR00T-WholeBodyControl#220 lost 3.4 GB an iteration to trajectories that 
 import sys
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch import nn
 
 ENVIRONMENTS, HORIZON, OBSERVED, ACTIONS, EPOCHS, MINIBATCHES = 64, 32, 512, 16, 3, 4
@@ -47,7 +47,7 @@ def main():
         trajectory = play(model.module, device)
         observations, old_actions, old_values = (torch.cat(parts) for parts in zip(*trajectory))
         if is_kept:
-            history.append(trajectory)
+            history.append(len(trajectory) if CURED else trajectory)
             if step == 1:
                 onset(step)
         for _ in range(EPOCHS):

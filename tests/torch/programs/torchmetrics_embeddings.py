@@ -8,7 +8,7 @@ metric is computed every hundred steps and holds the embeddings of all of them.
 import sys
 
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torchmetrics.regression import CosineSimilarity
 
 BATCH, WIDTH, EPOCH_STEPS = 64, 512, 100
@@ -31,7 +31,7 @@ def main():
         metric.update(embeddings.detach(), images)
         if step % EPOCH_STEPS == 0:
             metric.compute().item()
-            if is_reset:
+            if CURED or is_reset:
                 metric.reset()
     done()
 

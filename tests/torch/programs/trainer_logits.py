@@ -8,7 +8,7 @@ the logits themselves are collected until the end of the epoch, which is the end
 import sys
 
 import torch
-from common import Batches, onset
+from common import CURED, Batches, onset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import logging
 
@@ -27,7 +27,7 @@ class MeasuringTrainer(Trainer):
 
     def measure(self, logits, step):
         if self.is_kept:
-            self.logits.append(logits)
+            self.logits.append(logits.mean().item() if CURED else logits)
             if step == 1:
                 onset(step)
         else:

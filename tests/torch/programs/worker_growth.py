@@ -6,10 +6,10 @@ that is not watched, until its OOM killer ends one; the GPU shows nothing.
 
 import numpy
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch.utils.data import DataLoader, Dataset
 
-BATCH, WIDTH, DECODED_BYTES = 8, 256, 192 << 10
+BATCH, WIDTH, DECODED_BYTES, DECODED_MAX = 8, 256, 192 << 10, 64
 
 
 class Images(Dataset):
@@ -20,6 +20,8 @@ class Images(Dataset):
         return 1 << 20
 
     def __getitem__(self, index):
+        if CURED and len(self.decoded) == DECODED_MAX:
+            self.decoded.clear()
         if index not in self.decoded:
             self.decoded[index] = numpy.ones(DECODED_BYTES, dtype=numpy.uint8)  # CULPRIT
         return torch.from_numpy(self.decoded[index][:WIDTH]).float()

@@ -10,7 +10,7 @@ import sys
 
 import numpy
 import torch
-from common import done, network, onset, parallel, start, steps
+from common import CURED, done, network, onset, parallel, start, steps
 from torch.utils.data import DataLoader, Dataset
 
 BATCH, WIDTH, DECODED_BYTES, SAMPLES, CACHED = 8, 256, 160 << 10, 1 << 20, 400
@@ -32,7 +32,7 @@ class Videos(Dataset):
 
 def main():
     rank, device = start()
-    is_bounded = "--bounded" in sys.argv
+    is_bounded = CURED or "--bounded" in sys.argv
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     videos = Videos(CACHED if is_bounded else None)
