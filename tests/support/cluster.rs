@@ -224,8 +224,8 @@ impl Cluster {
     }
 }
 
-/// Ports that are given to coordinators. They lie below those that Linux gives to connections, which
-/// could take a port between the moment it is found free and the moment it is listened on.
+/// Ports that are given to coordinators. They lie below those that Linux gives to connections: a
+/// connection could take a port between the time it is found free and the time of the listening.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// A loopback port that is free now. No other call in this process gets it.

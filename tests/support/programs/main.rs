@@ -1,9 +1,9 @@
 //! All programs and their table: `cargo xtask programs`. What each printed and what was found is
 //! left in `target/programs/NAME.json`. The exit code is 1 when anything is not as expected.
 //!
-//! It runs as well on a machine without Rust, where `MEMTAPE_TEST_ROOT` is a copy of the repository,
-//! `MEMTAPE_TEST_BINARIES` has `memtape` and `libmemtape.so`, `MEMTAPE_TEST_FAKE_CUDA` has what was
-//! built of the fake CUDA with its `run`, and `MEMTAPE_TEST_PYTHON` is a Python with PyTorch. A
+//! It runs on a machine without Rust, too: `MEMTAPE_TEST_ROOT` is a copy of the repository,
+//! `MEMTAPE_TEST_BINARIES` has `memtape` and `libmemtape.so`, `MEMTAPE_TEST_FAKE_CUDA` has the
+//! libraries of the fake CUDA and its `run`, and `MEMTAPE_TEST_PYTHON` is a Python with PyTorch. A
 //! program whose framework is not installed there is left out.
 
 use std::io::Write;

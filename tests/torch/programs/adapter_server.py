@@ -1,4 +1,4 @@
-"""A server loads low-rank adapters as they are asked for, at most so many; the one unused for longest goes.
+"""A server loads low-rank adapters as they are asked for, at most 48; the one unused for longest goes.
 
 What vLLM and S-LoRA do with `max_loras`: for some minutes there is always one more, then never again. Tenants come
 and go, popular ones stay. There is no optimizer, so there are no steps.

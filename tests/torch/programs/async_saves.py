@@ -1,7 +1,7 @@
 """Every save is staged on the device and written by a thread; the futures of all saves are kept with what they saved.
 
 pytorch/pytorch#170163 and allenai/OLMo-core#856: the work item of an asynchronous save holds the staged state
-longer than anybody needs it. Here the list of saves is there to wait for them at the end of the training.
+longer than it is needed. Here the list of saves is there to wait for them at the end of the training.
 """
 
 from concurrent.futures import ThreadPoolExecutor

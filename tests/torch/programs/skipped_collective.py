@@ -2,7 +2,7 @@
 
 vllm-project/vllm#43547 and sgl-project/sglang#26923: an early return in front of an all-reduce, taken by one rank
 because of its data. It goes on to the gradients, where it waits for its peers, and they wait for it at the
-experts. After two and a half minutes somebody ends the job.
+experts. After two and a half minutes the job is ended from outside.
 """
 
 import os
