@@ -7,7 +7,6 @@ cycle is freed.
 """
 
 import gc
-import weakref
 
 import torch
 from common import CURED, done, network, onset, parallel, start, steps
@@ -20,7 +19,8 @@ class Batch:
 
     def __init__(self, device):
         self.tokens = torch.randn(BATCH, WIDTH, device=device)  # CULPRIT
-        self.augment = weakref.WeakMethod(self.flip) if CURED else self.flip
+        if not CURED:
+            self.augment = self.flip
 
     def flip(self):
         return self.tokens
@@ -34,8 +34,8 @@ def main():
     for step in steps(650):
         if step == 1:
             onset(step)
-        batch = Batch(device)
-        model(batch.flip() if CURED else batch.augment()).square().mean().backward()
+        tokens = Batch.flip if CURED else lambda batch: batch.augment()
+        model(tokens(Batch(device))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         if step % COLLECT_EVERY == 0:
