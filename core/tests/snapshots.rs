@@ -206,6 +206,26 @@ fn events_lack_what_their_release_did_not_write() {
     assert_eq!(lacking("segments"), Some(1));
 }
 
+/// A record of another kind is left out, wherever it stands, also in front.
+#[test]
+fn a_stray_record_costs_itself_only() {
+    let event = "} ( 'action 'alloc 'addr 1 'size 2 u ";
+    let mark = "} ( 'name 'x 'stage 'START 'time_us 1 u ";
+    let block = "} ( 'size 512 'state 'inactive u ";
+    let line = "event Alloc 0 1 512 2 - - []\n";
+    for stray in [FRAME, mark, block, "N "] {
+        for [first, second] in [[stray, event], [event, stray]] {
+            let parts = ["} 'device_traces ] ] (", first, second, event, "e a s"].join(" ");
+            let read = read(&[&parts]);
+            assert_eq!(lines(&read), ["device 0 0 0\n", line, line].concat(), "{stray}");
+            assert_eq!(read.notes.unusable, 1, "{stray}");
+        }
+    }
+    let segment = "} ( 'address 4096 'total_size 512 u ";
+    let read = read(&["} 'segments ] ( ", event, segment, segment, "e s"]);
+    assert_eq!((read.rank.devices[0].segments.len(), read.notes.unusable), (2, 1));
+}
+
 /// Every pickler writes what a dictionary holds before it fills the dictionary.
 #[test]
 fn a_list_that_grows_after_its_use_is_refused() {

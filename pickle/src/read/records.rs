@@ -27,8 +27,6 @@ const STREAM_POOLS_MAX: usize = 60_000;
 /// Sizes are rounded up to multiples of this (`kMinBlockSize`).
 const BLOCK_BYTES_MIN: u64 = 512;
 
-const RECORDS: usize = 6;
-
 macro_rules! words {
     ($($name:ident = $text:literal)*) => {
         /// Texts that mean something in a snapshot.
@@ -183,11 +181,11 @@ pub(crate) struct Records {
     pub(crate) unusable: u64,
     stream_pool_numbers: BTreeMap<StreamPoolKey, u16>,
     /// Numbers of records of each kind that have a key with a value of PyTorch's kind.
-    seen: [[u64; WORDS.len()]; RECORDS],
-    made: [u64; RECORDS],
+    seen: [[u64; WORDS.len()]; Record::COUNT],
+    made: [u64; Record::COUNT],
     ooms: u64,
     /// Up to which number the records of each kind stand in a list of the snapshot.
-    listed: [u32; RECORDS],
+    listed: [u32; Record::COUNT],
 }
 
 impl Records {
@@ -202,10 +200,10 @@ impl Records {
             stream_pools: vec![StreamPool::default()],
             unusable: 0,
             stream_pool_numbers: BTreeMap::from([(StreamPoolKey::default(), 0)]),
-            seen: [[0; WORDS.len()]; RECORDS],
-            made: [0; RECORDS],
+            seen: [[0; WORDS.len()]; Record::COUNT],
+            made: [0; Record::COUNT],
             ooms: 0,
-            listed: [0; RECORDS],
+            listed: [0; Record::COUNT],
         }
     }
 
@@ -455,17 +453,17 @@ impl Records {
         };
         let Some(list) = list else { return Ok(None) };
         heap.replace(number, Slot::Used);
-        self.unusable += list.strays;
-        if list.kind != kind {
-            self.unusable += list.range.len() as u64;
+        let numbers = list.numbers(kind).ok_or(Fault::Twice(name))?;
+        self.unusable += list.strays(kind);
+        if numbers.is_empty() {
             return Ok(Some(0..0));
         }
         let listed = &mut self.listed[kind as usize];
-        if list.is_out_of_order || list.range.start < *listed {
+        if numbers.start < *listed {
             return Err(Fault::Twice(name));
         }
-        *listed = list.range.end;
-        Ok(Some(list.range))
+        *listed = numbers.end;
+        Ok(Some(numbers))
     }
 
     /// Takes out the events from this number on. The memory of an event that stays is not held

@@ -177,9 +177,9 @@ impl Top {
             Slot::EmptyDict => Err(Fault::NoSnapshot("an empty dictionary")),
             Slot::EmptyList | Slot::List(_) | Slot::Records(_) => {
                 let is_of_segments = match slot {
-                    Slot::Records(list) => heap
-                        .list(list)
-                        .is_some_and(|list| list.kind == Record::Segment && list.strays == 0),
+                    Slot::Records(list) => {
+                        heap.list(list).is_some_and(|list| list.strays(Record::Segment) == 0)
+                    }
                     slot => slot == Slot::EmptyList,
                 };
                 if !is_of_segments {

@@ -136,6 +136,11 @@ pub enum Record {
     Annotation,
 }
 
+impl Record {
+    /// Number of the kinds.
+    pub(crate) const COUNT: usize = Self::Annotation as usize + 1;
+}
+
 /// State of a list, tuple or dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
@@ -159,17 +164,46 @@ pub enum Slot {
     Used,
 }
 
-/// The records of a list, which follow each other in the file.
-#[derive(Clone, Debug)]
+/// The records of a list, which follow each other in the file. What does not belong in the list may
+/// stand anywhere in it, so the records of each kind are kept.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RecordList {
-    /// Kind of the first record in the list.
-    pub(crate) kind: Record,
-    /// Numbers of the records.
-    pub(crate) range: Range<u32>,
-    /// Items that are no record of this kind.
-    pub(crate) strays: u64,
+    /// Items, records or not.
+    items: u64,
+    of_kinds: [OfKind; Record::COUNT],
+}
+
+/// The records of one kind in a list.
+#[derive(Clone, Debug, Default)]
+struct OfKind {
+    numbers: Range<u32>,
     /// A record stands in the list twice, or out of order.
-    pub(crate) is_out_of_order: bool,
+    is_out_of_order: bool,
+}
+
+impl RecordList {
+    fn add(&mut self, record: Option<(Record, u32)>) {
+        self.items += 1;
+        let Some((kind, number)) = record else { return };
+        let Some(of) = self.of_kinds.get_mut(kind as usize) else { return };
+        if of.numbers.is_empty() {
+            of.numbers = number..number;
+        }
+        of.is_out_of_order |= number != of.numbers.end;
+        of.numbers.end = number + 1;
+    }
+
+    /// Numbers of the records of a kind; none where one stands twice, or out of order.
+    pub(crate) fn numbers(&self, kind: Record) -> Option<Range<u32>> {
+        let of = self.of_kinds.get(kind as usize).cloned().unwrap_or_default();
+        (!of.is_out_of_order).then_some(of.numbers)
+    }
+
+    /// Items that are no record of this kind.
+    pub(crate) fn strays(&self, kind: Record) -> u64 {
+        let of_kind = self.numbers(kind).map_or(0, |numbers| numbers.len() as u64);
+        self.items.saturating_sub(of_kind)
+    }
 }
 
 /// Holds all values of a pickle.
@@ -261,10 +295,7 @@ impl Heap {
             if items.is_empty() {
                 return Ok(Value::Object(self.new_object(Slot::EmptyList)?));
             }
-            let slot = match self.record_kind(items) {
-                Some(kind) => self.new_list(kind, items)?,
-                None => Slot::Tuple(self.new_vector(items)?),
-            };
+            let slot = self.new_list(items, Slot::Tuple)?;
             return Ok(Value::Object(self.new_object(slot)?));
         };
         if let Some(&number) = self.pair_numbers.get(&pair) {
@@ -286,10 +317,7 @@ impl Heap {
         }
         match slot {
             Slot::EmptyList => {
-                let slot = match self.record_kind(values) {
-                    Some(kind) => self.new_list(kind, values)?,
-                    None => Slot::List(self.new_vector(values)?),
-                };
+                let slot = self.new_list(values, Slot::List)?;
                 self.set(number, slot);
             }
             Slot::Records(list) => self.extend_list(list, values),
@@ -313,20 +341,20 @@ impl Heap {
         if self.items > max { Err(over("items", max, "items_max")) } else { Ok(()) }
     }
 
-    /// Kind of the first record among these values; none where that is a frame, because lists of
-    /// frames become stacks.
-    fn record_kind(&self, values: &[Value]) -> Option<Record> {
-        let kind = |value: &Value| match self.slot(value.object()?) {
-            Slot::Record(kind, _) => Some(kind),
-            _ => None,
-        };
-        values.iter().find_map(kind).filter(|&kind| kind != Record::Frame)
+    /// True where there is a record among these values that is no frame: lists of frames become
+    /// stacks.
+    fn are_records(&self, values: &[Value]) -> bool {
+        let mut slots = values.iter().filter_map(|value| Some(self.slot(value.object()?)));
+        slots.any(|slot| matches!(slot, Slot::Record(kind, _) if kind != Record::Frame))
     }
 
-    fn new_list(&mut self, kind: Record, values: &[Value]) -> Result<Slot, Fault> {
+    /// A list of records, or of other things.
+    fn new_list(&mut self, values: &[Value], other: fn(u32) -> Slot) -> Result<Slot, Fault> {
+        if !self.are_records(values) {
+            return Ok(other(self.new_vector(values)?));
+        }
         let number = self.unfolded(self.lists.len())?;
-        let list = RecordList { kind, range: 0..0, strays: 0, is_out_of_order: false };
-        self.lists.push(list);
+        self.lists.push(RecordList::default());
         self.extend_list(number, values);
         Ok(Slot::Records(number))
     }
@@ -334,17 +362,11 @@ impl Heap {
     fn extend_list(&mut self, number: u32, values: &[Value]) {
         let Some(list) = self.lists.get_mut(number as usize) else { return };
         for value in values {
-            let slot = value.object().and_then(|number| self.slots.get(number as usize));
-            match slot {
-                Some(&Slot::Record(kind, at)) if kind == list.kind => {
-                    if list.range.is_empty() {
-                        list.range = at..at;
-                    }
-                    list.is_out_of_order |= at != list.range.end;
-                    list.range.end = at + 1;
-                }
-                _ => list.strays += 1,
-            }
+            let slot = value.object().and_then(|object| self.slots.get(object as usize));
+            list.add(match slot {
+                Some(&Slot::Record(kind, record)) => Some((kind, record)),
+                _ => None,
+            });
         }
     }
 
