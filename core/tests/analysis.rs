@@ -185,7 +185,7 @@ fn optimizers_of_one_name_make_one_step() {
             ends.push(Annotation { name, device: Some(0), at_us, is_start: false });
         }
     }
-    let pickle = annotated_snapshot(&sim.done(0, usize::MAX), &ends);
+    let pickle = annotated_snapshot(&sim.done(0, usize::MAX), &ends, &[]);
     let mut reader = Reader::new();
     reader.feed(&pickle).expect("our own pickle");
     let past = History::of(reader.finish().expect("our own pickle").rank).devices.remove(0).past;

@@ -1,12 +1,13 @@
 //! An exported file keeps what the recorder knew: its steps, its phases, and the state of its rank.
 
+use crate::pickles::{data, unpacked};
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::files::{History, Rank, analyze, why_refused};
 use memtape_core::diagnosis::{Class, diagnose};
 use memtape_core::identity::Identity;
 use memtape_core::pickle::reader::Reader;
-use memtape_core::pickle::torch::TorchFile;
-use memtape_core::pickle::torch_snapshot;
+use memtape_core::pickle::torch::{Setting, TorchFile};
+use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::step_source::StepSource;
 use memtape_core::snapshot::{

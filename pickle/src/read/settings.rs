@@ -4,7 +4,6 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::read::value::{Heap, Slot, Value};
@@ -18,85 +17,128 @@ const DEPTH_MAX: u32 = 8;
 /// Characters of a setting's own name.
 const NAME_CHARACTERS_MAX: usize = 256;
 
+/// Characters of a setting's text.
+const TEXT_CHARACTERS_MAX: usize = 4096;
+
 /// Settings whose default is not off, zero or empty, with the default.
 const DEFAULTS: [(&str, i64); 1] = [("pinned_num_register_threads", 1)];
 
-/// A dictionary, inner ones with dotted names.
-pub(crate) struct Settings<'h> {
-    heap: &'h Heap,
-    all: Vec<(String, Value)>,
+/// A setting as the file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Setting {
+    /// `None`, or what no settings of PyTorch have.
+    None,
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A floating-point number.
+    Float(f64),
+    /// A text.
+    Text(String),
+    /// A dictionary in the order of the file; a list by the indexes of its items.
+    Dict(Vec<(String, Setting)>),
 }
 
-impl<'h> Settings<'h> {
-    pub(crate) fn of(heap: &'h Heap, dict: Option<Value>) -> Self {
-        let mut all = Vec::new();
-        // What is still to do, the next one last.
-        let mut open: Vec<(String, Value, u32)> =
-            dict.map(|dict| (String::new(), dict, 0)).into_iter().collect();
-        while let Some((name, value, depth)) = open.pop() {
-            let Value::Object(number) = value else {
-                all.push((name, value));
-                continue;
-            };
-            if depth < DEPTH_MAX {
-                let room = SETTINGS_MAX.saturating_sub(open.len() + all.len());
-                let mut inner = inner(heap, heap.slot(number), room);
-                inner.reverse();
-                let named = |(key, value): (String, Value)| match name.as_str() {
-                    "" => (key, value, depth + 1),
-                    outer => (format!("{outer}.{key}"), value, depth + 1),
-                };
-                open.extend(inner.into_iter().map(named));
+impl Setting {
+    fn of(heap: &Heap, value: Value, depth: u32, room: &mut usize) -> Self {
+        match value {
+            Value::Bool(value) => Self::Bool(value),
+            Value::Int(value) => Self::Int(value),
+            Value::Float(value) => Self::Float(value),
+            Value::Text(text) => {
+                Self::Text(heap.text(text).chars().take(TEXT_CHARACTERS_MAX).collect())
+            }
+            Value::Object(number) if depth > 0 => {
+                let inner = inner(heap, heap.slot(number), *room);
+                *room -= inner.len();
+                let of = |(key, value)| (key, Self::of(heap, value, depth - 1, room));
+                Self::Dict(inner.into_iter().map(of).collect())
+            }
+            _ => Self::None,
+        }
+    }
+}
+
+/// The settings in a dictionary.
+pub(crate) fn settings(heap: &Heap, dict: Option<Value>) -> Vec<(String, Setting)> {
+    match dict.map(|dict| Setting::of(heap, dict, DEPTH_MAX, &mut { SETTINGS_MAX })) {
+        Some(Setting::Dict(all)) => all,
+        _ => Vec::new(),
+    }
+}
+
+/// Settings by name, those of inner dictionaries with dotted names.
+#[derive(Default)]
+pub(crate) struct Settings<'s> {
+    all: Vec<(String, &'s Setting)>,
+}
+
+impl<'s> Settings<'s> {
+    pub(crate) fn of(settings: &'s [(String, Setting)]) -> Self {
+        let mut flat = Self::default();
+        flat.add("", settings);
+        flat
+    }
+
+    fn add(&mut self, outer: &str, settings: &'s [(String, Setting)]) {
+        for (key, setting) in settings {
+            let name = if outer.is_empty() { key.clone() } else { format!("{outer}.{key}") };
+            match setting {
+                Setting::Dict(inner) => self.add(&name, inner),
+                setting => self.all.push((name, setting)),
             }
         }
-        Self { heap, all }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Names and values.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, Value)> {
-        self.all.iter().map(|(name, value)| (name.as_str(), *value))
+    /// Names and values that are numbers, none of them negative.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.all.iter().filter_map(|(name, setting)| match setting {
+            Setting::Int(number) => Some((name.as_str(), u64::try_from(*number).ok()?)),
+            _ => None,
+        })
     }
 
-    fn value(&self, name: &str) -> Option<Value> {
-        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    fn value(&self, name: &str) -> Option<&'s Setting> {
+        self.all.iter().find(|(known, _)| known == name).map(|(_, setting)| *setting)
     }
 
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.value(name)?.unsigned()
+        self.numbers().find(|(known, _)| *known == name).map(|(_, number)| number)
     }
 
-    pub(crate) fn text(&self, name: &str) -> Option<&'h str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&'s str> {
         match self.value(name)? {
-            Value::Text(text) => Some(self.heap.text(text)),
+            Setting::Text(text) => Some(text),
             _ => None,
         }
     }
 
     pub(crate) fn is_true(&self, name: &str) -> bool {
-        self.value(name) == Some(Value::Bool(true))
+        self.value(name) == Some(&Setting::Bool(true))
     }
 
     /// Settings as text, without those that are off, zero, empty or PyTorch's default.
     pub(crate) fn as_texts(&self) -> Vec<(String, String)> {
-        let text = |(name, value): (&str, Value)| {
-            let value = match value {
-                Value::Bool(true) => "True".to_string(),
-                Value::Int(number) if number > 0 && !DEFAULTS.contains(&(name, number)) => {
+        let text = |(name, setting): &(String, &Setting)| {
+            let value = match setting {
+                Setting::Bool(true) => "True".to_string(),
+                Setting::Int(number)
+                    if *number > 0 && !DEFAULTS.contains(&(name.as_str(), *number)) =>
+                {
                     number.to_string()
                 }
-                Value::Float(number) if number != 0.0 => number.to_string(),
-                Value::Text(text) if !self.heap.text(text).is_empty() => {
-                    self.heap.text(text).to_string()
-                }
+                Setting::Float(number) if *number != 0.0 => number.to_string(),
+                Setting::Text(text) if !text.is_empty() => text.clone(),
                 _ => return None,
             };
-            Some((name.to_string(), value))
+            Some((name.clone(), value))
         };
-        self.iter().filter_map(text).collect()
+        self.all.iter().filter_map(text).collect()
     }
 }
 
@@ -106,7 +148,7 @@ fn inner(heap: &Heap, slot: Slot, room: usize) -> Vec<(String, Value)> {
     let Slot::Dict(_) = slot else {
         return items.iter().enumerate().take(room).map(|(at, &v)| (at.to_string(), v)).collect();
     };
-    let mut found = vec![];
+    let mut found = Vec::new();
     for &[key, value] in items.as_chunks::<2>().0.iter().take(room) {
         let key = match key {
             Value::Text(text) => heap.text(text).chars().take(NAME_CHARACTERS_MAX).collect(),

@@ -20,7 +20,6 @@ use memtape_tape::snapshot::{TraceEvent, TraceKind};
 
 use crate::read::records::{Annotation, Records};
 use crate::read::settings::Settings;
-use crate::read::value::Value;
 
 /// A trace without steps.
 pub(crate) const NO_STEPS: StepSource = StepSource::None;
@@ -116,12 +115,12 @@ impl Steps {
 /// the end.
 fn recorded(origin: &Settings<'_>, device: u8, events: &[Entry]) -> Option<Vec<(u32, u64)>> {
     let prefix = format!("devices.{device}.step_ends.");
-    let one = |(name, value): (&str, Value)| {
+    let one = |(name, event): (&str, u64)| {
         let finished: u64 = name.strip_prefix(prefix.as_str())?.parse().ok()?;
-        let event = u32::try_from(value.unsigned()?).ok()?;
+        let event = u32::try_from(event).ok()?;
         (event > 0 && (event as usize) < events.len()).then_some((event, finished))
     };
-    let mut ends: Vec<(u32, u64)> = origin.iter().filter_map(one).collect();
+    let mut ends: Vec<(u32, u64)> = origin.numbers().filter_map(one).collect();
     ends.sort_unstable();
     (!ends.is_empty()).then_some(ends)
 }

@@ -9,7 +9,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -21,11 +21,12 @@ use memtape_tape::snapshot::{
 use crate::read::fault::Fault;
 use crate::read::reader::Whole;
 use crate::read::records::{LoadedSegment, Records, Word, word};
-use crate::read::settings::Settings;
+use crate::read::settings::{Settings, settings};
 use crate::read::steps::{self, Steps};
 use crate::read::value::{Heap, Record, Slot, Value};
 
 pub use crate::read::records::{Annotation, Missing};
+pub use crate::read::settings::Setting;
 
 /// A memory snapshot.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +36,8 @@ pub struct TorchFile {
     pub rank: RankSnapshot,
     /// Beginnings and ends of the profiler's annotations, in the order of the file.
     pub annotations: Vec<Annotation>,
+    /// Settings of the allocator as the file has them; the state has those that are in effect.
+    pub settings: Vec<(String, Setting)>,
     /// Notes of the reader besides the data.
     pub notes: Notes,
 }
@@ -82,7 +85,9 @@ pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
         .iter()
         .filter_map(|annotation| annotation.clone())
         .collect();
-    let origin = Settings::of(&heap, top.origin);
+    let of_origin = settings(&heap, top.origin);
+    let origin = Settings::of(&of_origin);
+    let of_allocator = settings(&heap, top.settings);
     let mut missing = top.missing();
     missing.extend(records.missing());
 
@@ -110,7 +115,7 @@ pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
         step: origin.number("step").unwrap_or(last_step),
         wall_ns: records.newest_ns.and_then(|ns| ns.try_into().ok()).unwrap_or_default(),
         devices: devices.into_values().collect(),
-        settings: Settings::of(&heap, top.settings).as_texts(),
+        settings: Settings::of(&of_allocator).as_texts(),
         stream_pools: records.stream_pools,
         frames: records.stacks.frames,
         stacks: records.stacks.stacks,
@@ -119,7 +124,7 @@ pub(crate) fn assemble(whole: Whole) -> Result<TorchFile, Fault> {
     let (shape, is_exported, unusable) =
         (top.shape, !origin.is_empty(), records.unusable + records.stacks.strays);
     let notes = Notes { shape, is_exported, protocol, bytes, missing, unusable };
-    Ok(TorchFile { rank, annotations, notes })
+    Ok(TorchFile { rank, annotations, settings: of_allocator, notes })
 }
 
 fn within<'a, T>(all: &'a [T], range: &Range<u32>) -> &'a [T] {

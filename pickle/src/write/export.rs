@@ -19,7 +19,7 @@
 //! whether its segments are made up, and how many blocks and events of a damaged tape had to be
 //! left out.
 
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use memtape_tape::snapshot::step_source::StepSource;
@@ -27,7 +27,7 @@ use memtape_tape::snapshot::{
     Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
 
-use crate::read::torch::Annotation;
+use crate::read::torch::{Annotation, Setting};
 use crate::write::layout::{self, LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL};
 use crate::write::marks::{self, StepEnd, StepEnds};
 use crate::write::writer::{MemoId, Writer};
@@ -38,7 +38,7 @@ pub(super) const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
 
 /// The rank's state as a pickle of PyTorch's memory snapshot.
 pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
-    annotated_snapshot(snapshot, &[])
+    annotated_snapshot(snapshot, &[], &[])
 }
 
 /// As the whole snapshot, in parts of about 64 KiB, each given to `parts` when it is made. Returns
@@ -47,13 +47,18 @@ pub fn torch_snapshot_in_parts(
     snapshot: &RankSnapshot,
     parts: &mut dyn FnMut(Vec<u8>) -> bool,
 ) -> bool {
-    annotated_snapshot_in_parts(snapshot, &[], parts)
+    annotated_snapshot_in_parts(snapshot, &[], &[], parts)
 }
 
-/// A state that was read from a file, with the annotations that the file had.
-pub fn annotated_snapshot(snapshot: &RankSnapshot, annotations: &[Annotation]) -> Vec<u8> {
+/// A state that was read from a file, with the annotations and the allocator's settings that the
+/// file had.
+pub fn annotated_snapshot(
+    snapshot: &RankSnapshot,
+    annotations: &[Annotation],
+    settings: &[(String, Setting)],
+) -> Vec<u8> {
     let mut pickle = Vec::new();
-    annotated_snapshot_in_parts(snapshot, annotations, &mut |part| {
+    annotated_snapshot_in_parts(snapshot, annotations, settings, &mut |part| {
         pickle.extend_from_slice(&part);
         true
     });
@@ -63,12 +68,14 @@ pub fn annotated_snapshot(snapshot: &RankSnapshot, annotations: &[Annotation]) -
 fn annotated_snapshot_in_parts(
     snapshot: &RankSnapshot,
     annotations: &[Annotation],
+    settings: &[(String, Setting)],
     parts: &mut dyn FnMut(Vec<u8>) -> bool,
 ) -> bool {
     let layouts: Vec<Layout> = snapshot.devices.iter().map(layout::lay_out).collect();
     let mut export = Export {
         snapshot,
         annotations,
+        settings,
         writer: Writer::new(parts),
         frames: alloc::vec![None; snapshot.frames.len()],
         stacks: alloc::vec![None; snapshot.stacks.len()],
@@ -103,6 +110,8 @@ struct Export<'a> {
     snapshot: &'a RankSnapshot,
     /// Those of the file that it was read from.
     annotations: &'a [Annotation],
+    /// Those of the file that it was read from.
+    settings: &'a [(String, Setting)],
     writer: Writer<'a>,
     frames: Vec<Option<MemoId>>,
     stacks: Vec<Option<MemoId>>,
@@ -119,13 +128,45 @@ impl<'a> Export<'a> {
         self.writer.key("device_traces");
         self.device_traces(layouts);
         self.writer.key("allocator_settings");
-        self.writer.dict_start();
-        self.writer.dict_end();
+        self.allocator_settings();
         self.writer.key("external_annotations");
         self.annotations();
         self.writer.key("memtape");
         self.origin(layouts);
         self.writer.dict_end();
+    }
+
+    /// Settings of the file that it was read from, or else those of the recorded environment.
+    fn allocator_settings(&mut self) {
+        let of_environment = self.snapshot.identity.allocator.as_ref();
+        let of_environment = of_environment.filter(|_| self.settings.is_empty());
+        self.writer.dict_start();
+        if let Some(text) = of_environment {
+            self.text("PYTORCH_CUDA_ALLOC_CONF", text);
+        }
+        for (key, value) in self.settings {
+            self.writer.key(key);
+            self.setting(value);
+        }
+        self.writer.dict_end();
+    }
+
+    fn setting(&mut self, value: &Setting) {
+        match value {
+            Setting::None => self.writer.none(),
+            Setting::Bool(value) => self.writer.truth(*value),
+            Setting::Int(value) => self.writer.signed(*value),
+            Setting::Float(value) => self.writer.float(*value),
+            Setting::Text(value) => self.writer.text(value),
+            Setting::Dict(inner) => {
+                self.writer.dict_start();
+                for (key, value) in inner {
+                    self.writer.key(key);
+                    self.setting(value);
+                }
+                self.writer.dict_end();
+            }
+        }
     }
 
     fn segments(&mut self, layouts: &[Layout]) {
@@ -293,8 +334,12 @@ impl<'a> Export<'a> {
         self.text("action", action);
         self.number(place, address_or_free);
         self.number("size", size);
-        let stream = self.snapshot.stream_pool(event.stream_pool).stream;
-        self.number("stream", stream.unwrap_or_default());
+        let place = self.snapshot.stream_pool(event.stream_pool);
+        self.number("stream", place.stream.unwrap_or_default());
+        if let Some((first, second)) = place.pool {
+            self.writer.key("pool_id");
+            self.writer.pair(first, second);
+        }
         self.writer.key("time_us");
         self.writer.signed(self.time_us(event.mono_ns));
         self.stack_frames(event.stack);

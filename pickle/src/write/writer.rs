@@ -119,6 +119,17 @@ impl<'a> Writer<'a> {
         self.bytes.push(if value { opcode::NEWTRUE } else { opcode::NEWFALSE });
     }
 
+    /// `None`.
+    pub(crate) fn none(&mut self) {
+        self.bytes.push(opcode::NONE);
+    }
+
+    /// A floating-point number.
+    pub(crate) fn float(&mut self, value: f64) {
+        self.bytes.push(opcode::BINFLOAT);
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+    }
+
     /// A text; the second time only a reference is written.
     ///
     /// A text beyond 4 GiB, which this opcode cannot hold, becomes the empty text.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memtape_core::diagnosis::files::History;
 use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX};
-use memtape_core::pickle::torch::Annotation;
+use memtape_core::pickle::torch::{Annotation, Setting};
 use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
@@ -113,10 +113,10 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
 fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
     let (source, opened) = one_rank::open_at(&args.id, args.rank, wanted, globals)?;
-    // The annotations of a file are not in the state.
-    let annotations = match &opened.content {
-        Content::Torch(torch) => torch.annotations.clone(),
-        Content::Rank(_) => Vec::new(),
+    // The annotations and the settings of a file are not in the state.
+    let beside = match &opened.content {
+        Content::Torch(torch) => (torch.annotations.clone(), torch.settings.clone()),
+        Content::Rank(_) => Beside::default(),
     };
     let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
     let mut state = opened.into_rank(&source);
@@ -126,7 +126,7 @@ fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let content = match (&source, kind) {
         (Source::Stored(of), _) => from_capture(of, &state, args, globals)?,
         (Source::File(path), Kind::Tape) => from_tape(path, &mut moment, &mut state, args)?,
-        (Source::File(path), Kind::Pickle) => from_pytorch(&annotations, &state, path, args)?,
+        (Source::File(path), Kind::Pickle) => from_pytorch(&beside, &state, path, args)?,
         (Source::File(_), _) => encode(&Subject::alone(&state, moment, args), args)?,
     };
     let rank = state.identity.rank;
@@ -309,9 +309,12 @@ fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
     timeline
 }
 
+/// What a file has beside the state of its rank: annotations, and settings of the allocator.
+type Beside = (Vec<Annotation>, Vec<(String, Setting)>);
+
 /// PyTorch's own file, whose trace has no numbers of steps.
 fn from_pytorch(
-    annotations: &[Annotation],
+    (annotations, settings): &Beside,
     state: &RankSnapshot,
     path: &Path,
     args: &ExportArgs,
@@ -326,7 +329,7 @@ fn from_pytorch(
             timeline.tracks.extend(of_pytorch::tracks(annotations));
             Ok(perfetto::document(&[timeline]))
         }
-        (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations)),
+        (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations, settings)),
         (Format::Flamegraph | Format::Speedscope, Some(step)) => {
             let history = History::of(state.clone());
             let base = LiveBytes::after(&history, step)
