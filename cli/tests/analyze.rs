@@ -87,7 +87,11 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
         |name: &str| json(&["analyze", "--json"], &[recorded(&format!("{name}.pickle.gz"))]);
     // Layers recur as steps do: what is no step gives no all-clear.
     for name in ["forward_pass", "model_load"] {
-        assert_eq!(found(name)["verdict"]["class"], "cannot_judge", "{name}");
+        let verdict = &found(name)["verdict"];
+        assert_eq!(verdict["class"], "cannot_judge", "{name}");
+        let text = memtape(&["analyze"], &[recorded(&format!("{name}.pickle.gz"))], b"");
+        let text = String::from_utf8(text.stdout).expect("UTF-8");
+        assert!(text.contains("cannot be told") && !text.contains("nothing"), "{name}: {text}");
     }
     let leaks = |name: &str, line: u32, device: u32| {
         let found = found(name);

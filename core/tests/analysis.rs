@@ -203,6 +203,11 @@ fn an_all_clear_needs_steps_that_ended() {
     assert_eq!(why(guessed), Some(Unjudged::GuessedSteps));
     let one_of_two = [rank(Job::default(), 0), rank(layers, 1)];
     assert_eq!(analyze(&one_of_two).unjudged, Some(Unjudged::SomeRanks));
+    // Without its live blocks a file does not show what stays.
+    let mut bare = trained(Job { pattern: LEAK, ..Job::default() }, 0);
+    bare.devices[0].blocks.clear();
+    let bare = Rank { rank: 0, states: vec![through_a_file(&bare)] };
+    assert_eq!(analyze(&[bare]).unjudged, Some(Unjudged::NoBlocks));
     // A device whose steps are guessed, beside one with steps.
     let mut two = rank(Job::default(), 0);
     let mut beside = rank(guessed, 0).states.remove(0).devices.remove(0);

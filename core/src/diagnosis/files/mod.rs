@@ -145,9 +145,10 @@ fn judged(all: &[Aligned<'_>], candidate: Candidate) -> Option<Found> {
     Some(Found { diagnosis, growth, ranks, bytes, blocks })
 }
 
-/// What stays of each step and is too little to matter.
+/// What stays of each step and is too little to matter; none where the ends of steps are not known.
 fn small(one: &Aligned<'_>) -> Option<(Frame, u64)> {
-    let found = survivors(one).filter(|found| !found.matters())?;
+    let are_steps_known = one.earlier > 0 || one.past().source.is_known();
+    let found = survivors(one).filter(|found| are_steps_known && !found.matters())?;
     let stack = one.stack(*found.stacks.first()?);
     Some((telling_frame(&stack).cloned().unwrap_or_default(), found.rate()))
 }

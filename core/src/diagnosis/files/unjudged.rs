@@ -22,6 +22,8 @@ pub enum Unjudged {
     GuessedSteps,
     /// So few steps ended in the trace that what stays of each cannot be told from what passes.
     FewSteps(u64),
+    /// Most of what the events show alive is in no block: what stays cannot be seen.
+    NoBlocks,
     /// Some ranks can be judged, and others cannot.
     SomeRanks,
 }
@@ -38,8 +40,8 @@ impl Unjudged {
                  that a step needs"
             }
             Self::GuessedSteps => {
-                "its steps are guessed from what recurs in the trace, which may be layers of a \
-                 model: nothing that grows is seen, and that says little"
+                "the ends of its steps are not known: what recurs in the trace may be layers of a \
+                 model, so growth cannot be told from memory that a step needs"
             }
             Self::FewSteps(ends) => {
                 let ended = plural(ends, "step");
@@ -47,9 +49,13 @@ impl Unjudged {
                     "{ended} ended in the history, and growth shows over {GENERATIONS_MIN}"
                 );
             }
+            Self::NoBlocks => {
+                "it lacks most of the blocks that its history shows alive, so what stays is not \
+                 seen"
+            }
             Self::SomeRanks => {
-                "some ranks have no history, or too few ends of steps are known of them; nothing \
-                 wrong is seen in the others"
+                "some ranks have no history or lack live blocks, or too few ends of steps are \
+                 known of them; nothing wrong is seen in the others"
             }
         }
         .to_string()
@@ -58,9 +64,16 @@ impl Unjudged {
     /// What to do with files of PyTorch, and with what Memtape recorded (`is_recorded`).
     pub fn advice(self, is_recorded: bool) -> &'static str {
         match self {
+            Self::NoBlocks if is_recorded => {
+                "run the job again with a larger tape, such as with MEMTAPE_BLOCKS=524288"
+            }
             _ if is_recorded => {
                 "let every rank finish some steps: a script that steps no optimizer calls \
                  memtape.step() in its loop"
+            }
+            Self::NoBlocks => {
+                "write the file with torch.cuda.memory._dump_snapshot: its segments list the live \
+                 blocks"
             }
             Self::NoHistory | Self::SomeRanks => {
                 "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
@@ -111,6 +124,7 @@ fn of_device(DeviceHistory { past, .. }: &DeviceHistory, ends_min: u64) -> Optio
         StepSource::None => Some(Unjudged::NoSteps),
         StepSource::Guessed => Some(Unjudged::GuessedSteps),
         _ if past.ends < ends_min => Some(Unjudged::FewSteps(past.ends)),
+        _ if past.lacks_blocks => Some(Unjudged::NoBlocks),
         _ => None,
     }
 }

@@ -82,6 +82,8 @@ pub struct Past {
     pub is_whole: bool,
     /// Allocations at an address that was in use.
     pub contradictions: u64,
+    /// Most bytes that the trace shows alive at its end are in no block of the device.
+    pub(crate) lacks_blocks: bool,
 }
 
 /// What each stack held when a step ended.
@@ -133,6 +135,7 @@ impl Past {
             last_step: events.iter().map(|event| event.step).max().unwrap_or(rank.step),
             births: device.blocks.iter().map(|block| birth(block.address)).collect(),
             contradictions: replay.contradictions(),
+            lacks_blocks: lacks_blocks(device, &replay),
             ..Self::default()
         };
         let Some((first, last)) = events.first().zip(events.last()) else { return past };
@@ -185,6 +188,12 @@ impl Past {
         let peaks = whole(&self.peaks);
         (!peaks.is_empty()).then(|| median(peaks.to_vec()))
     }
+}
+
+fn lacks_blocks(device: &DeviceSnapshot, replay: &Replay) -> bool {
+    let of_trace = device.blocks.iter().filter(|block| replay.birth(block.address).is_some());
+    let known = of_trace.fold(0, |sum: u64, block| sum.saturating_add(block.size));
+    known < replay.live_bytes(&device.trace) / 2
 }
 
 /// The first event of each step but the first, of the newest [`STEPS_MAX`] steps, and whether there

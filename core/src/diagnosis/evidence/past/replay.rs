@@ -93,6 +93,14 @@ impl Replay {
         self.live.get(address)
     }
 
+    /// Bytes of the allocations that are alive at the end.
+    pub(crate) fn live_bytes(&self, events: &[TraceEvent]) -> u64 {
+        let allocations = events.iter().zip(&self.other);
+        let live =
+            allocations.filter(|&(event, &other)| event.kind == TraceKind::Alloc && other == NEVER);
+        live.fold(0, |sum: u64, (event, _)| sum.saturating_add(event.size))
+    }
+
     /// The event that freed the block of this allocation, if it is not alive at the end.
     pub(crate) fn freed_at(&self, allocation: u32) -> Option<u32> {
         self.other.get(allocation as usize).copied().filter(|&freed_at| freed_at != NEVER)
