@@ -119,11 +119,47 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
         let notes = found(name)["notes"].to_string();
         assert!(notes.contains(context) && !notes.contains("older PyTorch"), "{name}: {notes}");
     }
-    let text = memtape(&["analyze"], &[recorded("two_devices.pickle.gz")], b"");
-    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    let text = |name: &str| {
+        let said = memtape(&["analyze"], &[recorded(&format!("{name}.pickle.gz"))], b"");
+        String::from_utf8(said.stdout).expect("UTF-8")
+    };
+    for (name, why) in [
+        ("context_none", "(no stack: the recording was made without stacks)"),
+        ("context_state", "(no stack: freed, and only live blocks have stacks)"),
+    ] {
+        let text = text(name);
+        assert!(text.contains(why) && !text.contains("a backward pass, or"), "{name}: {text}");
+    }
+    let text = text("two_devices");
     assert!(text.contains("device     1\n"), "{text}");
     assert!(text.contains("Rank 0, device 1, alive at the end: 5 MiB in 20 blocks"), "{text}");
     assert!(text.contains("9.13 MiB on device 0, which is judged by itself"), "{text}");
+}
+
+/// Files whose names have no ranks are ranks of one job only where their code is the same.
+#[test]
+fn files_of_different_programs_get_an_answer_each() {
+    let names = ["context_state", "forward_pass", "mempool", "model_freed", "two_devices"];
+    let files = names.map(|name| recorded(&format!("{name}.pickle.gz")));
+    let together = json(&["analyze", "--json"], &files);
+    let jobs = together["jobs"].as_array().expect("a list");
+    assert_eq!(jobs.len(), names.len(), "{together}");
+    for (job, file) in jobs.iter().zip(files) {
+        let alone = json(&["analyze", "--json"], std::slice::from_ref(&file));
+        assert_eq!(job["verdict"], alone["verdict"], "{}", file.display());
+        assert_eq!(job["job"], file.to_string_lossy().as_ref());
+    }
+    // Two files of one program are compared, beside one of another program.
+    let folder = folder_of(&[
+        ("ddp_leak_rank0.pickle.gz", "a.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "b.pickle.gz"),
+        ("mempool.pickle.gz", "c.pickle.gz"),
+    ]);
+    let found = json(&["analyze", "--json"], &[folder.path().to_path_buf()]);
+    let jobs = found["jobs"].as_array().expect("a list");
+    check_leak(&jobs[0], 2);
+    let modes = (&jobs[0]["mode"], &jobs[1]["mode"]);
+    assert_eq!(modes, (&"across_ranks".into(), &"one_file".into()));
 }
 
 /// What is known of the steps of a file is known of its export, and no more.
@@ -362,6 +398,28 @@ fn two_files_are_compared_line_by_line() {
     let output = memtape(&["diff"], &ddp_ranks(&[0, 2]), b"");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.starts_with("B holds 7.53 MiB more than A in all"), "{text}");
+}
+
+/// Every device is compared, and of files of two programs the second is judged by itself.
+#[test]
+fn every_device_of_two_files_is_compared() {
+    let files = ["two_devices", "model_freed"].map(|name| recorded(&format!("{name}.pickle.gz")));
+    let found = json(&["diff", "--json"], &files);
+    assert_eq!(found["devices"], serde_json::json!([0, 0]));
+    let others = found["other_devices"].as_array().expect("a list");
+    assert_eq!(others.len(), 1, "{found}");
+    assert_eq!(others[0]["devices"], serde_json::json!([1, null]));
+    let gone = &others[0]["lines"][0];
+    assert_eq!((&gone["state"], &gone["change_bytes"]), (&"gone".into(), &(-5 << 20).into()));
+    let verdict = &found["verdict"];
+    assert_eq!((&verdict["class"], &verdict["culprit"]["line"]), (&"leak".into(), &12.into()));
+    let text = String::from_utf8(memtape(&["diff"], &files, b"").stdout).expect("UTF-8");
+    assert!(text.contains("== device 1 ==\n\nB holds 5 MiB less than A"), "{text}");
+    // The fault of a device stands beside the device.
+    let files = ["model_freed", "two_devices"].map(|name| recorded(&format!("{name}.pickle.gz")));
+    let text = String::from_utf8(memtape(&["diff"], &files, b"").stdout).expect("UTF-8");
+    let (_, of_second) = text.split_once("== device 1 ==").expect("two devices");
+    assert!(of_second.contains("\nleak: rank 0 keeps 256 KiB more each step"), "{text}");
 }
 
 /// A folder with recorded files under other names.

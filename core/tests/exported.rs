@@ -151,38 +151,100 @@ fn a_tape_and_its_exported_file_get_the_same_answer() {
     }
 }
 
-/// The same history in a running job, where the detector found the growth, and in its file.
+/// The same history in a running job, where the detector found the growth, and in its file: on the
+/// only device, and on the second of two.
 #[test]
 fn a_running_job_and_its_file_get_the_same_answer() {
     let steps = 100;
-    let state = leaking(steps);
-    let growth = Growth {
-        rank: 3,
-        device: 0,
-        scope: Scope::OneRank,
-        onset_step: BEFORE,
-        detected_step: BEFORE + 60,
-        last_step: BEFORE + steps,
-        bytes_per_step: MIB,
-        grown_bytes: steps * MIB,
-        level_bytes: None,
-        layer: Layer::Allocated,
-        steps_to_oom: None,
-        forecast: None,
-        peers: 0,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
+    let only = leaking(steps);
+    let mut second = only.clone();
+    second.devices[0].device = 1;
+    let held = 8 << 30;
+    let block = Block { address: BASE, size: held, requested: held, stack: 1, ..Block::default() };
+    let first = DeviceSnapshot {
+        allocated: held,
+        reserved: held,
+        blocks: vec![block],
+        segments: vec![Segment { address: BASE, size: held, ..Segment::default() }],
+        segment_source: SegmentSource::Allocator,
+        complete: true,
+        ..DeviceSnapshot::default()
     };
-    let live = diagnose(&growth, &state, &[]);
-    let file = analyze(&[Rank { rank: 3, states: vec![History::of(reread(&state))] }]);
-    let file = file.found.expect("a leak").diagnosis;
-    assert_eq!((file.class, &file.culprit), (live.class, &live.culprit));
-    assert_eq!((file.scope, file.layer), (live.scope, live.layer));
-    assert_eq!(file.remedy.cause, live.remedy.cause);
-    assert_eq!((&file.advice, file.restart.answer), (&live.advice, live.restart.answer));
-    assert_eq!(file.explained_ppm, live.explained_ppm);
+    second.devices.insert(0, first);
+    for (state, device) in [(only, 0), (second, 1)] {
+        let growth = Growth {
+            rank: 3,
+            device,
+            scope: Scope::OneRank,
+            onset_step: BEFORE,
+            detected_step: BEFORE + 60,
+            last_step: BEFORE + steps,
+            bytes_per_step: MIB,
+            grown_bytes: steps * MIB,
+            level_bytes: None,
+            layer: Layer::Allocated,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 0,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: true,
+        };
+        let live = diagnose(&growth, &state, &[]);
+        let file = analyze(&[Rank { rank: 3, states: vec![History::of(reread(&state))] }]);
+        let file = file.found.expect("a leak");
+        assert_eq!(file.growth.device, device);
+        let file = file.diagnosis;
+        assert_eq!((file.class, &file.culprit), (live.class, &live.culprit));
+        assert_eq!((file.scope, file.layer), (live.scope, live.layer));
+        assert_eq!(file.remedy.cause, live.remedy.cause);
+        assert_eq!((&file.advice, file.restart.answer), (&live.advice, live.restart.answer));
+        assert_eq!(file.explained_ppm, live.explained_ppm);
+    }
+}
+
+/// A fault of each of two devices is reported, the one of the device that holds most first.
+#[test]
+fn faults_of_all_devices_are_reported() {
+    let mut state = leaking(40);
+    let mut second = state.devices[0].clone();
+    second.device = 1;
+    second.blocks.truncate(30);
+    second.trace.retain(|event| event.step < BEFORE + 30);
+    second.allocated = 30 * MIB;
+    state.devices.push(second);
+    let of_file = analyze(&[Rank { rank: 3, states: vec![History::of(reread(&state))] }]);
+    let found: Vec<(u8, Class)> = of_file
+        .found
+        .iter()
+        .chain(&of_file.also)
+        .map(|found| (found.growth.device, found.diagnosis.class))
+        .collect();
+    assert_eq!(found, [(0, Class::Leak), (1, Class::Leak)]);
+}
+
+/// PyTorch's settings of the allocator are in the export of its file, with their types.
+#[test]
+fn settings_of_the_allocator_are_exported() {
+    let read = |bytes: &[u8]| {
+        let mut reader = Reader::new();
+        reader.feed(bytes).expect("sound");
+        reader.finish().expect("a snapshot")
+    };
+    let file = read(&unpacked(&data("snapshots/model_freed.pickle.gz")));
+    let names: Vec<&str> = file.settings.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(names.contains(&"PYTORCH_CUDA_ALLOC_CONF"), "{names:?}");
+    let power = file.settings.iter().find(|(name, _)| name == "roundup_power2_divisions");
+    assert!(matches!(power, Some((_, Setting::Dict(inner))) if inner.len() == 16), "{power:?}");
+    let exported = read(&annotated_snapshot(&file.rank, &file.annotations, &file.settings));
+    assert_eq!(exported.settings, file.settings);
+    // What a recorder knows is the environment.
+    let mut recorded = leaking(2);
+    recorded.identity.allocator = Some("expandable_segments:True".to_string());
+    let text = Setting::Text("expandable_segments:True".to_string());
+    let of_environment = read(&torch_snapshot(&recorded)).settings;
+    assert_eq!(of_environment, [("PYTORCH_CUDA_ALLOC_CONF".to_string(), text)]);
 }
 
 #[test]

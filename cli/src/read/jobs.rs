@@ -3,16 +3,19 @@
 //! Tapes, captures and Memtape's exports name their job and their attempt; where a rank of one
 //! attempt has several tapes, it was started again, and its earlier process is a job of its own. Of
 //! other files the folder tells: where a rank is in several folders, each folder is a job. Folders
-//! that only name a rank or a step do not count. Files of several jobs in one folder, under the
-//! same ranks, cannot be distinguished from several states of one, and neither can jobs that have
-//! no rank in common.
+//! that only name a rank or a step do not count. Files whose names have no ranks are of one job
+//! only where their memory comes from the same lines of code. Files of several jobs in one folder,
+//! under the same ranks, cannot be distinguished from several states of one, and neither can jobs
+//! that have no rank in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use memtape_core::diagnosis::files::is_one_program;
 use memtape_core::identity::Identity;
 
 use crate::read::names::{named_rank, names_rank_or_step};
+use crate::read::order::{RankSource, sources};
 use crate::read::snapshots::Snapshot;
 
 /// The files of one job, in the order given.
@@ -27,10 +30,11 @@ pub(crate) struct Job {
 /// Groups the files by job, in the order of their first files. `unreadable` files say, too, which
 /// ranks a folder has. With `over_time` all are of one job.
 pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bool) -> Vec<Job> {
-    let names = by_export(&snapshots).or_else(|| by_folder(&snapshots, unreadable));
-    let Some(names) = names.filter(|_| !over_time) else {
+    if over_time {
         return vec![Job { name: String::new(), files: snapshots }];
-    };
+    }
+    let names = by_export(&snapshots).or_else(|| by_folder(&snapshots, unreadable));
+    let names = names.unwrap_or_else(|| vec![String::new(); snapshots.len()]);
     let mut jobs: Vec<Job> = Vec::new();
     for (name, snapshot) in names.into_iter().zip(snapshots) {
         match jobs.iter_mut().find(|job| job.name == name) {
@@ -38,12 +42,54 @@ pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bo
             None => jobs.push(Job { name, files: vec![snapshot] }),
         }
     }
-    jobs
+    jobs.into_iter().flat_map(by_program).collect()
 }
 
 /// True where no fact shows that these files are of different jobs.
 pub(crate) fn may_be_one(snapshots: &[Snapshot]) -> bool {
-    by_export(snapshots).or_else(|| by_folder(snapshots, &[])).is_none()
+    let is_one_by_name = by_export(snapshots).or_else(|| by_folder(snapshots, &[])).is_none();
+    is_one_by_name && (are_ranks(snapshots) || programs(snapshots).iter().all(|&of| of == 0))
+}
+
+/// True where contents or names say which rank or step each file is of.
+fn are_ranks(snapshots: &[Snapshot]) -> bool {
+    matches!(sources(snapshots), RankSource::File | RankSource::Name | RankSource::One)
+}
+
+/// A job whose files may be ranks, program by program.
+fn by_program(job: Job) -> Vec<Job> {
+    if are_ranks(&job.files) {
+        return vec![job];
+    }
+    let programs = programs(&job.files);
+    if programs.iter().all(|&program| program == 0) {
+        return vec![job];
+    }
+    let mut jobs: BTreeMap<usize, Job> = BTreeMap::new();
+    for (program, file) in programs.into_iter().zip(job.files) {
+        let name = || file.path.display().to_string();
+        let of = jobs.entry(program).or_insert_with(|| Job { name: name(), files: Vec::new() });
+        of.files.push(file);
+    }
+    let name = |job: Job| match job.files.len() {
+        1 => job,
+        count => Job { name: format!("{} and {} more", job.name, count - 1), ..job },
+    };
+    jobs.into_values().map(name).collect()
+}
+
+/// The program of each file, by the number of the first file of that program.
+fn programs(snapshots: &[Snapshot]) -> Vec<usize> {
+    let mut programs: Vec<usize> = Vec::new();
+    for (at, file) in snapshots.iter().enumerate() {
+        let is_first = |(number, program): &(usize, &usize)| number == *program;
+        let mut firsts = programs.iter().enumerate().filter(is_first).map(|(number, _)| number);
+        let known = firsts.find(|&first| {
+            snapshots.get(first).is_some_and(|of| is_one_program(&of.history, &file.history))
+        });
+        programs.push(known.unwrap_or(at));
+    }
+    programs
 }
 
 /// The job of each file: its own name for the job, else the folder. None where no file names a job.

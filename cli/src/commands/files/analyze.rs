@@ -20,7 +20,8 @@ pub(crate) struct AnalyzeArgs {
     /// Snapshots written by torch.cuda.memory._dump_snapshot, plain or compressed (gzip, zstd);
     /// tapes; captures, by id (cap-…, inc-…) or as the page downloads them; folders with such
     /// files; - for stdin. Files of several ranks are compared with each other, files of several
-    /// jobs never: folders that have the same ranks are jobs.
+    /// jobs never: folders that have the same ranks are jobs, and so are files of different
+    /// programs whose names have no ranks.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Treat the files as snapshots of one rank at several times, not of several ranks.
@@ -57,8 +58,10 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
         args.fail_on.iter().any(|class| ["any", found.as_str()].contains(&class.as_str()))
     };
     let of_job = |name: &str| if name.is_empty() { String::new() } else { format!(" in {name}") };
-    let found = reports.iter().filter_map(|(name, report)| Some((of_job(name), report.finding()?)));
-    match found.into_iter().find(|(_, found)| wanted(found)) {
+    let mut found = reports
+        .iter()
+        .flat_map(|(name, report)| report.findings().map(move |found| (of_job(name), found)));
+    match found.find(|(_, found)| wanted(found)) {
         Some((job, found)) => {
             anyhow::bail!("found a class of --fail-on: {}{job}", found.as_str())
         }

@@ -1,4 +1,4 @@
-//! `memtape diff A B`: how many bytes more or less B holds than A, by line of code and by rank.
+//! `memtape diff A B`: how many bytes B holds more or less than A, by device and line of code.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,8 @@ struct Side {
 struct Compared {
     rank: Option<u32>,
     files: Vec<Snapshot>,
-    diff: Diff,
+    /// Device by device.
+    diffs: Vec<Diff>,
     ordered: Ordered,
     analysis: Analysis,
 }
@@ -57,11 +58,11 @@ pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
     let pairs = pairs(from.ranks, to.ranks)?;
     let compared: Vec<Compared> =
         pairs.into_iter().map(|(rank, from, to)| compare(rank, from, to)).collect();
-    let reports: Vec<(Option<u32>, Report<'_>, &Diff)> = compared
+    let reports: Vec<(Option<u32>, Report<'_>, &[Diff])> = compared
         .iter()
         .map(|of| {
             let report = Report { analysis: &of.analysis, ordered: &of.ordered, files: &of.files };
-            (of.rank, report, &of.diff)
+            (of.rank, report, of.diffs.as_slice())
         })
         .collect();
     globals.say(&difference::all_json(&reports, &left_out), || {
@@ -151,7 +152,7 @@ fn last(ordered: &Ordered) -> Option<Rank> {
 }
 
 fn compare(rank: Option<u32>, from: Snapshot, to: Snapshot) -> Compared {
-    let diff = diff(&from.history, &to.history);
+    let diffs = diff(&from.history, &to.history);
     let mut files = vec![from, to];
     // The files are two ranks if contents or names say so; else two times of one rank.
     let of_ranks = order::sources(&files);
@@ -163,5 +164,5 @@ fn compare(rank: Option<u32>, from: Snapshot, to: Snapshot) -> Compared {
         // Files of two jobs are no two moments of one rank: B is judged by itself.
         false => analyze(last(&ordered).as_slice()),
     };
-    Compared { rank, files, diff, ordered, analysis }
+    Compared { rank, files, diffs, ordered, analysis }
 }

@@ -3,14 +3,15 @@
 use std::fmt::Write;
 
 use memtape_core::diagnosis::files::{
-    Change, DeviceHistory, Diff, Held, History, Level, Shape, StepLevel, different_levels,
-    different_trends,
+    Change, DeviceHistory, Diff, Found, Held, History, Level, Shape, Sides, StepLevel,
+    different_levels, different_trends,
 };
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::Report;
 use super::json::{Answer, files, unread};
+use super::notes::no_stack;
 use super::text::{frame, what, with_levels};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
@@ -26,46 +27,90 @@ const STACKS_SHOWN: usize = 3;
 
 /// Each comparison, below a heading where there are several, and the unreadable files.
 pub(crate) fn all_text(
-    reports: &[(Option<u32>, Report<'_>, &Diff)],
+    reports: &[(Option<u32>, Report<'_>, &[Diff])],
     left_out: &[Unreadable],
     all: bool,
 ) -> String {
     let mut said = String::new();
-    for (nth, (rank, report, diff)) in reports.iter().enumerate() {
-        if let Some(rank) = rank.filter(|_| reports.len() > 1) {
-            let gap = if nth > 0 { "\n" } else { "" };
-            let _ = writeln!(said, "{gap}== rank {rank} ==\n");
+    for (rank, report, diffs) in reports {
+        let rank = rank.filter(|_| reports.len() > 1).map(|rank| format!("rank {rank}"));
+        for diff in *diffs {
+            let device = (diffs.len() > 1).then(|| named(diff));
+            let heading: Vec<String> = rank.iter().cloned().chain(device).collect();
+            if !heading.is_empty() {
+                let gap = if said.is_empty() { "" } else { "\n" };
+                let _ = writeln!(said, "{gap}== {} ==\n", heading.join(", "));
+            }
+            said.push_str(&text(&Compared::of(report, diff), all));
         }
-        said.push_str(&text(report, diff, all));
     }
     section(&mut said, "Left out", left_out.iter().map(|file| file.why.clone()));
     said
 }
 
+/// The device of a comparison: `device 1`; of files with their memory on different ones both.
+fn named(diff: &Diff) -> String {
+    match (diff.devices.from, diff.devices.to) {
+        (Some(from), Some(to)) if from != to => format!("device {from} in A, {to} in B"),
+        (from, to) => from.or(to).map_or(String::new(), |device| format!("device {device}")),
+    }
+}
+
 /// All comparisons as JSON: the object itself for one comparison, `ranks` for several.
 pub(crate) fn all_json(
-    reports: &[(Option<u32>, Report<'_>, &Diff)],
+    reports: &[(Option<u32>, Report<'_>, &[Diff])],
     unreadable: &[Unreadable],
 ) -> Answer {
-    if let [(_, report, diff)] = reports {
-        return json(report, diff, ("left_out", unread(unreadable)));
+    if let [(_, report, diffs)] = reports {
+        return json(report, diffs, ("left_out", unread(unreadable)));
     }
-    let one = |(rank, report, diff): &(Option<u32>, Report<'_>, &Diff)| {
-        json(report, diff, ("rank", json!(rank)))
+    let one = |(rank, report, diffs): &(Option<u32>, Report<'_>, &[Diff])| {
+        json(report, diffs, ("rank", json!(rank)))
     };
     Answer::several("ranks", &reports.iter().map(one).collect::<Vec<_>>(), unreadable)
 }
 
-/// Everything that changed, or a screen of it.
-fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
+/// A device in both files, and how what it holds differs.
+struct Compared<'a> {
+    diff: &'a Diff,
+    report: &'a Report<'a>,
+    sides: Sides<Option<&'a DeviceHistory>>,
+}
+
+impl<'a> Compared<'a> {
+    fn of(report: &'a Report<'a>, diff: &'a Diff) -> Self {
+        let states: Vec<&History> = report.contents().map(|(_, _, _, state)| state).collect();
+        let device =
+            |at: usize, index: Option<u8>| states.get(at).and_then(|state| state.device(index?));
+        let (from, to) = (device(0, diff.devices.from), device(1, diff.devices.to));
+        Self { diff, report, sides: Sides { from, to } }
+    }
+
+    /// The device in both files; none where one of them does not have it.
+    fn both(&self) -> Option<(&'a DeviceHistory, &'a DeviceHistory)> {
+        self.sides.from.zip(self.sides.to)
+    }
+
+    /// A value of both files; null where a file does not tell.
+    fn values<T>(&self, of: impl Fn(&DeviceHistory) -> Option<T>) -> [Option<T>; 2] {
+        [self.sides.from.and_then(&of), self.sides.to.and_then(&of)]
+    }
+}
+
+/// Everything that changed on a device, or a screen of it.
+fn text(of: &Compared<'_>, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
+    let diff = of.diff;
     let changed: Vec<&Change> = diff.lines.iter().filter(|line| line.from != line.to).collect();
-    let _ = writeln!(text, "{}{}", clean(&sentence(diff, &changed)), beside(report));
-    if let Some(found) = &report.analysis.found {
+    let _ = writeln!(text, "{}{}", clean(&sentence(diff, &changed)), beside(of));
+    let is_of_device =
+        |found: &&Found| [diff.devices.from, diff.devices.to].contains(&Some(found.growth.device));
+    for found in of.report.found().filter(is_of_device) {
         let class = found.diagnosis.class.as_str();
         let _ = writeln!(text, "{class}: {}", clean(&found.diagnosis.sentence));
     }
+    let no_stack = no_stack(of.report, false);
     let row = |change: &&Change| {
         vec![
             column_change(change.bytes()),
@@ -73,7 +118,7 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
             column_bytes(change.to.bytes),
             signed(change.to.blocks, change.from.blocks),
             change.as_str().to_string(),
-            what(change.kind, &change.frames.first().cloned().unwrap_or_default()),
+            what(change.kind, &change.frames.first().cloned().unwrap_or_default(), no_stack),
         ]
     };
     let rows = changed.iter().take(limit(LINES_SHOWN)).map(row).collect();
@@ -90,8 +135,8 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
         let title = format!("{} {}", signed_bytes(stack.bytes()), stack.as_str());
         section(&mut text, &title, stack.frames.iter().map(frame));
     }
-    shape(&mut text, report);
-    totals(&mut text, report);
+    shape(&mut text, of);
+    totals(&mut text, of);
     text
 }
 
@@ -139,10 +184,8 @@ fn part(device: &DeviceHistory, of: fn(&Shape) -> u64) -> Option<u64> {
 }
 
 /// Levels of the steps and the reserved memory that differ between the files, beside the lines.
-fn beside(report: &Report<'_>) -> String {
-    let devices: Vec<&DeviceHistory> =
-        report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
-    let [from, to] = devices[..] else { return String::new() };
+fn beside(of: &Compared<'_>) -> String {
+    let Some((from, to)) = of.both() else { return String::new() };
     let said = different_levels(from, to).into_iter().map(|(level, of)| {
         let name = match level {
             Level::Peak => "peak",
@@ -164,10 +207,8 @@ fn beside(report: &Report<'_>) -> String {
 }
 
 /// Memory that the steps need, and the division of the reserved memory.
-fn shape(text: &mut String, report: &Report<'_>) {
-    let devices: Vec<&DeviceHistory> =
-        report.contents().filter_map(|(_, _, _, state)| state.primary_device()).collect();
-    let [from, to] = devices[..] else { return };
+fn shape(text: &mut String, of: &Compared<'_>) {
+    let Some((from, to)) = of.both() else { return };
     let row = |title: &str, of: fn(&DeviceHistory) -> Option<u64>| {
         let shown = |value: Option<u64>| value.map_or("–".to_string(), column_bytes);
         let change = of(from).zip(of(to)).and_then(|(from, to)| to.checked_signed_diff(from));
@@ -189,11 +230,11 @@ fn shape(text: &mut String, report: &Report<'_>) {
 }
 
 /// The whole of each file.
-fn totals(text: &mut String, report: &Report<'_>) {
-    let files = ["A", "B"].into_iter().zip(report.contents());
-    let files = files.filter_map(|(name, (file, _, _, state))| {
-        Some((name, file.path.as_path(), state.primary_device()?))
-    });
+fn totals(text: &mut String, of: &Compared<'_>) {
+    let files = ["A", "B"].into_iter().zip(of.report.contents());
+    let files = files.zip([of.sides.from, of.sides.to]);
+    let files =
+        files.filter_map(|((name, (file, ..)), device)| Some((name, file.path.as_path(), device?)));
     let rows: Vec<_> = files.collect();
     let moves =
         |level: StepLevel, device: &DeviceHistory| trend(level.bytes_per_step(&device.past));
@@ -209,8 +250,19 @@ fn totals(text: &mut String, report: &Report<'_>) {
     table_section(text, "Files", &rows, None);
 }
 
-/// One comparison as JSON, with one more value.
-fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Answer {
+/// One comparison as JSON, with one more value: the first device, and the others in a list.
+fn json(report: &Report<'_>, diffs: &[Diff], (name, value): (&str, Value)) -> Answer {
+    let mut devices = diffs.iter().map(|diff| of_device(&Compared::of(report, diff)));
+    let mut rest = devices.next().unwrap_or_default();
+    rest["mode"] = json!(report.mode());
+    rest["files"] = json!(files(report));
+    rest["other_devices"] = devices.collect();
+    rest[name] = value;
+    Answer::new(report, rest)
+}
+
+fn of_device(of: &Compared<'_>) -> Value {
+    let diff = of.diff;
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
         changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()
@@ -220,36 +272,23 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Answe
         let sum = |sum: u64, line: &Change| sum.saturating_add(of(line).bytes);
         diff.lines.iter().fold(0, sum)
     };
-    let mut rest = json!({
-        "mode": report.mode(),
+    let per_step = |level: StepLevel| of.values(|device| level.bytes_per_step(&device.past));
+    json!({
+        "devices": [diff.devices.from, diff.devices.to],
         "allocated": [total(|line| line.from), total(|line| line.to)],
-        "peak": of_devices(report, |device| device.past.peak.as_ref().map(|peak| peak.bytes)),
-        "step_need": of_devices(report, |device| device.past.step_need()),
-        "reserved": of_devices(report, |device| Some(device.state.reserved)),
-        "whole_free": of_devices(report, |device| part(device, |of| of.cached)),
-        "segments": of_devices(report, segments),
-        "inactive_split": of_devices(report, DeviceHistory::inactive_split),
-        "step_min_bytes_per_step": per_step(report, StepLevel::Minimum),
-        "peak_bytes_per_step": per_step(report, StepLevel::Peak),
+        "peak": of.values(|device| device.past.peak.as_ref().map(|peak| peak.bytes)),
+        "step_need": of.values(|device| device.past.step_need()),
+        "reserved": of.values(|device| Some(device.state.reserved)),
+        "whole_free": of.values(|device| part(device, |of| of.cached)),
+        "segments": of.values(segments),
+        "inactive_split": of.values(DeviceHistory::inactive_split),
+        "step_min_bytes_per_step": per_step(StepLevel::Minimum),
+        "peak_bytes_per_step": per_step(StepLevel::Peak),
         "lines": list(&diff.lines),
         "lines_differing": differing(&diff.lines),
         "stacks": list(&diff.stacks),
         "stacks_differing": differing(&diff.stacks),
-        "files": files(report),
-    });
-    rest[name] = value;
-    Answer::new(report, rest)
-}
-
-/// Trends of a level in both files, in bytes a step.
-fn per_step(report: &Report<'_>, level: StepLevel) -> Vec<Option<i64>> {
-    let moves = |state: &History| level.bytes_per_step(&state.primary_device()?.past);
-    report.contents().map(|(_, _, _, state)| moves(state)).collect()
-}
-
-/// A value of both files; null where a file does not tell.
-fn of_devices<T>(report: &Report<'_>, of: fn(&DeviceHistory) -> Option<T>) -> Vec<Option<T>> {
-    report.contents().map(|(_, _, _, state)| state.primary_device().and_then(of)).collect()
+    })
 }
 
 fn change(change: &Change) -> Value {

@@ -77,6 +77,7 @@ fn rest(report: &Report<'_>) -> Value {
         "mode": report.mode(),
         "rank": analysis.rank,
         "steps": analysis.steps,
+        "also": analysis.also.iter().map(verdict).collect::<Vec<_>>(),
         "lines": listed(&analysis.lines),
         "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
         "peak": peak(report),

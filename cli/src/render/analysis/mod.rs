@@ -8,7 +8,7 @@ pub(crate) mod notes;
 pub(crate) mod text;
 
 use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::files::{Analysis, DeviceHistory, History};
+use memtape_core::diagnosis::files::{Analysis, DeviceHistory, Found, History};
 
 use crate::read::content::Format;
 use crate::read::order::Ordered;
@@ -69,12 +69,15 @@ impl<'a> Report<'a> {
         Some((why.sentence(), why.advice(is_recorded)))
     }
 
-    /// The finding; none where nothing is wrong.
-    pub(crate) fn finding(&self) -> Option<Finding> {
-        let found = self.analysis.found.as_ref();
-        found
-            .map(|found| Finding::Wrong(found.diagnosis.class))
-            .or(self.analysis.unjudged.map(|_| Finding::CannotJudge))
+    /// What is wrong, on all devices.
+    pub(crate) fn found(&self) -> impl Iterator<Item = &'a Found> {
+        self.analysis.found.iter().chain(&self.analysis.also)
+    }
+
+    /// The findings; none where nothing is wrong.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = Finding> {
+        let found = self.found().map(|found| Finding::Wrong(found.diagnosis.class));
+        found.chain(self.analysis.unjudged.map(|_| Finding::CannotJudge))
     }
 
     /// The contents of each file, with its rank and its position among the rank's files.

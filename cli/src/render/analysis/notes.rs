@@ -83,27 +83,66 @@ fn hold(files: usize) -> String {
     if files == 1 { "one file holds".to_string() } else { format!("{files} files hold") }
 }
 
-/// Why files have no stacks, and whose they lack.
+/// Stacks that a recording kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stacks {
+    /// Those of all events and blocks.
+    All,
+    /// Those of live blocks.
+    Live,
+    /// None were asked for.
+    LeftOut,
+    /// None of Python.
+    NotOfPython,
+}
+
+impl Stacks {
+    fn of(file: &Snapshot, state: &History) -> Self {
+        match (lacks(file, Record::Event, "frames"), state.has_stacks()) {
+            (true, true) => Self::Live,
+            (true, false) => Self::LeftOut,
+            (false, false) => Self::NotOfPython,
+            (false, true) => Self::All,
+        }
+    }
+
+    /// Why a file has no stacks, and whose it lacks.
+    fn note(self) -> Option<&'static str> {
+        Some(match self {
+            Self::All => return None,
+            Self::Live => {
+                "stacks of live blocks only, as context=\"state\" records them: what was freed has \
+                 no line; record with context=\"all\""
+            }
+            Self::LeftOut => "no stacks, as context=None records it: record with context=\"all\"",
+            Self::NotOfPython => "no Python stacks: record with stacks=\"python\", or \"all\"",
+        })
+    }
+}
+
+/// What a table calls memory without a stack: alive at the end, or (`was_freed`) at the peak. Of
+/// files that differ in this the ordinary reasons are given.
+pub(super) fn no_stack(report: &Report<'_>, was_freed: bool) -> &'static str {
+    let kept = report.contents().map(|(file, _, _, state)| Stacks::of(file, state));
+    let mut kept = kept.collect::<Vec<_>>();
+    kept.dedup();
+    match kept[..] {
+        [Stacks::LeftOut] => "(no stack: the recording was made without stacks)",
+        [Stacks::NotOfPython] => "(no stack: the recording has no Python stacks)",
+        [Stacks::Live] if was_freed => "(no stack: freed, and only live blocks have stacks)",
+        _ => "(no stack: a backward pass, or older than the recording)",
+    }
+}
+
+/// Why files have no stacks, one sentence for each reason.
 fn stacks(report: &Report<'_>) -> Vec<String> {
-    let count = |are_left_out: bool, are_some: bool| {
-        let contents = report.contents().filter(|(file, _, _, state)| {
-            let is_left_out = lacks(file, Record::Event, "frames");
-            (is_left_out, state.has_stacks()) == (are_left_out, are_some)
-                && !state.devices.is_empty()
-        });
-        contents.count()
+    let contents = report.contents().filter(|(_, _, _, state)| !state.devices.is_empty());
+    let kept: Vec<Stacks> = contents.map(|(file, _, _, state)| Stacks::of(file, state)).collect();
+    let note = |which: Stacks| {
+        let files = kept.iter().filter(|&&of| of == which).count();
+        which.note().filter(|_| files > 0).map(|note| format!("{} {note}", hold(files)))
     };
-    let said = [
-        (
-            count(true, true),
-            "stacks of live blocks only, as context=\"state\" records them: what was freed has no \
-             line; record with context=\"all\"",
-        ),
-        (count(true, false), "no stacks, as context=None records it: record with context=\"all\""),
-        (count(false, false), "no Python stacks: record with stacks=\"python\", or \"all\""),
-    ];
-    let said = said.into_iter().filter(|&(files, _)| files > 0);
-    said.map(|(files, what)| format!("{} {what}", hold(files))).collect()
+    [Stacks::Live, Stacks::LeftOut, Stacks::NotOfPython].into_iter().filter_map(note).collect()
 }
 
 /// Do all records of a kind lack this key? False where there are none.

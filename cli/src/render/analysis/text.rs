@@ -9,7 +9,7 @@ use memtape_core::diagnosis::files::{DeviceHistory, Found, HeldLine, Kind, why_r
 use memtape_core::diagnosis::percent;
 use memtape_core::snapshot::Frame;
 
-use super::notes::notes;
+use super::notes::{no_stack, notes};
 use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
@@ -59,6 +59,7 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
             let _ = writeln!(text, "{}", meaning.paint(&healthy(report)));
         }
     }
+    section(&mut text, "Also wrong", report.analysis.also.iter().map(also));
     lines(&mut text, report, limit(LINES_SHOWN));
     peak(&mut text, report, limit(PEAK_LINES_SHOWN));
     ranks(&mut text, report, limit(RANKS_SHOWN));
@@ -109,6 +110,13 @@ fn found(text: &mut String, report: &Report<'_>, found: &Found, all: bool) {
     section(text, "Evidence against it", diagnosis.against.iter().cloned());
 }
 
+/// What is wrong on a further device, in one line.
+fn also(found: &Found) -> String {
+    let Found { diagnosis, growth, .. } = found;
+    let class = diagnosis.class.as_str();
+    clean(&format!("device {}: {class}: {}", growth.device, diagnosis.sentence))
+}
+
 /// What is said of a finding beside its sentence, a name and a value each.
 fn found_facts(report: &Report<'_>, found: &Found) -> Vec<(&'static str, String)> {
     let Found { diagnosis, growth, .. } = found;
@@ -139,15 +147,10 @@ pub(super) fn frame(frame: &Frame) -> String {
     format!("{}{line} {}", frame.file, frame.function).trim().to_string()
 }
 
-/// A line in a table: its frame, and the use of its memory.
-fn named(line: &HeldLine) -> String {
-    what(line.kind, &line.frame)
-}
-
-/// A frame, and the use of its memory.
-pub(super) fn what(kind: Kind, of: &Frame) -> String {
+/// A frame, and the use of its memory; `no_stack` for memory without one.
+pub(super) fn what(kind: Kind, of: &Frame, no_stack: &str) -> String {
     match kind {
-        Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
+        Kind::Nameless => no_stack.to_string(),
         Kind::OptimizerState => format!("{} (optimizer state)", frame(of)),
         Kind::Backward => format!("{} (backward)", frame(of)),
         Kind::Module | Kind::Other => frame(of),
@@ -162,6 +165,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     let stays = |line: &HeldLine| line.grown > 0 && line.generations > 1;
     lines.sort_by_key(|line| std::cmp::Reverse((stays(line), line.bytes)));
     let rest = lines.len().saturating_sub(shown);
+    let no_stack = no_stack(report, false);
     let mut table = Table::of(lines.into_iter().take(shown));
     table = table.column(">bytes", |line| column_bytes(line.bytes));
     if analysis.lines.iter().any(|line| line.others_bytes.is_some()) {
@@ -171,7 +175,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
         .column(">blocks", |line| line.blocks)
         .column(">grown", |line| growth(line.grown))
         .column(">steps", births)
-        .column("line", named)
+        .column("line", |line| what(line.kind, &line.frame, no_stack))
         .text();
     let blocks = state.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
@@ -214,12 +218,14 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         format!("{} %", rounded.div_ceil(2))
     };
     let lines = &report.analysis.peak;
+    let no_stack = no_stack(report, true);
     let mut rows: Vec<Vec<String>> = lines
         .iter()
         .take(shown)
         .map(|line| {
             let numbers = [column_bytes(line.bytes), share(line.bytes), line.blocks.to_string()];
-            numbers.into_iter().chain([named(line)]).collect()
+            let line = what(line.kind, &line.frame, no_stack);
+            numbers.into_iter().chain([line]).collect()
         })
         .collect();
     let (older, blocks) = report.analysis.peak_nameless;

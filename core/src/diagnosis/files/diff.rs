@@ -3,14 +3,19 @@
 //! It does not ask why: two files may be one rank at two times, or two ranks, or two versions
 //! of a program. Stacks are the same when they say the same.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::held::Kind;
-use super::history::{Held, History};
+use super::history::{DeviceHistory, Held, History};
+use super::levels::Sides;
 use crate::diagnosis::evidence::account::{Stack, signed};
 use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
+
+/// The part of the largest device's bytes that the device with the index of the other file's
+/// largest must hold, to be compared with that: a half.
+const LIKE_LARGEST_PART: u64 = 2;
 
 /// One line or stack in two files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,22 +49,55 @@ impl Change {
     }
 }
 
-/// Two files beside each other.
+/// A device in two files beside each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diff {
+    /// Index of the device in each file; none where a file does not have it.
+    pub devices: Sides<Option<u8>>,
     /// By line, largest change first.
     pub lines: Vec<Change>,
     /// By stack, largest change first.
     pub stacks: Vec<Change>,
 }
 
-/// Compares two files: the devices that hold most.
-pub fn diff(from: &History, to: &History) -> Diff {
+/// Compares two files, device by device: first the one that holds most.
+pub fn diff(from: &History, to: &History) -> Vec<Diff> {
+    pairs(from, to).into_iter().map(|devices| diff_of(devices, from, to)).collect()
+}
+
+/// Devices that are compared with each other, by their indexes. Files of two ranks may each have
+/// their memory on a device of its own: then the devices that hold most are compared.
+fn pairs(from: &History, to: &History) -> Vec<Sides<Option<u8>>> {
+    let index = |device: &DeviceHistory| device.state.device;
+    let (largest, largest_of_to) = (from.primary_device(), to.primary_device());
+    let same_index = largest.and_then(|device| to.device(index(device))).filter(|device| {
+        let most = largest_of_to.map_or(0, |device| device.state.allocated);
+        device.state.allocated >= most / LIKE_LARGEST_PART
+    });
+    let first = Sides { from: largest.map(index), to: same_index.or(largest_of_to).map(index) };
+    let indexes: BTreeSet<u8> = from.devices.iter().chain(&to.devices).map(index).collect();
+    let is_used = |device: &&DeviceHistory| device.state.allocated > 0 || device.past.events > 0;
+    let others = indexes.into_iter().map(|other| {
+        let of = |file: &History, first: Option<u8>| {
+            let device = file.device(other).filter(|_| first != Some(other));
+            device.filter(is_used).map(index)
+        };
+        Sides { from: of(from, first.from), to: of(to, first.to) }
+    });
+    let others = others.filter(|of| of.from.is_some() || of.to.is_some());
+    core::iter::once(first).chain(others).collect()
+}
+
+fn diff_of(devices: Sides<Option<u8>>, from: &History, to: &History) -> Diff {
+    fn held(of: &History, device: Option<u8>) -> BTreeMap<Stack<'_>, Held> {
+        let device = device.and_then(|index| of.device(index));
+        device.map(|device| of.held(device)).unwrap_or_default()
+    }
     let mut stacks: BTreeMap<Stack<'_>, (Held, Held)> = BTreeMap::new();
-    for (stack, held) in of_primary(from) {
+    for (stack, held) in held(from, devices.from) {
         stacks.entry(stack).or_default().0 = held;
     }
-    for (stack, held) in of_primary(to) {
+    for (stack, held) in held(to, devices.to) {
         stacks.entry(stack).or_default().1 = held;
     }
     let mut lines: BTreeMap<(Option<&Frame>, Kind), (Held, Held)> = BTreeMap::new();
@@ -81,12 +119,7 @@ pub fn diff(from: &History, to: &History) -> Diff {
         from,
         to,
     });
-    Diff { lines: sorted(of_lines.collect()), stacks: sorted(of_stacks.collect()) }
-}
-
-/// What each stack of the device that holds most has.
-fn of_primary(of: &History) -> BTreeMap<Stack<'_>, Held> {
-    of.primary_device().map(|device| of.held(device)).unwrap_or_default()
+    Diff { devices, lines: sorted(of_lines.collect()), stacks: sorted(of_stacks.collect()) }
 }
 
 fn sorted(mut changes: Vec<Change>) -> Vec<Change> {

@@ -69,7 +69,7 @@ impl StepLevel {
 }
 
 /// A value of both files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sides<T> {
     /// In the first file.
     pub from: T,

@@ -12,6 +12,7 @@ mod diff;
 mod held;
 mod history;
 mod levels;
+mod program;
 mod survivors;
 mod unjudged;
 
@@ -22,6 +23,7 @@ use self::candidates::{Candidate, FINDERS};
 use self::survivors::survivors;
 use self::unjudged::unjudged;
 use super::answer::diagnosis::Diagnosis;
+use super::class::Class;
 use super::evidence::inquiry::Inquiry;
 use crate::detector::{Growth, is_enough};
 use crate::snapshot::failed_request::FailedRequest;
@@ -35,6 +37,7 @@ pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
 pub use history::{DeviceHistory, Held, History, Rank};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
+pub use program::is_one_program;
 pub use unjudged::Unjudged;
 
 /// What the states say.
@@ -42,6 +45,8 @@ pub use unjudged::Unjudged;
 pub struct Analysis {
     /// What is wrong; none where nothing is.
     pub found: Option<Found>,
+    /// What is wrong on further devices.
+    pub also: Vec<Found>,
     /// Why that is no all-clear; none where something is wrong, or everything was checked.
     pub unjudged: Option<Unjudged>,
     /// The rank that the lines below are of: the one with the fault, or the one that holds most.
@@ -77,18 +82,13 @@ pub struct Found {
     pub blocks: u64,
 }
 
-/// Compares the ranks: the device of each that holds most with those of the others. Where nothing
-/// is wrong with these, the other devices are judged one by one.
+/// Compares the ranks by the device of each that holds most, and judges every other device by
+/// itself. A fault with a known class comes before one of [`Class::Unknown`].
 pub fn analyze(ranks: &[Rank]) -> Analysis {
     let of_primary = ranks.iter().filter_map(|rank| {
         let device = rank.states.last()?.primary_device()?;
         Some((rank.rank, rank.states.as_slice(), device))
     });
-    let primary = aligned(of_primary);
-    let analysis = analyzed(&primary);
-    if analysis.found.is_some() {
-        return analysis;
-    }
     let others = ranks.iter().flat_map(|rank| {
         let state = rank.states.last();
         let first = state.and_then(History::primary_device).map(|device| device.state.device);
@@ -96,9 +96,21 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
         let others = devices.filter(move |device| Some(device.state.device) != first);
         others.map(|device| (rank.rank, rank.states.as_slice(), device))
     });
-    let mut others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
-    let wrong = others.find(|other| other.found.is_some());
-    wrong.unwrap_or_else(|| Analysis { unjudged: unjudged(ranks), ..analysis })
+    let primary = analyzed(&aligned(of_primary));
+    let others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
+    let mut all: Vec<Analysis> =
+        core::iter::once(primary).chain(others.filter(|other| other.found.is_some())).collect();
+    let order = |(_, of): &(usize, &Analysis)| {
+        let class = of.found.as_ref().map(|found| found.diagnosis.class);
+        (class.is_none(), class == Some(Class::Unknown))
+    };
+    let first = all.iter().enumerate().min_by_key(order).map_or(0, |(at, _)| at);
+    let mut analysis = all.remove(first);
+    analysis.also = all.into_iter().filter_map(|other| other.found).collect();
+    if analysis.found.is_none() {
+        analysis.unjudged = unjudged(ranks);
+    }
+    analysis
 }
 
 fn analyzed(all: &[Aligned<'_>]) -> Analysis {
@@ -113,6 +125,7 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
     let peak = one.past().peak.as_ref();
     Analysis {
         found,
+        also: Vec::new(),
         unjudged: None,
         rank: one.rank,
         device: one.device.state.device,
