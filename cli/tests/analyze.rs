@@ -369,6 +369,11 @@ fn a_file_that_is_no_snapshot_is_refused_in_one_line() {
     check("evil.pickle", b"\x80\x02cos\nsystem\nU\x02id\x85R.", &["byte 2", "GLOBAL", "run code"]);
     let missing = memtape(&["analyze"], &[folder.path().join("missing")], b"");
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot open"));
+    // In a folder a file that cannot be read is named, too.
+    let mixed = folder_of(&[("mempool.pickle.gz", "a.pickle.gz")]);
+    std::fs::write(mixed.path().join("b.pickle.xz"), b"\xfd7zXZ\0\0\x04").expect("written");
+    let said = memtape(&["analyze"], &[mixed.path().to_path_buf()], b"");
+    assert!(String::from_utf8_lossy(&said.stdout).contains("b.pickle.xz: compressed by xz"));
     let nothing = folder.path().join("nothing");
     std::fs::create_dir(&nothing).expect("made");
     let said = memtape(&["analyze"], &[nothing], b"");

@@ -385,6 +385,7 @@ mod tests {
         check(&saved(b"\x80\x02ctorch\nSize\n."), "torch.save: byte 2: opcode GLOBAL");
         check(b"<html>", "a web page");
         check(b"{}", "JSON");
+        check(b"{\"version\": \"2.10\", \"pg_config\": {}}", "JSON of NCCL's flight recorder");
         check(b"MEMTAPE\0", "");
         check(&[0; 64], "");
         let tape = [b"MEMTAPE\0".as_slice(), &[0; 64]].concat();

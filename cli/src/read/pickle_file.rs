@@ -17,6 +17,13 @@ pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// Chunks that are read and decompressed ahead of the parser.
 const CHUNKS_AHEAD: usize = 8;
 
+/// A key of NCCL's flight recorder, as JSON has it.
+const OF_FLIGHT_RECORDER: &[u8] = b"\"pg_config\"";
+
+fn has(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
 /// Reads a snapshot.
 /// Fails when the bytes cannot be read or are no snapshot, with one line that says what they are.
 pub(crate) fn unpickle(mut source: impl BufRead + Send) -> anyhow::Result<TorchFile> {
@@ -25,6 +32,10 @@ pub(crate) fn unpickle(mut source: impl BufRead + Send) -> anyhow::Result<TorchF
         Some(b'<') => bail!(
             "a web page: give the .pickle that torch.cuda.memory._dump_snapshot wrote, not a page \
              made from it"
+        ),
+        Some(b'{' | b'[') if has(start, OF_FLIGHT_RECORDER) => bail!(
+            "JSON of NCCL's flight recorder, which holds collectives and no memory: give the \
+             .pickle that torch.cuda.memory._dump_snapshot wrote"
         ),
         Some(b'{' | b'[') => bail!(
             "JSON: give the .pickle that torch.cuda.memory._dump_snapshot wrote, not an \

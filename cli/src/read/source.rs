@@ -27,6 +27,9 @@ pub(crate) const ENDINGS: [&str; 8] = [
 /// Those of PyTorch's memory snapshots.
 pub(crate) const PICKLES: &[&str] = ENDINGS.split_at(6).0;
 
+/// Endings of compressed snapshots in a folder that are not read, but named as such.
+const UNREAD: [&str; 4] = [".pickle.xz", ".pkl.xz", ".pickle.bz2", ".pkl.bz2"];
+
 /// One thing to read: the state of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -90,7 +93,8 @@ impl Sources {
             self.list.push(Source::File(path.to_path_buf()));
             return Ok(());
         }
-        let files = folders::files(path, |name| ENDINGS.iter().any(|end| name.ends_with(end)))?;
+        let is_wanted = |name: &str| ENDINGS.iter().chain(&UNREAD).any(|end| name.ends_with(end));
+        let files = folders::files(path, is_wanted)?;
         if files.is_empty() {
             bail!(
                 "{} holds no snapshot: give files, or a folder with {} in it",
@@ -121,12 +125,13 @@ mod tests {
         };
         let scratch = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(scratch.path().join("node-a")).expect("a folder");
-        for name in ["b.tape", "a.pkl", "notes.txt", "node-a/rank2.rankbody.zst"] {
+        let names = ["b.tape", "a.pkl", "c.pickle.xz", "notes.txt", "node-a/rank2.rankbody.zst"];
+        for name in names {
             std::fs::write(scratch.path().join(name), "x").expect("a file");
         }
         let find = |path: PathBuf| Sources::find(&[path], None, &globals);
         let found = find(scratch.path().to_path_buf()).expect("a folder with files");
-        let expected = ["a.pkl", "b.tape", "node-a/rank2.rankbody.zst"];
+        let expected = ["a.pkl", "b.tape", "c.pickle.xz", "node-a/rank2.rankbody.zst"];
         let expected = expected.map(|name| Source::File(scratch.path().join(name)));
         assert_eq!(found.list, expected);
         // Whether a file is there is found when it is opened.
