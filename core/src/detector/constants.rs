@@ -98,11 +98,10 @@ pub(super) const APART_HALVES: i64 = 3;
 /// Ablation: half: 13 false pages, 66 quiet; twice: seen 95.3 %, recall 83.3 %.
 pub(super) const FILLING_STEPS: u64 = 1_024;
 
-/// Even growth of the host is certain when memory ends within a working day, in nanoseconds, …
-pub(super) const HOST_WITHIN_NS: u64 = 8 * 3_600 * 1_000_000_000;
-
-/// … or within this many times the age of the growth.
-pub(super) const HOST_AHEAD_TIMES: u64 = 12;
+/// Even growth of the host is certain when memory ends within this many times its age: it has taken
+/// a tenth of what was left when it began, and nine tenths of its life remain. Less may be a cache
+/// that fills in the first epoch, however soon its rate alone would end memory.
+pub(super) const HOST_AHEAD_TIMES: u64 = 9;
 
 /// A peak is reported when it stays beyond the peers' by 1/10 of the device, and fills the device
 /// to this percentage. Below, the difference may be the stages of a pipeline.

@@ -3,7 +3,7 @@
 use crate::paging::is_near;
 use crate::roles::are_most;
 
-use super::super::constants::{EVEN_STEPS, FILLING_STEPS, HOST_AHEAD_TIMES, HOST_WITHIN_NS};
+use super::super::constants::{EVEN_STEPS, FILLING_STEPS, HOST_AHEAD_TIMES};
 use super::super::findings::{Open, UNFOLLOWED, is_apart};
 use super::super::forecast::{Forecast, rate};
 use super::super::machine::{Detector, Point};
@@ -42,7 +42,7 @@ impl Detector {
             let left = self.left(series_key, point.layer);
             let steps = point.end_step().saturating_sub(known.onset_step);
             let ahead = self.ahead(series_key, point.layer, steps, rate);
-            let presses = self.presses(point.layer, steps, ahead);
+            let presses = presses(point.layer, steps, ahead);
             let level_bytes = self.level_of(&key);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
                 growth.level_bytes = level_bytes;
@@ -255,7 +255,7 @@ impl Detector {
             give_backs: 0,
             is_sure: false,
         };
-        let presses = self.presses(key.layer, steps, ahead);
+        let presses = presses(key.layer, steps, ahead);
         growth.is_sure = is_certain(&growth, left, presses);
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
@@ -267,17 +267,6 @@ impl Detector {
         let last = (detected_step, value);
         self.findings.open(growth, (group, scale), onset_value, rise_min, last);
         self.close_what_it_explains(&key, detected_step);
-    }
-
-    /// Does growth that began these steps ago press, however even it is? That of the host does when
-    /// memory ends soon, or within few times its age: a job may fill what it needs of a large host.
-    fn presses(&self, layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
-        let Some(left_steps) = ahead.map(|ahead| ahead.p50).filter(|_| layer.is_host()) else {
-            return !layer.is_host();
-        };
-        let step_ns = self.step_time_ns().unwrap_or(u64::MAX);
-        left_steps.saturating_mul(step_ns) <= HOST_WITHIN_NS
-            || left_steps <= steps.saturating_mul(HOST_AHEAD_TIMES)
     }
 
     /// Closes the findings that a new one explains, so that one cause is reported once. Called
@@ -314,6 +303,13 @@ impl Detector {
             }
         }
     }
+}
+
+/// Does growth that began these steps ago press, however even it is? Growth of the host presses
+/// when it has taken a large part of what was left: a job may fill what it needs of a large host.
+fn presses(layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
+    let limit = steps.saturating_mul(HOST_AHEAD_TIMES);
+    !layer.is_host() || ahead.is_some_and(|ahead| ahead.p50 <= limit)
 }
 
 /// Has the growth used up a large part of the memory, or gone on evenly for long while it
