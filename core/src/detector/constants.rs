@@ -89,6 +89,9 @@ pub(super) const EVEN_DIVISOR: i64 = 4;
 /// Ablation: half: 64 quiet; twice: seen 75.2 %, recall 67.5 %, 2 duplicates, 53 quiet.
 pub(super) const GOES_ON_QUARTERS: i64 = 3;
 
+/// Stairs of one kind are a notice when there are this many.
+pub(super) const STAIRS_MIN: usize = 4;
+
 /// While all ranks grow, a rank has a cause of its own when its own growth is more than this many
 /// halves of the shared growth.
 /// Ablation: half: 6 duplicates; twice: no change.

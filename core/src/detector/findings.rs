@@ -38,6 +38,8 @@ pub(super) struct Open {
     pub(super) onset_value: i64,
     /// Smallest rise that counts.
     pub(super) rise_min: i64,
+    /// The level climbs: it is known by more than a few stairs.
+    pub(super) climbs: bool,
     /// Highest value that lasted, and its step.
     best: (u64, i64),
     /// The newest values: a single one may be a spike or a dip.
@@ -211,6 +213,7 @@ impl Findings {
             scale,
             onset_value,
             rise_min,
+            climbs: false,
             best: last,
             newest: [last.1; LASTING_POINTS],
             reported: growth,
@@ -219,6 +222,13 @@ impl Findings {
         };
         self.open.insert(growth.key(), open);
         self.findings.push_back(Finding::Opened(growth));
+    }
+
+    /// Notes that the level of an open finding climbs.
+    pub(super) fn note_climb(&mut self, key: &GrowthKey) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.climbs = true;
+        }
     }
 
     /// Takes a new point of the followed track; `change` updates the growth's figures. Closes the

@@ -15,6 +15,7 @@ mod arbitrary_blocks;
 mod blocks;
 mod ends;
 mod layers;
+mod stairs;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

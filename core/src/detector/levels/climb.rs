@@ -11,6 +11,7 @@
 
 use super::super::constants::{EVEN_DIVISOR, GOES_ON_QUARTERS, PARTS, TRACE_POINTS_MIN};
 use super::super::series::{POINTS_MAX, WINDOW, Window};
+use super::stairs::stairs;
 
 /// Requirements of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +51,25 @@ pub(super) enum Trend {
     Flat,
     /// Higher than ever, but not certain.
     Rising,
-    /// Certain growth.
+    /// A few stairs, each of which may be the last.
+    Stairs(Rise),
+    /// A climb that goes on.
     Growing(Rise),
+}
+
+impl Trend {
+    /// The growth that is worth a finding.
+    pub(super) fn rise(self) -> Option<Rise> {
+        match self {
+            Self::Flat | Self::Rising => None,
+            Self::Stairs(rise) | Self::Growing(rise) => Some(rise),
+        }
+    }
+
+    /// Is it more than a few stairs?
+    pub(super) fn climbs(self) -> bool {
+        matches!(self, Self::Growing(_))
+    }
 }
 
 /// Size of a growth.
@@ -80,6 +98,11 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     let mut climbs = lengths.into_iter().filter(fits).filter_map(|count| climb(newest(count)));
     if let Some(rise) = climbs.find(stands_out) {
         return Trend::Growing(rise);
+    }
+    let lengths = [values.len().min(WINDOW), values.len()];
+    let mut found = lengths.into_iter().filter(fits).filter_map(|count| stairs(newest(count)));
+    if let Some(rise) = found.find(stands_out) {
+        return Trend::Stairs(rise);
     }
     let lately = newest(WINDOW / 2);
     let is_rising = lately.len() >= 4 && lately.windows(2).all(|pair| rise_of(pair) >= 0);
@@ -130,6 +153,7 @@ mod tests {
         match judge(&window, &Rule::against_peers(4 * MIB)) {
             Trend::Flat => "flat",
             Trend::Rising => "rising",
+            Trend::Stairs(_) => "stairs",
             Trend::Growing(_) => "growing",
         }
     }

@@ -28,10 +28,8 @@ impl Detector {
             let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
             let window = self.followed(&key, scale, point.block);
             let rule = Rule::against_peers(series.rise_min(point.layer));
-            let points = match judge(&window, &rule) {
-                Trend::Growing(Rise { points, .. }) => points,
-                Trend::Flat | Trend::Rising => WINDOW,
-            };
+            let trend = judge(&window, &rule);
+            let points = trend.rise().map_or(WINDOW, |rise| rise.points);
             let Some(value) = window.last() else { continue };
             // While the growth pauses, its rate is that of the time before.
             let rate = match u64::try_from(rate(&window, points, BLOCK_STEPS[scale])) {
@@ -42,6 +40,10 @@ impl Detector {
             let left = self.left(series_key, point.layer);
             let steps = point.end_step().saturating_sub(known.onset_step);
             let ahead = self.ahead(series_key, point.layer, steps, rate);
+            if trend.climbs() {
+                self.findings.note_climb(&key);
+            }
+            let climbs = self.findings.get(&key).is_some_and(|open| open.climbs);
             let presses = presses(point.layer, steps, ahead);
             let level_bytes = self.level_of(&key);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
@@ -49,7 +51,7 @@ impl Detector {
                 growth.bytes_per_step = rate;
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
-                growth.is_sure |= is_certain(growth, left, presses);
+                growth.is_sure |= climbs && is_certain(growth, left, presses);
             });
             let is_sure = self.findings.get(&key).is_some_and(|open| open.growth.is_sure);
             if is_sure && !known.is_sure {
@@ -78,21 +80,36 @@ impl Detector {
         let window = self.beyond_window(&point, scale);
         let own = self.own_window(&point, scale);
         let trend = judge(&window, &rule);
-        let Trend::Growing(grown @ Rise { points, bytes: rise }) = trend else {
+        let Some(Rise { points, bytes: rise }) = trend.rise() else {
             self.mark(point, trend != Trend::Flat);
             return;
         };
         let is_own = own.rise(points) >= rise / 2;
         let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
-        let is_due = self.is_due(&own, points, point);
+        let is_due = self.is_due(&own, trend, point);
         self.mark(point, is_own);
-        if is_own
-            && is_due
-            && !self.is_reported(&key, self.groups.of(rank))
-            && is_apart(rise, self.common_rise(&point, points))
-        {
-            self.open(key, (scale, block), grown, point.peers);
+        if is_own && is_due && is_apart(rise, self.common_rise(&point, points)) {
+            self.note(key, self.groups.of(rank), (scale, block), trend, point.peers);
         }
+    }
+
+    /// Opens a finding about a level, unless it is reported: then notes that it climbs. True where
+    /// it may have been opened.
+    fn note(
+        &mut self,
+        key: GrowthKey,
+        group: usize,
+        at: (usize, u64),
+        trend: Trend,
+        peers: u32,
+    ) -> bool {
+        let is_new = !self.is_reported(&key, group);
+        if is_new {
+            self.open(key, at, trend, peers);
+        } else if trend.climbs() {
+            self.findings.note_climb(&key);
+        }
+        is_new
     }
 
     /// Is the newest value no higher than one that has left the window? Then no test can pass.
@@ -132,13 +149,14 @@ impl Detector {
         let own_rise = |point: &Point| self.own_window(point, scale).rise(WINDOW);
         let Some((point, _)) = candidates.max_by_key(|(point, _)| own_rise(point)) else { return };
         let own = self.own_window(&point, scale);
-        let Trend::Growing(grown @ Rise { points, bytes: rise }) = judge(&window, &rule) else {
-            return;
-        };
+        let trend = judge(&window, &rule);
+        let Some(Rise { points, bytes: rise }) = trend.rise() else { return };
         let scope = self.scope_of(group, &point, points, rise);
         let key = GrowthKey { rank: point.rank, device: point.device, layer, scope };
-        if self.is_due(&own, points, point) && !self.is_reported(&key, group) {
-            self.open(key, (scale, block), grown, point.peers);
+        let key = self.findings.common(layer, group).map_or(key, |open| open.growth.key());
+        if self.is_due(&own, trend, point)
+            && self.note(key, group, (scale, block), trend, point.peers)
+        {
             self.merge(group, layer, (scale, block), points);
         }
     }
@@ -157,10 +175,12 @@ impl Detector {
         if are_most(rising.sum(), self.ranks.len()) { Scope::AllRanks } else { Scope::Role }
     }
 
-    /// Is the growth worth a finding? Growing peaks are where the lowest levels do not grow.
-    fn is_due(&self, own: &Window, points: usize, point: Point) -> bool {
-        if point.layer != Layer::Peak {
-            return true;
+    /// Is the growth worth a finding? Growing peaks are where the lowest levels do not grow; stairs
+    /// of peaks are the stages of a job.
+    fn is_due(&self, own: &Window, trend: Trend, point: Point) -> bool {
+        let Some(Rise { points, .. }) = trend.rise() else { return false };
+        if point.layer != Layer::Peak || !trend.climbs() {
+            return point.layer != Layer::Peak;
         }
         let floor = self.own_window(&Point { layer: Layer::Allocated, ..point }, point.scale);
         is_within_steps(floor.rise(points), own.rise(points))
@@ -204,9 +224,9 @@ impl Detector {
     }
 
     /// Opens a finding about a level. No other function does.
-    fn open(&mut self, key: GrowthKey, (scale, block): (usize, u64), grown: Rise, peers: u32) {
+    fn open(&mut self, key: GrowthKey, (scale, block): (usize, u64), trend: Trend, peers: u32) {
         let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
-        let Rise { points, bytes: rise } = grown;
+        let Some(Rise { points, bytes: rise }) = trend.rise() else { return };
         let block_steps = BLOCK_STEPS[scale];
         let point = self.point_of(&key, scale, block);
         let own = self.own_window(&point, scale);
@@ -215,7 +235,12 @@ impl Detector {
             let newest = block * block_steps / BLOCK_STEPS[coarser];
             (coarser >= scale).then(|| self.followed(&key, coarser, newest))
         });
-        let Some((onset_step, onset_value)) = onset(&windows, scale, rate) else { return };
+        let first_stair = || {
+            let (block, value) = windows[scale].as_ref()?.backwards().take(points).last()?;
+            Some((block * block_steps, value))
+        };
+        let began = if trend.climbs() { onset(&windows, scale, rate) } else { first_stair() };
+        let Some((onset_step, onset_value)) = began else { return };
         let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
         if self.pause(&key, onset_step).has_stopped() {
             return;
@@ -256,7 +281,7 @@ impl Detector {
             is_sure: false,
         };
         let presses = presses(key.layer, steps, ahead);
-        growth.is_sure = is_certain(&growth, left, presses);
+        growth.is_sure = trend.climbs() && is_certain(&growth, left, presses);
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
         } else if self.findings.joined(&growth).is_some() {
@@ -266,6 +291,9 @@ impl Detector {
         let group = self.groups.of(key.rank);
         let last = (detected_step, value);
         self.findings.open(growth, (group, scale), onset_value, rise_min, last);
+        if trend.climbs() {
+            self.findings.note_climb(&key);
+        }
         self.close_what_it_explains(&key, detected_step);
     }
 

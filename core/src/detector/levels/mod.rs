@@ -4,8 +4,8 @@
 //! ([`Reading`](super::Reading)): reserved memory that no peak needed, peaks, pending frees, memory
 //! beside the allocator, other processes, host memory. Each is kept as the lowest value of blocks
 //! of steps, at three lengths of block. One test (`climb`) decides for all of them whether the
-//! newest blocks grow: against the peers where a rank has some, else by themselves.
-//! `judging` applies it and makes findings; `stopping` ends them; `trace` applies it to the steps
+//! newest blocks grow: against the peers where a rank has some, else by themselves. Growth by
+//! events is found sooner, as a notice, by its `stairs`. `judging` applies both and makes findings; `stopping` ends them; `trace` applies it to the steps
 //! of a file.
 //!
 //! What does not grow has no trend and is judged by `still`: peaks beyond the peers', recurring
@@ -13,6 +13,7 @@
 
 mod climb;
 mod judging;
+mod stairs;
 mod still;
 mod stopping;
 pub(crate) mod trace;

@@ -1,0 +1,97 @@
+//! Growth by events: saves, evaluations and new groups, each of which leaves as much behind.
+
+use super::layers::run_with_readings;
+use super::*;
+
+/// Steps of the ranks' levels that are certainly flat before the first stair.
+const FLAT_STEPS: u64 = 600;
+
+/// Bytes of the stairs up to a step, one every `every` steps.
+fn risen(step: u64, every: u64) -> u64 {
+    (step.saturating_sub(FLAT_STEPS) / every) * 240 * MIB
+}
+
+/// The stairs that were there when growth was found, which is about these ranks.
+fn assert_found(found: &[Growth], every: u64, scope: Scope) {
+    let [growth] = found else { panic!("one finding every {every} steps: {found:?}") };
+    assert_eq!(growth.scope, scope, "{growth:?}");
+    assert!(!growth.is_sure, "a few stairs are not certain: {growth:?}");
+    let stairs = (growth.detected_step - FLAT_STEPS) / every;
+    assert!(stairs <= 4, "{stairs} stairs of {every} steps: {growth:?}");
+    let first = FLAT_STEPS + every;
+    assert!(growth.onset_step.abs_diff(first) <= 64, "the first is at {first}: {growth:?}");
+}
+
+#[test]
+fn stairs_of_layers_that_are_read_are_found_at_the_fourth() {
+    let layers = [Layer::Host, Layer::Pinned, Layer::NonTorch, Layer::Deferred, Layer::Workers];
+    for (layer, every) in layers.into_iter().flat_map(|layer| EVERY.map(|every| (layer, every))) {
+        let steps = FLAT_STEPS + 5 * every;
+        let level = |rank: u32, step: u64| (2 + u64::from(rank)) * GIB + step * 7_919 % 13 * MIB;
+        let of_one = |rank: u32, step: u64| {
+            level(rank, step) + if rank == 2 { risen(step, every) } else { 0 }
+        };
+        let of_all = |rank: u32, step: u64| level(rank, step) + risen(step, every);
+        assert_found(&run_with_readings(4, steps, layer, 1, of_one), every, Scope::OneRank);
+        assert_found(&run_with_readings(4, steps, layer, 1, of_all), every, Scope::AllRanks);
+        assert_found(&run_with_readings(1, steps, layer, 1, of_all), every, Scope::OneRank);
+    }
+}
+
+/// Distances of stairs, in steps.
+const EVERY: [u64; 4] = [40, 75, 130, 300];
+
+/// Runs a flat job of 4 ranks whose reserved memory beyond the peaks is `idle` bytes by step.
+fn run_with_idle(steps: u64, idle: impl Fn(u64) -> u64) -> Vec<Finding> {
+    let mut detector = Detector::default();
+    detector.expect_ranks(4);
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
+    for step in 1..=steps {
+        for rank in 0..4 {
+            let mut sample = job.sample(rank, step);
+            sample.record.floor_reserved += idle(step);
+            sample.record.peak_reserved += idle(step);
+            sample.record.end_reserved += idle(step);
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    findings
+}
+
+#[test]
+fn stairs_of_reserved_memory_are_found_at_the_fourth() {
+    for every in EVERY {
+        let findings = run_with_idle(FLAT_STEPS + 5 * every, |step| 4 * risen(step, every));
+        assert_found(&opened(&findings), every, Scope::AllRanks);
+    }
+}
+
+#[test]
+fn stairs_that_go_on_become_certain_and_those_that_end_do_not() {
+    let is_sure = |last: u64| {
+        let steps = 3_000;
+        let bytes =
+            |rank: u32, step: u64| GIB + if rank == 2 { risen(step.min(last), 75) } else { 0 };
+        let mut detector = Detector::default();
+        detector.expect_ranks(4);
+        let (mut job, mut is_sure) = (Job::new(7, Workload::Flat, 4, None), false);
+        for step in 1..=steps {
+            for rank in 0..4 {
+                let sample = job.sample(rank, step);
+                detector.sample(step * STEP_NS, &sample);
+                let (device, limit, layer) = (sample.device, Limit::default(), Layer::NonTorch);
+                let bytes = bytes(rank, step);
+                let reading = Reading { rank, device, step: step + 1, layer, bytes, limit };
+                detector.reading(step * STEP_NS, &reading);
+            }
+            is_sure |= core::iter::from_fn(|| detector.poll()).any(|finding| match finding {
+                Finding::Opened(growth) | Finding::Updated(growth) => growth.is_sure,
+                Finding::Closed { .. } => false,
+            });
+        }
+        is_sure
+    };
+    assert!(is_sure(3_000));
+    assert!(!is_sure(FLAT_STEPS + 5 * 75));
+}
