@@ -152,6 +152,8 @@ pub struct Job {
     pub device_bytes: u64,
     /// Limit of the host's memory for the job on a node; 0 where it has none.
     pub host_limit: u64,
+    /// The job ends when the ranks of a node have reached that limit.
+    pub ends_on_host: bool,
     /// Segments grow.
     pub is_expandable: bool,
     /// The model and what belongs to it.
@@ -218,6 +220,7 @@ impl Job {
             step_ns: (rng.log_uniform(0.15, 6.0) * 1e9) as u64,
             device_bytes,
             host_limit: rng.pick(&[0, 256 * GIB, 512 * GIB]).unwrap_or(0),
+            ends_on_host: false,
             is_expandable: rng.chance(0.4),
             base,
             code,

@@ -13,7 +13,7 @@ use memtape_core::snapshot::{
 
 use crate::allocator::{PRIVATE, SegmentLife};
 use crate::code::Code;
-use crate::job::{Arrival, Fault, Job, Layer};
+use crate::job::{Arrival, Fault, Job, Layer, NODE_RANKS};
 use crate::rng::mix;
 use crate::world::{Run, Step};
 
@@ -62,8 +62,9 @@ impl Scenario {
     /// Plays a job.
     pub fn of(job: Job) -> Self {
         let runs = job.play();
-        let oom = runs.iter().filter_map(|run| run.oom).min();
+        let oom = runs.iter().filter_map(|run| run.oom).chain(host_end(&job, &runs)).min();
         let shortest = runs.iter().map(|run| run.steps.len() as u64).min().unwrap_or(0);
+        let shortest = oom.map_or(shortest, |oom| shortest.min(oom - 1));
         let roles = (0..job.ranks).map(|rank| job.map.role(rank, job.ranks)).collect();
         let mut scenario = Self {
             seed: job.seed,
@@ -288,6 +289,19 @@ impl Scenario {
         let error = if span == 0 { 0 } else { (draw % (2 * span)) as i64 - span as i64 };
         BEGAN_NS + (step * self.step_ns) as i64 + error
     }
+}
+
+/// The step in which the ranks of a node together need more of the host than its limit.
+fn host_end(job: &Job, runs: &[Arc<Run>]) -> Option<u64> {
+    let ends = |node: &[Arc<Run>]| {
+        let held = |step: u64| {
+            let outside = node.iter().filter_map(|run| Some(run.step(step)?.outside));
+            outside.map(|of| of.host + of.pinned + of.workers + of.shared).sum::<u64>()
+        };
+        (1..=job.steps).find(|&step| held(step) > job.host_limit)
+    };
+    let nodes = runs.chunks(NODE_RANKS as usize).filter(|_| job.ends_on_host);
+    nodes.filter_map(ends).min()
 }
 
 /// Streams and private pools, by their index in a snapshot.

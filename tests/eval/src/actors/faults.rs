@@ -6,7 +6,7 @@ use super::Named;
 use super::draws::{Plan, RISE_MIN, TENSORS, label, notice, one_or_all, plan};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
-use crate::job::{GIB, Job, Layer, MIB};
+use crate::job::{GIB, Job, Layer, MIB, NODE_RANKS};
 use crate::world::{StepPhase, World};
 
 /// All of them, by name.
@@ -15,7 +15,8 @@ pub const TROUBLES: &[Named] = named! {
     leak_slow, leak_count_only, retained_graph, unbounded_cache, cross_restart,
     reference_cycles, deferred_frees, fragmentation, compile_pools, router_collapse,
     group_creation, library_cache, pinned_growth, worker_growth, shared_growth, host_growth,
-    silent_rank, leak_from_start, peak_spread, cache_thrash, retry_storm
+    host_to_the_end, kept_saves, silent_rank, leak_from_start, peak_spread, cache_thrash,
+    retry_storm
 };
 
 /// Those that can be put into a course that was recorded.
@@ -35,6 +36,9 @@ const BLOCKS_MIN: u64 = 1_500;
 
 /// And for retries.
 const RETRIES_MIN: u64 = 40;
+
+/// What the processes of a rank hold of the host, about.
+const HOST_USUAL: u64 = 15 * GIB;
 
 /// Keeps this number of bytes, in one to three blocks, in each step that is due.
 fn keep(
@@ -397,8 +401,16 @@ fn host_plan(job: &mut Job) -> (Plan, Vec<u32>) {
     (plan, ranks)
 }
 
-fn outside_growth(job: &mut Job, layer: Layer, grow: fn(&mut World, u64)) {
-    let (plan, ranks) = host_plan(job);
+/// How an account beside the tensors grows.
+type Grow = fn(&mut World, u64);
+
+const HOST: (Layer, Grow) = (Layer::Host, |world, bytes| world.outside.host += bytes);
+const PINNED: (Layer, Grow) = (Layer::Pinned, |world, bytes| world.outside.pinned += bytes);
+const WORKERS: (Layer, Grow) = (Layer::Workers, |world, bytes| world.outside.workers += bytes);
+const SHARED: (Layer, Grow) = (Layer::Shared, |world, bytes| world.outside.shared += bytes);
+const NON_TORCH: (Layer, Grow) = (Layer::NonTorch, |world, bytes| world.outside.non_torch += bytes);
+
+fn outside_growth(job: &mut Job, (layer, grow): (Layer, Grow), (plan, ranks): (Plan, Vec<u32>)) {
     job.at_of(&ranks, StepPhase::Between, move |world| {
         if world.step >= plan.onset {
             let bytes = plan.rate * (0.5 + world.rng.unit());
@@ -409,19 +421,60 @@ fn outside_growth(job: &mut Job, layer: Layer, grow: fn(&mut World, u64)) {
 }
 
 fn pinned_growth(job: &mut Job) {
-    outside_growth(job, Layer::Pinned, |world, bytes| world.outside.pinned += bytes);
+    let plan = host_plan(job);
+    outside_growth(job, PINNED, plan);
 }
 
 fn worker_growth(job: &mut Job) {
-    outside_growth(job, Layer::Workers, |world, bytes| world.outside.workers += bytes);
+    let plan = host_plan(job);
+    outside_growth(job, WORKERS, plan);
 }
 
 fn shared_growth(job: &mut Job) {
-    outside_growth(job, Layer::Shared, |world, bytes| world.outside.shared += bytes);
+    let plan = host_plan(job);
+    outside_growth(job, SHARED, plan);
 }
 
 fn host_growth(job: &mut Job) {
-    outside_growth(job, Layer::Host, |world, bytes| world.outside.host += bytes);
+    let plan = host_plan(job);
+    outside_growth(job, HOST, plan);
+}
+
+/// Memory of the host really ends: the ranks of a node reach its limit within the job.
+fn host_to_the_end(job: &mut Job) {
+    let (mut plan, ranks) = host_plan(job);
+    let on_node = u64::from(job.ranks.min(NODE_RANKS));
+    job.host_limit = on_node * job.rng.between(36, 65) * GIB;
+    job.ends_on_host = true;
+    let left = job.host_limit - on_node * HOST_USUAL;
+    let steps = (job.steps - plan.onset) as f64 * 0.8;
+    let life = job.rng.log_uniform(200.0, 2_600.0).min(steps);
+    plan.rate = left as f64 / life / ranks.len() as f64;
+    let layer = job.rng.pick(&[HOST, PINNED, WORKERS]).unwrap_or(HOST);
+    outside_growth(job, layer, (plan, ranks));
+}
+
+/// Each save, or evaluation, leaves a similar amount behind outside PyTorch's allocator.
+fn kept_saves(job: &mut Job) {
+    let every = job.rng.between(40, 301);
+    job.steps = job.steps.max(14 * every);
+    let (mut plan, ranks) = host_plan(job);
+    let bytes =
+        (job.rng.log_uniform(150.0, 800.0) * MIB as f64).min(job.device_bytes as f64 / 60.0);
+    (plan.rate, plan.onset) = (bytes / every as f64, plan.onset.next_multiple_of(every));
+    let (layer, grow) = job.rng.pick(&[HOST, PINNED, NON_TORCH]).unwrap_or(HOST);
+    job.at_of(&ranks, StepPhase::Between, move |world| {
+        if world.step >= plan.onset && world.step % every == 0 {
+            let bytes = bytes * (0.9 + 0.2 * world.rng.unit());
+            grow(world, bytes as u64 / 4_096 * 4_096);
+        }
+    });
+    let (class, layers) = match layer {
+        Layer::NonTorch => ("non_torch", vec![layer]),
+        _ => ("host", vec![layer, Layer::Host]),
+    };
+    label(job, class, ranks, &plan, &layers, &[]);
+    notice(job, 4 * bytes as u64);
 }
 
 /// A rank goes on, and nothing is heard of it: its agent is dead, or its tape is full.
