@@ -13,7 +13,7 @@ use clap::builder::FalseyValueParser;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
-use memtape_core::paging::PAGE_WITHIN_SECONDS;
+use memtape_core::paging::Horizons;
 use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,
@@ -85,9 +85,17 @@ pub struct Config {
         long,
         value_name = "TIME",
         value_parser = duration,
-        default_value = time(PAGE_WITHIN_SECONDS * 1_000_000_000)
+        default_value = time(Horizons::default().page_seconds * 1_000_000_000)
     )]
     pub page_within: Duration,
+    /// Make a ticket of growth that all ranks share when the memory is full within this time.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration,
+        default_value = time(Horizons::default().ticket_seconds * 1_000_000_000)
+    )]
+    pub ticket_within: Duration,
     /// Least time between two automatic captures of a job.
     #[arg(
         long,
@@ -185,6 +193,14 @@ impl Config {
             retry_ns: nanoseconds(self.capture_retry),
             ranks_max: RANKS_PER_JOB_MAX as usize,
             ..capture::Limits::default()
+        }
+    }
+
+    /// How near the end of memory growth must be to page, or to be a ticket.
+    pub(crate) fn horizons(&self) -> Horizons {
+        Horizons {
+            page_seconds: self.page_within.as_secs(),
+            ticket_seconds: self.ticket_within.as_secs(),
         }
     }
 

@@ -127,8 +127,8 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     }
     let active = format!("memtape_incident_active{{job=\"train\",incident=\"{incident}\"");
     let (_, known) = running.get(&format!("/api/v1/incidents/{incident}")).await;
-    let pages = format!("pages=\"{}\"}} 1.0", known["pages"]);
-    let is_it = |line: &str| line.starts_with(&active) && line.ends_with(&pages);
+    let urgency = format!("urgency={}}} 1.0", known["urgency"]);
+    let is_it = |line: &str| line.starts_with(&active) && line.ends_with(&urgency);
     assert!(text.lines().any(is_it), "{text}");
     assert!(!text.contains("train.py"), "nothing is labelled by stack");
 }

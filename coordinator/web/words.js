@@ -120,9 +120,19 @@ export function growth(incident) {
   }
 }
 
+/** What the urgencies of an incident mean, the least urgent first. */
+const URGENCIES = {
+  notice: 'a notice: it does not page',
+  ticket: 'a ticket: to be looked at on the next working day',
+  page: 'it pages',
+};
+
+/** Place of an incident's urgency; the higher, the more urgent. */
+export const urgencyRank = ({ urgency }) => Object.keys(URGENCIES).indexOf(urgency);
+
 /** How sure the class is: `{ text, detail }`. */
 export function confidence(incident) {
-  const detail = incident.pages ? 'it pages' : 'a notice: it does not page';
+  const detail = URGENCIES[incident.urgency] ?? '';
   if (incident.class === 'unknown' || !(incident.confidence > 0)) {
     return { text: 'no diagnosis yet', detail };
   }

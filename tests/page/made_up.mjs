@@ -158,7 +158,7 @@ const incident = (job, of) => ({
   against: ['requested sizes are not recorded'],
   advice: 'keep numbers, not tensors: append loss.item() instead of loss',
   confidence: 0.98,
-  pages: true,
+  urgency: 'page',
   explained_bytes: 36 * 27.5 * MIB,
   unexplained_bytes: 0.4 * MIB,
   remedy: { cause: 'tensors_kept', is_guess: false, saves_bytes: 990 * MIB },
@@ -225,7 +225,7 @@ const closed = incident('closed', {
   state: 'closed',
   rank: 5,
   class: 'imbalance',
-  pages: false,
+  urgency: 'notice',
   sentence: 'rank 5 keeps 3 MiB more each step',
   closed_wall_ns: ago(5000),
   closed_reason: 'no growth over 256 steps',
@@ -233,7 +233,7 @@ const closed = incident('closed', {
 const incidents = [
   incident('train-7b', {}),
   incident('died', {
-    pages: false,
+    urgency: 'notice',
     confidence: 0.61,
     remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },
   }),

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
+use memtape_core::paging::Urgency;
 use memtape_proto::api::{
     Action, Alternative, Capture, Incident, IncidentState, Job, Named, Outcome, Part,
 };
@@ -59,10 +60,11 @@ fn owner(job: &Job) -> String {
 
 /// Incidents, one row each.
 pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
-    let meaning = |of: &Incident| palette::of_incident(&of.state, of.pages);
+    let urgency = |of: &Incident| Cell::new(of.urgency.as_str(), palette::of_incident(of));
     Table::of(incidents)
         .column("incident", |of| of.id.clone())
-        .column("state", |of| Cell::new(of.state.as_str(), meaning(of)))
+        .column("state", |of| of.state.to_string())
+        .column("urgency", urgency)
         .column("class", |of| of.class.to_string())
         .column(">opened", |of| age(of.opened_wall_ns, now_ns))
         .column("what", |of| of.sentence.clone())
@@ -150,7 +152,7 @@ fn is_baseline(trigger: &str) -> bool {
 /// One incident: the sentence first, then its facts and evidence.
 pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
-    let meaning = palette::of_incident(&incident.state, incident.pages);
+    let meaning = palette::of_incident(incident);
     let _ = writeln!(text, "{}\n", meaning.paint(&clean(&incident.sentence)));
     for (name, value) in incident_facts(incident) {
         let name = Meaning::Dim.paint(&format!("{name:<12}"));
@@ -252,6 +254,15 @@ fn evidence_title(incident: &Incident) -> &'static str {
     }
 }
 
+/// How urgent an incident is, in words; none where this version does not know it.
+fn urgency(incident: &Incident) -> Option<&'static str> {
+    Some(match incident.urgency.known()? {
+        Urgency::Notice => "a notice: it does not page",
+        Urgency::Ticket => "a ticket: to be looked at on the next working day",
+        Urgency::Page => "it pages",
+    })
+}
+
 /// Facts of an incident, a name and a value each.
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
@@ -272,6 +283,9 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
         ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
     ];
+    if incident.state == IncidentState::Open {
+        pairs.extend(urgency(incident).map(|words| ("urgency", words.to_string())));
+    }
     pairs.extend(culprit(incident).map(|line| ("culprit", line)));
     if incident.layer != Layer::Process {
         let (onset, detected, last) =

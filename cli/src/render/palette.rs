@@ -1,7 +1,8 @@
 //! Colours by their meaning. A state is always a word too; colour only helps to find it.
 
 use crossterm::style::{Attribute, Color, Stylize};
-use memtape_proto::api::{IncidentState, JobState, Named, RankState};
+use memtape_core::paging::Urgency;
+use memtape_proto::api::{Incident, IncidentState, JobState, Named, RankState};
 
 use crate::terminal;
 
@@ -79,13 +80,13 @@ pub(crate) fn of_rank(state: &Named<RankState>) -> Meaning {
     }
 }
 
-/// The meaning of an incident's state: a notice that is open does not page.
-pub(crate) fn of_incident(state: &Named<IncidentState>, pages: bool) -> Meaning {
-    match state.known() {
-        Some(IncidentState::Open) if pages => Meaning::Bad,
-        Some(IncidentState::Open) => Meaning::Warn,
-        Some(IncidentState::Closed) => Meaning::Dim,
-        None => Meaning::Plain,
+/// The meaning of an incident's state: of an open one, how urgent it is.
+pub(crate) fn of_incident(incident: &Incident) -> Meaning {
+    match (incident.state.known(), incident.urgency.known()) {
+        (Some(IncidentState::Open), Some(Urgency::Page)) => Meaning::Bad,
+        (Some(IncidentState::Open), Some(Urgency::Ticket)) => Meaning::Warn,
+        (Some(IncidentState::Open), Some(Urgency::Notice) | None) | (None, _) => Meaning::Plain,
+        (Some(IncidentState::Closed), _) => Meaning::Dim,
     }
 }
 
@@ -102,9 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_no_page() {
-        let open = Named::Known(IncidentState::Open);
-        assert_eq!(of_incident(&open, true), Meaning::Bad);
-        assert_eq!(of_incident(&open, false), Meaning::Warn);
+    fn an_open_incident_has_the_colour_of_its_urgency() {
+        let of = |state: IncidentState, urgency: Named<Urgency>| {
+            of_incident(&Incident { state: state.into(), urgency, ..Incident::default() })
+        };
+        assert_eq!(of(IncidentState::Open, Urgency::Page.into()), Meaning::Bad);
+        assert_eq!(of(IncidentState::Open, Urgency::Ticket.into()), Meaning::Warn);
+        assert_eq!(of(IncidentState::Open, Urgency::Notice.into()), Meaning::Plain);
+        assert_eq!(of(IncidentState::Open, Named::of("of a newer program")), Meaning::Plain);
+        assert_eq!(of(IncidentState::Closed, Urgency::Page.into()), Meaning::Dim);
     }
 }

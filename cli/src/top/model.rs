@@ -3,7 +3,7 @@
 //! Pure: no clock, terminal or network. [`Model::wanted`] names the data to fetch; `view.rs` draws
 //! the state. The selection stays on its row when rows move.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 
 use crossterm::event::KeyCode;
 use memtape_proto::api::{Frame, Holder, Incident, IncidentState, Job, Line, Lines, Rank, Series};
@@ -227,7 +227,7 @@ impl Model {
         shown
     }
 
-    /// The open incidents of a job, of one rank if one is given; paging incidents come first.
+    /// The open incidents of a job, of one rank if one is given; the most urgent come first.
     pub(crate) fn incidents(&self, job: &str, rank: Option<u32>) -> Vec<&Incident> {
         let is_of = |it: &&Incident| {
             it.job == job
@@ -235,7 +235,7 @@ impl Model {
                 && rank.is_none_or(|rank| it.rank == rank)
         };
         let mut incidents: Vec<&Incident> = self.answer.incidents.iter().filter(is_of).collect();
-        incidents.sort_by_key(|incident| !incident.pages);
+        incidents.sort_by_key(|incident| Reverse(incident.urgency.known()));
         incidents
     }
 

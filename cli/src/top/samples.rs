@@ -53,7 +53,7 @@ pub(super) fn answer() -> Answer {
     .expect("jobs");
     let incidents = json!([{
         "id": "inc-0v5ja3z", "job": "train-7b", "rank": 2, "state": "open", "class": "leak",
-        "pages": true, "steps_to_oom": 20_000, "seconds_to_oom": 5_400, "sentence":
+        "urgency": "page", "steps_to_oom": 20_000, "seconds_to_oom": 5_400, "sentence":
             "rank 2 keeps 2 MiB more each step, allocated at train.py:123 in train; its 3 peers \
              are flat; out of memory in about 20,000 steps",
     }]);

@@ -291,7 +291,7 @@ impl View<'_> {
         incidents
             .into_iter()
             .map(|incident| {
-                let meaning = palette::of_incident(&incident.state, incident.pages);
+                let meaning = palette::of_incident(incident);
                 Line::from(vec![
                     self.painted(&incident.id, meaning),
                     Span::raw(format!("  {}{}", forecast(incident), clean(&incident.sentence))),

@@ -4,7 +4,7 @@ use axum::extract::{Path, Query};
 use axum::response::Json;
 use memtape_core::action::ActionKind;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
-use memtape_core::incident::{self, Page, Tracked};
+use memtape_core::incident::{self, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
@@ -101,7 +101,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         ranks: growth.ranks,
         evidence: incident.evidence(),
         against: incident.against(),
-        pages: incident.page == Page::Paged,
+        urgency: incident.urgency.into(),
         capture_id: incident.capture_id.clone(),
         capture_step: capture.map(|capture| capture.record.step),
         stored: tracked.is_stored(),

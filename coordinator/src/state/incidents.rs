@@ -4,7 +4,6 @@
 //! incidents, logs their changes and assembles the inputs of a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
@@ -12,6 +11,7 @@ use memtape_core::diagnosis::{Activity, Diagnosis, Fate};
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::identity::owner::Holder;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
+use memtape_core::paging::Horizons;
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
 
@@ -100,13 +100,12 @@ impl Incidents {
     /// Takes up the incidents that an earlier process left.
     pub(crate) fn restore(
         now: Now,
-        page_within: Duration,
+        horizons: Horizons,
         records: Vec<IncidentRecord>,
         jobs: &Jobs,
         captures: &Captures,
     ) -> Self {
-        let (mut ids, mut machine) =
-            (Ids::default(), incident::Incidents::new(page_within.as_secs()));
+        let (mut ids, mut machine) = (Ids::default(), incident::Incidents::new(horizons));
         for record in records {
             ids.seen(&record.id);
             let attempt = jobs.get(record.serial);
@@ -364,7 +363,9 @@ impl Incidents {
                 incident::Effect::ConsiderRestart { id } => {
                     context.push(Effect::ConsiderRestart { incident: id });
                 }
-                incident::Effect::Page { id } => tracing::warn!(incident = %id, "page"),
+                incident::Effect::Raised { id, urgency } => {
+                    tracing::warn!(incident = %id, "{}", urgency.as_str());
+                }
                 incident::Effect::Lost => context.lose(Loss::Forgotten),
             }
         }

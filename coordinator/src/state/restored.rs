@@ -44,7 +44,7 @@ impl Restored {
         let (mut jobs, findings) = Jobs::restore(now, limits, attempts, ranks, store);
         jobs.skip_serials(changes_lost);
         let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
-        let incidents = Incidents::restore(now, config.page_within, incidents, &jobs, &captures);
+        let incidents = Incidents::restore(now, config.horizons(), incidents, &jobs, &captures);
         let interval_ns = config.interval_ns();
         let actions = Actions::restore(now, &config.restart, interval_ns, actions, store);
         Self { jobs, captures, incidents, actions, findings }

@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use memtape_core::incident::{Page, Tracked};
+use memtape_core::incident::Tracked;
 use memtape_core::snapshot::ledger::{Amount, Name};
 use memtape_proto::api::{Name as _, RankHost};
 
@@ -98,7 +98,7 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
                     ("incident", known.id.clone()),
                     ("rank", known.growth.rank.to_string()),
                     ("class", known.class().as_str().to_string()),
-                    ("pages", (known.page == Page::Paged).to_string()),
+                    ("urgency", known.urgency.as_str().to_string()),
                 ];
                 (labels, view.newest(known).seconds_to_oom)
             })

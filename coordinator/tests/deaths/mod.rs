@@ -49,7 +49,7 @@ async fn a_dead_rank_is_captured_with_the_others() {
     let expected = "rank 3 was killed by the kernel for memory of the host after step 40";
     assert!(sentence.starts_with(expected), "{sentence}");
     assert!(sentence.ends_with("; ranks 0, 1 and 2 live and have finished step 40"), "{sentence}");
-    assert_eq!((&incident["pages"], &incident["capture_step"]), (&json!(true), &json!(40)));
+    assert_eq!((&incident["urgency"], &incident["capture_step"]), (&json!("page"), &json!(40)));
     for rank in 0..3 {
         agent.say(down(rank, v1::RankEnd::Exited)).await;
     }

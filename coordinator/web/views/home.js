@@ -3,6 +3,7 @@
 import { get, ranksOf } from '../api.js';
 import { age, chip, link, make, section, table } from '../elements.js';
 import { whole } from '../units.js';
+import { urgencyRank } from '../words.js';
 import { incidentCard, rankIn } from './parts.js';
 
 const ORDER = [
@@ -55,7 +56,7 @@ export function draw({ jobs, incidents, ranks }) {
           ? '1 open incident'
           : `${whole(open.length)} open incidents`,
     ),
-    ...open.sort((a, b) => b.pages - a.pages || b.opened_wall_ns - a.opened_wall_ns).map(card),
+    ...open.sort((a, b) => urgencyRank(b) - urgencyRank(a) || b.opened_wall_ns - a.opened_wall_ns).map(card),
     section('Jobs', jobTable(sorted)),
     closed.length === 0
       ? null

@@ -37,7 +37,7 @@ export function incidentCard(incident, rank) {
   const end = isOpen ? endOf(rank) : null;
   return make(
     'article',
-    { class: `alert ${isOpen ? (incident.pages ? 'pages' : 'notice') : 'closed'}` },
+    { class: `alert ${isOpen ? incident.urgency : 'closed'}` },
     make(
       'p',
       { class: 'sentence' },

@@ -9,18 +9,22 @@ use alloc::vec::Vec;
 
 use super::deaths::Held;
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
-use super::record::{Closed, ClosedReason, Incident, Page};
+use super::record::{Closed, ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::{Class, Fate};
 use crate::identity::owner::Holder;
-use crate::paging::PAGE_WITHIN_SECONDS;
+use crate::paging::{Horizons, Urgency};
 use crate::tape::layout::Clock;
 
-/// Captures for one incident at most, while its class is unknown or it does not page. The count
+/// Captures for one incident at most, while its class is unknown or it is a notice. The count
 /// starts again when the growth returns.
 pub const TRIES_MAX: u32 = 12;
+
+/// Captures beyond [`TRIES_MAX`] of an incident whose growth has become more urgent: one for a
+/// ticket and one for a page.
+pub(super) const RISES_MAX: u32 = 2;
 
 /// Time between two requests that were refused for a reason that passes, in nanoseconds.
 pub(super) const RETRY_NS: u64 = 2_000_000_000;
@@ -129,20 +133,21 @@ pub enum Effect {
         /// Name of the incident.
         id: String,
     },
-    /// Page: the incident did not page before.
-    Page {
+    /// The incident is more urgent than before.
+    Raised {
         /// Name of the incident.
         id: String,
+        /// Ticket or page.
+        urgency: Urgency,
     },
     /// Count an incident beyond the bound.
     Lost,
 }
 
 /// The incidents of all attempts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Incidents {
-    /// See [`Incident::matters`].
-    pub(super) page_within_seconds: u64,
+    pub(super) horizons: Horizons,
     pub(super) known: BTreeMap<String, Tracked>,
     /// Findings about silent ranks whose agents are away, or not back for long.
     silent: BTreeMap<(u32, GrowthKey), Growth>,
@@ -151,17 +156,10 @@ pub struct Incidents {
     pub(super) effects: VecDeque<Effect>,
 }
 
-impl Default for Incidents {
-    fn default() -> Self {
-        Self::new(PAGE_WITHIN_SECONDS)
-    }
-}
-
 impl Incidents {
-    /// No incidents. Shared growth pages when the memory is full within this many seconds.
-    pub fn new(page_within_seconds: u64) -> Self {
-        let (known, silent, held, effects) = Default::default();
-        Self { page_within_seconds, known, silent, held, effects }
+    /// No incidents.
+    pub fn new(horizons: Horizons) -> Self {
+        Self { horizons, ..Self::default() }
     }
 
     /// Takes the next effect.
@@ -359,7 +357,8 @@ impl Incidents {
             failure,
             seconds_to_oom: None,
             diagnosis: None,
-            page: Page::Quiet,
+            urgency: Urgency::Notice,
+            reported_in: None,
             capture_id: None,
             not_compared: None,
             former: Vec::new(),
@@ -379,21 +378,23 @@ impl Incidents {
     }
 
     pub(super) fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
+        let reported = self.reported_urgency(id);
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm(&tracked.incident.growth.key());
         tracked.considered_ns = None;
-        let did_matter = tracked.incident.matters(self.page_within_seconds);
+        let before = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
-        let matters_now = !did_matter && tracked.incident.matters(self.page_within_seconds);
+        let urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.updated_wall_ns = now.wall_ns;
-        // What is unknown, or does not page, is captured again when it has grown.
-        let is_quiet = tracked.incident.page == Page::Quiet;
-        // A notice is captured once, and again when it matters.
-        let has_tries_left = growth.is_sure && tracked.tries < TRIES_MAX;
-        if (tracked.incident.class() == Class::Unknown || is_quiet)
-            && tracked.need == Need::Nothing
-            && (has_tries_left || matters_now)
-        {
+        // A notice is captured once, and again when its growth is more urgent; certain growth whose
+        // class is unknown, or that is a notice, also when it has grown.
+        let is_low = tracked.incident.class() == Class::Unknown || reported == Urgency::Notice;
+        let tries_max = match urgency > before.max(reported) {
+            true => TRIES_MAX + RISES_MAX,
+            false if is_low && growth.is_sure => TRIES_MAX,
+            false => 0,
+        };
+        if tracked.need == Need::Nothing && tracked.tries < tries_max {
             tracked.need = Need::Wanted { due_ns: now.mono_ns };
         }
         self.store(id, Change::Updated);
@@ -428,28 +429,28 @@ impl Incidents {
     /// Releases open incidents that a closed one suppressed: they are diagnosed again.
     pub(super) fn release(&mut self, now: Now, id: &str) {
         for other in self.known.values_mut() {
-            let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
+            let is_suppressed = other.incident.reported_in.as_deref() == Some(id);
             if other.incident.is_open() && is_suppressed {
-                other.incident.page = Page::Quiet;
+                other.incident.reported_in = None;
                 other.want_again(now);
             }
         }
     }
 
     pub(super) fn reopen(&mut self, now: Now, id: &str) {
-        let by = self.known.get(id).and_then(|tracked| match &tracked.incident.page {
-            Page::Suppressed { by } => Some(by.clone()),
-            Page::Quiet | Page::Paged => None,
-        });
-        let still_pages = |by: String| self.known.get(&by).is_some_and(Tracked::pages);
-        let is_suppressed = by.is_none_or(still_pages);
+        let reported = self.reported_urgency(id);
         let Some(tracked) = self.known.get_mut(id) else { return };
-        if !is_suppressed {
-            tracked.incident.page = Page::Quiet;
-        }
+        tracked.incident.reported_in.take_if(|_| reported == Urgency::Notice);
         tracked.incident.closed = None;
         tracked.incident.updated_wall_ns = now.wall_ns;
         self.store(id, Change::Reopened);
+    }
+
+    /// The urgency of an incident, or of the open one that reports its cause.
+    fn reported_urgency(&self, id: &str) -> Urgency {
+        let Some(Tracked { incident, .. }) = self.known.get(id) else { return Urgency::Notice };
+        let by = incident.reported_in.as_ref().and_then(|by| self.known.get(by));
+        by.map_or(incident.urgency, Tracked::open_urgency)
     }
 
     fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
@@ -503,7 +504,7 @@ impl Incidents {
         if !tracked.incident.is_about(serial, &key) {
             tracked.turn_to(key);
         }
-        if tracked.incident.page != Page::Paged {
+        if tracked.incident.urgency == Urgency::Notice {
             // What was sure may return as a notice.
             tracked.incident.growth.is_sure &= growth.is_sure;
         }

@@ -2,10 +2,10 @@
 //! finding to its end.
 //!
 //! [`Incidents`] is one machine for all attempts. Findings, captures and diagnoses go in; effects
-//! come out: store this incident, request a capture, diagnose it, consider a restart, page. It
-//! decides which incident a finding belongs to (`deduplication.rs`), when another capture is worth
-//! it, whether an incident pages or another one reports the same cause, and why it is closed. Until
-//! its diagnosis, an incident states only the detector's figures.
+//! come out: store this incident, request a capture, diagnose it, consider a restart, a ticket or
+//! page. It decides which incident a finding belongs to (`deduplication.rs`), when another capture
+//! is worth it, how urgent an incident is or which other one reports the same cause, and why it is
+//! closed. Until its diagnosis, an incident states only the detector's figures.
 //!
 //! It does not detect growth, take captures, read snapshots or decide about restarts, and it does
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.
@@ -23,5 +23,5 @@ mod upkeep;
 
 pub use failure::{Failure, FailureKind};
 pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX};
-pub use record::{Closed, ClosedReason, Incident, NotCompared, Page};
+pub use record::{Closed, ClosedReason, Incident, NotCompared};
 pub use tracked::Tracked;

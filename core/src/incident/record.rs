@@ -12,7 +12,7 @@ use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
-use crate::paging;
+use crate::paging::{End, Horizons, Urgency};
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
 
@@ -58,8 +58,12 @@ pub struct Incident {
     pub seconds_to_oom: Option<u64>,
     /// Diagnosis from the newest capture that could be compared.
     pub diagnosis: Option<Box<Diagnosis>>,
-    /// Whether the incident pages.
-    pub page: Page,
+    /// How urgent the incident is.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub urgency: Urgency,
+    /// The open incident that reports the same cause, no less urgent; this one is a notice.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub reported_in: Option<String>,
     /// The newest closed capture for this incident.
     pub capture_id: Option<String>,
     /// Why that capture could not be compared.
@@ -70,23 +74,6 @@ pub struct Incident {
     pub updated_wall_ns: i64,
     /// End of the incident; none while it is open.
     pub closed: Option<Closed>,
-}
-
-/// Whether an incident pages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Page {
-    /// The incident is shown and does not page.
-    #[default]
-    Quiet,
-    /// The incident pages.
-    Paged,
-    /// The incident would page, but another open incident of the job reports the same cause.
-    Suppressed {
-        /// Name of that incident.
-        by: String,
-    },
 }
 
 /// End of an incident.
@@ -165,11 +152,9 @@ impl Incident {
         self.closed.is_none()
     }
 
-    /// Does the growth matter enough to page? Growth that all ranks share does when the memory is
-    /// full within this many seconds.
-    pub fn matters(&self, within_seconds: u64) -> bool {
-        let growth = (self.growth.is_sure, self.growth.is_own());
-        paging::matters(growth, self.seconds_to_oom, within_seconds)
+    /// Urgency that the growth can have, before its diagnosis.
+    pub(super) fn urgency_of_growth(&self, horizons: Horizons) -> Urgency {
+        urgency_of(&self.growth, self.seconds_to_oom, horizons)
     }
 
     /// Class of the incident; [`Class::Unknown`] before a diagnosis.
@@ -227,9 +212,8 @@ impl Incident {
         let others = self.joined.iter().filter(|of| of.layer != self.growth.layer);
         let said = |of| first_sentence(of, self.is_open());
         lines.extend(others.map(|of| format!("it has the same cause: {}", said(of))));
-        if let Page::Suppressed { .. } = self.page {
-            lines.push(self.page.to_string());
-        }
+        let reported = self.reported_in.iter();
+        lines.extend(reported.map(|id| format!("the same cause is reported in {id}")));
         lines
     }
 
@@ -277,21 +261,26 @@ impl Incident {
             is_sure: known.is_sure || growth.is_sure,
             ..growth.continuing(&known)
         };
-        self.seconds_to_oom = growth
-            .steps_to_oom
-            .zip(step_time_ns)
-            .map(|(steps, step_ns)| steps.saturating_mul(step_ns) / 1_000_000_000);
+        self.seconds_to_oom = seconds_to_oom(growth, step_time_ns);
     }
 }
 
-impl Display for Page {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Quiet => formatter.write_str("does not page"),
-            Self::Paged => formatter.write_str("pages"),
-            Self::Suppressed { by } => write!(formatter, "the same cause is reported in {by}"),
-        }
-    }
+/// Time until memory is full, in seconds.
+fn seconds_to_oom(growth: &Growth, step_time_ns: Option<u64>) -> Option<u64> {
+    let (steps, step_ns) = growth.steps_to_oom.zip(step_time_ns)?;
+    Some(steps.saturating_mul(step_ns) / 1_000_000_000)
+}
+
+/// Urgency that growth can have, before its diagnosis, when memory is full in this time.
+fn urgency_of(growth: &Growth, seconds_to_oom: Option<u64>, horizons: Horizons) -> Urgency {
+    let end = match seconds_to_oom {
+        Some(seconds) => End::InSeconds(seconds),
+        None if growth.bytes_per_step > 0 => End::Unknown,
+        None => End::Reached,
+    };
+    // The ranks of a node share its memory.
+    let is_own = growth.is_own() && !growth.layer.is_host();
+    horizons.urgency((growth.is_sure, is_own), end)
 }
 
 impl Display for ClosedReason {

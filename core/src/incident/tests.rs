@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::machine::{BACK_NS, CONFIRM_STEPS, RETRY_NS};
+use super::machine::{BACK_NS, CONFIRM_STEPS, RETRY_NS, RISES_MAX};
 use super::tracked::Need;
 use super::*;
 use crate::capture::{Reason, Refusal};
@@ -21,6 +21,7 @@ use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Sc
 use crate::diagnosis::{Class, Diagnosis, Fate, diagnose};
 use crate::identity::owner::{Holder, Owner};
 use crate::limits::INCIDENTS_OPEN_MAX;
+use crate::paging::Urgency;
 use crate::snapshot::{Frame, RankSnapshot};
 use crate::tape::layout::Clock;
 
@@ -159,6 +160,10 @@ fn diagnosis(class: Class, line: u32) -> Box<Diagnosis> {
     })
 }
 
+fn is_page(effect: &Effect) -> bool {
+    matches!(effect, Effect::Raised { urgency: Urgency::Page, .. })
+}
+
 /// Carries out effects: every request is granted, captures are named after incidents.
 #[derive(Default)]
 struct Shell {
@@ -217,7 +222,7 @@ impl Shell {
     }
 
     fn pages(&self) -> usize {
-        self.log.iter().filter(|effect| matches!(effect, Effect::Page { .. })).count()
+        self.log.iter().filter(|effect| is_page(effect)).count()
     }
 
     fn requests(&self) -> usize {
@@ -265,41 +270,6 @@ fn growth_that_returns_is_the_same_incident_and_is_captured_again() {
 }
 
 #[test]
-fn a_notice_that_returns_is_captured_again_only_when_it_becomes_sure() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(notice(0)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    for returns in 1..4 {
-        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
-        shell.found(&job, Finding::Opened(Growth { returns, ..notice(0) }));
-        shell.now_ns += SECOND;
-        shell.incidents.tick(shell.now());
-        shell.carry_out();
-        assert!(shell.incident("inc-0001").is_open());
-        assert_eq!(shell.requests(), 1);
-    }
-    shell.found(&job, Finding::Updated(Growth { is_sure: true, returns: 3, ..notice(0) }));
-    shell.incidents.tick(shell.now());
-    shell.carry_out();
-    assert_eq!(shell.requests(), 2);
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
-}
-
-#[test]
-fn growth_that_returns_as_a_notice_is_sure_only_if_it_had_paged() {
-    for (found, is_sure) in [(Class::Leak, true), (Class::Unknown, false)] {
-        let (mut shell, job) = (Shell::default(), Job::new(0));
-        shell.found(&job, Finding::Opened(Growth { is_sure: true, ..notice(0) }));
-        shell.diagnose("inc-0001", diagnosis(found, 3));
-        assert_eq!(shell.pages(), usize::from(is_sure));
-        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
-        shell.found(&job, Finding::Opened(Growth { returns: 1, ..notice(0) }));
-        assert_eq!(shell.incident("inc-0001").growth.is_sure, is_sure);
-    }
-}
-
-#[test]
 fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let blocks = |returns| growth(5, Layer::Blocks, Scope::Role, returns);
@@ -334,18 +304,18 @@ fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
     let other = shell.incident("inc-0002");
-    assert_eq!(other.page, Page::Suppressed { by: "inc-0001".to_string() });
+    assert_eq!(other.reported_in.as_deref(), Some("inc-0001"));
     assert!(other.evidence().contains(&"the same cause is reported in inc-0001".to_string()));
     shell.found(&job, Finding::Closed { key: leak(1).key(), at_step: 50 });
     shell.incidents.tick(shell.now());
     shell.carry_out();
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0002").page, shell.pages()), (&Page::Paged, 2));
+    assert_eq!((shell.incident("inc-0002").urgency, shell.pages()), (Urgency::Page, 2));
 }
 
 #[test]
 fn a_closed_incident_pages_only_when_its_attempt_ended() {
-    for (ends, expected) in [(true, Page::Paged), (false, Page::Quiet)] {
+    for (ends, expected) in [(true, Urgency::Page), (false, Urgency::Notice)] {
         let (mut shell, job) = (Shell::default(), Job::new(0));
         shell.found(&job, Finding::Opened(leak(0)));
         if ends {
@@ -354,7 +324,7 @@ fn a_closed_incident_pages_only_when_its_attempt_ended() {
             shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
         }
         shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-        assert_eq!(shell.incident("inc-0001").page, expected);
+        assert_eq!(shell.incident("inc-0001").urgency, expected);
     }
 }
 
@@ -476,8 +446,13 @@ enum Input {
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let layers = [Layer::Allocated, Layer::Blocks, Layer::Progress];
     let scopes = [Scope::OneRank, Scope::Role, Scope::AllRanks];
-    let some = (0..3_u32, 0..3_usize, 0..3_usize, 0..2_u32).prop_map(
-        move |(rank, layer, scope, returns)| growth(rank, layers[layer], scopes[scope], returns),
+    // Ends of a page, a ticket and a notice, where ranks share the growth.
+    let ends = [Some(10_000), Some(50_000), Some(1_000_000), None];
+    let some = (0..3_u32, 0..3_usize, 0..3_usize, 0..2_u32, 0..4_usize).prop_map(
+        move |(rank, layer, scope, returns, end)| Growth {
+            steps_to_oom: ends[end],
+            ..growth(rank, layers[layer], scopes[scope], returns)
+        },
     );
     let classes = [Class::Unknown, Class::Leak, Class::ReferenceCycles, Class::Pressure];
     let input = prop_oneof![
@@ -575,10 +550,10 @@ impl Model {
             match effect {
                 Effect::RequestCapture { id, .. } => self.asked.push(id),
                 Effect::Diagnose { id, capture } => self.comparing.push((id, capture)),
-                Effect::Page { id } => {
+                Effect::Raised { id, urgency } => {
                     let incident = self.shell.incident(&id);
                     let reason = incident.closed.map(|closed| closed.reason);
-                    assert_eq!(incident.page, Page::Paged);
+                    assert_eq!(incident.urgency, urgency);
                     assert!(matches!(reason, None | Some(ClosedReason::AttemptEnded)));
                 }
                 Effect::Store { .. }
@@ -593,12 +568,12 @@ impl Model {
         let mut open: BTreeMap<(u32, GrowthKey), &str> = BTreeMap::new();
         for tracked in self.shell.incidents.iter() {
             let incident = tracked.incident();
-            assert!(tracked.tries <= TRIES_MAX, "{incident:?}");
-            if let Page::Suppressed { by } = &incident.page
+            assert!(tracked.tries <= TRIES_MAX + RISES_MAX, "{incident:?}");
+            if let Some(by) = &incident.reported_in
                 && incident.is_open()
             {
                 let by = self.shell.incident(by);
-                assert!(by.is_open() && by.page == Page::Paged, "{incident:?} {by:?}");
+                assert!(by.is_open() && by.urgency > incident.urgency, "{incident:?} {by:?}");
             }
             if let Need::Awaited { capture, .. } = &tracked.need {
                 let is_compared = self.comparing.iter().any(|(_, known)| known == capture);

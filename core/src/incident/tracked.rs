@@ -7,9 +7,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::machine::Now;
-use super::record::{Incident, Page};
+use super::record::Incident;
 use crate::detector::{Growth, GrowthKey};
 use crate::identity::owner::Holder;
+use crate::paging::Urgency;
 
 /// Former keys that are remembered of an incident.
 const FORMER_MAX: usize = 16;
@@ -87,9 +88,9 @@ impl Tracked {
         needed.filter(|_| self.incident.is_open()).map(String::as_str)
     }
 
-    /// True when it is open and pages.
-    pub(super) fn pages(&self) -> bool {
-        self.incident.is_open() && self.incident.page == Page::Paged
+    /// Urgency of an open incident; [`Urgency::Notice`] once it is closed.
+    pub(super) fn open_urgency(&self) -> Urgency {
+        if self.incident.is_open() { self.incident.urgency } else { Urgency::Notice }
     }
 
     /// Makes the incident about a finding with this key, and remembers the key it had.

@@ -5,13 +5,14 @@ use alloc::string::String;
 use core::cmp::Reverse;
 
 use super::machine::{Change, Effect, Incidents, Now, RETRY_NS};
-use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
+use super::record::{ClosedReason, NotCompared, bounded};
 use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Growth, Layer};
 use crate::diagnosis::{Class, Diagnosis};
 use crate::identity::owner::{HolderKey, OwnerKey};
 use crate::limits::{INCIDENTS_MAX, INCIDENTS_OPEN_MAX};
+use crate::paging::Urgency;
 use crate::sharing::Shares;
 
 /// Captures that may be tried without new growth while no diagnosis explains an incident: perhaps
@@ -113,15 +114,17 @@ impl Incidents {
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
     ) {
-        let page = result.as_ref().ok().map(|diagnosis| self.page(id, diagnosis));
+        let urgency = result.as_ref().ok().map(|diagnosis| self.urgency(id, diagnosis));
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
         let next = tracked.compare_next.take();
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());
-        let did_page = incident.page == Page::Paged;
-        incident.page = page.unwrap_or_else(|| incident.page.clone());
+        let before = incident.urgency;
+        if let Some(urgency) = urgency {
+            (incident.urgency, incident.reported_in) = urgency;
+        }
         match result {
             Ok(diagnosis) => {
                 // The collectives tell better than the steps which rank the others wait for.
@@ -133,7 +136,7 @@ impl Incidents {
             }
             Err(why) => incident.not_compared = Some(why),
         }
-        let does_page = incident.page == Page::Paged;
+        let urgency = incident.urgency;
         let is_open = incident.is_open();
         let is_early = incident.class() == Class::Unknown && tracked.tries < EARLY_TRIES;
         tracked.need = match tracked.need {
@@ -142,10 +145,10 @@ impl Incidents {
             _ => Need::Nothing,
         };
         self.store(id, Change::Diagnosed);
-        if does_page && !did_page {
-            self.effects.push_back(Effect::Page { id: id.into() });
+        if urgency > before {
+            self.effects.push_back(Effect::Raised { id: id.into(), urgency });
         }
-        if did_page && !does_page {
+        if urgency < before {
             self.release(now, id);
         }
         if is_open {
@@ -156,21 +159,22 @@ impl Incidents {
         }
     }
 
-    /// Whether an incident pages after a diagnosis.
-    fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
-        // What has paged goes on to do so while its diagnosis stands.
-        let matters = |incident: &Incident| {
-            incident.page == Page::Paged || incident.matters(self.page_within_seconds)
-        };
-        let does_page = |own: &&Tracked| diagnosis.pages() && matters(&own.incident);
-        let Some(own) = self.known.get(id).filter(does_page) else { return Page::Quiet };
+    /// Urgency of an incident after a diagnosis, and the open incident that reports the same cause.
+    fn urgency(&self, id: &str, diagnosis: &Diagnosis) -> (Urgency, Option<String>) {
+        let notice = (Urgency::Notice, None);
+        let Some(own) = self.known.get(id).filter(|_| diagnosis.pages()) else { return notice };
+        // The urgency does not fall while the diagnosis stands.
+        let urgency = own.incident.urgency_of_growth(self.horizons).max(own.incident.urgency);
+        if urgency == Urgency::Notice {
+            return notice;
+        }
         let reports_it = |other: &&Tracked| {
             let incident = &other.incident;
             let known = incident.diagnosis.as_ref();
             let culprit = known.and_then(|known| known.culprit.as_ref());
             incident.id != id
                 && incident.serial == own.incident.serial
-                && other.pages()
+                && other.open_urgency() >= urgency
                 && diagnosis.is_reported_by(
                     incident.class(),
                     culprit.map(|frame| (frame.file.as_str(), frame.line)),
@@ -178,25 +182,26 @@ impl Incidents {
         };
         // A job that stands still and has paged is ended in the end.
         let related = own.incident.related.as_ref().and_then(|by| self.known.get(by));
-        let has_paged =
-            |of: &&Tracked| of.incident.growth.is_standstill() && of.incident.page == Page::Paged;
+        let has_paged = |of: &&Tracked| {
+            of.incident.growth.is_standstill() && of.incident.urgency == Urgency::Page
+        };
         let stood = related.filter(has_paged);
         if let Some(other) = stood.or_else(|| self.known.values().find(reports_it)) {
-            return Page::Suppressed { by: other.incident.id.clone() };
+            return (Urgency::Notice, Some(other.incident.id.clone()));
         }
-        // A closed incident does not page, unless it was closed because its attempt ended, or a
+        // A closed incident is a notice, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
         let is_first = own.incident.diagnosis.is_none();
         match own.incident.closed.map(|closed| closed.reason) {
-            Some(ClosedReason::NewAttempt) if is_first => Page::Paged,
-            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => Page::Paged,
+            Some(ClosedReason::NewAttempt) if is_first => (urgency, None),
+            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => (urgency, None),
             Some(
                 ClosedReason::GrowthEnded { .. }
                 | ClosedReason::NotFoundAgain
                 | ClosedReason::WentOn { .. }
                 | ClosedReason::NewAttempt
                 | ClosedReason::NoNews,
-            ) => Page::Quiet,
+            ) => notice,
         }
     }
 

@@ -3,6 +3,7 @@
 use memtape_core::detector::{Layer, Scope};
 pub use memtape_core::diagnosis::{Bucket as AgeBucket, Suspect};
 use memtape_core::diagnosis::{Class, Standing};
+use memtape_core::paging::Urgency;
 pub use memtape_core::snapshot::Frame;
 use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
@@ -85,8 +86,9 @@ pub struct Incident {
     pub advice: String,
     /// How sure the class is, 0 to 1.
     pub confidence: f64,
-    /// Whether a person should be woken.
-    pub pages: bool,
+    /// How urgent it is: a `notice` is shown, a `ticket` is for the next working day, and a `page`
+    /// wakes a person.
+    pub urgency: Named<Urgency>,
     /// Growth the diagnosis explains.
     pub explained_bytes: u64,
     /// Growth it does not explain.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use memtape_core::detector::{Growth, Layer, Scope};
-use memtape_core::incident::Page;
+use memtape_core::paging::Urgency;
 use memtape_core::tape::layout::Clock;
 
 use crate::encoding::{Changes, Loaded};
@@ -46,7 +46,8 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         clock: Clock::Steps,
         seconds_to_oom: None,
         diagnosis: None,
-        page: Page::Quiet,
+        urgency: Urgency::Notice,
+        reported_in: None,
         capture_id: None,
         failure: None,
         not_compared: None,

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memtape_core::detector::Sample;
+use memtape_core::paging::Urgency;
 
 use crate::job::{GIB, Layer, MIB};
 use crate::judge::{Alarm, Judge, Said};
@@ -58,7 +59,7 @@ impl OneAlarm {
             self.number += 1;
             self.open = Some(self.number);
             let alarm = Alarm { rank, layer, is_wide, onset: step, step, forecast: None };
-            let said = [Said::Opened(alarm), Said::Paged];
+            let said = [Said::Opened(alarm), Said::Raised(Urgency::Page)];
             self.said.extend(said.map(|said| (self.number, said)));
         }
     }

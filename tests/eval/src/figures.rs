@@ -116,12 +116,20 @@ pub struct Tally {
     pub seen: Share,
     /// Pages that were right, of all.
     pub precision: Share,
+    /// Faults that paged or became a ticket, or were found by a notice that their label wants.
+    pub raised_recall: Share,
+    /// Pages and tickets that were right, of all of both.
+    pub raised: Share,
+    /// Incidents that became a ticket and never paged.
+    pub tickets: u64,
+    /// Of those, the ones about nothing.
+    pub false_tickets: u64,
     /// Pages about nothing.
     pub false_pages: u64,
     /// Further pages about a fault that was paged already; they are among the false ones above
     /// where precision is concerned.
     pub duplicates: u64,
-    /// Incidents about nothing without a page.
+    /// Incidents about nothing, without a page or a ticket.
     pub quiet: u64,
     /// Steps from the onset to the incident, of found faults.
     pub delays: Vec<f64>,
@@ -157,6 +165,8 @@ impl Tally {
         self.jobs += other.jobs;
         self.rank_steps += other.rank_steps;
         self.job_steps += other.job_steps;
+        self.tickets += other.tickets;
+        self.false_tickets += other.false_tickets;
         self.false_pages += other.false_pages;
         self.duplicates += other.duplicates;
         self.quiet += other.quiet;
@@ -164,6 +174,8 @@ impl Tally {
             (&mut self.recall, other.recall),
             (&mut self.seen, other.seen),
             (&mut self.precision, other.precision),
+            (&mut self.raised, other.raised),
+            (&mut self.raised_recall, other.raised_recall),
             (&mut self.right_rank, other.right_rank),
             (&mut self.right_scope, other.right_scope),
             (&mut self.right_class, other.right_class),
@@ -223,6 +235,9 @@ impl Tally {
             (percent.to_string(), figures)
         });
         let at_life: serde_json::Map<String, Value> = at_life.collect();
+        let with_tickets = json!({ "precision": self.raised.json(), "recall":
+            self.raised_recall.json(), "tickets": self.tickets,
+            "false_tickets": self.false_tickets });
         let per = |count: f64, days: f64| (days > 0.0).then(|| round(count / days));
         json!({
             "precision": value(self.precision),
@@ -235,6 +250,7 @@ impl Tally {
             "forecast_error": median(&half.errors),
             "precision_interval": self.precision.json(),
             "recall_interval": self.recall.json(),
+            "with_tickets": with_tickets,
             "seen": self.seen.json(),
             "right_rank_interval": self.right_rank.json(),
             "right_class_interval": self.right_class.json(),

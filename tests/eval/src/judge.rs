@@ -2,6 +2,7 @@
 
 use memtape_core::census::Census;
 use memtape_core::detector::Sample;
+use memtape_core::paging::Urgency;
 use memtape_core::snapshot::{Frame, RankSnapshot};
 
 use crate::camera::Camera;
@@ -50,8 +51,8 @@ pub enum Said {
     Reopened,
     /// A capture was compared.
     Compared(Verdict),
-    /// It pages.
-    Paged,
+    /// It has become a ticket, or pages.
+    Raised(Urgency),
 }
 
 /// What a comparison of snapshots says.

@@ -45,12 +45,14 @@ pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Inciden
         let line = incident.culprit().map(|frame| (frame.file.as_str(), frame.line));
         let _ = writeln!(
             text,
-            "    {about} {} rank {}{} since {} at {}, paged {:?}, closed {:?}, {:?}, {line:?}",
+            "    {about} {} rank {}{} since {} at {}, ticket {:?}, paged {:?}, closed {:?}, {:?}, \
+             {line:?}",
             incident.layer().as_str(),
             incident.rank(),
             if incident.last.is_wide { " and others" } else { "" },
             incident.first.onset,
             incident.opened_step,
+            incident.ticket_step,
             incident.paged_step,
             incident.closed_step,
             incident.class(),

@@ -126,7 +126,9 @@ impl Product {
         while let Some(effect) = self.incidents.poll() {
             match effect {
                 Effect::Store { id, change } => self.say(&id, change),
-                Effect::Page { id } => self.said.push_back((number(&id), Said::Paged)),
+                Effect::Raised { id, urgency } => {
+                    self.said.push_back((number(&id), Said::Raised(urgency)));
+                }
                 Effect::RequestCapture { id, .. } => {
                     let asked = camera.request(now.mono_ns);
                     let answer = asked.map(|capture| capture.to_string());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::paging::Urgency;
 use memtape_core::snapshot::Frame;
 
 use crate::arrival::Reports;
@@ -21,6 +22,8 @@ pub struct Incident {
     pub last: Alarm,
     /// Newest step that any rank had reported when it was raised.
     pub opened_step: u64,
+    /// The same when it became a ticket.
+    pub ticket_step: Option<u64>,
     /// The same when it paged.
     pub paged_step: Option<u64>,
     /// The same when it ended.
@@ -32,6 +35,11 @@ pub struct Incident {
 }
 
 impl Incident {
+    /// Step at which it paged; if it did not, at which it became a ticket.
+    pub fn raised_step(&self) -> Option<u64> {
+        self.paged_step.or(self.ticket_step)
+    }
+
     /// Rank that is named.
     pub fn rank(&self) -> u32 {
         self.last.rank
@@ -126,7 +134,13 @@ impl Log {
                 Said::Reopened => incident.closed_step = None,
                 Said::Closed => incident.closed_step = Some(newest),
                 Said::Compared(verdict) => incident.verdict = Some(verdict),
-                Said::Paged => incident.paged_step = incident.paged_step.or(Some(newest)),
+                Said::Raised(Urgency::Notice) => {}
+                Said::Raised(Urgency::Ticket) => {
+                    incident.ticket_step.get_or_insert(newest);
+                }
+                Said::Raised(Urgency::Page) => {
+                    incident.paged_step.get_or_insert(newest);
+                }
             }
         }
     }
@@ -138,6 +152,7 @@ fn opened(alarm: Alarm, newest: u64) -> Incident {
         last: alarm.clone(),
         first: alarm,
         opened_step: newest,
+        ticket_step: None,
         paged_step: None,
         closed_step: None,
         verdict: None,

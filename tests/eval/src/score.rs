@@ -1,11 +1,12 @@
 //! Holds incidents against the label.
 //!
 //! An incident *is about* the labelled fault when it paged at or after the onset, or, without a
-//! page, was raised then, and names a rank that has the fault, or an account in which the fault
-//! shows. The first page about it finds the fault; further ones are duplicates, and every other
-//! page is a false one. Duplicates and false pages together are what precision and false pages per
-//! day count. Incidents without a page that are about no fault are counted apart. Where a label
-//! only wants notice, an incident without a page finds the fault too.
+//! page, became a ticket or was opened then, and names a rank that has the fault, or an account in
+//! which the fault shows. The first page about it finds the fault; further ones are duplicates, and
+//! every other page is a false one. Duplicates and false pages together are what precision and
+//! false pages per day count. Pages and tickets together are judged by the same rules. Incidents
+//! without either that are about no fault are counted apart. Where a label only wants notice, an
+//! incident without a page finds the fault too.
 
 use crate::figures::{LIFE_PERCENTS, Tally};
 use crate::job::{Expect, Fault, Layer, MIB};
@@ -28,12 +29,18 @@ pub fn score(scenario: &Scenario, incidents: &[Incident], names_lines: bool) -> 
         return tally;
     };
     let mut found: Option<&Incident> = None;
+    let mut is_raised = false;
     for incident in incidents {
         if !is_about(fault, incident) {
             count_false(&mut tally, incident);
             continue;
         }
+        if incident.raised_step().is_some() {
+            tally.raised.add(!is_raised);
+            is_raised = true;
+        }
         let is_paged = incident.paged_step.is_some();
+        tally.tickets += u64::from(is_ticket(incident));
         let finds = is_paged || fault.expect == Expect::Notice;
         if found.is_none() && finds {
             found = Some(incident);
@@ -46,6 +53,7 @@ pub fn score(scenario: &Scenario, incidents: &[Incident], names_lines: bool) -> 
         }
     }
     tally.recall.add(found.is_some());
+    tally.raised_recall.add(is_raised || found.is_some());
     tally.seen.add(incidents.iter().any(|incident| is_about(fault, incident)));
     if let Some(oom) = scenario.oom {
         tally.before_oom.add(found.is_some_and(|incident| found_step(fault, incident) < oom));
@@ -59,7 +67,13 @@ pub fn score(scenario: &Scenario, incidents: &[Incident], names_lines: bool) -> 
 
 /// An incident about nothing.
 fn count_false(tally: &mut Tally, incident: &Incident) {
-    if incident.paged_step.is_some() {
+    if incident.raised_step().is_some() {
+        tally.raised.add(false);
+    }
+    if is_ticket(incident) {
+        tally.tickets += 1;
+        tally.false_tickets += 1;
+    } else if incident.paged_step.is_some() {
         tally.false_pages += 1;
         tally.precision.add(false);
         let pair = ("nothing".to_string(), incident.class().to_string());
@@ -69,11 +83,16 @@ fn count_false(tally: &mut Tally, incident: &Incident) {
     }
 }
 
+/// Did it become a ticket and never page?
+fn is_ticket(incident: &Incident) -> bool {
+    incident.ticket_step.is_some() && incident.paged_step.is_none()
+}
+
 /// Is this incident about the fault?
 pub fn is_about(fault: &Fault, incident: &Incident) -> bool {
     let is_there = fault.ranks.contains(&incident.rank());
-    // An incident opened before the onset counts only if it pages after it.
-    let step = incident.paged_step.unwrap_or(incident.opened_step);
+    // An incident opened before the onset counts only if it pages, or becomes a ticket, after it.
+    let step = incident.raised_step().unwrap_or(incident.opened_step);
     step >= fault.onset && (is_there || fault.layers.contains(&incident.layer()))
 }
 

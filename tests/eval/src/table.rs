@@ -87,8 +87,9 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-const HEAD: &str = "family                     jobs   seen  recall   prec  false  dupl  quiet  \
-                    delay    p95  page   rank  class   top1   top3  attr  fc.err  rank-days";
+const HEAD: &str = "family                     jobs   seen  recall   prec  rec+t prec+t  tick \
+                    false  dupl  quiet  delay    p95  page   rank  class   top1   top3  attr  \
+                    fc.err  rank-days";
 
 fn row(name: &str, tally: &Tally) -> String {
     let share = |share: crate::figures::Share| share.value().map_or("-".into(), percent);
@@ -97,12 +98,15 @@ fn row(name: &str, tally: &Tally) -> String {
     };
     let part = |values: &[f64]| quantile(values, 0.5).map_or("-".into(), percent);
     format!(
-        "{name:26} {:4} {:>6} {:>7} {:>6} {:>6} {:>5} {:>6} {:>6} {:>6} {:>5} {:>6} {:>6} \
-         {:>6} {:>6} {:>5} {:>7} {:>10.2}",
+        "{name:26} {:4} {:>6} {:>7} {:>6} {:>6} {:>6} {:>5} {:>5} {:>5} {:>6} {:>6} {:>6} {:>5} \
+         {:>6} {:>6} {:>6} {:>6} {:>5} {:>7} {:>10.2}",
         tally.jobs,
         share(tally.seen),
         share(tally.recall),
         share(tally.precision),
+        share(tally.raised_recall),
+        share(tally.raised),
+        tally.tickets,
         tally.false_pages,
         tally.duplicates,
         tally.quiet,
@@ -129,6 +133,8 @@ fn sentences(tally: &Tally) -> String {
     for (name, share) in [
         ("precision", tally.precision),
         ("recall", tally.recall),
+        ("precision with tickets", tally.raised),
+        ("recall with tickets", tally.raised_recall),
         ("seen, paged or not", tally.seen),
         ("right rank", tally.right_rank),
         ("right scope", tally.right_scope),
@@ -157,6 +163,11 @@ fn sentences(tally: &Tally) -> String {
         tally.rank_days(),
     );
     let _ = writeln!(text, "false pages per job-day      {:.3}", rate(tally.job_days()));
+    let _ = writeln!(
+        text,
+        "tickets that did not page    {}, of which {} about nothing",
+        tally.tickets, tally.false_tickets
+    );
     let at = |values: &[f64], share: f64| quantile(values, share).unwrap_or(f64::NAN);
     let local = &tally.local_delays;
     let _ = writeln!(

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use memtape_core::detector::Sample;
+use memtape_core::paging::Urgency;
 use memtape_eval::camera::Camera;
 use memtape_eval::families::{Family, Set, families};
 use memtape_eval::figures::Tally;
@@ -62,7 +63,7 @@ impl Judge for Oracle {
                 suspects: sites.map(|site| (site.frame.clone(), u64::MAX >> 8)).collect(),
                 steps: (shot.from, shot.to),
             };
-            self.said.extend([(1, Said::Compared(verdict)), (1, Said::Paged)]);
+            self.said.extend([(1, Said::Compared(verdict)), (1, Said::Raised(Urgency::Page))]);
         }
     }
 
@@ -106,7 +107,7 @@ impl Judge for Always {
             self.is_done = true;
             let layer = Layer::Allocated;
             let alarm = Alarm { rank: 0, layer, is_wide: false, onset: step, step, forecast: None };
-            self.said.extend([(1, Said::Opened(alarm)), (1, Said::Paged)]);
+            self.said.extend([(1, Said::Opened(alarm)), (1, Said::Raised(Urgency::Page))]);
         }
     }
 
@@ -205,6 +206,7 @@ fn incident(fault: &Fault, opened_step: u64, paged_step: Option<u64>) -> Inciden
         first: alarm.clone(),
         last: alarm,
         opened_step,
+        ticket_step: None,
         paged_step,
         closed_step: None,
         verdict: None,
@@ -262,6 +264,19 @@ fn a_second_page_about_a_fault_is_a_duplicate_though_its_notice_came_first() {
     let tally = score(&scenario, &both, true);
     assert_eq!((tally.recall.hits, tally.duplicates, tally.false_pages), (1, 1, 0));
     assert_eq!(tally.precision.value(), Some(0.5));
+}
+
+#[test]
+fn a_ticket_counts_with_the_pages_and_is_none() {
+    let (scenario, fault) = leak_from_step_100();
+    let ticket = |step| Incident { ticket_step: Some(step), ..incident(&fault, 60, None) };
+    let tally = score(&scenario, &[ticket(140), ticket(99), ticket(150)], true);
+    assert_eq!((tally.recall.hits, tally.precision.value(), tally.quiet), (0, None, 0));
+    assert_eq!((tally.tickets, tally.false_tickets), (3, 1), "one before the onset");
+    assert_eq!((tally.raised_recall.value(), tally.raised.value()), (Some(1.0), Some(1.0 / 3.0)));
+    let paged = Incident { paged_step: Some(200), ..ticket(140) };
+    let tally = score(&scenario, &[paged], true);
+    assert_eq!((tally.recall.hits, tally.raised.value(), tally.tickets), (1, Some(1.0), 0));
 }
 
 #[test]

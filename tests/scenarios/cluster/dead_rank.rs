@@ -71,7 +71,7 @@ fn a_killed_rank_leaves_its_last_state() {
     });
     let sentence = incident["sentence"].as_str().expect("a sentence");
     assert!(sentence.starts_with("rank 0 was killed by "), "{sentence}");
-    assert_eq!(incident["pages"], false, "a person may have stopped a job of one rank");
+    assert_eq!(incident["urgency"], "notice", "a person may have stopped a job of one rank");
     assert_eq!(cluster.ask(&["jobs"])["jobs"][0]["state"], "failed");
     let output = cluster.scratch().join("dead.json").to_string_lossy().into_owned();
     let id = capture["id"].as_str().expect("an id");

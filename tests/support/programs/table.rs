@@ -75,7 +75,7 @@ impl Row {
         let has_line = |fault: Fault| fault.has_line && (run.can_sample || !fault.is_sampled);
         let has_line = program.fault.is_some_and(has_line);
         let must_page = program.fault.is_some_and(|fault| fault.must_page);
-        let is_paged = best.map(|incident| incident["pages"] == true);
+        let is_paged = best.map(|incident| incident["urgency"] == "page");
         Self {
             program: program.name,
             ranks: program.ranks,

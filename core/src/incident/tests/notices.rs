@@ -1,4 +1,4 @@
-//! Growth that is shown at once and pages later, or never.
+//! Growth that is shown at once and becomes a ticket or pages later, or never.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_notice_does_not_page_though_its_diagnosis_would() {
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     let incident = shell.incident("inc-0001");
     assert!(incident.diagnosis.as_ref().is_some_and(|found| found.pages()));
-    assert_eq!((&incident.page, shell.pages()), (&Page::Quiet, 0));
+    assert_eq!((incident.urgency, shell.pages()), (Urgency::Notice, 0));
     // It grows on: that is no reason for another capture.
     shell.found(&job, Finding::Updated(Growth { grown_bytes: 1 << 30, ..notice(0) }));
     shell.incidents.tick(shell.now());
@@ -28,7 +28,7 @@ fn a_notice_that_becomes_sure_is_captured_again_and_pages_once() {
     shell.carry_out();
     assert_eq!((shell.requests(), shell.pages()), (2, 0), "the page waits for the new diagnosis");
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Paged, 1));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Page, 1));
     for growth in [notice(0), sure] {
         shell.found(&job, Finding::Updated(growth));
         shell.now_ns += 60 * SECOND;
@@ -36,7 +36,7 @@ fn a_notice_that_becomes_sure_is_captured_again_and_pages_once() {
         shell.carry_out();
         let incident = shell.incident("inc-0001");
         assert!(incident.growth.is_sure, "it stays sure");
-        assert_eq!((&incident.page, shell.pages(), shell.requests()), (&Page::Paged, 1, 2));
+        assert_eq!((incident.urgency, shell.pages(), shell.requests()), (Urgency::Page, 1, 2));
     }
 }
 
@@ -50,34 +50,94 @@ fn a_notice_that_becomes_sure_while_it_is_captured_pages_once() {
     assert_eq!((shell.requests(), shell.pages()), (1, 1));
 }
 
-#[test]
-fn shared_growth_pages_when_the_end_is_within_the_horizon() {
-    let ends_in = |hours: u64| Growth {
-        is_sure: true,
-        // A step takes a second.
-        steps_to_oom: Some(hours * 3_600),
-        ..notice(0)
-    };
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(ends_in(60)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Quiet, 0));
+/// Certain growth of all ranks. A step takes a second.
+fn ends_in(hours: u64) -> Growth {
+    Growth { is_sure: true, steps_to_oom: Some(hours * 3_600), ..notice(0) }
+}
+
+/// Reports growth, and diagnoses the capture that follows, if any. Returns the urgency and the
+/// number of captures.
+fn grow(shell: &mut Shell, job: &Job, growth: Growth) -> (Urgency, usize) {
+    let before = shell.requests();
     shell.now_ns += 60 * SECOND;
-    shell.found(&job, Finding::Updated(ends_in(11)));
+    shell.found(job, Finding::Updated(growth));
     shell.incidents.tick(shell.now());
     shell.carry_out();
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Paged, 1));
-    // Later than it was: the page stands.
-    shell.found(&job, Finding::Updated(ends_in(13)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Paged, 1));
-    // Certain growth of one rank alone pages whenever its end is.
-    let own = Growth { steps_to_oom: Some(u64::MAX), ..leak(3) };
+    if shell.requests() > before {
+        shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    }
+    (shell.incident("inc-0001").urgency, shell.requests())
+}
+
+#[test]
+fn a_shared_growth_is_a_notice_then_a_ticket_then_pages_and_never_falls() {
+    use Urgency::{Notice, Page, Ticket};
     let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(own));
+    shell.found(&job, Finding::Opened(notice(0)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!(shell.pages(), 1);
+    let far = Growth { is_sure: false, ..ends_in(100) };
+    assert_eq!(grow(&mut shell, &job, far), (Notice, 1));
+    assert_eq!(grow(&mut shell, &job, ends_in(100)), (Notice, 2));
+    assert_eq!(grow(&mut shell, &job, ends_in(20)), (Ticket, 3));
+    // A ticket is captured again only for a page.
+    assert_eq!(grow(&mut shell, &job, ends_in(19)), (Ticket, 3));
+    assert_eq!(grow(&mut shell, &job, ends_in(100)), (Ticket, 3));
+    assert_eq!(grow(&mut shell, &job, ends_in(11)), (Page, 4));
+    assert_eq!(grow(&mut shell, &job, ends_in(20)), (Page, 4));
+    let raised = |effect: &Effect| match effect {
+        Effect::Raised { urgency, .. } => Some(*urgency),
+        _ => None,
+    };
+    let raised: Vec<Urgency> = shell.log.iter().filter_map(raised).collect();
+    assert_eq!(raised, [Ticket, Page]);
+    // It stays what it was while its diagnosis stands.
+    shell.incidents.compare("inc-0001", "cap-inc-0001");
+    let now = shell.now();
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", Ok(diagnosis(Class::Leak, 3)));
+    assert_eq!(shell.incident("inc-0001").urgency, Page);
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", Ok(diagnosis(Class::Unknown, 0)));
+    assert_eq!(shell.incident("inc-0001").urgency, Notice);
+}
+
+#[test]
+fn growth_of_one_rank_pages_at_any_time_but_that_of_the_host_near_its_end() {
+    let of = |layer, steps| Growth { steps_to_oom: steps, ..growth(3, layer, Scope::OneRank, 0) };
+    for (growth, expected) in [
+        (of(Layer::Allocated, Some(u64::MAX)), Urgency::Page),
+        (of(Layer::Allocated, None), Urgency::Page),
+        (of(Layer::Host, Some(3_600)), Urgency::Page),
+        (of(Layer::Host, Some(20 * 3_600)), Urgency::Ticket),
+        (of(Layer::Host, Some(100 * 3_600)), Urgency::Notice),
+        (of(Layer::Host, None), Urgency::Ticket),
+        (Growth { steps_to_oom: None, ..ends_in(1) }, Urgency::Ticket),
+    ] {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.found(&job, Finding::Opened(growth));
+        shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+        assert_eq!(shell.incident("inc-0001").urgency, expected, "{growth:?}");
+    }
+}
+
+#[test]
+fn a_ticket_suppresses_a_ticket_of_its_cause_and_no_page() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(ends_in(20)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    let host = growth(2, Layer::Host, Scope::OneRank, 0);
+    shell.found(&job, Finding::Opened(Growth { steps_to_oom: Some(72_000), ..host }));
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    let other = shell.incident("inc-0002");
+    let found = (other.urgency, other.reported_in.as_deref());
+    assert_eq!(found, (Urgency::Notice, Some("inc-0001")));
+    // Its end comes near before that of the other.
+    shell.now_ns += 60 * SECOND;
+    shell.found(&job, Finding::Updated(Growth { steps_to_oom: Some(3_600), ..host }));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    let other = shell.incident("inc-0002");
+    assert_eq!((other.urgency, other.reported_in.as_deref()), (Urgency::Page, None));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Ticket, 1));
 }
 
 #[test]
@@ -88,5 +148,40 @@ fn a_notice_suppresses_no_page() {
     let other = growth(2, Layer::Reserved, Scope::OneRank, 0);
     shell.found(&job, Finding::Opened(other));
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0002").page, shell.pages()), (&Page::Paged, 1));
+    assert_eq!((shell.incident("inc-0002").urgency, shell.pages()), (Urgency::Page, 1));
+}
+
+#[test]
+fn a_notice_that_returns_is_captured_again_only_when_it_becomes_sure() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(notice(0)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    for returns in 1..4 {
+        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Opened(Growth { returns, ..notice(0) }));
+        shell.now_ns += SECOND;
+        shell.incidents.tick(shell.now());
+        shell.carry_out();
+        assert!(shell.incident("inc-0001").is_open());
+        assert_eq!(shell.requests(), 1);
+    }
+    shell.found(&job, Finding::Updated(Growth { is_sure: true, returns: 3, ..notice(0) }));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    assert_eq!(shell.requests(), 2);
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
+}
+
+#[test]
+fn growth_that_returns_as_a_notice_is_sure_only_if_it_had_paged() {
+    for (found, is_sure) in [(Class::Leak, true), (Class::Unknown, false)] {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.found(&job, Finding::Opened(Growth { is_sure: true, ..notice(0) }));
+        shell.diagnose("inc-0001", diagnosis(found, 3));
+        assert_eq!(shell.pages(), usize::from(is_sure));
+        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Opened(Growth { returns: 1, ..notice(0) }));
+        assert_eq!(shell.incident("inc-0001").growth.is_sure, is_sure);
+    }
 }

@@ -102,8 +102,7 @@ fn ranks_that_die_after_a_standstill_do_not_page_again() {
     assert_eq!(shell.incident("inc-death").related.as_deref(), Some("inc-0001"));
     wait(&mut shell, 10);
     shell.diagnose("inc-death", diagnosis(Class::Died, 0));
-    let by = "inc-0001".to_string();
-    assert_eq!(shell.incident("inc-death").page, Page::Suppressed { by });
+    assert_eq!(shell.incident("inc-death").reported_in.as_deref(), Some("inc-0001"));
     assert_eq!(shell.pages(), 1);
 }
 
