@@ -240,6 +240,7 @@ impl Incidents {
             }
         }
         self.close_survived(now, attempt);
+        self.review_ends(now, attempt);
         let is_due = |(serial, key): &(u32, GrowthKey)| {
             *serial == attempt.serial() && is_back(now, attempt, key.rank)
         };
@@ -248,6 +249,22 @@ impl Incidents {
             if let Some(growth) = self.silent.remove(&key) {
                 self.opened(now, attempt, &growth, &mut name);
             }
+        }
+    }
+
+    /// Updates the incidents whose end has come so near that they are more urgent: the detector
+    /// reports growth that goes on as forecast seldom.
+    fn review_ends(&mut self, now: Now, attempt: &impl Attempt) {
+        let nearer = |known: &Tracked| {
+            let incident = Some(&known.incident).filter(|_| is_open_of(known, attempt.serial()))?;
+            let growth = attempt.newest(&incident.growth.key())?;
+            let step_time_ns = attempt.step_time_ns(growth.rank);
+            let rises = incident.rises_with(&growth, step_time_ns, self.horizons);
+            rises.then(|| (incident.id.clone(), growth))
+        };
+        let nearer: Vec<(String, Growth)> = self.known.values().filter_map(nearer).collect();
+        for (id, growth) in nearer {
+            self.grew(now, attempt, &id, &growth);
         }
     }
 

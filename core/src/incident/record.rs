@@ -157,6 +157,17 @@ impl Incident {
         urgency_of(&self.growth, self.seconds_to_oom, horizons)
     }
 
+    /// Is the growth, in its newest figures, more urgent than in those of the last report?
+    pub(super) fn rises_with(
+        &self,
+        newest: &Growth,
+        step_time_ns: Option<u64>,
+        horizons: Horizons,
+    ) -> bool {
+        let newest = urgency_of(newest, seconds_to_oom(newest, step_time_ns), horizons);
+        newest > self.urgency_of_growth(horizons)
+    }
+
     /// Class of the incident; [`Class::Unknown`] before a diagnosis.
     pub fn class(&self) -> Class {
         self.diagnosis.as_ref().map_or(Class::Unknown, |diagnosis| diagnosis.class)

@@ -100,6 +100,23 @@ fn a_shared_growth_is_a_notice_then_a_ticket_then_pages_and_never_falls() {
 }
 
 #[test]
+fn an_end_that_comes_as_forecast_pages_without_a_report_of_the_detector() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(ends_in(20)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    for (hours, requests) in [(19, 1), (11, 2), (10, 2)] {
+        job.newest = Some(ends_in(hours));
+        shell.now_ns += 60 * SECOND;
+        shell.review(&job);
+        shell.incidents.tick(shell.now());
+        shell.carry_out();
+        assert_eq!(shell.requests(), requests, "{hours} h before the end");
+    }
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Page, 1));
+}
+
+#[test]
 fn growth_of_one_rank_pages_at_any_time_but_that_of_the_host_near_its_end() {
     let of = |layer, steps| Growth { steps_to_oom: steps, ..growth(3, layer, Scope::OneRank, 0) };
     for (growth, expected) in [
