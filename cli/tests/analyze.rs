@@ -91,7 +91,7 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
         assert_eq!(verdict["class"], "cannot_judge", "{name}");
         let text = memtape(&["analyze"], &[recorded(&format!("{name}.pickle.gz"))], b"");
         let text = String::from_utf8(text.stdout).expect("UTF-8");
-        assert!(text.contains("cannot be told") && !text.contains("nothing"), "{name}: {text}");
+        assert!(text.contains("growth cannot be") && !text.contains("nothing"), "{name}: {text}");
     }
     let leaks = |name: &str, line: u32, device: u32| {
         let found = found(name);

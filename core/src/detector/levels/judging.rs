@@ -235,13 +235,12 @@ impl Detector {
             let newest = block * block_steps / BLOCK_STEPS[coarser];
             (coarser >= scale).then(|| self.followed(&key, coarser, newest))
         });
-        let first_stair = || {
-            let (block, value) = windows[scale].as_ref()?.backwards().take(points).last()?;
-            Some((block * block_steps, value))
+        let Some(window) = windows[scale].as_ref() else { return };
+        let began = match trend.climbs() {
+            true => onset(&windows, scale, rate),
+            false => first_stair(window, points, block_steps),
         };
-        let began = if trend.climbs() { onset(&windows, scale, rate) } else { first_stair() };
-        let Some((onset_step, onset_value)) = began else { return };
-        let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
+        let (Some((onset_step, onset_value)), Some(value)) = (began, window.last()) else { return };
         if self.pause(&key, onset_step).has_stopped() {
             return;
         }
@@ -338,6 +337,12 @@ impl Detector {
 fn presses(layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
     let limit = steps.saturating_mul(HOST_AHEAD_TIMES);
     !layer.is_host() || ahead.is_some_and(|ahead| ahead.p50 <= limit)
+}
+
+/// Step of the first of the stairs that these last points hold, and its level.
+fn first_stair(window: &Window, points: usize, block_steps: u64) -> Option<(u64, i64)> {
+    let (block, value) = window.backwards().take(points).last()?;
+    Some((block * block_steps, value))
 }
 
 /// Has the growth used up a large part of the memory, or gone on evenly for long while it

@@ -5,8 +5,8 @@
 //! beside the allocator, other processes, host memory. Each is kept as the lowest value of blocks
 //! of steps, at three lengths of block. One test (`climb`) decides for all of them whether the
 //! newest blocks grow: against the peers where a rank has some, else by themselves. Growth by
-//! events is found sooner, as a notice, by its `stairs`. `judging` applies both and makes findings; `stopping` ends them; `trace` applies it to the steps
-//! of a file.
+//! events is found sooner, as a notice, by its `stairs`. `judging` applies both and makes findings;
+//! `stopping` ends them; `trace` applies `climb` to the steps of a file.
 //!
 //! What does not grow has no trend and is judged by `still`: peaks beyond the peers', recurring
 //! conditions, silence. Tensors of a rank that sends no census are judged here too.

@@ -1,7 +1,7 @@
 //! Stairs: growth by events, such as saves, evaluations and new process groups.
 //!
-//! Stairs of one kind rise by similar amounts at similar distances, and are flat in between. Four of
-//! them are worth a notice. They are never certain: some healthy jobs make as many, and then no
+//! Stairs of one kind rise by similar amounts at similar distances, and are flat in between. Four
+//! of them are worth a notice. They are never certain: some healthy jobs make as many, and then no
 //! more. Stairs that go on are a climb ([`climb`](super::climb)) in longer blocks of steps.
 
 use super::super::constants::STAIRS_MIN;
