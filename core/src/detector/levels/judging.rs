@@ -241,11 +241,8 @@ impl Detector {
             false => first_stair(window, points, block_steps),
         };
         let (Some((onset_step, onset_value)), Some(value)) = (began, window.last()) else { return };
-        if self.pause(&key, onset_step).has_stopped() {
-            return;
-        }
-        if value - onset_value < rise / 2 {
-            // The level rose too little since this onset: the beginning is not known.
+        // Where the level rose too little since this onset, the beginning is not known.
+        if self.pause(&key, onset_step).has_stopped() || value - onset_value < rise / 2 {
             return;
         }
         let detected_step = point.end_step();
