@@ -32,7 +32,9 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
     let (growth, context) = (inquiry.growth, inquiry.context);
     let groups = context.collectives.iter().flat_map(|known| &known.groups);
     let stuck: Vec<&GroupState> = groups.filter(|group| group.is_stuck()).collect();
-    let behind = stuck.iter().find_map(|group| Some((group, group.holds_up()?)));
+    // Where two groups wait for each other, the fewer ranks left a collective out.
+    let behind = stuck.iter().filter_map(|group| Some((group, group.holds_up()?)));
+    let behind = behind.min_by_key(|(group, _)| group.behind.len());
     let named = behind.map_or(*growth, |(_, rank)| naming(rank, growth, &context.fates));
     let group = behind.map(|(group, _)| *group).or(stuck.first().copied());
     let waits = group.map_or(String::new(), |group| format!("; {}", group.sentence));
@@ -167,6 +169,15 @@ mod tests {
         assert_eq!(found.evidence, ["rank 2 has finished step 396, ranks 0, 1 and 3 step 448"]);
         assert_eq!(found.seen.map(|seen| (seen.rank, seen.onset_step)), Some((2, 396)));
         assert_eq!((found.class, found.pages()), (Class::Desynchronised, true));
+    }
+
+    #[test]
+    fn of_groups_that_wait_for_each_other_the_fewer_ranks_are_named() {
+        let of = |rank| Behind { rank, ..Behind::default() };
+        let mut known = group(Verdict::Desynchronised, [of(0), of(1)].into());
+        let fewer = group(Verdict::Desynchronised, [of(2)].into()).groups;
+        known.groups.extend(fewer);
+        assert_eq!(said(Some(known), [448; 4]).seen.map(|seen| seen.rank), Some(2));
     }
 
     #[test]
