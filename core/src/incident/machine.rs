@@ -399,14 +399,14 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm(&tracked.incident.growth.key());
         tracked.considered_ns = None;
-        let before = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
         let urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.updated_wall_ns = now.wall_ns;
-        // A notice is captured once, and again when its growth is more urgent; certain growth whose
-        // class is unknown, or that is a notice, also when it has grown.
-        let is_low = tracked.incident.class() == Class::Unknown || reported == Urgency::Notice;
-        let tries_max = match urgency > before.max(reported) {
+        // A notice is captured once, and again when its growth is more urgent than what is reported;
+        // certain growth whose class is unknown, or that is a notice, also when it has grown.
+        let is_unknown = tracked.incident.class() == Class::Unknown;
+        let is_low = is_unknown || reported == Urgency::Notice;
+        let tries_max = match urgency > reported && !is_unknown {
             true => TRIES_MAX + RISES_MAX,
             false if is_low && growth.is_sure => TRIES_MAX,
             false => 0,
@@ -464,7 +464,7 @@ impl Incidents {
     }
 
     /// The urgency of an incident, or of the open one that reports its cause.
-    fn reported_urgency(&self, id: &str) -> Urgency {
+    pub(super) fn reported_urgency(&self, id: &str) -> Urgency {
         let Some(Tracked { incident, .. }) = self.known.get(id) else { return Urgency::Notice };
         let by = incident.reported_in.as_ref().and_then(|by| self.known.get(by));
         by.map_or(incident.urgency, Tracked::open_urgency)

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::cmp::Reverse;
 
-use super::machine::{Change, Effect, Incidents, Now, RETRY_NS};
+use super::machine::{Change, Effect, Incidents, Now, RETRY_NS, RISES_MAX, TRIES_MAX};
 use super::record::{ClosedReason, NotCompared, bounded};
 use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
@@ -115,6 +115,7 @@ impl Incidents {
         result: Result<Box<Diagnosis>, NotCompared>,
     ) {
         let urgency = result.as_ref().ok().map(|diagnosis| self.urgency(id, diagnosis));
+        let (reported, horizons) = (self.reported_urgency(id), self.horizons);
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
         let next = tracked.compare_next.take();
@@ -138,10 +139,15 @@ impl Incidents {
         }
         let urgency = incident.urgency;
         let is_open = incident.is_open();
-        let is_early = incident.class() == Class::Unknown && tracked.tries < EARLY_TRIES;
+        let is_unknown = incident.class() == Class::Unknown;
+        let is_early = is_unknown && tracked.tries < EARLY_TRIES;
+        // Nothing else asks again for the capture that the rise of an incident waits for.
+        let is_unanswered = incident.not_compared.is_some() && !is_unknown;
+        let rises = is_unanswered && incident.urgency_of_growth(horizons) > reported;
+        let is_due = is_early || (rises && tracked.tries < TRIES_MAX + RISES_MAX);
         tracked.need = match tracked.need {
             Need::Awaited { again: true, .. } => Need::Wanted { due_ns: now.mono_ns },
-            _ if is_early && is_open => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
+            _ if is_due && is_open => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             _ => Need::Nothing,
         };
         self.store(id, Change::Diagnosed);
@@ -206,7 +212,8 @@ impl Incidents {
     }
 
     fn consider_restart(&mut self, now: Now, id: String) {
-        // A notice is no reason to restart anything, and after a death the launcher decides.
+        // Growth that is not certain is no reason to restart anything, and after a death the
+        // launcher decides.
         let is_reason = |known: &&mut Tracked| {
             known.incident.growth.is_sure && known.incident.failure.is_none()
         };

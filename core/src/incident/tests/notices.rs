@@ -100,6 +100,26 @@ fn a_shared_growth_is_a_notice_then_a_ticket_then_pages_and_never_falls() {
 }
 
 #[test]
+fn a_rise_whose_capture_fails_is_captured_again() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(ends_in(20)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Updated(ends_in(11)));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    assert_eq!((shell.incident("inc-0001").urgency, shell.requests()), (Urgency::Ticket, 2));
+    shell.incidents.capture_closed(0, "cap-inc-0001", &Reason::Manual);
+    let (now, failed) = (shell.now(), Err(NotCompared::UnknownRank { rank: 0 }));
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", failed);
+    shell.now_ns += RETRY_NS;
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    assert_eq!(shell.requests(), 3);
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Page, 1));
+}
+
+#[test]
 fn an_end_that_comes_as_forecast_pages_without_a_report_of_the_detector() {
     let (mut shell, mut job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(ends_in(20)));
