@@ -74,7 +74,7 @@ impl Default for Horizons {
 
 impl Horizons {
     /// Urgency that growth can have, before its diagnosis. Certain growth of one rank alone pages
-    /// wherever its end is: it is no need of the job.
+    /// wherever its end is: the job does not need it.
     pub(crate) fn urgency(self, (is_sure, is_own): (bool, bool), end: End) -> Urgency {
         match end {
             _ if !is_sure => Urgency::Notice,

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::files::is_one_program;
+use memtape_core::diagnosis::files::Program;
 use memtape_core::identity::Identity;
 
 use crate::read::names::{named_rank, names_rank_or_step};
@@ -80,13 +80,12 @@ fn by_program(job: Job) -> Vec<Job> {
 
 /// The program of each file, by the number of the first file of that program.
 fn programs(snapshots: &[Snapshot]) -> Vec<usize> {
+    let files: Vec<Program<'_>> = snapshots.iter().map(|of| Program::of(&of.history)).collect();
     let mut programs: Vec<usize> = Vec::new();
-    for (at, file) in snapshots.iter().enumerate() {
+    for (at, file) in files.iter().enumerate() {
         let is_first = |(number, program): &(usize, &usize)| number == *program;
         let mut firsts = programs.iter().enumerate().filter(is_first).map(|(number, _)| number);
-        let known = firsts.find(|&first| {
-            snapshots.get(first).is_some_and(|of| is_one_program(&of.history, &file.history))
-        });
+        let known = firsts.find(|&first| files.get(first).is_some_and(|of| of.is(file)));
         programs.push(known.unwrap_or(at));
     }
     programs

@@ -405,8 +405,8 @@ impl GroupState {
         }
         match self.unknown() {
             0 => "no rank is known to be behind".to_string(),
-            1 => "whether the other rank has begun it is not known".to_string(),
-            count => format!("whether the other {count} ranks have begun it is not known"),
+            1 => "1 rank is not known, and may not have begun it".to_string(),
+            count => format!("{count} ranks are not known, and may not have begun it"),
         }
     }
 }

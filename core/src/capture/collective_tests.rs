@@ -115,7 +115,7 @@ fn all_ranks_in_one_collective_differ_from_a_missing_rank() {
         &[],
         Verdict::Waiting,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture; \
-         whether the other rank has begun it is not known",
+         1 rank is not known, and may not have begun it",
     );
 }
 

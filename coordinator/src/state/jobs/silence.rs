@@ -62,11 +62,11 @@ impl<'a> Watch<'a> {
         steps.sort_unstable();
         let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(STILL_STEPS).max(silent_ns);
         let has_dead = attempt.ranks.values().any(Rank::has_died);
-        let ends = steps.first().zip(steps.last());
-        let has_behind = ends.is_some_and(|(first, last)| last - first >= AHEAD_STEPS);
-        let is_explained = has_dead || has_behind;
-        let stalled_ns = if is_explained { behind_ns } else { behind_ns.max(STALLED_NS_MIN) };
-        Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps }
+        let stalled_ns = behind_ns.max(STALLED_NS_MIN);
+        let watch = Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps };
+        let is_late = |rank: &Rank| rank.presence == Presence::Here && watch.is_behind(rank);
+        let is_explained = has_dead || attempt.ranks.values().any(is_late);
+        Self { stalled_ns: if is_explained { behind_ns } else { stalled_ns }, ..watch }
     }
 
     /// Silence of a rank; none when it is not silent, or has ended.

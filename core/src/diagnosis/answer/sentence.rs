@@ -28,7 +28,7 @@ fn when(growth: &Growth, is_open: bool) -> String {
     let (onset, last) = (growth.onset_step, growth.last_step);
     match is_open {
         true => format!("since step {onset}"),
-        false => format!("from step {onset} to step {last}"),
+        false => format!("from step {onset} to about step {last}"),
     }
 }
 

@@ -70,13 +70,15 @@ pub fn diff(from: &History, to: &History) -> Vec<Diff> {
 fn pairs(from: &History, to: &History) -> Vec<Sides<Option<u8>>> {
     let index = |device: &DeviceHistory| device.state.device;
     let (largest, largest_of_to) = (from.primary_device(), to.primary_device());
+    let is_used = |device: &&DeviceHistory| device.state.allocated > 0 || device.past.events > 0;
+    // Devices of one process are not crossed: both files use the one that holds most in the other.
+    let known = largest_of_to.and_then(|device| from.device(index(device))).filter(is_used);
     let same_index = largest.and_then(|device| to.device(index(device))).filter(|device| {
         let most = largest_of_to.map_or(0, |device| device.state.allocated);
-        device.state.allocated >= most / LIKE_LARGEST_PART
+        known.is_some() || device.state.allocated >= most / LIKE_LARGEST_PART
     });
     let first = Sides { from: largest.map(index), to: same_index.or(largest_of_to).map(index) };
     let indexes: BTreeSet<u8> = from.devices.iter().chain(&to.devices).map(index).collect();
-    let is_used = |device: &&DeviceHistory| device.state.allocated > 0 || device.past.events > 0;
     let others = indexes.into_iter().map(|other| {
         let of = |file: &History, first: Option<u8>| {
             let device = file.device(other).filter(|_| first != Some(other));
@@ -128,4 +130,32 @@ fn sorted(mut changes: Vec<Change>) -> Vec<Change> {
         by_change.then(b.to.bytes.cmp(&a.to.bytes)).then_with(|| a.frames.cmp(&b.frames))
     });
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_crossed_only_where_each_file_has_one_of_its_own() {
+        // Gibibytes on the devices 0 and 1 of each file.
+        let of = |held: [u64; 2]| {
+            let devices = (0..).zip(held).map(|(device, allocated)| {
+                let mut history = DeviceHistory::default();
+                (history.state.device, history.state.allocated) = (device, allocated << 30);
+                history
+            });
+            History { devices: devices.collect(), ..History::default() }
+        };
+        let check = |from, to, expected: Vec<(Option<u8>, Option<u8>)>| {
+            let pairs = pairs(&of(from), &of(to)).into_iter();
+            assert_eq!(pairs.map(|of| (of.from, of.to)).collect::<Vec<_>>(), expected);
+        };
+        check([10, 0], [0, 10], vec![(Some(0), Some(1))]);
+        // One process that holds more on its other device later.
+        check([10, 1], [1, 10], vec![(Some(0), Some(0)), (Some(1), Some(1))]);
+        check([10, 1], [10, 1], vec![(Some(0), Some(0)), (Some(1), Some(1))]);
+    }
 }

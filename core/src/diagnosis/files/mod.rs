@@ -37,7 +37,7 @@ pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
 pub use history::{DeviceHistory, Held, History, Rank};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
-pub use program::is_one_program;
+pub use program::Program;
 pub use unjudged::Unjudged;
 
 /// What the states say.

@@ -12,15 +12,30 @@ use crate::snapshot::frames::{is_user_frame, telling_frame};
 /// The part of the lines of the file with fewer lines that the other file must have: a half.
 const COMMON_PART: usize = 2;
 
-/// True where both files hold memory from the same lines of code; false where nothing says so.
-pub fn is_one_program(one: &History, other: &History) -> bool {
-    let (of_one, of_other) = (lines(one), lines(other));
-    if of_one.is_empty() && of_other.is_empty() {
-        let (of_one, of_other) = (sizes(one), sizes(other));
-        // Small sizes are in many programs: here the larger set counts.
-        return are_common(&of_one, &of_other, of_one.len().max(of_other.len()));
+/// What tells the program of a file.
+#[derive(Debug)]
+pub struct Program<'a> {
+    lines: BTreeSet<(&'a Frame, &'a str)>,
+    sizes: BTreeSet<u64>,
+}
+
+impl<'a> Program<'a> {
+    /// That of the file with this history.
+    pub fn of(history: &'a History) -> Self {
+        let lines = lines(history);
+        let sizes = if lines.is_empty() { sizes(history) } else { BTreeSet::new() };
+        Self { lines, sizes }
     }
-    are_common(&of_one, &of_other, of_one.len().min(of_other.len()))
+
+    /// True where both files hold memory from the same lines of code; false where nothing says so.
+    pub fn is(&self, other: &Self) -> bool {
+        if self.lines.is_empty() && other.lines.is_empty() {
+            // Small sizes are in many programs: here the larger set counts.
+            let larger = self.sizes.len().max(other.sizes.len());
+            return are_common(&self.sizes, &other.sizes, larger);
+        }
+        are_common(&self.lines, &other.lines, self.lines.len().min(other.lines.len()))
+    }
 }
 
 fn are_common<T: Ord>(one: &BTreeSet<T>, other: &BTreeSet<T>, of: usize) -> bool {
