@@ -1,7 +1,7 @@
 //! An exported file keeps what the recorder knew: its steps, its phases, and the state of its rank.
 
 use crate::pickles::{data, unpacked};
-use memtape_core::detector::{Growth, Layer, Scope};
+use memtape_core::detector::Growth;
 use memtape_core::diagnosis::files::{History, Rank, analyze, why_refused};
 use memtape_core::diagnosis::{Class, diagnose};
 use memtape_core::identity::Identity;
@@ -175,21 +175,12 @@ fn a_running_job_and_its_file_get_the_same_answer() {
         let growth = Growth {
             rank: 3,
             device,
-            scope: Scope::OneRank,
             onset_step: BEFORE,
             detected_step: BEFORE + 60,
             last_step: BEFORE + steps,
             bytes_per_step: MIB,
             grown_bytes: steps * MIB,
-            level_bytes: None,
-            layer: Layer::Allocated,
-            steps_to_oom: None,
-            forecast: None,
-            peers: 0,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
+            ..Growth::default()
         };
         let live = diagnose(&growth, &state, &[]);
         let file = analyze(&[Rank { rank: 3, states: vec![History::of(reread(&state))] }]);

@@ -161,6 +161,31 @@ pub struct Growth {
     pub is_sure: bool,
 }
 
+impl Default for Growth {
+    /// Certain growth of the tensors of rank 0, without steps and amounts.
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            device: 0,
+            scope: Scope::OneRank,
+            onset_step: 0,
+            detected_step: 0,
+            last_step: 0,
+            bytes_per_step: 0,
+            grown_bytes: 0,
+            level_bytes: None,
+            layer: Layer::Allocated,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 0,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: true,
+        }
+    }
+}
+
 /// Earlier versions reported growth only when it was certain.
 #[cfg(feature = "serde")]
 fn is_sure() -> bool {
@@ -178,17 +203,10 @@ impl Growth {
             onset_step: steps.0,
             detected_step: steps.1,
             last_step: steps.1,
-            bytes_per_step: 0,
             grown_bytes: amount,
-            level_bytes: None,
             layer: key.layer,
-            steps_to_oom: None,
-            forecast: None,
             peers,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
+            ..Self::default()
         }
     }
 

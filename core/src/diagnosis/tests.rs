@@ -95,23 +95,16 @@ const LOSS: [&str; 3] = [
 
 fn growth(rank: u32) -> Growth {
     Growth {
-        forecast: None,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
         rank,
         device: rank as u8,
-        scope: Scope::OneRank,
         onset_step: 120,
         detected_step: 200,
         last_step: 376,
         bytes_per_step: 3 * MIB / 2,
         grown_bytes: 120 * MIB,
-        level_bytes: None,
-        layer: Layer::Allocated,
         steps_to_oom: Some(4_137),
         peers: 3,
+        ..Growth::default()
     }
 }
 

@@ -233,18 +233,7 @@ mod tests {
             scope,
             layer,
             bytes_per_step,
-            onset_step: 0,
-            detected_step: 0,
-            last_step: 0,
-            grown_bytes: 0,
-            level_bytes: None,
-            steps_to_oom: None,
-            forecast: None,
-            peers: 0,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
+            ..Growth::default()
         }
     }
 

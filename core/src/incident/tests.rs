@@ -121,22 +121,17 @@ impl Attempt for Job {
 fn growth(rank: u32, layer: Layer, scope: Scope, returns: u32) -> Growth {
     Growth {
         rank,
-        device: 0,
         scope,
         onset_step: 10,
         detected_step: 20,
         last_step: 20,
         bytes_per_step: 1 << 20,
         grown_bytes: 1 << 24,
-        level_bytes: None,
         layer,
         steps_to_oom: Some(10_000),
-        forecast: None,
         peers: 3,
-        ranks: 1,
         returns,
-        give_backs: 0,
-        is_sure: true,
+        ..Growth::default()
     }
 }
 

@@ -237,22 +237,15 @@ impl Rank {
 pub(crate) fn growth(layer: Layer, bytes_per_step: u64) -> Growth {
     Growth {
         rank: 2,
-        device: 0,
-        scope: Scope::OneRank,
         onset_step: ONSET,
         detected_step: 200,
         last_step: STEP,
         bytes_per_step,
         grown_bytes: bytes_per_step * (STEP - ONSET),
-        level_bytes: None,
         layer,
         steps_to_oom: Some(4_137),
-        forecast: None,
         peers: 3,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
+        ..Growth::default()
     }
 }
 

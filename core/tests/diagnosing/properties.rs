@@ -162,23 +162,16 @@ fn growth() -> impl Strategy<Value = Growth> {
             peers,
         )| {
             Growth {
-                rank: 0,
-                device: 0,
                 scope,
                 onset_step,
                 detected_step: last_step,
                 last_step,
                 bytes_per_step,
                 grown_bytes,
-                level_bytes: None,
                 layer,
                 steps_to_oom,
-                forecast: None,
                 peers,
-                ranks: 1,
-                returns: 0,
-                give_backs: 0,
-                is_sure: true,
+                ..Growth::default()
             }
         },
     )

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use memtape_core::detector::{Growth, Layer, Scope};
+use memtape_core::detector::Growth;
 use memtape_core::paging::Urgency;
 use memtape_core::tape::layout::Clock;
 
@@ -18,31 +18,12 @@ use crate::records::{IncidentRecord, SeriesKey, StepRecord};
 use crate::recovery::opening::Recovery;
 
 pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
-    let growth = Growth {
-        rank: 0,
-        device: 0,
-        scope: Scope::OneRank,
-        onset_step: 0,
-        detected_step: 0,
-        last_step: 0,
-        bytes_per_step: 0,
-        grown_bytes: 0,
-        level_bytes: None,
-        layer: Layer::Allocated,
-        steps_to_oom: None,
-        forecast: None,
-        peers: 0,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
-    };
     IncidentRecord {
         id: id.to_string(),
         serial: 0,
         job: job.to_string(),
         attempt: 0,
-        growth,
+        growth: Growth::default(),
         clock: Clock::Steps,
         seconds_to_oom: None,
         diagnosis: None,

@@ -90,7 +90,6 @@ fn peaks(attempt: &Attempt, rank: &Rank, device: u8) -> Option<Peaks> {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::detector::Scope;
     use memtape_core::diagnosis::Readings;
 
     use super::*;
@@ -134,22 +133,14 @@ mod tests {
     fn growth(layer: Layer, onset_step: u64) -> Growth {
         Growth {
             rank: 1,
-            device: 0,
-            scope: Scope::OneRank,
             onset_step,
             detected_step: 1000,
             last_step: 1000,
             bytes_per_step: 1,
             grown_bytes: 1,
-            level_bytes: None,
             layer,
-            steps_to_oom: None,
-            forecast: None,
             peers: 3,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
+            ..Growth::default()
         }
     }
 

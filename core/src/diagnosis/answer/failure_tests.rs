@@ -1,7 +1,7 @@
 //! What is said of ranks that failed.
 
 use super::*;
-use crate::detector::{Growth, Layer, Scope};
+use crate::detector::{Growth, Layer};
 use crate::diagnosis::evidence::context::{Activity, Context, Fate, Neighbours};
 use crate::snapshot::{Block, DeviceSnapshot, StackUse};
 
@@ -12,22 +12,12 @@ const SECOND: i64 = 1_000_000_000;
 fn growth(rank: u32) -> Growth {
     Growth {
         rank,
-        device: 0,
-        scope: Scope::OneRank,
         onset_step: 149,
         detected_step: 149,
         last_step: 149,
-        bytes_per_step: 0,
-        grown_bytes: 0,
-        level_bytes: None,
         layer: Layer::Process,
-        steps_to_oom: None,
-        forecast: None,
         peers: 3,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
+        ..Growth::default()
     }
 }
 

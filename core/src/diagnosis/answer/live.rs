@@ -64,29 +64,20 @@ impl Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::Scope;
     use crate::diagnosis::{RestartAnswer, diagnose};
     use crate::snapshot::RankSnapshot;
 
     fn growth(last_step: u64, grown_bytes: u64) -> Growth {
         Growth {
             rank: 2,
-            device: 0,
-            scope: Scope::OneRank,
             onset_step: 100,
             detected_step: 150,
             last_step,
             bytes_per_step: 1 << 20,
             grown_bytes,
-            level_bytes: None,
-            layer: Layer::Allocated,
             steps_to_oom: Some(500),
-            forecast: None,
             peers: 3,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
+            ..Growth::default()
         }
     }
 
