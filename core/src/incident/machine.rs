@@ -402,8 +402,9 @@ impl Incidents {
         tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
         let urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.updated_wall_ns = now.wall_ns;
-        // A notice is captured once, and again when its growth is more urgent than what is reported;
-        // certain growth whose class is unknown, or that is a notice, also when it has grown.
+        // A notice is captured once, and again when its growth is more urgent than what is
+        // reported; certain growth whose class is unknown, or that is a notice, also when it has
+        // grown.
         let is_unknown = tracked.incident.class() == Class::Unknown;
         let is_low = is_unknown || reported == Urgency::Notice;
         let tries_max = match urgency > reported && !is_unknown {
