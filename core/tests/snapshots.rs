@@ -224,11 +224,6 @@ fn a_stray_record_costs_itself_only() {
     let segment = "} ( 'address 4096 'total_size 512 u ";
     let read = read(&["} 'segments ] ( ", event, segment, segment, "e s"]);
     assert_eq!((read.rank.devices[0].segments.len(), read.notes.unusable), (2, 1));
-    // In a list of frames it costs no stack.
-    let frames = ["} ( 'action 'alloc 'addr 1 'size 1 'frames ] ( ", FRAME, FRAME, segment, "e u "];
-    let events = ["} 'device_traces ] ] ( ", &frames.concat(), "e a s"].concat();
-    let read = self::read(&[&events]);
-    assert_eq!(lines(&read), "device 0 0 0\nevent Alloc 0 1 512 1 - - [f@a.py:7 f@a.py:7]\n");
 }
 
 /// Every pickler writes what a dictionary holds before it fills the dictionary.

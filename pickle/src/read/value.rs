@@ -341,19 +341,11 @@ impl Heap {
         if self.items > max { Err(over("items", max, "items_max")) } else { Ok(()) }
     }
 
-    /// True where no more records among these values are frames than are not: lists of frames
-    /// become stacks.
+    /// True where there is a record among these values that is no frame: lists of frames become
+    /// stacks.
     fn are_records(&self, values: &[Value]) -> bool {
-        let slots = values.iter().filter_map(|value| Some(self.slot(value.object()?)));
-        let (mut frames, mut others) = (0, 0);
-        for slot in slots {
-            match slot {
-                Slot::Record(Record::Frame, _) => frames += 1,
-                Slot::Record(..) => others += 1,
-                _ => {}
-            }
-        }
-        others > 0 && others >= frames
+        let mut slots = values.iter().filter_map(|value| Some(self.slot(value.object()?)));
+        slots.any(|slot| matches!(slot, Slot::Record(kind, _) if kind != Record::Frame))
     }
 
     /// A list of records, or of other things.
