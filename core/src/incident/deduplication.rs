@@ -227,14 +227,7 @@ mod tests {
 
     fn growth(key: GrowthKey, bytes_per_step: u64) -> Growth {
         let GrowthKey { rank, device, layer, scope } = key;
-        Growth {
-            rank,
-            device,
-            scope,
-            layer,
-            bytes_per_step,
-            ..Growth::default()
-        }
+        Growth { rank, device, scope, layer, bytes_per_step, ..Growth::default() }
     }
 
     #[test]
