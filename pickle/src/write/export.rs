@@ -110,7 +110,7 @@ struct Export<'a> {
     snapshot: &'a RankSnapshot,
     /// Those of the file that it was read from.
     annotations: &'a [Annotation],
-    /// Those of the file that it was read from.
+    /// The allocator's settings in the file that it was read from.
     settings: &'a [(String, Setting)],
     writer: Writer<'a>,
     frames: Vec<Option<MemoId>>,

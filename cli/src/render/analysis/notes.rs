@@ -86,9 +86,9 @@ fn hold(files: usize) -> String {
 /// Stacks that a recording kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stacks {
-    /// Those of all events and blocks.
+    /// The stacks of all events and blocks.
     All,
-    /// Those of live blocks.
+    /// The stacks of live blocks.
     Live,
     /// None were asked for.
     LeftOut,

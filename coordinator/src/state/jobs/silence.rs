@@ -363,7 +363,7 @@ mod tests {
                 (rank.reported_ns, rank.stepped_ns) = (160 * SECOND, 130 * SECOND);
             }
             let early = first.filter(|_| first == behind);
-            // Those that wait for a rank that is behind.
+            // The ranks that wait for the one behind.
             let waits = early.and(stalled);
             assert_eq!(at(160 * SECOND, &jobs, true), [early, waits, waits, waits]);
             assert_eq!(at(161 * SECOND, &jobs, true), [first, stalled, stalled, stalled]);

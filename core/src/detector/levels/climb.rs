@@ -51,7 +51,7 @@ pub(super) enum Trend {
     Flat,
     /// Higher than ever, but not certain.
     Rising,
-    /// A few stairs, each of which may be the last.
+    /// A few stairs, and the newest may be the last.
     Stairs(Rise),
     /// A climb that goes on.
     Growing(Rise),

@@ -1,4 +1,4 @@
-//! Growth by events: saves, evaluations and new groups, each of which leaves as much behind.
+//! Growth by events: each save, evaluation or new group leaves the same bytes behind.
 
 use super::layers::run_with_readings;
 use super::*;

@@ -60,7 +60,7 @@ pub struct Diff {
     pub stacks: Vec<Change>,
 }
 
-/// Compares two files, device by device: first the one that holds most.
+/// Compares two files device by device, the largest device first.
 pub fn diff(from: &History, to: &History) -> Vec<Diff> {
     pairs(from, to).into_iter().map(|devices| diff_of(devices, from, to)).collect()
 }
@@ -71,7 +71,7 @@ fn pairs(from: &History, to: &History) -> Vec<Sides<Option<u8>>> {
     let index = |device: &DeviceHistory| device.state.device;
     let (largest, largest_of_to) = (from.primary_device(), to.primary_device());
     let is_used = |device: &&DeviceHistory| device.state.allocated > 0 || device.past.events > 0;
-    // Devices of one process are not crossed: both files use the one that holds most in the other.
+    // Devices of one process keep their indexes: the first file, too, uses the second's largest.
     let known = largest_of_to.and_then(|device| from.device(index(device))).filter(is_used);
     let same_index = largest.and_then(|device| to.device(index(device))).filter(|device| {
         let most = largest_of_to.map_or(0, |device| device.state.allocated);
