@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 10_611, 4_931),
-    ("cli", 18_779, 1_291),
+    ("cli", 18_776, 1_291),
     ("coordinator", 19_922, 7_608),
-    ("core", 29_286, 9_877),
+    ("core", 29_291, 9_877),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
     ("pickle", 4_653, 0),

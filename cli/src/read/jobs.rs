@@ -33,7 +33,7 @@ pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bo
     if over_time {
         return vec![Job { name: String::new(), files: snapshots }];
     }
-    let names = by_export(&snapshots).or_else(|| by_folder(&snapshots, unreadable));
+    let names = by_name(&snapshots, unreadable);
     let names = names.unwrap_or_else(|| vec![String::new(); snapshots.len()]);
     let mut jobs: Vec<Job> = Vec::new();
     for (name, snapshot) in names.into_iter().zip(snapshots) {
@@ -47,24 +47,17 @@ pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bo
 
 /// True where no fact shows that these files are of different jobs.
 pub(crate) fn may_be_one(snapshots: &[Snapshot]) -> bool {
-    let is_one_by_name = by_export(snapshots).or_else(|| by_folder(snapshots, &[])).is_none();
-    is_one_by_name && (are_ranks(snapshots) || programs(snapshots).iter().all(|&of| of == 0))
+    by_name(snapshots, &[]).is_none() && programs(snapshots).is_none()
 }
 
-/// True where contents or names say which rank or step each file is of.
-fn are_ranks(snapshots: &[Snapshot]) -> bool {
-    matches!(sources(snapshots), RankSource::File | RankSource::Name | RankSource::One)
+/// The job of each file, as contents or folders name it. None where neither does.
+fn by_name(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
+    by_export(snapshots).or_else(|| by_folder(snapshots, unreadable))
 }
 
 /// A job whose files may be ranks, program by program.
 fn by_program(job: Job) -> Vec<Job> {
-    if are_ranks(&job.files) {
-        return vec![job];
-    }
-    let programs = programs(&job.files);
-    if programs.iter().all(|&program| program == 0) {
-        return vec![job];
-    }
+    let Some(programs) = programs(&job.files) else { return vec![job] };
     let mut jobs: BTreeMap<usize, Job> = BTreeMap::new();
     for (program, file) in programs.into_iter().zip(job.files) {
         let name = || file.path.display().to_string();
@@ -78,8 +71,12 @@ fn by_program(job: Job) -> Vec<Job> {
     jobs.into_values().map(name).collect()
 }
 
-/// The program of each file, by the number of the first file of that program.
-fn programs(snapshots: &[Snapshot]) -> Vec<usize> {
+/// The program of each file, by the number of the first file of that program. None where all are
+/// of one, or contents or names say which rank or step each file is of.
+fn programs(snapshots: &[Snapshot]) -> Option<Vec<usize>> {
+    if matches!(sources(snapshots), RankSource::File | RankSource::Name | RankSource::One) {
+        return None;
+    }
     let files: Vec<Program<'_>> = snapshots.iter().map(|of| Program::of(&of.history)).collect();
     let mut programs: Vec<usize> = Vec::new();
     for (at, file) in files.iter().enumerate() {
@@ -88,7 +85,7 @@ fn programs(snapshots: &[Snapshot]) -> Vec<usize> {
         let known = firsts.find(|&first| files.get(first).is_some_and(|of| of.is(file)));
         programs.push(known.unwrap_or(at));
     }
-    programs
+    programs.iter().any(|&program| program > 0).then_some(programs)
 }
 
 /// The job of each file: its own name for the job, else the folder. None where no file names a job.

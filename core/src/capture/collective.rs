@@ -344,11 +344,6 @@ impl GroupState {
         let waits = if waiting == 1 { "waits" } else { "wait" };
         let (furthest, seconds) = (self.furthest, seconds(self.waited_ns));
         let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
-        let unknown = match self.unknown() {
-            0 => String::new(),
-            1 => "; 1 rank is not known".to_string(),
-            count => format!("; {count} ranks are not known"),
-        };
         match self.verdict {
             Verdict::InStep if self.dead.is_empty() => {
                 format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
@@ -362,12 +357,13 @@ impl GroupState {
             }
             Verdict::Uneven => format!(
                 "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \
-                 operations do not wait for all ranks{unknown}"
+                 operations do not wait for all ranks{}",
+                self.and_unknown(),
             ),
             Verdict::Waiting | Verdict::Desynchronised => format!(
                 "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s at the \
                  capture; {}",
-                self.reason(&unknown),
+                self.reason(),
             ),
         }
     }
@@ -392,21 +388,30 @@ impl GroupState {
         }
     }
 
-    /// Number of its ranks of which nothing is known.
+    /// Number of ranks of the group that are not known.
     pub(crate) fn unknown(&self) -> usize {
         (self.size as usize).saturating_sub(self.ranks.len())
     }
 
+    /// How many ranks of the group are not known, to follow a sentence; empty where all are.
+    fn and_unknown(&self) -> String {
+        match self.unknown() {
+            0 => String::new(),
+            1 => "; 1 rank is not known".to_string(),
+            count => format!("; {count} ranks are not known"),
+        }
+    }
+
     /// Whom the others wait for, as far as that is known.
-    fn reason(&self, unknown: &str) -> String {
+    fn reason(&self) -> String {
+        let unknown = self.and_unknown();
         if !self.behind.is_empty() {
             let said = self.behind.iter().take(NAMED_MAX).map(Behind::sentence);
-            return listed(said.collect(), self.behind.len(), "are behind") + unknown;
+            return listed(said.collect(), self.behind.len(), "are behind") + &unknown;
         }
-        match self.unknown() {
-            0 => "no rank is known to be behind".to_string(),
-            1 => "1 rank is not known, and may not have begun it".to_string(),
-            count => format!("{count} ranks are not known, and may not have begun it"),
+        match unknown.strip_prefix("; ") {
+            None => "no rank is known to be behind".to_string(),
+            Some(unknown) => format!("{unknown}, and may not have begun it"),
         }
     }
 }

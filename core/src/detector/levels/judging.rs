@@ -179,11 +179,11 @@ impl Detector {
     /// of peaks are the stages of a job.
     fn is_due(&self, own: &Window, trend: Trend, point: Point) -> bool {
         let Some(Rise { points, .. }) = trend.rise() else { return false };
-        if point.layer != Layer::Peak || !trend.climbs() {
-            return point.layer != Layer::Peak;
+        if point.layer != Layer::Peak {
+            return true;
         }
         let floor = self.own_window(&Point { layer: Layer::Allocated, ..point }, point.scale);
-        is_within_steps(floor.rise(points), own.rise(points))
+        trend.climbs() && is_within_steps(floor.rise(points), own.rise(points))
     }
 
     /// Is this growth, or the growth that causes it, reported already?

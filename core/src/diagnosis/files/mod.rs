@@ -100,12 +100,12 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     let others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
     let mut all: Vec<Analysis> =
         core::iter::once(primary).chain(others.filter(|other| other.found.is_some())).collect();
-    let order = |(_, of): &(usize, &Analysis)| {
+    // Of equals the first stays the first.
+    all.sort_by_key(|of| {
         let class = of.found.as_ref().map(|found| found.diagnosis.class);
         (class.is_none(), class == Some(Class::Unknown))
-    };
-    let first = all.iter().enumerate().min_by_key(order).map_or(0, |(at, _)| at);
-    let mut analysis = all.remove(first);
+    });
+    let mut analysis = all.remove(0);
     analysis.also = all.into_iter().filter_map(|other| other.found).collect();
     if analysis.found.is_none() {
         analysis.unjudged = unjudged(ranks);
@@ -158,7 +158,7 @@ fn judged(all: &[Aligned<'_>], candidate: Candidate) -> Option<Found> {
     Some(Found { diagnosis, growth, ranks, bytes, blocks })
 }
 
-/// What stays of each step and is too little to matter; none where the ends of steps are not known.
+/// A line that keeps too little in each step to matter; none where the ends of steps are unknown.
 fn small(one: &Aligned<'_>) -> Option<(Frame, u64)> {
     let are_steps_known = one.earlier > 0 || one.past().source.is_known();
     let found = survivors(one).filter(|found| are_steps_known && !found.matters())?;
