@@ -1,8 +1,9 @@
 //! Questions to CUDA: the current device, and the identity, size and free bytes of devices. No
 //! call here creates a context, allocates or synchronizes.
 //!
-//! cudarc loads the driver and panics where a library or symbol is missing. So the library's
-//! presence is checked first, and optional functions are resolved one by one.
+//! cudarc has the types. Its own loader is not asked: it takes the first `libcuda.so` on the path,
+//! which may be the toolkit's stub, and a second driver knows no device. The functions are those of
+//! the driver that PyTorch has loaded.
 
 use std::ffi::{c_char, c_int};
 
@@ -36,6 +37,18 @@ static MEMORY_INFO: Symbol<MemoryInfo> =
 // SAFETY: as above.
 static ADDRESS_RANGE: Symbol<AddressRange> =
     unsafe { Symbol::new(&Library::DRIVER, c"cuMemGetAddressRange_v2") };
+// SAFETY: as above.
+static DEVICE_GET: Symbol<DeviceGet> = unsafe { Symbol::new(&Library::DRIVER, c"cuDeviceGet") };
+// SAFETY: as above.
+static DEVICE_UUID: Symbol<DeviceUuid> =
+    unsafe { Symbol::new(&Library::DRIVER, c"cuDeviceGetUuid_v2") };
+/// Of drivers before CUDA 11.4, which lack the other.
+// SAFETY: as above.
+static OLDER_DEVICE_UUID: Symbol<DeviceUuid> =
+    unsafe { Symbol::new(&Library::DRIVER, c"cuDeviceGetUuid") };
+// SAFETY: as above.
+static DEVICE_BYTES: Symbol<DeviceBytes> =
+    unsafe { Symbol::new(&Library::DRIVER, c"cuDeviceTotalMem_v2") };
 
 /// The calling thread's current device; 0 where the runtime does not say.
 pub(crate) fn current_device() -> u8 {
@@ -71,27 +84,19 @@ pub(crate) fn allocation_bytes(pointer: u64) -> Option<u64> {
 }
 
 /// Writes UUID and size of every device that has a lane and is not described yet. Returns false
-/// while the driver is not loaded or no device is in use.
+/// while no device is in use or its driver is not found.
 pub(crate) fn describe_devices(tape: Words<'_>, has_lane: impl Fn(u8) -> bool) -> bool {
-    // SAFETY: only looks for the library, without initializing CUDA; PyTorch has done both.
-    if !unsafe { sys::is_culib_present() } {
+    let mut in_use = (0..DEVICES_MAX as u8).filter(|&index| has_lane(index)).peekable();
+    // A symbol that is not found is looked for ever more rarely: so not before it can be there.
+    if in_use.peek().is_none() {
         return false;
     }
-    // SAFETY: the library was found just now.
-    let library = unsafe { sys::culib() };
-    // SAFETY: the signatures are those of cuda.h.
-    let (get, uuid, bytes) = unsafe {
-        let get = library.get::<DeviceGet>(b"cuDeviceGet\0");
-        let uuid = library
-            .get::<DeviceUuid>(b"cuDeviceGetUuid_v2\0")
-            .or_else(|_| library.get::<DeviceUuid>(b"cuDeviceGetUuid\0"));
-        (get, uuid, library.get::<DeviceBytes>(b"cuDeviceTotalMem_v2\0"))
+    let uuid = DEVICE_UUID.get().or_else(|| OLDER_DEVICE_UUID.get());
+    let (Some(get), Some(uuid), Some(bytes)) = (DEVICE_GET.get(), uuid, DEVICE_BYTES.get()) else {
+        return false;
     };
-    let (Ok(get), Ok(uuid), Ok(bytes)) = (get, uuid, bytes) else { return false };
     tape.at(header::HOOKS).fetch_or(hooks::DRIVER, Ordering::Relaxed);
-    let mut any = false;
-    for index in (0..DEVICES_MAX as u8).filter(|&index| has_lane(index)) {
-        any = true;
+    for index in in_use {
         let word = |name| Words::device_word(index, name);
         if tape.get(word(device::TOTAL_BYTES)) != 0 {
             continue;
@@ -112,7 +117,7 @@ pub(crate) fn describe_devices(tape: Words<'_>, has_lane: impl Fn(u8) -> bool) -
             tape.set(word(device::TOTAL_BYTES), total as u64);
         }
     }
-    any
+    true
 }
 
 /// The bytes as two little-endian words.

@@ -342,3 +342,19 @@ fn the_command_shows_the_ledger_of_a_tape() {
     );
     assert!(shown["outside"].as_array().is_some_and(|uses| !uses.is_empty()), "{shown}");
 }
+
+#[test]
+fn the_size_of_a_device_is_that_of_the_driver_in_use() {
+    let Some(torch) = torch("the toolkit's stub of the driver is not asked") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let source = folder.path().join("stub.c");
+    // What a stub answers; the fake CUDA has no library of this name that would come before it.
+    std::fs::write(&source, "int cuDeviceGet(void) { return 34; }\n").expect("the source");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libcuda.so")).arg(&source);
+    assert!(compiler.status().expect("gcc runs").success());
+    let path = folder.path().to_str().expect("a plain path");
+    let run = Recorded::way(&torch, "ledger", &[("LD_LIBRARY_PATH", path)]);
+    let [device] = &run.tape.totals()[..] else { panic!("one device") };
+    assert_eq!(device.device_bytes, run.number("total"));
+}
