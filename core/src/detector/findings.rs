@@ -42,6 +42,8 @@ pub(super) struct Open {
     pub(super) climbs: bool,
     /// Highest value that lasted, and its step.
     best: (u64, i64),
+    /// Step in which the growth rose last.
+    rose_step: u64,
     /// The newest values: a single one may be a spike or a dip.
     newest: [i64; LASTING_POINTS],
     /// The growth as it was last reported.
@@ -79,6 +81,22 @@ impl Open {
         Some(Finding::Updated(self.growth))
     }
 
+    /// The growth at its end: its last step, and the most that had grown.
+    fn ended(&self) -> Growth {
+        if self.scale == UNFOLLOWED {
+            return self.growth;
+        }
+        let known = self.growth;
+        let best_bytes = u64::try_from(self.best.1 - self.onset_value).unwrap_or(0);
+        let more_bytes = best_bytes.saturating_sub(known.grown_bytes);
+        Growth {
+            last_step: self.rose_step.max(known.onset_step).min(known.last_step),
+            grown_bytes: known.grown_bytes.saturating_add(more_bytes),
+            level_bytes: known.level_bytes.map(|level| level.saturating_add(more_bytes)),
+            ..known
+        }
+    }
+
     /// Number of ranks that grow alike, the finding's own included.
     fn ranks(&self) -> u32 {
         1 + u32::try_from(self.others.len()).unwrap_or(u32::MAX - 1)
@@ -100,6 +118,8 @@ struct Over {
     give_backs: u32,
     /// The growth gave back most of its bytes, and did not merely stop.
     gave_back: bool,
+    /// A level of the followed track up to this is no new growth.
+    high: i64,
 }
 
 impl Over {
@@ -150,6 +170,11 @@ impl Findings {
             Scope::AllRanks => open.growth.layer == layer,
         };
         self.open.values().find(is_common)
+    }
+
+    /// Is this value of a track no more than that of growth which has stopped?
+    pub(super) fn has_stopped_at(&self, key: &GrowthKey, value: i64) -> bool {
+        self.over.get(key).is_some_and(|over| !over.gave_back && value <= over.high)
     }
 
     /// Adds a rank to the open finding about another rank that grows alike since about the same
@@ -215,6 +240,7 @@ impl Findings {
             rise_min,
             climbs: false,
             best: last,
+            rose_step: last.0,
             newest: [last.1; LASTING_POINTS],
             reported: growth,
             others: BTreeSet::new(),
@@ -244,11 +270,17 @@ impl Findings {
         open.newest[LASTING_POINTS - 1] = value;
         let [low, high] = open.range();
         let grown = open.best.1 - open.onset_value;
+        let points_ago =
+            |points: usize| step.saturating_sub(points as u64 * BLOCK_STEPS[open.scale]);
         if low > open.best.1 + open.rise_min / 4 {
             open.best = (step, low);
+            open.rose_step = points_ago(LASTING_POINTS - 1);
         }
         let quiet_steps = QUIET_WINDOWS * WINDOW as u64 * BLOCK_STEPS[open.scale];
         let gave_back = high < open.best.1 - grown / 2;
+        if gave_back {
+            open.rose_step = points_ago(LASTING_POINTS);
+        }
         if gave_back || step.saturating_sub(open.best.0) > quiet_steps {
             self.close(key, step);
             if let Some(over) = self.over.get_mut(key) {
@@ -275,6 +307,14 @@ impl Findings {
         }
     }
 
+    /// Closes a finding whose growth rose last in this step.
+    pub(super) fn stop(&mut self, key: &GrowthKey, rose_step: u64, at_step: u64) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.rose_step = rose_step;
+        }
+        self.close(key, at_step);
+    }
+
     /// Closes a finding that follows no track.
     pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
@@ -290,16 +330,18 @@ impl Findings {
     /// Closes a finding. No other function does.
     pub(super) fn close(&mut self, key: &GrowthKey, at_step: u64) {
         if let Some(open) = self.open.remove(key) {
+            let growth = open.ended();
             if open.grows() {
-                let Growth { onset_step, returns, give_backs, .. } = open.growth;
+                let Growth { onset_step, returns, give_backs, .. } = growth;
                 let (closed_step, gave_back) = (at_step, false);
-                let over = Over { onset_step, closed_step, returns, give_backs, gave_back };
+                let high = open.best.1.saturating_add(open.rise_min / 2);
+                let over = Over { onset_step, closed_step, returns, give_backs, gave_back, high };
                 self.over.insert(*key, over);
             }
             while self.over.len() > OVER_MAX {
                 self.over.pop_first();
             }
-            self.findings.push_back(Finding::Closed { key: *key, at_step });
+            self.findings.push_back(Finding::Closed(growth));
         }
     }
 }

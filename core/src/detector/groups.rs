@@ -174,6 +174,13 @@ impl Groups {
         self.of_rank.get(&rank).map_or(0, |&group| usize::from(group))
     }
 
+    /// Number of the other ranks in the group of a rank.
+    pub(super) fn peers(&self, rank: u32) -> u32 {
+        let group = self.list.get(self.of(rank));
+        let members = group.map_or(1, |group| group.ranks.len());
+        u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1)
+    }
+
     /// Divides the ranks into groups by their levels, unless roles are known.
     pub(super) fn learn(&mut self, levels: &[(i64, u32)]) {
         if !self.roles.is_empty() {

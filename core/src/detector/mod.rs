@@ -221,6 +221,16 @@ impl Growth {
         Self { onset_step: known.onset_step, grown_bytes, ..self }
     }
 
+    /// The growth at a later step at which the rank holds this many bytes of the layer; none where
+    /// the level of these figures is not known.
+    pub fn at_level(self, step: u64, level_bytes: u64) -> Option<Self> {
+        let first_bytes = self.level_bytes?.saturating_sub(self.grown_bytes);
+        let grown_bytes = level_bytes.saturating_sub(first_bytes);
+        let last_step = step.max(self.last_step);
+        let level_bytes = Some(level_bytes);
+        Some(Self { last_step, grown_bytes, level_bytes, ..self.forecast_from(step) })
+    }
+
     /// The growth with its forecast as it is from a later step on.
     fn forecast_from(self, step: u64) -> Self {
         let passed = step.saturating_sub(self.last_step);
@@ -267,13 +277,9 @@ pub enum Finding {
     Opened(Growth),
     /// The same growth, notably larger or nearer to the end.
     Updated(Growth),
-    /// The growth stopped, or gave back most of its bytes.
-    Closed {
-        /// Identity of the finding.
-        key: GrowthKey,
-        /// Step at which the growth counts as over.
-        at_step: u64,
-    },
+    /// The growth stopped, or gave back most of its bytes. Its figures are those of its end: the
+    /// last step in which it grew, and the most that had grown.
+    Closed(Growth),
 }
 
 /// State of a rank.

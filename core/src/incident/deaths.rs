@@ -240,7 +240,7 @@ impl Incidents {
         }
         self.leave(now, serial, is_its);
         for id in self.ids(is_its_own) {
-            self.measure(&id, attempt);
+            self.measure(&id, attempt, None);
             if !self.goes_on(now, attempt, &id) {
                 self.close(now, &id, ClosedReason::RankEnded, true);
             }

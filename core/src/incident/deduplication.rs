@@ -181,7 +181,7 @@ impl Incidents {
         }
         let next = tracked.incident.joined.remove(0);
         tracked.be_about(now, attempt, next);
-        self.measure(id, attempt);
+        self.measure(id, attempt, None);
         self.store(id, Change::Updated);
         true
     }

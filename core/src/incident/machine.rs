@@ -207,13 +207,15 @@ impl Incidents {
                     self.rejoined(now, serial, &growth);
                 }
             }
-            Finding::Closed { key, at_step } => {
+            Finding::Closed(growth) => {
+                let key = growth.key();
                 self.silent.remove(&(serial, key));
-                if !self.leave(now, serial, |growth| growth.key() == key)
+                if !self.leave(now, serial, |of| of.key() == key)
                     && let Some(id) = self.open_about(serial, &key)
                     && !self.goes_on(now, attempt, &id)
                 {
-                    let reason = ClosedReason::GrowthEnded { at_step };
+                    self.measure(&id, attempt, Some(growth));
+                    let reason = ClosedReason::GrowthEnded { at_step: growth.last_step };
                     self.close(now, &id, reason, attempt.has_ended());
                 }
             }
@@ -276,7 +278,7 @@ impl Incidents {
         let is_growth =
             |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
         for id in self.ids(is_growth) {
-            self.measure(&id, attempt);
+            self.measure(&id, attempt, None);
             self.close(now, &id, ClosedReason::AttemptEnded, true);
         }
     }
@@ -419,11 +421,11 @@ impl Incidents {
     }
 
     /// Brings the growth of an incident that ends up to date: the detector reports it seldom, and
-    /// there is no later report.
-    pub(super) fn measure(&mut self, id: &str, attempt: &impl Attempt) {
+    /// there is no later report. `ended` are its figures where the detector has closed it.
+    pub(super) fn measure(&mut self, id: &str, attempt: &impl Attempt, ended: Option<Growth>) {
         let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { return };
         let key = incident.growth.key();
-        if let Some(growth) = attempt.newest(&key) {
+        if let Some(growth) = ended.or_else(|| attempt.newest(&key)) {
             incident.measure(&growth, attempt.step_time_ns(key.rank));
         }
     }

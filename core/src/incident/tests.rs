@@ -237,10 +237,13 @@ fn growth_is_one_incident_from_its_first_finding_to_its_end() {
     assert_eq!(incident.seconds_to_oom, Some(10_000));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     assert_eq!((shell.incident("inc-0001").class(), shell.pages()), (Class::Leak, 1));
-    shell.found(&job, Finding::Closed { key: leak(2).key(), at_step: 50 });
-    let closed = shell.incident("inc-0001").closed.expect("it is closed");
+    // The detector reports growth seldom: the last figures come with its end.
+    shell.found(&job, Finding::Closed(Growth { last_step: 50, grown_bytes: 1 << 26, ..more }));
+    let incident = shell.incident("inc-0001");
+    let closed = incident.closed.expect("it is closed");
     assert_eq!(closed.reason, ClosedReason::GrowthEnded { at_step: 50 });
     assert_eq!(closed.reason.to_string(), "the growth ended at step 50");
+    assert_eq!((incident.growth.last_step, incident.growth.grown_bytes), (50, 1 << 26));
     assert_eq!(shell.incidents.len(), 1);
 }
 
@@ -254,7 +257,7 @@ fn growth_that_returns_is_the_same_incident_and_is_captured_again() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(leak(0)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
+    shell.found(&job, Finding::Closed(leak(0)));
     shell.found(&job, Finding::Opened(growth(0, Layer::Allocated, Scope::OneRank, 1)));
     assert!(shell.incident("inc-0001").is_open());
     shell.now_ns += SECOND;
@@ -269,18 +272,17 @@ fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let blocks = |returns| growth(5, Layer::Blocks, Scope::Role, returns);
     let bytes = |returns| growth(4, Layer::Allocated, Scope::AllRanks, returns);
-    let closed = |growth: Growth, at_step| Finding::Closed { key: growth.key(), at_step };
     shell.found(&job, Finding::Opened(blocks(0)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     for returns in 0..3 {
         shell.found(&job, Finding::Opened(blocks(returns)));
         assert_eq!(shell.incident("inc-0001").growth.layer, Layer::Blocks);
         shell.found(&job, Finding::Opened(bytes(returns)));
-        shell.found(&job, closed(blocks(0), 100));
+        shell.found(&job, Finding::Closed(blocks(0)));
         let incident = shell.incident("inc-0001");
         assert!(incident.is_open(), "its bytes still grow");
         assert_eq!(incident.growth.layer, Layer::Allocated);
-        shell.found(&job, closed(bytes(0), 200));
+        shell.found(&job, Finding::Closed(bytes(0)));
         assert!(!shell.incident("inc-0001").is_open());
         // The coordinator is started again on what it has stored.
         let stored = shell.incident("inc-0001").clone();
@@ -301,7 +303,7 @@ fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
     let other = shell.incident("inc-0002");
     assert_eq!(other.reported_in.as_deref(), Some("inc-0001"));
     assert!(other.evidence().contains(&"the same cause is reported in inc-0001".to_string()));
-    shell.found(&job, Finding::Closed { key: leak(1).key(), at_step: 50 });
+    shell.found(&job, Finding::Closed(leak(1)));
     shell.incidents.tick(shell.now());
     shell.carry_out();
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
@@ -316,7 +318,7 @@ fn a_closed_incident_pages_only_when_its_attempt_ended() {
         if ends {
             shell.incidents.attempt_ended(shell.now(), &job);
         } else {
-            shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
+            shell.found(&job, Finding::Closed(leak(0)));
         }
         shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
         assert_eq!(shell.incident("inc-0001").urgency, expected);
@@ -357,7 +359,7 @@ fn a_rank_is_silent_only_when_its_agent_had_time_to_report() {
     job.here_since_ns = Some(shell.now_ns);
     shell.review(&job);
     assert!(shell.incidents.is_empty(), "its agent is only just back");
-    shell.found(&job, Finding::Closed { key: silence.key(), at_step: 50 });
+    shell.found(&job, Finding::Closed(silence));
     shell.now_ns += 2 * BACK_NS;
     shell.review(&job);
     assert!(shell.incidents.is_empty(), "it has reported since");
@@ -428,7 +430,7 @@ fn the_incidents_of_one_node_take_no_room_of_another() {
 enum Input {
     Open(u32, Growth),
     Update(u32, Growth),
-    Close(u32, GrowthKey),
+    Close(u32, Growth),
     Ends(u32),
     GoesOn(u32),
     Away(u32, bool),
@@ -453,7 +455,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let input = prop_oneof![
         4 => (0..2_u32, some.clone()).prop_map(|(job, growth)| Input::Open(job, growth)),
         3 => (0..2_u32, some.clone()).prop_map(|(job, growth)| Input::Update(job, growth)),
-        3 => (0..2_u32, some).prop_map(|(job, growth)| Input::Close(job, growth.key())),
+        3 => (0..2_u32, some).prop_map(|(job, growth)| Input::Close(job, growth)),
         1 => (0..2_u32).prop_map(Input::Ends),
         1 => (0..2_u32).prop_map(Input::GoesOn),
         1 => (0..2_u32, any::<bool>()).prop_map(|(job, is_away)| Input::Away(job, is_away)),
@@ -481,7 +483,7 @@ impl Model {
         match input {
             Input::Open(job, growth) => self.found(job, Finding::Opened(growth)),
             Input::Update(job, growth) => self.found(job, Finding::Updated(growth)),
-            Input::Close(job, key) => self.found(job, Finding::Closed { key, at_step: 30 }),
+            Input::Close(job, growth) => self.found(job, Finding::Closed(growth)),
             Input::Ends(job) => {
                 self.jobs[job as usize].has_ended = true;
                 self.shell.incidents.attempt_ended(now, &self.jobs[job as usize]);

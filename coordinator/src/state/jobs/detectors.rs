@@ -94,8 +94,8 @@ impl Detectors {
     /// the steps of its peers.
     pub(super) fn end_turns(&mut self, rank: u32) {
         let Some(of) = self.of_turns.remove(&rank) else { return };
-        let at_step = of.detector.state(rank).last_step;
-        let closed = of.open.into_iter().map(|key| Finding::Closed { key, at_step });
+        let newest = of.open.iter().filter_map(|key| of.detector.newest(key));
+        let closed = newest.map(Finding::Closed);
         self.findings.extend(closed);
     }
 
@@ -124,8 +124,8 @@ impl OfTurns {
             Finding::Opened(growth) => {
                 self.open.insert(growth.key());
             }
-            Finding::Closed { key, .. } => {
-                self.open.remove(key);
+            Finding::Closed(growth) => {
+                self.open.remove(&growth.key());
             }
             Finding::Updated(_) => {}
         }
@@ -177,7 +177,7 @@ mod tests {
         detectors.begin_turns(3);
         let opened = |finding: &Finding| match finding {
             Finding::Opened(growth) => Some(growth.key()),
-            Finding::Updated(_) | Finding::Closed { .. } => None,
+            Finding::Updated(_) | Finding::Closed(_) => None,
         };
         let found = leak(&mut detectors, 3);
         let keys: Vec<GrowthKey> = found.iter().filter_map(opened).collect();
@@ -186,10 +186,11 @@ mod tests {
         assert!(detectors.of(3).step_time_ns().is_some() && detectors.step_time_ns().is_none());
         // What grew in turns is over with the first step.
         detectors.end_turns(3);
-        let closed: Vec<Finding> = std::iter::from_fn(|| detectors.poll()).collect();
-        let expected: Vec<_> =
-            keys.iter().map(|&key| Finding::Closed { key, at_step: 1_000 }).collect();
-        assert_eq!(closed, expected);
+        let closed = std::iter::from_fn(|| detectors.poll()).map(|finding| match finding {
+            Finding::Closed(growth) => growth.key(),
+            Finding::Opened(_) | Finding::Updated(_) => panic!("{finding:?}"),
+        });
+        assert_eq!(closed.collect::<Vec<_>>(), keys);
         assert_eq!(detectors.state(3), RankView::default(), "it is new among its peers");
     }
 

@@ -159,8 +159,8 @@ fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
             Finding::Opened(growth) | Finding::Updated(growth) => {
                 last.insert(growth.key(), Finding::Opened(growth));
             }
-            Finding::Closed { key, .. } => {
-                last.insert(key, finding);
+            Finding::Closed(growth) => {
+                last.insert(growth.key(), finding);
             }
         }
     }

@@ -75,9 +75,8 @@ impl Detector {
             amount / one.steps.max(1)
         };
         let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
-        let group = self.groups.list.get(self.groups.of(rank));
-        let members = group.map_or(1, |group| group.ranks.len());
-        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
+        let peers = self.groups.peers(rank);
+        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 <= peers as usize;
         // Where ranks have one role, half of them speak for all: the others are only later.
         let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
@@ -107,7 +106,7 @@ impl Detector {
             layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
-            peers: u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1),
+            peers,
             ranks: u32::try_from(many).unwrap_or(u32::MAX),
             returns: 0,
             give_backs: 0,

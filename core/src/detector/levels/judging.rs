@@ -20,7 +20,7 @@ impl Detector {
             let pause = self.pause(&key, known.onset_step);
             let is_followed = scale != UNFOLLOWED;
             if is_followed && point.scale == PAUSE_SCALE && pause.has_stopped() {
-                self.findings.close(&key, point.end_step());
+                self.findings.stop(&key, pause.rose_step(), point.end_step());
             }
             if scale != point.scale {
                 continue;
@@ -89,7 +89,9 @@ impl Detector {
         let is_due = self.is_due(&own, trend, point);
         self.mark(point, is_own);
         if is_own && is_due && is_apart(rise, self.common_rise(&point, points)) {
-            self.note(key, self.groups.of(rank), (scale, block), trend, point.peers);
+            // Some peers may finish this block later.
+            let peers = if point.peers > 0 { self.groups.peers(rank) } else { 0 };
+            self.note(key, self.groups.of(rank), (scale, block), trend, peers);
         }
     }
 
@@ -216,7 +218,13 @@ impl Detector {
         if point.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
     }
 
+    /// Notes whether the newest points rise. Those before the end of a growth rise no more.
     fn mark(&mut self, point: Point, rising: bool) {
+        let Point { rank, device, layer, scale, block, .. } = point;
+        let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
+        let value = self.beyond_peers((rank, device), layer, scale, block);
+        let has_stopped = value.is_some_and(|value| self.findings.has_stopped_at(&key, value));
+        let rising = rising && !has_stopped;
         let series = self.series.get_mut(&(point.rank, point.device));
         if let Some(track) = series.and_then(|series| series.track_mut(point.layer)) {
             track.rising[point.scale] = rising;

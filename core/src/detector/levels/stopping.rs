@@ -28,7 +28,9 @@ const RISE_DIVISOR: i64 = 4;
 pub(super) struct Pause {
     /// Longest time between two rises.
     longest: u64,
-    /// Time since the last rise.
+    /// Block of the last rise.
+    last: u64,
+    /// Time since then.
     present: u64,
     rises: usize,
 }
@@ -52,13 +54,18 @@ impl Pause {
                 pause.rises += 1;
             }
         }
-        pause.present = newest - before;
+        (pause.last, pause.present) = (before, newest - before);
         pause
     }
 
     /// Is the present pause longer than those before?
     pub(super) fn is_longest(&self) -> bool {
         self.rises >= RISES_MIN && self.present > self.longest
+    }
+
+    /// First step of the last block that rose: its value is the lowest in it.
+    pub(super) fn rose_step(&self) -> u64 {
+        self.last.saturating_mul(BLOCK_STEPS[PAUSE_SCALE])
     }
 
     /// Has the growth stopped?

@@ -119,7 +119,7 @@ fn open_after(inputs: Vec<Input>) -> usize {
             match finding {
                 Finding::Opened(growth) => assert!(open.insert(growth.key()), "{growth:?}"),
                 Finding::Updated(growth) => assert!(open.contains(&growth.key()), "{growth:?}"),
-                Finding::Closed { key, .. } => assert!(open.remove(&key), "{key:?}"),
+                Finding::Closed(growth) => assert!(open.remove(&growth.key()), "{growth:?}"),
             }
         }
     }

@@ -209,7 +209,7 @@ pub(super) fn fresh_detector(ranks: u32) -> Detector {
 fn reported(findings: &[Finding]) -> impl Iterator<Item = &Growth> {
     findings.iter().filter_map(|finding| match finding {
         Finding::Opened(growth) | Finding::Updated(growth) => Some(growth),
-        Finding::Closed { .. } => None,
+        Finding::Closed(_) => None,
     })
 }
 
@@ -219,7 +219,7 @@ fn is_any_sure(findings: &[Finding]) -> bool {
 
 fn closed(findings: &[Finding]) -> Vec<(GrowthKey, u64)> {
     let closed = |finding: &Finding| match finding {
-        Finding::Closed { key, at_step } => Some((*key, *at_step)),
+        Finding::Closed(growth) => Some((growth.key(), growth.last_step)),
         Finding::Opened(_) | Finding::Updated(_) => None,
     };
     findings.iter().filter_map(closed).collect()

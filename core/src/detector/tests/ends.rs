@@ -14,6 +14,14 @@ impl Flat {
     /// The findings when `of` changes the record of each rank and step, and tells what its process
     /// holds of the host, below what limit.
     fn run(&self, of: impl Fn(u32, u64, &mut StepRecord) -> (u64, Limit)) -> Vec<Finding> {
+        self.detected(of).1
+    }
+
+    /// The same with the detector after the last step.
+    fn detected(
+        &self,
+        of: impl Fn(u32, u64, &mut StepRecord) -> (u64, Limit),
+    ) -> (Detector, Vec<Finding>) {
         let mut detector = Detector::default();
         detector.expect_ranks(self.ranks);
         let mut findings = Vec::new();
@@ -42,21 +50,21 @@ impl Flat {
             }
             findings.extend(core::iter::from_fn(|| detector.poll()));
         }
-        findings
+        (detector, findings)
     }
 }
 
 fn reports(findings: &[Finding]) -> Vec<Growth> {
     let report = |finding: &Finding| match finding {
         Finding::Opened(growth) | Finding::Updated(growth) => Some(*growth),
-        Finding::Closed { .. } => None,
+        Finding::Closed(_) => None,
     };
     findings.iter().filter_map(report).collect()
 }
 
-fn closed_step(findings: &[Finding]) -> Option<u64> {
+fn ended(findings: &[Finding]) -> Option<Growth> {
     findings.iter().find_map(|finding| match finding {
-        Finding::Closed { at_step, .. } => Some(*at_step),
+        Finding::Closed(growth) => Some(*growth),
         Finding::Opened(_) | Finding::Updated(_) => None,
     })
 }
@@ -150,16 +158,34 @@ fn a_cache_of_the_host_that_fills_is_a_notice_and_ends() {
     // second. At 50 steps a second the rate alone would end memory in 9 minutes.
     let held = |rank: u32, step: u64| GIB + u64::from(rank) + step.min(1_700) * 384 * 1_024;
     for (ranks, step_ns) in [(1, 20), (2, 20), (1, 1_200), (2, 1_200)] {
-        let findings = on_a_small_machine((ranks, 2_700, step_ns * 1_000_000), held);
+        let findings = on_a_small_machine((ranks, 2_100, step_ns * 1_000_000), held);
         let said = reports(&findings);
         assert!(!said.is_empty(), "{ranks} ranks");
         for growth in said {
             assert!(!growth.is_sure, "2 % are taken by each: {growth:?}");
             assert!(growth.bytes_per_step.abs_diff(384 * 1_024) < 40 << 10, "{growth:?}");
         }
-        let closed = closed_step(&findings).expect("it has stopped");
-        assert!((1_700..2_100).contains(&closed), "{ranks} of {step_ns} ms: closed at {closed}");
+        let ended = ended(&findings).expect("it has stopped");
+        let case = format!("{ranks} of {step_ns} ms: {ended:?}");
+        assert!((1_680..1_770).contains(&ended.last_step), "{case}");
+        let grown = (1_700 - ended.onset_step) * 384 * 1_024;
+        assert!(ended.grown_bytes.abs_diff(grown) < 32 * MIB, "{case}");
     }
+}
+
+#[test]
+fn a_rank_whose_growth_has_ended_is_healthy() {
+    // Rank 2 keeps 512 KiB of the host each step, from step 200 to 1,736.
+    let kept = |rank: u32, step: u64| if rank == 2 { step.clamp(200, 1_736) - 200 } else { 0 };
+    let limit = Limit { bytes: 23 * GIB, of: 1 };
+    let job = Flat { ranks: 4, steps: 2_300, step_ns: 30_000_000 };
+    let (detector, findings) =
+        job.detected(|rank, step, _| (GIB + kept(rank, step) * MIB / 2, limit));
+    let ended = ended(&findings).expect("it has stopped");
+    assert!((1_720..1_800).contains(&ended.last_step), "{ended:?}");
+    assert!(ended.grown_bytes.abs_diff(768 * MIB) < 16 * MIB, "{ended:?}");
+    assert_eq!(ended.peers, 3);
+    assert_eq!([0, 1, 2, 3].map(|rank| detector.state(rank).state), [RankState::Healthy; 4]);
 }
 
 #[test]

@@ -155,10 +155,10 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
         findings.extend(core::iter::from_fn(|| detector.poll()));
     }
     let key = GrowthKey { rank: 2, device: 2, layer: Layer::Spread, scope: Scope::OneRank };
-    let [Finding::Opened(growth), Finding::Closed { key: closed, .. }] = &findings[..] else {
+    let [Finding::Opened(growth), Finding::Closed(closed)] = &findings[..] else {
         panic!("reported once and closed: {findings:?}")
     };
-    assert_eq!((growth.key(), *closed), (key, key));
+    assert_eq!((growth.key(), closed.key()), (key, key));
     assert!(growth.grown_bytes.abs_diff(20 * GIB) < GIB, "{growth:?}");
 }
 
@@ -223,8 +223,8 @@ fn a_rank_that_falls_silent_is_reported_unless_it_has_ended() {
         let key = GrowthKey { rank: 6, device: 6, layer: Layer::Progress, scope: Scope::OneRank };
         match (&findings[..], has_ended) {
             ([], true) => {}
-            ([Finding::Opened(growth), Finding::Closed { key: closed, .. }], false) => {
-                assert_eq!((growth.key(), *closed), (key, key), "two silent ranks, one cause");
+            ([Finding::Opened(growth), Finding::Closed(closed)], false) => {
+                assert_eq!((growth.key(), closed.key()), (key, key), "two silent ranks, one cause");
                 // Silence is judged once a second, both its begin and its age.
                 let slack = 2_000_000_000 / STEP_NS + 20;
                 let steps = growth.grown_bytes.abs_diff(SETTLE_NS * 3 / STEP_NS);

@@ -87,7 +87,7 @@ fn stairs_that_go_on_become_certain_and_those_that_end_do_not() {
             }
             is_sure |= core::iter::from_fn(|| detector.poll()).any(|finding| match finding {
                 Finding::Opened(growth) | Finding::Updated(growth) => growth.is_sure,
-                Finding::Closed { .. } => false,
+                Finding::Closed(_) => false,
             });
         }
         is_sure

@@ -63,20 +63,19 @@ fn an_incident_lasts_as_long_as_one_of_its_findings() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let devices: Vec<Growth> = (0..3).map(|device| grows(0, device, Allocated, 2)).collect();
     devices.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
-    let close = |of: &Growth| Finding::Closed { key: of.key(), at_step: 300 };
     let larger = Growth { grown_bytes: 1 << 30, ..devices[2] };
     shell.log.clear();
-    shell.found(&job, close(&devices[1]));
+    shell.found(&job, Finding::Closed(devices[1]));
     let (id, change) = ("inc-0001".to_string(), Change::Updated);
     assert_eq!(shell.log, [Effect::Store { id, change }], "that is stored");
     shell.found(&job, Finding::Updated(larger));
     assert_eq!(shell.incident("inc-0001").joined, [larger]);
-    shell.found(&job, close(&devices[0]));
+    shell.found(&job, Finding::Closed(devices[0]));
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.is_open(), incident.growth.key()), (true, larger.key()));
     // It is found again after a restart of the coordinator.
     shell.found(&job, Finding::Opened(larger));
-    shell.found(&job, close(&larger));
+    shell.found(&job, Finding::Closed(larger));
     assert!(!shell.incident("inc-0001").is_open() && shell.incidents.len() == 1);
 }
 
@@ -119,7 +118,7 @@ fn what_goes_on_of_an_incident_is_measured_and_captured() {
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     let newest = Growth { is_sure: false, steps_to_oom: Some(70), last_step: 290, ..devices[1] };
     job.newest = Some(newest);
-    shell.found(&job, Finding::Closed { key: devices[0].key(), at_step: 300 });
+    shell.found(&job, Finding::Closed(devices[0]));
     shell.incidents.tick(shell.now());
     shell.carry_out();
     let incident = shell.incident("inc-0001");
@@ -141,11 +140,10 @@ fn an_incident_lasts_as_long_as_a_finding_of_it_that_returns() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let devices: Vec<Growth> = (0..2).map(|device| grows(0, device, Allocated, 2)).collect();
     devices.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
-    let close = |of: &Growth| Finding::Closed { key: of.key(), at_step: 300 };
-    shell.found(&job, close(&devices[0]));
+    shell.found(&job, Finding::Closed(devices[0]));
     let returned = Growth { returns: 1, onset_step: 900, last_step: 990, ..devices[0] };
     shell.found(&job, Finding::Opened(returned));
-    shell.found(&job, close(&devices[1]));
+    shell.found(&job, Finding::Closed(devices[1]));
     let incident = shell.incident("inc-0001");
     assert!(incident.is_open() && incident.growth.key() == returned.key(), "{incident:?}");
     assert_eq!(shell.incidents.len(), 1);
@@ -164,7 +162,7 @@ fn a_rank_that_ends_leaves_the_incident_of_another() {
     shell.incidents.failed(shell.now(), &job, of, || "inc-oom".to_string());
     assert_eq!(shell.incident("inc-oom").related.as_deref(), Some("inc-0001"));
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
-    shell.found(&job, Finding::Closed { key: ranks[0].key(), at_step: 300 });
+    shell.found(&job, Finding::Closed(ranks[0]));
     assert!(!shell.incident("inc-0001").is_open());
 }
 

@@ -194,7 +194,7 @@ fn a_notice_that_returns_is_captured_again_only_when_it_becomes_sure() {
     shell.found(&job, Finding::Opened(notice(0)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     for returns in 1..4 {
-        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Closed(notice(0)));
         shell.found(&job, Finding::Opened(Growth { returns, ..notice(0) }));
         shell.now_ns += SECOND;
         shell.incidents.tick(shell.now());
@@ -217,7 +217,7 @@ fn growth_that_returns_as_a_notice_is_sure_only_if_it_had_paged() {
         shell.found(&job, Finding::Opened(Growth { is_sure: true, ..notice(0) }));
         shell.diagnose("inc-0001", diagnosis(found, 3));
         assert_eq!(shell.pages(), usize::from(is_sure));
-        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Closed(notice(0)));
         shell.found(&job, Finding::Opened(Growth { returns: 1, ..notice(0) }));
         assert_eq!(shell.incident("inc-0001").growth.is_sure, is_sure);
     }
