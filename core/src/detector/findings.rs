@@ -219,6 +219,12 @@ impl Findings {
         self.open.get(key)
     }
 
+    /// The open finding that this key names.
+    pub(super) fn named(&self, key: &GrowthKey) -> Option<&Open> {
+        let is_it = |open: &&Open| open.growth.key().names(key);
+        self.get(key).or_else(|| self.open.values().find(is_it))
+    }
+
     pub(super) fn open(
         &mut self,
         mut growth: Growth,

@@ -210,11 +210,11 @@ impl Detector {
         self.findings.poll()
     }
 
-    /// The open finding with this key, with its newest figures: reports of it are seldom. What is
-    /// left counts from the newest step of the rank.
+    /// The open finding that this key names, with its newest figures: reports of it are seldom.
+    /// What is left counts from the newest step of its rank.
     pub fn newest(&self, key: &GrowthKey) -> Option<Growth> {
-        let growth = self.findings.get(key)?.growth;
-        let newest = self.series.get(&(key.rank, key.device)).map(|series| series.last_step);
+        let growth = self.findings.named(key)?.growth;
+        let newest = self.series.get(&(growth.rank, growth.device)).map(|series| series.last_step);
         Some(growth.forecast_from(newest.unwrap_or(growth.last_step)))
     }
 

@@ -111,6 +111,16 @@ pub struct GrowthKey {
     pub scope: Scope,
 }
 
+impl GrowthKey {
+    /// Do both keys name the same finding? The rank of a finding about all ranks is an example:
+    /// after a restart of the coordinator, it may be another one.
+    pub(crate) fn names(&self, other: &Self) -> bool {
+        let is_rank = (self.rank, self.device) == (other.rank, other.device);
+        (self.layer, self.scope) == (other.layer, other.scope)
+            && (is_rank || self.scope == Scope::AllRanks)
+    }
+}
+
 /// Growth that the detector found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]

@@ -126,7 +126,7 @@ impl Incidents {
     /// joined none.
     pub(super) fn rejoined(&mut self, now: Now, serial: u32, growth: &Growth) -> bool {
         let key = growth.key();
-        let is_it = |of: &Growth| of.key() == key;
+        let is_it = |of: &Growth| of.key().names(&key);
         let has_it =
             |known: &Tracked| is_open_of(known, serial) && known.incident.joined.iter().any(is_it);
         let Some(tracked) = self.known.values_mut().find(|known| has_it(known)) else {
@@ -208,7 +208,7 @@ impl Tracked {
         }
         self.incident.updated_wall_ns = now.wall_ns;
         let joined = &mut self.incident.joined;
-        match joined.iter_mut().find(|known| known.key() == growth.key()) {
+        match joined.iter_mut().find(|known| known.key().names(&growth.key())) {
             Some(known) => *known = growth.continuing(known),
             None => joined.push(growth),
         }

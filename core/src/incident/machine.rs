@@ -67,7 +67,7 @@ pub trait Attempt {
     }
     /// Unit of a rank's step numbers.
     fn clock(&self, rank: u32) -> Clock;
-    /// The open finding of the detector with this key, with its newest figures.
+    /// The open finding of the detector that this key names, with its newest figures.
     fn newest(&self, key: &GrowthKey) -> Option<Growth>;
     /// Duration of a step, or a turn, of a rank, in nanoseconds.
     fn step_time_ns(&self, rank: u32) -> Option<u64>;
@@ -210,7 +210,7 @@ impl Incidents {
             Finding::Closed(growth) => {
                 let key = growth.key();
                 self.silent.remove(&(serial, key));
-                if !self.leave(now, serial, |of| of.key() == key)
+                if !self.leave(now, serial, |of| of.key().names(&key))
                     && let Some(id) = self.open_about(serial, &key)
                     && !self.goes_on(now, attempt, &id)
                 {

@@ -9,7 +9,7 @@ use core::fmt::{self, Display, Formatter};
 
 use super::failure::{Failure, FailureKind};
 use crate::capture::Outcome;
-use crate::detector::{Growth, GrowthKey, Scope};
+use crate::detector::{Growth, GrowthKey};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
 use crate::paging::{End, Horizons, Urgency};
@@ -241,14 +241,9 @@ impl Incident {
         }
     }
 
-    /// Is the incident about a finding with this key? The rank of a finding about all ranks is only
-    /// an example.
+    /// Is the incident about the finding that this key names?
     pub(super) fn is_about(&self, serial: u32, key: &GrowthKey) -> bool {
-        let own = self.growth.key();
-        let same_rank = (own.rank, own.device) == (key.rank, key.device);
-        self.serial == serial
-            && (own.layer, own.scope) == (key.layer, key.scope)
-            && (same_rank || key.scope == Scope::AllRanks)
+        self.serial == serial && self.growth.key().names(key)
     }
 
     /// A copy with the newest figures of its growth.

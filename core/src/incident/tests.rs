@@ -105,7 +105,7 @@ impl Attempt for Job {
     }
 
     fn newest(&self, key: &GrowthKey) -> Option<Growth> {
-        self.newest.filter(|growth| growth.key() == *key)
+        self.newest.filter(|growth| growth.key().names(key))
     }
 
     fn rank(&self, _rank: u32) -> RankView {

@@ -126,7 +126,7 @@ impl Tracked {
 
     /// A finding of the incident was found again.
     pub(super) fn confirm(&mut self, key: &GrowthKey) {
-        self.unconfirmed.retain(|unconfirmed| unconfirmed != key);
+        self.unconfirmed.retain(|unconfirmed| !unconfirmed.names(key));
     }
 
     /// Wants a capture now, or after the one that is under way, and resets the number of tries.

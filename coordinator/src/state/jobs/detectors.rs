@@ -49,7 +49,7 @@ impl Detectors {
         self.of(rank).state(rank)
     }
 
-    /// The open finding with this key, with its newest figures.
+    /// The open finding that this key names, with its newest figures.
     pub(crate) fn newest(&self, key: &GrowthKey) -> Option<Growth> {
         self.of(key.rank).newest(key)
     }

@@ -268,6 +268,19 @@ fn ranks_that_are_counted_at_different_steps_grow_alike() {
 }
 
 #[test]
+fn a_finding_about_all_ranks_is_named_by_each_of_them() {
+    let mut player = Player::new(4, |_, step| leak(step, 50, 2 * MIB));
+    let [found] = opened(player.run_to(400))[..] else { panic!("{:?}", player.findings) };
+    assert_eq!(found.scope, Scope::AllRanks);
+    let newest = |key: GrowthKey| player.detector.newest(&key);
+    let growth = newest(found.key()).expect("it is open");
+    for rank in 0..4 {
+        assert_eq!(newest(GrowthKey { rank, ..found.key() }), Some(growth), "rank {rank}");
+        assert_eq!(newest(GrowthKey { rank, scope: Scope::OneRank, ..found.key() }), None);
+    }
+}
+
+#[test]
 fn a_cache_with_eviction_is_never_sure() {
     let window = |step| alloc::vec![Births::one(TESTED, 4 * MIB, step + 200)];
     let mut player = Player::new(4, |_, step| window(step));

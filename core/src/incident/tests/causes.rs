@@ -136,6 +136,27 @@ fn a_cause_that_takes_over_an_incident_is_as_certain() {
 }
 
 #[test]
+fn a_joined_finding_about_all_ranks_that_names_another_rank_is_the_same() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let of = |rank, layer| growth(rank, layer, Scope::AllRanks, 0);
+    shell.found(&job, Finding::Opened(of(1, Layer::Allocated)));
+    shell.found(&job, Finding::Opened(of(1, Layer::Reserved)));
+    let stored = shell.incident("inc-0001").clone();
+    assert_eq!(stored.joined.len(), 1);
+    let mut shell = Shell::default();
+    shell.incidents.restore(shell.now(), stored, Holder::default(), 20, None);
+    shell.found(&job, Finding::Opened(of(2, Layer::Allocated)));
+    shell.found(&job, Finding::Opened(of(3, Layer::Reserved)));
+    let joined = |shell: &Shell| {
+        shell.incident("inc-0001").joined.iter().map(|growth| growth.rank).collect::<Vec<_>>()
+    };
+    assert_eq!((joined(&shell), shell.incidents.len()), ([3].into(), 1));
+    shell.found(&job, Finding::Closed(of(3, Layer::Reserved)));
+    shell.found(&job, Finding::Closed(of(2, Layer::Allocated)));
+    assert!(joined(&shell).is_empty() && !shell.incident("inc-0001").is_open());
+}
+
+#[test]
 fn an_incident_lasts_as_long_as_a_finding_of_it_that_returns() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let devices: Vec<Growth> = (0..2).map(|device| grows(0, device, Allocated, 2)).collect();
