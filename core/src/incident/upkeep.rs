@@ -114,7 +114,7 @@ impl Incidents {
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
     ) {
-        let urgency = result.as_ref().ok().map(|diagnosis| self.urgency(id, diagnosis));
+        let cause = result.as_ref().ok().map(|diagnosis| self.urgency(id, diagnosis));
         let (reported, horizons) = (self.reported_urgency(id), self.horizons);
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
@@ -123,8 +123,9 @@ impl Incidents {
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());
         let before = incident.urgency;
-        if let Some(urgency) = urgency {
-            (incident.urgency, incident.reported_in) = urgency;
+        if let Some((urgency, reported_in)) = &cause {
+            incident.urgency = if reported_in.is_some() { Urgency::Notice } else { *urgency };
+            incident.reported_in.clone_from(reported_in);
         }
         match result {
             Ok(diagnosis) => {
@@ -157,6 +158,9 @@ impl Incidents {
         if urgency < before {
             self.release(now, id);
         }
+        if let Some((urgency, Some(by))) = cause {
+            self.raise(now, &by, urgency);
+        }
         if is_open {
             self.consider_restart(now, id.into());
         }
@@ -165,7 +169,20 @@ impl Incidents {
         }
     }
 
-    /// Urgency of an incident after a diagnosis, and the open incident that reports the same cause.
+    /// Raises the incident that reports the cause of another one which has become more urgent: one
+    /// cause is one ticket or page.
+    fn raise(&mut self, now: Now, id: &str, urgency: Urgency) {
+        let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { return };
+        if incident.urgency < urgency {
+            incident.urgency = urgency;
+            incident.updated_wall_ns = now.wall_ns;
+            self.store(id, Change::Updated);
+            self.effects.push_back(Effect::Raised { id: id.into(), urgency });
+        }
+    }
+
+    /// Urgency of the cause of an incident after a diagnosis, and the open incident that reports
+    /// the same cause; the incident itself is a notice then.
     fn urgency(&self, id: &str, diagnosis: &Diagnosis) -> (Urgency, Option<String>) {
         let notice = (Urgency::Notice, None);
         let Some(own) = self.known.get(id).filter(|_| diagnosis.pages()) else { return notice };
@@ -180,7 +197,7 @@ impl Incidents {
             let culprit = known.and_then(|known| known.culprit.as_ref());
             incident.id != id
                 && incident.serial == own.incident.serial
-                && other.open_urgency() >= urgency
+                && other.open_urgency() > Urgency::Notice
                 && diagnosis.is_reported_by(
                     incident.class(),
                     culprit.map(|frame| (frame.file.as_str(), frame.line)),
@@ -192,23 +209,22 @@ impl Incidents {
             of.incident.growth.is_standstill() && of.incident.urgency == Urgency::Page
         };
         let stood = related.filter(has_paged);
-        if let Some(other) = stood.or_else(|| self.known.values().find(reports_it)) {
-            return (Urgency::Notice, Some(other.incident.id.clone()));
-        }
+        let other = stood.or_else(|| self.known.values().find(reports_it));
+        let reported_in = other.map(|other| other.incident.id.clone());
         // A closed incident is a notice, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
         let is_first = own.incident.diagnosis.is_none();
-        match own.incident.closed.map(|closed| closed.reason) {
-            Some(ClosedReason::NewAttempt) if is_first => (urgency, None),
-            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => (urgency, None),
+        let counts = match own.incident.closed.map(|closed| closed.reason) {
+            Some(ClosedReason::NewAttempt) => is_first,
+            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => true,
             Some(
                 ClosedReason::GrowthEnded { .. }
                 | ClosedReason::NotFoundAgain
                 | ClosedReason::WentOn { .. }
-                | ClosedReason::NewAttempt
                 | ClosedReason::NoNews,
-            ) => notice,
-        }
+            ) => false,
+        };
+        (if counts { urgency } else { Urgency::Notice }, reported_in)
     }
 
     fn consider_restart(&mut self, now: Now, id: String) {

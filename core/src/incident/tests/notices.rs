@@ -156,7 +156,7 @@ fn growth_of_one_rank_pages_at_any_time_but_that_of_the_host_near_its_end() {
 }
 
 #[test]
-fn a_ticket_suppresses_a_ticket_of_its_cause_and_no_page() {
+fn a_ticket_rises_to_a_page_with_another_finding_of_its_cause() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(ends_in(20)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
@@ -173,8 +173,15 @@ fn a_ticket_suppresses_a_ticket_of_its_cause_and_no_page() {
     shell.carry_out();
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
     let other = shell.incident("inc-0002");
-    assert_eq!((other.urgency, other.reported_in.as_deref()), (Urgency::Page, None));
-    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Ticket, 1));
+    let found = (other.urgency, other.reported_in.as_deref());
+    assert_eq!(found, (Urgency::Notice, Some("inc-0001")));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Page, 1));
+    // It pages by itself when the incident that reports it is over.
+    shell.found(&job, Finding::Closed(ends_in(20)));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incident("inc-0002").urgency, shell.pages()), (Urgency::Page, 2));
 }
 
 #[test]
