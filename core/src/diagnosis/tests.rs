@@ -319,8 +319,8 @@ fn the_first_sentence_needs_no_snapshot() {
         "rank 0 keeps 1.5 MiB more each step since step 120",
     );
     let over = first_sentence(&Growth { last_step: 900, ..growth(2) }, false);
-    let expected = "rank 2 keeps 1.5 MiB more each step from step 120 to about step 900; the \
-                    median of its 3 peers is flat";
+    let expected = "rank 2 kept 1.5 MiB more each step from step 120 to about step 900; the \
+                    median of its 3 peers was flat";
     assert_eq!(over, expected);
 }
 

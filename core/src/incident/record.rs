@@ -186,14 +186,14 @@ impl Incident {
                 });
                 format!("{}{again}", diagnosis.sentence)
             }
-            (Some(diagnosis), None) => {
-                let sentence = diagnosis.sentence_now(&self.growth, self.is_open());
-                format!("{sentence}{}", alike(&self.growth, &self.joined))
-            }
             (None, Some(failure)) => failure.sentence(),
-            (None, None) => {
-                let said = first_sentence(&self.growth, self.is_open());
-                format!("{said}{}", alike(&self.growth, &self.joined))
+            (known, None) => {
+                let is_open = self.is_open();
+                let said = match known {
+                    Some(diagnosis) => diagnosis.sentence_now(&self.growth, is_open),
+                    None => first_sentence(&self.growth, is_open),
+                };
+                format!("{said}{}", alike(&self.growth, &self.joined, is_open))
             }
         })
     }

@@ -16,24 +16,48 @@ use crate::diagnosis::words::{
 };
 use crate::snapshot::frames::{is_backward, telling_frame};
 
-/// What can be said before any snapshot is there; with a forecast only while the growth goes on.
-pub fn first_sentence(growth: &Growth, is_open: bool) -> String {
-    let who = who(growth, Some(when(growth, is_open)), &[]);
-    let end = if is_open { end(growth) } else { String::new() };
-    format!("{who}{}{}{end}", median_peer(growth), others(growth))
+/// Does a growth go on, or is it over?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tense {
+    Present,
+    Past,
 }
 
-/// Since when it grows, or between which steps it grew.
-fn when(growth: &Growth, is_open: bool) -> String {
-    let (onset, last) = (growth.onset_step, growth.last_step);
-    match is_open {
-        true => format!("since step {onset}"),
-        false => format!("from step {onset} to about step {last}"),
+impl Tense {
+    fn of(is_open: bool) -> Self {
+        if is_open { Self::Present } else { Self::Past }
+    }
+
+    fn verb(self, present: &'static str, past: &'static str) -> &'static str {
+        if self == Self::Present { present } else { past }
+    }
+
+    /// Since when it grows, or between which steps it grew.
+    fn when(self, growth: &Growth) -> String {
+        let (onset, last) = (growth.onset_step, growth.last_step);
+        match self {
+            Self::Present => format!("since step {onset}"),
+            Self::Past => format!("from step {onset} to about step {last}"),
+        }
+    }
+
+    /// When memory ends, while the growth goes on.
+    fn end(self, growth: &Growth) -> String {
+        if self == Self::Present { end(growth) } else { String::new() }
     }
 }
 
+/// What can be said before any snapshot is there; with a forecast only while the growth goes on.
+pub fn first_sentence(growth: &Growth, is_open: bool) -> String {
+    let tense = Tense::of(is_open);
+    let who = who(growth, tense, true, &[]);
+    let (peers, others) = (median_peer(growth, tense), others(growth, tense));
+    format!("{who}{peers}{others}{}", tense.end(growth))
+}
+
 /// What else grows of the same account: other devices of the rank, or other ranks.
-pub(crate) fn alike(growth: &Growth, joined: &[Growth]) -> String {
+pub(crate) fn alike(growth: &Growth, joined: &[Growth], is_open: bool) -> String {
+    let tense = Tense::of(is_open);
     let same = || joined.iter().filter(|of| of.layer == growth.layer);
     let mut devices: Vec<u32> =
         same().filter(|of| of.rank == growth.rank).map(|of| of.device.into()).collect();
@@ -43,15 +67,20 @@ pub(crate) fn alike(growth: &Growth, joined: &[Growth]) -> String {
     if !devices.is_empty() {
         devices.push(growth.device.into());
         devices.sort_unstable();
-        said += &format!("; it grows on {}", listed("device", &devices, devices.len()));
+        let grows = tense.verb("grows", "grew");
+        said += &format!("; it {grows} on {}", listed("device", &devices, devices.len()));
     }
     if !others.is_empty() {
         others.sort_unstable();
         others.dedup();
-        let verb = if others.len() == 1 { "grows" } else { "grow" };
-        said += &format!("; {} {verb} alike", ranks(&others, others.len()));
+        let grow = grow(others.len(), tense);
+        said += &format!("; {} {grow} alike", ranks(&others, others.len()));
     }
     said
+}
+
+fn grow(ranks: usize, tense: Tense) -> &'static str {
+    tense.verb(if ranks == 1 { "grows" } else { "grow" }, "grew")
 }
 
 /// A sentence in parts: what the snapshots showed stays, who grows by how much and when memory ends
@@ -65,6 +94,9 @@ pub struct Parts {
     is_numbered: bool,
     /// Where it was allocated, what it is, and what the peers do.
     middle: String,
+    /// The same when the growth is over; empty in records of before.
+    #[cfg_attr(feature = "serde", serde(default))]
+    middle_past: String,
     /// Whether a forecast makes sense.
     goes_on: bool,
 }
@@ -78,39 +110,52 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     } else {
         String::new()
     };
-    let what = what(case, lines, class);
-    let peers = about_peers(case);
     let workers = case.workers.as_ref().map(|workers| workers.said()).unwrap_or_default();
     let mut growing = case.growing_peers.clone();
     growing.push(growth.rank);
     growing.sort_unstable();
     let trace = case.context.trace.as_ref();
     let said = trace.map_or("", |trace| trace.said.as_str());
+    let middle = |tense: Tense| {
+        let (what, peers) = (what(case, lines, class, tense), about_peers(case, tense));
+        format!("{where_to}{what}{workers}{peers}{said}")
+    };
     Parts {
         growing,
         is_numbered: trace.is_none(),
-        middle: format!("{where_to}{what}{workers}{peers}{said}"),
+        middle: middle(Tense::Present),
+        middle_past: middle(Tense::Past),
         goes_on: goes_on(case, lines, class),
     }
 }
 
 impl Parts {
+    /// The parts of a condition that does not grow, with what follows.
+    pub(super) fn of_condition(middle: String) -> Self {
+        Self { is_numbered: true, middle, ..Self::default() }
+    }
+
     /// The sentence about this growth; with a forecast only while it goes on.
     pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
-        let since = self.is_numbered.then(|| when(growth, is_open));
-        let end = if self.goes_on && is_open { end(growth) } else { String::new() };
-        format!("{}{}{end}", who(growth, since, &self.growing), self.middle)
+        let tense = Tense::of(is_open);
+        let who = who(growth, tense, self.is_numbered, &self.growing);
+        let middle = match tense {
+            Tense::Past if !self.middle_past.is_empty() => &self.middle_past,
+            Tense::Past | Tense::Present => &self.middle,
+        };
+        let end = if self.goes_on { tense.end(growth) } else { String::new() };
+        format!("{who}{middle}{end}")
     }
 }
 
 /// Who grows, by how much, and when, where steps have numbers. The ranks that grow are named where
 /// snapshots show them.
-fn who(growth: &Growth, when: Option<String>, growing: &[u32]) -> String {
+fn who(growth: &Growth, tense: Tense, is_numbered: bool, growing: &[u32]) -> String {
     let (rank, layer) = (growth.rank, growth.layer);
+    let when = is_numbered.then(|| tense.when(growth));
     if !layer.has_rate() {
-        return out_of_line(growth, when);
+        return out_of_line(growth, tense, when);
     }
-    let is_numbered = when.is_some();
     if growth.bytes_per_step == 0 && !is_numbered {
         let level = bytes(growth.grown_bytes);
         return match layer {
@@ -124,46 +169,43 @@ fn who(growth: &Growth, when: Option<String>, growing: &[u32]) -> String {
     let since = when.map_or("each step".into(), |when| format!("each step {when}"));
     let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
     let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
-    if growth.scope == Scope::OneRank {
-        return match layer {
-            Layer::Allocated | Layer::Blocks => format!("rank {rank} keeps {rate} more {since}"),
-            Layer::Peak if !is_numbered => {
-                format!("each step of rank {rank} needs {rate} more than the one before")
-            }
-            Layer::Peak => format!("the peaks of rank {rank} rise by {rate} {since}"),
-            Layer::Reserved => {
-                format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
-            }
-            Layer::Deferred => format!(
-                "rank {rank} holds {rate} more {since} in blocks that were freed and that other \
-                 streams still use"
-            ),
-            Layer::Other => {
-                format!("other processes on the GPU of rank {rank} take {rate} more {since}")
-            }
-            _ => format!("{} of rank {rank} grows by {rate} {since}", memory(layer)),
-        };
-    }
-    let most = format!("rank {rank} the most with {rate}");
-    let ranks = ranks_of(growth, growing);
-    match layer {
-        Layer::Allocated => format!("{ranks} keep more {since}, {most}"),
-        Layer::Blocks => format!("{ranks} keep more tensors {since}, {most}"),
-        Layer::Peak if !is_numbered => {
-            format!("each step of {ranks} needs more than the one before, {most}")
+    let is_one = growth.scope == Scope::OneRank;
+    let verb = |one, many, past| tense.verb(if is_one { one } else { many }, past);
+    // One rank has a rate; of many, the rate of the steepest follows.
+    let (who, by, more, most) = match is_one {
+        true => (format!("rank {rank}"), format!(" by {rate}"), format!("{rate} more"), "".into()),
+        false => {
+            let most = format!(", rank {rank} the most with {rate}");
+            (ranks_of(growth, growing), String::new(), "more".to_string(), most)
         }
-        Layer::Peak => format!("the peaks of {ranks} rise {since}, {most}"),
+    };
+    let keep = verb("keeps", "keep", "kept");
+    match layer {
+        Layer::Blocks if !is_one => format!("{who} {keep} more tensors {since}{most}"),
+        Layer::Allocated | Layer::Blocks => format!("{who} {keep} {more} {since}{most}"),
+        Layer::Peak if !is_numbered => {
+            format!("each step of {who} needs {more} than the one before{most}")
+        }
+        Layer::Peak => {
+            format!("the peaks of {who} {}{by} {since}{most}", tense.verb("rise", "rose"))
+        }
         Layer::Reserved => {
-            format!("{ranks} reserve more {since}, {most}, and their tensors do not need it")
+            let reserve = verb("reserves", "reserve", "reserved");
+            let (its, do_not) =
+                (if is_one { "its" } else { "their" }, tense.verb("do not", "did not"));
+            format!("{who} {reserve} {more} {since}{most}, and {its} tensors {do_not} need it")
         }
         Layer::Deferred => format!(
-            "{ranks} hold more {since} in blocks that were freed and that other streams still \
-             use, {most}"
+            "{who} {} {more} {since} in blocks that were freed and that other streams still {}\
+             {most}",
+            verb("holds", "hold", "held"),
+            tense.verb("use", "used"),
         ),
         Layer::Other => {
-            format!("other processes on the GPUs of {ranks} take more {since}, {most}")
+            let (gpus, take) = (if is_one { "GPU" } else { "GPUs" }, tense.verb("take", "took"));
+            format!("other processes on the {gpus} of {who} {take} {more} {since}{most}")
         }
-        _ => format!("{} of {ranks} grows {since}, {most}", memory(layer)),
+        _ => format!("{} of {who} {}{by} {since}{most}", memory(layer), grow(1, tense)),
     }
 }
 
@@ -191,7 +233,7 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
 }
 
 /// What does not grow and is out of line all the same; and when, where steps have numbers.
-fn out_of_line(growth: &Growth, when: Option<String>) -> String {
+fn out_of_line(growth: &Growth, tense: Tense, when: Option<String>) -> String {
     let (rank, onset) = (growth.rank, growth.onset_step);
     let Some(when) = when else {
         return match growth.layer {
@@ -209,14 +251,16 @@ fn out_of_line(growth: &Growth, when: Option<String>) -> String {
         _ => format!("most ranks, rank {rank} among them,"),
     };
     let some = count(growth.grown_bytes);
+    let steps = match tense {
+        Tense::Present => format!("{some} of the last 64 steps"),
+        Tense::Past => format!("{some} of the 64 steps up to step {}", growth.last_step),
+    };
     match growth.layer {
         Layer::Spread => {
-            let more = bytes(growth.grown_bytes);
-            format!("the peak of rank {rank} has been {more} above that of its peers {when}")
+            let (more, was) = (bytes(growth.grown_bytes), tense.verb("has been", "was"));
+            format!("the peak of rank {rank} {was} {more} above that of its peers {when}")
         }
-        Layer::Retries => {
-            format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
-        }
+        Layer::Retries => format!("{who} had to empty the allocator's cache in {steps}"),
         Layer::Progress if growth.is_standstill() => {
             let (standing, all) = (growth.ranks, growth.peers.saturating_add(1));
             let standing = match standing {
@@ -224,29 +268,29 @@ fn out_of_line(growth: &Growth, when: Option<String>) -> String {
                 standing if standing >= all => format!("all {all}"),
                 standing => format!("{standing} of {all}"),
             };
-            let steps = match growth.grown_bytes {
+            let behind = match growth.grown_bytes {
                 0 => String::new(),
                 1 => " and 1 step behind its peers".into(),
                 _ => format!(" and {some} steps behind its peers"),
             };
             let named =
                 if onset < growth.last_step { format!(", rank {rank}") } else { String::new() };
-            format!("{standing} ranks stand still{named} at step {}{steps}", count(onset))
+            let stand = tense.verb("stand", "stood");
+            format!("{standing} ranks {stand} still{named} at step {}{behind}", count(onset))
         }
         Layer::Progress => {
+            let (has, have) = (tense.verb("has", "had"), tense.verb("have", "had"));
             let peers = match growth.peers {
-                1 => "its only peer has".into(),
-                peers => format!("its {peers} peers have"),
+                1 => format!("its only peer {has}"),
+                peers => format!("its {peers} peers {have}"),
             };
             let steps = if growth.grown_bytes == 1 { "step" } else { "steps" };
             format!(
-                "rank {rank} has finished no step since step {onset}, and {peers} finished {some} \
-                 {steps} more"
+                "rank {rank} {has} finished no step since step {onset}, and {peers} finished \
+                 {some} {steps} more"
             )
         }
-        _ => format!(
-            "{who} gave memory back to the device and took it again in {some} of the last 64 steps"
-        ),
+        _ => format!("{who} gave memory back to the device and took it again in {steps}"),
     }
 }
 
@@ -279,87 +323,98 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 }
 
 /// What it is, where that is not plain from what grows.
-fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class, tense: Tense) -> String {
     if class == Class::DeferredFrees && case.layer != Layer::Deferred {
-        let held = bytes(unsigned(case.deferred));
-        return format!("; {held} of it were freed and are still in use by other streams");
+        let (held, are) = (bytes(unsigned(case.deferred)), tense.verb("are", "were"));
+        return format!("; {held} of it were freed and {are} still in use by other streams");
     }
     if class == Class::Pressure && case.layer.is_in_blocks() {
-        return needed(case, lines.top());
+        return needed(case, lines.top(), tense).into();
     }
     if let Some(frame) = telling_frame(&case.emptied_by).filter(|_| class == Class::CacheThrash) {
         return format!(", by {}", location(frame));
     }
     match class.judge().phrase {
-        Phrase::Always(said) => said.into(),
-        Phrase::Unless(layer, said) if case.layer != layer => said.into(),
-        Phrase::Unless(..) | Phrase::Plain => String::new(),
+        Phrase::Plain => String::new(),
+        Phrase::Unless(layer, ..) if case.layer == layer => String::new(),
+        Phrase::Always(of, (present, past), rest)
+        | Phrase::Unless(_, of, (present, past), rest) => {
+            format!("; {of} {} {rest}", tense.verb(present, past))
+        }
     }
 }
 
-fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+fn needed(case: &Case<'_>, line: Option<&Line<'_>>, tense: Tense) -> &'static str {
     if line.is_some_and(|line| case.is_workspace(line)) {
-        return "; each block is on a stream of its own".into();
+        return tense
+            .verb("; each block is on a stream of its own", "; each was on its own stream");
     }
     match line.map(|line| case.age_profile(line)) {
-        Some(AgeProfile::Once) => "; it was made once and stays".into(),
-        Some(AgeProfile::Filling) => "; it fills up and slows down".into(),
-        Some(AgeProfile::Ended) => "; it has ended".into(),
-        Some(AgeProfile::Passing) => "; it passes through".into(),
-        _ => String::new(),
+        Some(AgeProfile::Once) => {
+            tense.verb("; it was made once and stays", "; it was made once and stayed")
+        }
+        Some(AgeProfile::Filling) => {
+            tense.verb("; it fills up and slows down", "; it filled up and slowed down")
+        }
+        Some(AgeProfile::Ended) => "; it has ended",
+        Some(AgeProfile::Passing) => tense.verb("; it passes through", "; it passed through"),
+        _ => "",
     }
 }
 
 /// What the detector knows of the peers: it compares with their median.
-fn median_peer(growth: &Growth) -> String {
+fn median_peer(growth: &Growth, tense: Tense) -> String {
+    let is = tense.verb("is", "was");
     match (growth.scope, growth.peers) {
         _ if !growth.layer.has_rate() || growth.ranks > 1 => String::new(),
-        (Scope::OneRank, 1) => "; its only peer is flat".into(),
-        (Scope::OneRank, 2..) => format!("; the median of its {} peers is flat", growth.peers),
+        (Scope::OneRank, 1) => format!("; its only peer {is} flat"),
+        (Scope::OneRank, 2..) => format!("; the median of its {} peers {is} flat", growth.peers),
         _ => String::new(),
     }
 }
 
 /// Other ranks that do the same, before their snapshots name them.
-fn others(growth: &Growth) -> String {
+fn others(growth: &Growth, tense: Tense) -> String {
     match (growth.scope, growth.ranks) {
-        (Scope::OneRank, 2) => "; one more rank grows alike".into(),
-        (Scope::OneRank, 3..) => format!("; {} more ranks grow alike", growth.ranks - 1),
+        (Scope::OneRank, 2) => format!("; one more rank {} alike", grow(1, tense)),
+        (Scope::OneRank, more @ 3..) => {
+            format!("; {} more ranks {} alike", more - 1, grow(2, tense))
+        }
         _ => String::new(),
     }
 }
 
 /// What the peers do, by their snapshots. Of other memory than tensors these do not tell how it
 /// was before.
-fn about_peers(case: &Case<'_>) -> String {
+fn about_peers(case: &Case<'_>, tense: Tense) -> String {
     let (layer, growth) = (case.layer, case.growth);
     if growth.scope != Scope::OneRank {
         return String::new();
     }
     if !matches!(layer, Layer::Allocated | Layer::Blocks) {
-        return format!("{}{}", median_peer(growth), others(growth));
+        return format!("{}{}", median_peer(growth, tense), others(growth, tense));
     }
     let growing = &case.growing_peers;
+    let (is, are) = (tense.verb("is", "was"), tense.verb("are", "were"));
     if growing.is_empty() {
         let flat = match (case.peers, growth.peers as usize) {
             (0, _) => String::new(),
-            (1, 0 | 1) => "; its only peer is flat".into(),
-            (1, _) => "; the one peer that was compared is flat".into(),
-            (peers, all) if peers >= all => format!("; its {peers} peers are flat"),
-            (peers, _) => format!("; the {peers} peers that were compared are flat"),
+            (1, 0 | 1) => format!("; its only peer {is} flat"),
+            (1, _) => format!("; the one peer that was compared {is} flat"),
+            (peers, all) if peers >= all => format!("; its {peers} peers {are} flat"),
+            (peers, _) => format!("; the {peers} peers that were compared {are} flat"),
         };
-        return format!("{flat}{}", others(growth));
+        return format!("{flat}{}", others(growth, tense));
     }
     let total = growing.len().max(growth.ranks.saturating_sub(1) as usize);
-    let verb = if total == 1 { "grows" } else { "grow" };
-    let too = format!("; {} {verb} too", ranks(growing, total));
+    let too = format!("; {} {} too", ranks(growing, total), grow(total, tense));
     let median = case.peer_grown.by(case.measure);
     if growing.len() * 2 <= case.peers || median <= 0 {
         return too;
     }
     let steps = i64::try_from(case.counted_steps().max(1)).unwrap_or(i64::MAX);
     let rate = amount(case.measure, median / steps);
-    format!("{too}; that is beyond the {rate} each step of its median peer")
+    format!("{too}; that {is} beyond the {rate} each step of its median peer")
 }
 
 fn end(growth: &Growth) -> String {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::diagnosis::{Condition, Diagnosis};
 use super::restart::Restart;
-use super::sentence::first_sentence;
+use super::sentence::Parts;
 use crate::capture::collective::{GroupState, Lag, Verdict};
 use crate::detector::Growth;
 use crate::diagnosis::class::Class;
@@ -38,6 +38,7 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
     let named = behind.map_or(*growth, |(_, rank)| naming(rank, growth, &context.fates));
     let group = behind.map(|(group, _)| *group).or(stuck.first().copied());
     let waits = group.map_or(String::new(), |group| format!("; {}", group.sentence));
+    let parts = Parts::of_condition(waits);
     let against = match (&context.collectives, group) {
         (_, Some(_)) => Vec::new(),
         (Some(known), None) => known.sentences.clone(),
@@ -50,7 +51,7 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
             (None, Some(_)) => WAITING_PPM,
             (None, None) => 0,
         },
-        sentence: format!("{}{waits}", first_sentence(&named, true)),
+        sentence: parts.sentence(&named, true),
         evidence: steps(&context.fates)
             .into_iter()
             .chain(stuck.iter().filter(|each| Some(**each) != group).map(|of| of.sentence.clone()))
@@ -64,7 +65,8 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
         },
         restart: Restart { answer: RestartAnswer::EndsWaiting, ..Restart::default() },
     };
-    Diagnosis { seen: Some(named), ..Diagnosis::of_condition(growth, condition) }
+    let of = Diagnosis::of_condition(growth, condition);
+    Diagnosis { seen: Some(named), parts: Some(parts), ..of }
 }
 
 impl GroupState {

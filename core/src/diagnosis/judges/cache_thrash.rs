@@ -16,7 +16,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Open,
     share: Share::Tensors,
     restart: RestartAnswer::EmptiedAgain,
-    phrase: Phrase::Unless(Layer::Churn, "; the cache is emptied in most steps"),
+    phrase: Phrase::Unless(Layer::Churn, "the cache", ("is", "was"), "emptied in most steps"),
     remedy: |_, _| remedy(),
 };
 

@@ -17,7 +17,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Fault,
     share: Share::Private,
     restart: RestartAnswer::GivesBack,
-    phrase: Phrase::Always("; it lies in private pools of CUDA graphs"),
+    phrase: Phrase::Always("it", ("lies", "lay"), "in private pools of CUDA graphs"),
     remedy: |case, _| remedy(case),
 };
 

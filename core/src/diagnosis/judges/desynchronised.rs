@@ -10,7 +10,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Fault,
     share: Share::Nothing,
     restart: RestartAnswer::EndsWaiting,
-    phrase: Phrase::Always("; it is out of step with its peers"),
+    phrase: Phrase::Always("it", ("is", "was"), "out of step with its peers"),
     remedy: |_, _| remedy(),
 };
 

@@ -63,10 +63,10 @@ pub(crate) enum Share {
 pub(crate) enum Phrase {
     /// Nothing, or what the sentence works out.
     Plain,
-    /// This.
-    Always(&'static str),
-    /// This, unless the sentence is about this layer and says it already.
-    Unless(Layer, &'static str),
+    /// This: a subject, its verb while the growth goes on and when it is over, and the rest.
+    Always(&'static str, (&'static str, &'static str), &'static str),
+    /// The same, unless the sentence is about this layer and says it already.
+    Unless(Layer, &'static str, (&'static str, &'static str), &'static str),
 }
 
 /// Whether a restart helps, and why or why not.

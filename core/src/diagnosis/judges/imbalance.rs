@@ -17,7 +17,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Load,
     share: Share::Tensors,
     restart: RestartAnswer::MoreWorkAgain,
-    phrase: Phrase::Unless(Layer::Spread, "; it has more work than its peers"),
+    phrase: Phrase::Unless(Layer::Spread, "it", ("has", "had"), "more work than its peers"),
     remedy: |_, lines| remedy(lines),
 };
 

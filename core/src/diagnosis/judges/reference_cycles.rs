@@ -18,7 +18,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Passing,
     share: Share::Tensors,
     restart: RestartAnswer::GivesBack,
-    phrase: Phrase::Always("; it comes back in bursts, as reference cycles do"),
+    phrase: Phrase::Always("it", ("comes", "came"), "back in bursts, as reference cycles do"),
     remedy,
 };
 

@@ -14,7 +14,7 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Passing,
     share: Share::Nothing,
     restart: RestartAnswer::Unknown,
-    phrase: Phrase::Unless(Layer::Progress, "; too little was recorded to say more"),
+    phrase: Phrase::Unless(Layer::Progress, "too little", ("was", "was"), "recorded to say more"),
     remedy: |case, _| remedy(case),
 };
 
