@@ -55,7 +55,7 @@ pub(crate) struct Faulty {
 }
 
 impl Faulty {
-    /// Keeps the first samples. Called once, before step 1.
+    /// Keeps the first samples. Called once, before step 0.
     /// Fails when the device is full.
     pub(crate) fn new(
         (of, from_step): (Fault, u64),

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// What the demo shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scenario {
-    /// One rank keeps a tensor each step until its device is full, after about 90 s
+    /// One rank keeps a tensor each step until its device is full, after about 70 s
     #[default]
     Leak,
     /// The reserved memory of one rank grows, its tensors do not
@@ -66,7 +66,7 @@ impl Scenario {
         match self {
             Self::Leak => Plan {
                 fills_device: true,
-                // They fill the device in about 80 seconds.
+                // They fill the device in about a minute.
                 fault: Fault { leak_bytes: 5 * MIB / 2, ..none },
                 models: "keeps a tensor each step, about 2.7 MiB as the allocator rounds it",
                 ..usual

@@ -1,6 +1,6 @@
 //! One rank of the demo: a training loop whose tensors have addresses but no contents.
 //!
-//! It allocates what a real loop allocates: weights at the start, optimizer state at step 1, and in
+//! It allocates what a real loop allocates: weights at the start, optimizer state at step 0, and in
 //! each step activations and gradients. Sequence lengths vary, and every 50 steps there is an
 //! evaluation. Every allocation goes through the recorder's own code onto a real tape, under stacks
 //! that name this source. There is no GPU, no PyTorch and no computation. The clock keeps the ranks
@@ -81,7 +81,7 @@ pub(crate) struct DemoRankArgs {
     /// Stop after this many steps.
     #[arg(long)]
     pub(crate) steps: Option<u64>,
-    /// CLOCK_MONOTONIC at which step 1 begins on every rank, in nanoseconds.
+    /// CLOCK_MONOTONIC at which step 0 begins on every rank, in nanoseconds.
     #[arg(long, default_value_t = 0)]
     pub(crate) start_ns: u64,
 }
@@ -108,8 +108,10 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let fault = args.fault.map_or(Fault::default(), |scenario| scenario.plan().fault);
     let mut trainer =
         Trainer::new(Recorder { device }, rank, (fault, args.fault_from)).map_err(full)?;
-    for step in 1..=args.steps.unwrap_or(u64::MAX) {
-        wait_until(start_ns.saturating_add(step_ns.saturating_mul(step)));
+    // A step has the number of those that were finished before it, as on the tape.
+    for step in 0..args.steps.unwrap_or(u64::MAX) {
+        let finished = step + 1;
+        wait_until(start_ns.saturating_add(step_ns.saturating_mul(finished)));
         if let Err(error) = trainer.step(step) {
             bail!("step {step}: {}", full(error));
         }
@@ -117,9 +119,9 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
             if trainer.faulty.at(step).leaves_collectives_out {
                 collectives.stop()?;
             }
-            if collectives.finish_step(step)? {
+            if collectives.finish_step(finished)? {
                 // Time that was spent waiting is not caught up.
-                start_ns = clock::mono_ns().saturating_sub(step_ns.saturating_mul(step));
+                start_ns = clock::mono_ns().saturating_sub(step_ns.saturating_mul(finished));
             }
         }
         memtape::step();
@@ -168,7 +170,7 @@ impl<L: Listener> Trainer<L> {
         self.faulty.act(step, &mut self.gpu, &mut self.noise)?;
         self.backward(activations, length)?;
         self.optimize()?;
-        if step.is_multiple_of(EVAL_EVERY_STEPS) {
+        if (step + 1).is_multiple_of(EVAL_EVERY_STEPS) {
             self.evaluate()?;
         }
         Ok(())
@@ -273,10 +275,10 @@ mod tests {
             trainer.step(step).expect("a large device");
             [trainer.gpu.allocated(), trainer.gpu.reserved()]
         };
-        (1..=steps).map(end).collect()
+        (0..steps).map(end).collect()
     }
 
-    const FROM_STEP: u64 = 41;
+    const FROM_STEP: u64 = 40;
 
     #[test]
     fn only_a_leaking_rank_grows() {
@@ -297,7 +299,7 @@ mod tests {
     fn a_fragmented_rank_reserves_more_for_the_same_tensors() {
         let grown = |fault: Option<Scenario>| {
             let ends = ends(2, fault, 600);
-            let (before, last) = (ends[FROM_STEP as usize - 2], ends[599]);
+            let (before, last) = (ends[FROM_STEP as usize - 1], ends[599]);
             [last[0].abs_diff(before[0]) / MIB, last[1].abs_diff(before[1]) / MIB]
         };
         let [tensors, reserved] = grown(Some(Scenario::Fragmentation));

@@ -12,6 +12,7 @@ use crate::state::counters::Counters;
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::growth_context::by_newest_reading;
 use crate::state::jobs::silence::Watch;
 use memtape_disk::clock::Now;
 
@@ -42,7 +43,9 @@ impl View<'_> {
         let key = incident.growth.key();
         let growth = attempt.and_then(|attempt| {
             let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
-            Some((attempt.detectors.newest(&key)?, step_time_ns))
+            let newest = attempt.detectors.newest(&key);
+            let newest = newest.or_else(|| by_newest_reading(attempt, &incident.growth))?;
+            Some((newest, step_time_ns))
         });
         match growth {
             Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),

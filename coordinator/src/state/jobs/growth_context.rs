@@ -67,6 +67,15 @@ pub(crate) fn of_growth(
     }
 }
 
+/// Growth of a layer that is read from outside, by its newest reading: readings are not stored, so
+/// after a restart of the coordinator the detector finds the growth again only after some time.
+pub(crate) fn by_newest_reading(attempt: &Attempt, growth: &Growth) -> Option<Growth> {
+    let rank = attempt.ranks.get(&growth.rank)?;
+    let newest = rank.history.get(&growth.device)?.near(u64::MAX, u64::MAX)?;
+    let (_, bytes) = newest.levels().into_iter().find(|(layer, _)| *layer == growth.layer)?;
+    growth.at_level(newest.step, bytes?)
+}
+
 /// The reading nearest to the onset of the growth, before it or shortly after it: later failures
 /// are counted, earlier ones are not.
 fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a PointInTime> {
@@ -163,6 +172,19 @@ mod tests {
         // A capture and an onset of which nothing was read.
         assert_eq!(pinned((100, 50), 500), (None, None, Some(5)));
         assert_eq!(pinned((1000, 600), 10).2, None);
+    }
+
+    #[test]
+    fn growth_that_was_restored_is_measured_by_its_newest_reading() {
+        let attempt = attempt();
+        let (grown_bytes, level_bytes) = (100, Some(600));
+        let known =
+            Growth { last_step: 600, grown_bytes, level_bytes, ..growth(Layer::Pinned, 500) };
+        let now = by_newest_reading(&attempt, &known).expect("it was read");
+        assert_eq!((now.last_step, now.grown_bytes), (1000, 500));
+        assert_eq!(by_newest_reading(&attempt, &growth(Layer::Pinned, 500)), None);
+        let of_tensors = Growth { layer: Layer::Allocated, ..known };
+        assert_eq!(by_newest_reading(&attempt, &of_tensors), None);
     }
 
     #[test]

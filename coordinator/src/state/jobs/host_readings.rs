@@ -172,8 +172,17 @@ impl PointInTime {
         (rank, device): (u32, u8),
         host_limit: Limit,
     ) -> impl Iterator<Item = Reading> {
-        let (step, of) = (self.step.saturating_add(1), self.readings);
-        let layers = [
+        let step = self.step.saturating_add(1);
+        self.levels().into_iter().filter_map(move |(layer, bytes)| {
+            let limit = if layer.is_host() { host_limit } else { Limit::default() };
+            Some(Reading { rank, device, step, layer, bytes: bytes?, limit })
+        })
+    }
+
+    /// Bytes of each layer that is read from outside; none where they are not known.
+    pub(crate) fn levels(&self) -> [(Layer, Option<u64>); 7] {
+        let of = self.readings;
+        [
             (Layer::Deferred, self.deferred),
             (Layer::NonTorch, of.non_torch),
             (Layer::Other, of.other),
@@ -181,11 +190,7 @@ impl PointInTime {
             (Layer::Pinned, of.pinned),
             (Layer::Shared, of.shared),
             (Layer::Workers, of.workers),
-        ];
-        layers.into_iter().filter_map(move |(layer, bytes)| {
-            let limit = if layer.is_host() { host_limit } else { Limit::default() };
-            Some(Reading { rank, device, step, layer, bytes: bytes?, limit })
-        })
+        ]
     }
 }
 

@@ -8,7 +8,7 @@ use super::remedy::{Cause, Remedy};
 use crate::detector::Layer;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::context::Readings;
-use crate::diagnosis::words::bytes;
+use crate::diagnosis::words::{bytes, plural};
 
 pub(crate) const JUDGE: Judge = Judge {
     evaluate: |case, _, _| evaluate(case),
@@ -27,14 +27,19 @@ fn evaluate(case: &Case<'_>) -> Facts {
     let (before, now) = (&case.context.before, &case.context.now);
     let mut facts = with_lines(Facts::default(), case);
     let parts = [
-        ("anonymous memory of the process", before.rss_anon, now.rss_anon),
-        ("shared memory", before.shared, now.shared),
-        ("pinned memory", before.pinned, now.pinned),
-        ("memory of the workers", before.workers, now.workers),
+        (Layer::Host, "anonymous memory of the process", before.rss_anon, now.rss_anon),
+        (Layer::Shared, "shared memory", before.shared, now.shared),
+        (Layer::Pinned, "pinned memory", before.pinned, now.pinned),
+        (Layer::Workers, "memory of the workers", before.workers, now.workers),
     ];
-    for (name, was, is) in parts {
+    for (layer, name, was, is) in parts {
         let has_grown = Readings::grown(was, is).is_some_and(|grown| grown > 0);
-        facts = facts.supports(grew(name, was, is).filter(|_| has_grown));
+        // The figures of the layer itself are those since the onset.
+        let said = match layer == case.layer {
+            true => is.map(|is| format!("{name} is {}", bytes(is))),
+            false => grew(name, was, is).map(|said| format!("{said} {}", case.span())),
+        };
+        facts = facts.supports(said.filter(|_| has_grown));
     }
     let workers = before.worker_count.zip(now.worker_count);
     if let Some(sampled) = &case.workers {
@@ -44,8 +49,8 @@ fn evaluate(case: &Case<'_>) -> Facts {
         }
     }
     facts
-        .supports(workers.map(|(was, is)| match is == was {
-            true => format!("{is} workers ran the whole time"),
+        .supports(workers.filter(|workers| *workers != (0, 0)).map(|(was, is)| match is == was {
+            true => format!("{} ran the whole time", plural(is.into(), "worker")),
             false => format!("there were {was} workers and now there are {is}"),
         }))
         .supports(now.host_limit.map(|limit| format!("the cgroup allows {}", bytes(limit))))
