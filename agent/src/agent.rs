@@ -248,6 +248,9 @@ impl Agent {
         for (key, tape_id) in self.tapes.look(now, self.node.as_ref()) {
             self.forget(key, &tape_id);
         }
+        for key in self.tapes.take_new_ends() {
+            self.deliveries.send_end_again(key);
+        }
         for key in self.tapes.take_new_clocks() {
             self.deliveries.restart(key);
             // What was counted in turns is counted again, and sent as a whole.

@@ -163,7 +163,7 @@ impl Agent {
         announcements.awaited.remove(&key);
         announcements.said.insert(key, up);
         if self.is_back(key) {
-            self.deliveries.revive(key);
+            self.deliveries.send_end_again(key);
         }
     }
 

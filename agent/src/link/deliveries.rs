@@ -161,8 +161,9 @@ impl Deliveries {
         self.downs_acked.contains(&tape)
     }
 
-    /// Notes that the process is alive after all: its end has to be sent again.
-    pub(crate) fn revive(&mut self, tape: TapeKey) {
+    /// Notes that the process is alive after all, or that more is known of its end: that has to be
+    /// sent again.
+    pub(crate) fn send_end_again(&mut self, tape: TapeKey) {
         self.downs_sent.remove(&tape);
         self.downs_acked.remove(&tape);
     }
@@ -177,7 +178,7 @@ impl Deliveries {
     pub(crate) fn forget(&mut self, tape: TapeKey) {
         self.cursors.retain(|(key, _), _| *key != tape);
         self.resending.retain(|(key, _)| *key != tape);
-        self.revive(tape);
+        self.send_end_again(tape);
     }
 }
 

@@ -178,6 +178,8 @@ pub(crate) struct Life {
     recent: Counted,
     before: Counted,
     death: Option<Death>,
+    /// The process had not ended yet when its death was noted: its status comes later.
+    awaits_status: bool,
 }
 
 /// Counters at one time.
@@ -191,6 +193,11 @@ impl Life {
     /// The end, once it is known.
     pub(crate) fn death(&self) -> Option<&Death> {
         self.death.as_ref()
+    }
+
+    /// True while the kernel may still tell how the process ended.
+    pub(crate) fn may_change(&self) -> bool {
+        self.death.is_none() || self.awaits_status
     }
 
     /// True when the agent has seen the process alive, and so on this boot of the kernel.
@@ -213,17 +220,24 @@ impl Life {
             *self = Self { seen_alive: true, recent, before, ..Self::default() };
             return;
         }
-        if self.death.is_some() {
+        let is_running = now.process == ends::State::Running;
+        if let Some(death) = self.death {
+            self.awaits_status &= is_running;
+            let later = self.end(now);
+            if !is_running && death.exit_status().is_none() && later.exit_status().is_some() {
+                self.death = Some(Death { wall_ns: death.wall_ns, ..later });
+            }
             return;
         }
         if self.absent == 0 {
             self.absent_since_wall_ns = now.wall_ns;
         }
         self.absent += 1;
-        let is_ending = now.process == ends::State::Running
-            && now.wall_ns.saturating_sub(self.absent_since_wall_ns) < ENDING_NS_MAX;
+        let is_ending =
+            is_running && now.wall_ns.saturating_sub(self.absent_since_wall_ns) < ENDING_NS_MAX;
         if now.sealed || (self.absent >= ABSENT_SIGHTINGS && !is_ending) {
             self.death = Some(self.end(now));
+            self.awaits_status = is_running;
         }
     }
 
@@ -353,6 +367,32 @@ mod tests {
             &[&sightings[..], &[ending(late)]].concat(),
             Some((Cause::Killed, 200, "without sealing")),
         );
+    }
+
+    #[test]
+    fn a_status_that_comes_after_the_end_is_taken() {
+        let running =
+            |wall_ns| Sighting { process: ends::State::Running, ..gone(wall_ns, Some(3), None) };
+        let ended = |wall_ns, status| Sighting {
+            process: ends::State::Ended(ends::Ended { wall_ns, status }),
+            ..running(wall_ns)
+        };
+        let late = 200 + ENDING_NS_MAX;
+        let found = [ALIVE, running(200), running(late)];
+        let seen = |of: Sighting| [&found[..], &[of, running(late + 9)]].concat();
+        check(&seen(ended(late + 1, Some(-6))), Some((Cause::Killed, 200, "signal 6 ended")));
+        check(&seen(ended(late + 1, Some(3))), Some((Cause::Failed, 200, "with status 3")));
+        check(&seen(ended(late + 1, None)), Some((Cause::Killed, 200, "without sealing")));
+        // Its tape is sealed before it has ended.
+        let sealed = |of: Sighting| Sighting { sealed: true, ..of };
+        let exited = [ALIVE, sealed(running(200)), sealed(ended(300, Some(1)))];
+        check(&exited, Some((Cause::Failed, 200, "exited with status 1")));
+        let mut life = Life::default();
+        let may_change = exited.map(|sighting| {
+            life.note(sighting);
+            life.may_change()
+        });
+        assert_eq!(may_change, [true, true, false]);
     }
 
     #[test]

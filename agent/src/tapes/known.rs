@@ -86,6 +86,8 @@ pub(crate) struct KnownTape {
     pub(crate) is_kept: bool,
     /// True if the tape counted turns, and counts steps since the last scan.
     has_new_clock: bool,
+    /// True if more is known of its end since the last scan.
+    has_new_end: bool,
     file: Arc<dyn TapeFile>,
     id: FileId,
     len_bytes: u64,
@@ -162,6 +164,7 @@ impl KnownTape {
             is_cut: false,
             is_kept: false,
             has_new_clock: false,
+            has_new_end: false,
             id: file.id(),
             len_bytes,
             file,
@@ -221,8 +224,8 @@ impl KnownTape {
         }
         self.look_at_process(writer, node)?;
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
-        let was_dead = self.life.death().is_some();
-        self.ending = process.filter(|_| self.process.is_none() && !was_dead);
+        let before = self.life.death().copied();
+        self.ending = process.filter(|_| self.process.is_none() && self.life.may_change());
         self.life.note(Sighting {
             wall_ns: now.wall_ns,
             // A file system that cannot say keeps every process alive.
@@ -234,7 +237,10 @@ impl KnownTape {
             oom_kills: OomKills { cgroup, host: host_oom_kills },
             process: self.ending.map_or(State::Unknown, |process| node.state_of(process)),
         });
-        self.tell_of_end(was_dead);
+        if self.life.death().copied() != before {
+            self.has_new_end = before.is_some();
+            self.tell_of_end();
+        }
         Ok(())
     }
 
@@ -260,8 +266,8 @@ impl KnownTape {
         Ok(())
     }
 
-    fn tell_of_end(&self, was_dead: bool) {
-        let Some(death) = self.life.death().filter(|_| !was_dead) else { return };
+    fn tell_of_end(&self) {
+        let Some(death) = self.life.death() else { return };
         let identity = self.tape.identity();
         tracing::info!(
             job = ?identity.job,
@@ -311,12 +317,17 @@ impl Tapes {
 
     /// Tapes that counted turns and count steps now; each is returned once.
     pub(crate) fn take_new_clocks(&mut self) -> Vec<TapeKey> {
-        let new = self.known.iter_mut().filter(|(_, known)| known.has_new_clock);
-        new.map(|(key, known)| {
-            known.has_new_clock = false;
-            *key
-        })
-        .collect()
+        self.take_new(|known| &mut known.has_new_clock)
+    }
+
+    /// Tapes of whose ended process more is known now; each is returned once.
+    pub(crate) fn take_new_ends(&mut self) -> Vec<TapeKey> {
+        self.take_new(|known| &mut known.has_new_end)
+    }
+
+    fn take_new(&mut self, is_new: fn(&mut KnownTape) -> &mut bool) -> Vec<TapeKey> {
+        let taken = |known: &mut KnownTape| std::mem::take(is_new(known));
+        self.known.iter_mut().filter_map(|(key, known)| taken(known).then_some(*key)).collect()
     }
 
     /// Deletes a tape's file, if it is still in its folder, and closes it.

@@ -89,6 +89,8 @@ impl Incidents {
                     .came_before(&held.failure, is_one_clock(attempt, &held.failure, &failure))
                 {
                     held.failure = failure;
+                } else {
+                    held.failure.learn(&failure);
                 }
             }
             None => {
@@ -365,7 +367,14 @@ impl Tracked {
     /// first one names it, a rank that could not get memory and then died has failed once, and a
     /// death counts more than a request that another rank has survived.
     fn join(&mut self, now: Now, attempt: &impl Attempt, failure: Failure) -> bool {
-        let Some(known) = self.incident.failure else { return false };
+        let Some(known) = &mut self.incident.failure else { return false };
+        let compare_due_ns = now.mono_ns.saturating_add(COMPARE_EVERY_NS);
+        if known.learn(&failure) {
+            self.incident.updated_wall_ns = now.wall_ns;
+            self.compare_due_ns.get_or_insert(compare_due_ns);
+            return true;
+        }
+        let known = *known;
         let is_same_rank = failure.rank == known.rank;
         let is_death = matches!(failure.kind, FailureKind::Died(_));
         let is_graver = known.kind == FailureKind::OutOfMemory && is_death;
@@ -384,7 +393,7 @@ impl Tracked {
             let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
             self.need = Need::Wanted { due_ns };
         }
-        self.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
+        self.compare_due_ns.get_or_insert(compare_due_ns);
         true
     }
 }

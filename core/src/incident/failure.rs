@@ -54,6 +54,16 @@ impl Failure {
         Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
+    /// Takes the exit status of the same failure where it was not known; true where it is new.
+    pub(super) fn learn(&mut self, again: &Self) -> bool {
+        let is_same = (self.rank, self.kind) == (again.rank, again.kind);
+        let is_new = is_same && self.exit_status.is_none() && again.exit_status.is_some();
+        if is_new {
+            self.exit_status = again.exit_status;
+        }
+        is_new
+    }
+
     /// Was the rank asked to end?
     pub(super) fn was_asked(&self) -> bool {
         matches!(self.kind, FailureKind::Died(end) if end.was_asked(self.exit_status))

@@ -268,3 +268,33 @@ impl Rank {
         self.record.censuses = self.censuses.values().cloned().collect();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::effects::{Context, Effect};
+    use crate::state::jobs::Jobs;
+    use crate::state::jobs::tests::{killed, limits};
+    use crate::state::messages::RankUp;
+    use memtape_disk::clock::Now;
+
+    #[test]
+    fn a_status_that_is_known_later_is_taken() {
+        let mut jobs = Jobs::new(limits());
+        let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
+        jobs.announce(Now::default(), "a", up).unwrap();
+        let mut failures = Vec::new();
+        for exit_status in [None, None, Some(-11), Some(-11), None] {
+            let mut context = Context::new(Now::default());
+            jobs.rank_down(&mut context, "a", "t", RankEnd { exit_status, ..killed() });
+            let effects = std::iter::from_fn(|| context.pop());
+            failures.extend(effects.filter_map(|effect| match effect {
+                Effect::RankFailed { failure, .. } => Some(failure.exit_status),
+                _ => None,
+            }));
+        }
+        assert_eq!(failures, [None, Some(-11)]);
+        let rank = jobs.attempts().next().and_then(|attempt| attempt.ranks.get(&0)).unwrap();
+        assert_eq!(rank.record.exit_status, Some(-11));
+    }
+}

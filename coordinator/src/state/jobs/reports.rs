@@ -321,8 +321,12 @@ impl Jobs {
         let Some(attempt) = self.attempts.get(&serial) else { return };
         let owner = attempt.record.owner.clone();
         let of_rank = attempt.ranks.get(&number);
-        if of_rank.is_some_and(|of| of.presence == Presence::Ended && of.record.end == Some(end)) {
-            // Repeated after a reconnect.
+        let has_ended = |of: &&Rank| of.presence == Presence::Ended && of.record.end == Some(end);
+        if let Some(of) = of_rank.filter(has_ended) {
+            // Repeated after a reconnect, or because its status is known now.
+            if of.record.exit_status.is_none() && ended.exit_status.is_some() {
+                self.learn_status(context, (serial, number), ended);
+            }
             return;
         }
         if self.changes.take(context.now.mono_ns, node, owner.as_ref()).is_err() {
@@ -359,6 +363,24 @@ impl Jobs {
         if is_over {
             context.push(Effect::AttemptEnded { serial });
         }
+    }
+
+    /// Takes the exit status of a rank whose end is known.
+    fn learn_status(
+        &mut self,
+        context: &mut Context,
+        (serial, number): (u32, u32),
+        RankEnd { exit_status, detail, .. }: RankEnd,
+    ) {
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        let ranks = attempt.world();
+        let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        (rank.record.exit_status, rank.record.end_detail) = (exit_status, detail);
+        context.put(&rank.record);
+        if let Some(failure) = rank.death(ranks) {
+            context.push(Effect::RankFailed { serial, failure });
+        }
+        self.touched.insert(serial);
     }
 
     /// Takes an agent's answer to a request for a snapshot; false when its node may not answer.

@@ -257,6 +257,33 @@ fn a_rank_that_is_ended_because_another_did_not_start_is_no_incident() {
 }
 
 #[test]
+fn a_signal_that_is_known_later_is_taken() {
+    let unknown = failure(2, 99, DIED);
+    let known = Failure { exit_status: Some(-11), ..unknown };
+    let said = "rank 2 was killed by SIGSEGV after step 149";
+    for is_held in [true, false] {
+        let (mut shell, job) = (Shell::default(), Job::new(7));
+        shell.at(100);
+        shell.failed(&job, unknown);
+        if is_held {
+            shell.failed(&job, known);
+            shell.settle(&job);
+        } else {
+            shell.settle(&job);
+            shell.failed(&job, known);
+        }
+        let incident = shell.incident("inc-0001");
+        assert_eq!((incident.sentence().as_str(), incident.class()), (said, Class::Died));
+        // It is said once, and a repeated report takes nothing back.
+        let changes = shell.log.len();
+        shell.failed(&job, known);
+        shell.failed(&job, unknown);
+        assert_eq!((shell.log.len(), shell.incidents.len()), (changes, 1));
+        assert_eq!(shell.incident("inc-0001").sentence(), said);
+    }
+}
+
+#[test]
 fn one_comparison_of_an_incident_is_under_way_at_a_time() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     shell.at(100);
