@@ -7,7 +7,7 @@ use alloc::string::String;
 
 use crate::capture::Reason;
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
-use crate::diagnosis::{SIGKILL, ended};
+use crate::diagnosis::{Class, SIGKILL, ended};
 use crate::identity::end::{End, TOGETHER_NS};
 
 /// A death is captured by its own trigger. Where no such capture was taken within this time, the
@@ -91,6 +91,14 @@ impl Failure {
     /// Did the kernel kill the rank for memory of the host?
     pub(super) fn is_oom_kill(&self) -> bool {
         self.kind == FailureKind::Died(End::OomKilled)
+    }
+
+    /// Class of its incident, before anything is compared.
+    pub(super) fn class(&self) -> Class {
+        match self.kind {
+            FailureKind::OutOfMemory => Class::OutOfMemory,
+            FailureKind::Died(_) => Class::Died,
+        }
     }
 
     /// What happened, before anything is compared.

@@ -13,7 +13,7 @@ use super::record::{Closed, ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
-use crate::diagnosis::{Class, Fate};
+use crate::diagnosis::Fate;
 use crate::identity::owner::Holder;
 use crate::paging::{Horizons, Urgency};
 use crate::tape::layout::Clock;
@@ -407,7 +407,7 @@ impl Incidents {
         // A notice is captured once, and again when its growth is more urgent than what is
         // reported; certain growth whose class is unknown, or that is a notice, also when it has
         // grown.
-        let is_unknown = tracked.incident.class() == Class::Unknown;
+        let is_unknown = tracked.incident.is_unexplained();
         let is_low = is_unknown || reported == Urgency::Notice;
         let tries_max = match urgency > reported && !is_unknown {
             true => TRIES_MAX + RISES_MAX,
@@ -560,7 +560,7 @@ impl Incidents {
         under_way: Option<String>,
     ) {
         let is_open = incident.is_open();
-        let is_unknown = incident.class() == Class::Unknown;
+        let is_unknown = incident.is_unexplained();
         let is_failure = incident.failure.is_some();
         let confirm_from = step.max(incident.growth.last_step);
         let mut tracked = Tracked {

@@ -168,9 +168,16 @@ impl Incident {
         newest > self.urgency_of_growth(horizons)
     }
 
-    /// Class of the incident; [`Class::Unknown`] before a diagnosis.
+    /// Class of the incident; before a diagnosis that of its failure, and [`Class::Unknown`] for
+    /// growth.
     pub fn class(&self) -> Class {
-        self.diagnosis.as_ref().map_or(Class::Unknown, |diagnosis| diagnosis.class)
+        let first = self.failure.map_or(Class::Unknown, |failure| failure.class());
+        self.diagnosis.as_ref().map_or(first, |diagnosis| diagnosis.class)
+    }
+
+    /// Does no diagnosis explain the incident?
+    pub(super) fn is_unexplained(&self) -> bool {
+        self.diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.class == Class::Unknown)
     }
 
     /// The incident in one sentence.

@@ -9,7 +9,7 @@ use super::record::{ClosedReason, NotCompared, bounded};
 use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Growth, Layer};
-use crate::diagnosis::{Class, Diagnosis};
+use crate::diagnosis::Diagnosis;
 use crate::identity::owner::{HolderKey, OwnerKey};
 use crate::limits::{INCIDENTS_MAX, INCIDENTS_OPEN_MAX};
 use crate::paging::Urgency;
@@ -28,7 +28,7 @@ impl Incidents {
         self.request_captures(now);
         let is_due = |known: &Tracked| {
             known.incident.is_open()
-                && known.incident.class() != Class::Unknown
+                && !known.incident.is_unexplained()
                 && known
                     .considered_ns
                     .is_none_or(|at_ns| now.mono_ns.saturating_sub(at_ns) >= CONSIDER_EVERY_NS)
@@ -140,7 +140,7 @@ impl Incidents {
         }
         let urgency = incident.urgency;
         let is_open = incident.is_open();
-        let is_unknown = incident.class() == Class::Unknown;
+        let is_unknown = incident.is_unexplained();
         let is_early = is_unknown && tracked.tries < EARLY_TRIES;
         // Nothing else asks again for the capture that the rise of an incident waits for.
         let is_unanswered = incident.not_compared.is_some() && !is_unknown;

@@ -310,6 +310,7 @@ fn growth_that_ends_with_its_rank_has_its_newest_figures() {
     shell.failed(&job, failure(2, 100, FailureKind::OutOfMemory));
     let known = shell.incidents.growth_before(shell.incident("inc-0002"), &job);
     let known = known.expect("the leak is known");
+    assert_eq!(shell.incident("inc-0002").class(), Class::OutOfMemory, "before any diagnosis");
     assert_eq!((known.grown_bytes, known.took_steps), (9 << 30, 900 - leak(2).onset_step));
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
     assert_eq!(shell.incident("inc-0001").growth.grown_bytes, 9 << 30);
