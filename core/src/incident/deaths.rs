@@ -276,33 +276,19 @@ impl Incidents {
     /// Growth of the incident's rank that is open, with its newest figures, or that was open when
     /// the rank ended; of several the largest.
     pub fn growth_before(&self, failed: &Incident, attempt: &impl Attempt) -> Option<KnownGrowth> {
-        let rank = failed.growth.rank;
-        let is_its = |known: &&Incident| {
-            let growth = &known.growth;
-            let is_rank = growth.rank == rank
-                || growth.scope != Scope::OneRank
-                || known.joined.iter().any(|growth| growth.rank == rank)
-                || known.former.iter().any(|key| key.rank == rank);
-            let goes_on = match known.closed.map(|closed| closed.reason) {
-                None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => true,
-                Some(_) => false,
-            };
-            known.serial == failed.serial
-                && known.failure.is_none()
-                && is_rank
-                && goes_on
-                && growth.layer.is_on_device()
-        };
-        let all = self.known.values().map(|known| &known.incident);
-        let largest = all.filter(is_its).max_by_key(|known| known.growth.grown_bytes)?;
-        let newest = attempt.newest(&largest.growth.key()).filter(|_| largest.is_open());
-        let growth = newest.unwrap_or(largest.growth);
+        let of_rank = |known: &&Incident| known.serial == failed.serial && known.failure.is_none();
+        let all = self.known.values().map(|known| &known.incident).filter(of_rank);
+        let grown = all.filter_map(|known| {
+            let growth = known.growth_of(failed.growth.rank, attempt)?;
+            growth.layer.is_on_device().then_some((known, growth))
+        });
+        let (known, growth) = grown.max_by_key(|(_, growth)| growth.grown_bytes)?;
         Some(KnownGrowth {
-            incident: largest.id.clone(),
-            class: largest.class(),
-            culprit: largest.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
+            incident: known.id.clone(),
+            class: known.class(),
+            culprit: known.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
             grown_bytes: growth.grown_bytes,
-            took_steps: growth.last_step.saturating_sub(largest.growth.onset_step),
+            took_steps: growth.last_step.saturating_sub(growth.onset_step),
         })
     }
 
@@ -414,6 +400,30 @@ fn is_failure(known: &Tracked) -> bool {
 }
 
 impl Incident {
+    /// Growth of a rank that this incident reports, in its newest figures: it goes on, or went on
+    /// until the rank or its attempt ended.
+    fn growth_of(&self, rank: u32, attempt: &impl Attempt) -> Option<Growth> {
+        match self.closed.map(|closed| closed.reason) {
+            None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => {}
+            Some(_) => return None,
+        }
+        let is_its = |growth: &&Growth| growth.rank == rank || growth.scope != Scope::OneRank;
+        let known = core::iter::once(&self.growth).chain(&self.joined).find(is_its);
+        // The detector closes no finding because its rank has ended.
+        let former = || {
+            let mut keys = self.former.iter().filter(|key| key.rank == rank);
+            keys.find_map(|key| attempt.newest(key))
+        };
+        match known {
+            Some(known) if self.is_open() => {
+                let newest = attempt.newest(&known.key());
+                Some(newest.map_or(*known, |newest| newest.continuing(known)))
+            }
+            Some(known) => Some(*known),
+            None => former(),
+        }
+    }
+
     /// Failure of the rank; none for growth.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()

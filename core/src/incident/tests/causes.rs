@@ -172,19 +172,35 @@ fn an_incident_lasts_as_long_as_a_finding_of_it_that_returns() {
 
 #[test]
 fn a_rank_that_ends_leaves_the_incident_of_another() {
-    let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
+    let (mut shell, mut job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
     let ranks: Vec<Growth> = (0..3).map(|rank| grows(rank, 0, Allocated, 2)).collect();
     ranks.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
     shell.incidents.rank_ended(shell.now(), &job, 1, End::Failed);
     assert_eq!(shell.incident("inc-0001").joined, [ranks[2]]);
-    // The death of the rank is still the end of that growth.
+    // The death of the rank is still the end of that growth, which the detector does not close.
+    job.newest = Some(Growth { grown_bytes: 1 << 30, ..ranks[1] });
     let (wall_ns, kind, exit_status) = (0, FailureKind::OutOfMemory, None);
     let of = Failure { rank: 1, device: 0, step: 99, wall_ns, ranks: 4, kind, exit_status };
     shell.incidents.failed(shell.now(), &job, of, || "inc-oom".to_string());
     assert_eq!(shell.incident("inc-oom").related.as_deref(), Some("inc-0001"));
+    let known = shell.incidents.growth_before(shell.incident("inc-oom"), &job);
+    assert_eq!(known.map(|known| known.grown_bytes), Some(1 << 30), "that of the rank itself");
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
     shell.found(&job, Finding::Closed(ranks[0]));
     assert!(!shell.incident("inc-0001").is_open());
+}
+
+#[test]
+fn growth_that_had_ended_is_not_what_a_rank_died_of() {
+    let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
+    let ranks: Vec<Growth> = (0..2).map(|rank| grows(rank, 0, Allocated, 2)).collect();
+    ranks.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
+    shell.found(&job, Finding::Closed(ranks[0]));
+    assert_eq!(shell.incident("inc-0001").growth.rank, 1, "that of the other goes on");
+    let (wall_ns, kind, exit_status) = (0, FailureKind::OutOfMemory, None);
+    let of = Failure { rank: 0, device: 0, step: 99, wall_ns, ranks: 4, kind, exit_status };
+    shell.incidents.failed(shell.now(), &job, of, || "inc-oom".to_string());
+    assert_eq!(shell.incident("inc-oom").related, None);
 }
 
 #[test]
