@@ -139,18 +139,28 @@ impl Incidents {
         true
     }
 
-    /// Adds a finding that the open incident was about before, and that returns.
-    pub(super) fn join_former(&mut self, now: Now, serial: u32, growth: &Growth) {
-        let key = growth.key();
-        let was_about = |known: &Tracked| {
-            let has_space = known.incident.joined.len() < JOINED_MAX;
-            is_open_of(known, serial) && known.incident.former.contains(&key) && has_space
-        };
-        for id in self.ids(was_about) {
-            let Some(tracked) = self.known.get_mut(&id) else { continue };
-            tracked.join_finding(now, *growth);
-            self.store(&id, Change::Updated);
+    /// Adds growth that returns to the open incidents that were about it before; false where there
+    /// are none. An incident stays about its present finding, unless the returning one explains it;
+    /// it lasts as long as either.
+    pub(super) fn returned(&mut self, now: Now, attempt: &impl Attempt, growth: &Growth) -> bool {
+        let (serial, key) = (attempt.serial(), growth.key());
+        let ids =
+            self.ids(|known| known.incident.is_open() && known.incident.was_about(serial, &key));
+        if ids.is_empty() {
+            return false;
         }
+        if let Some(id) = self.continued(serial, growth) {
+            self.grew(now, attempt, &id, growth);
+            return true;
+        }
+        for id in ids {
+            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            if tracked.incident.joined.len() < JOINED_MAX {
+                tracked.join_finding(now, *growth);
+                self.store(&id, Change::Updated);
+            }
+        }
+        true
     }
 
     /// Removes findings that are over from the incidents of an attempt that they have joined; false

@@ -315,15 +315,7 @@ impl Incidents {
             self.grew(now, attempt, &id, growth);
             return;
         }
-        // The growth of a former finding of an open incident returns. The incident stays about its
-        // present finding, unless the returning one explains it; it lasts as long as either.
-        let was_about =
-            |known: &Tracked| is_open_of(known, serial) && known.incident.former.contains(&key);
-        if growth.returns > 0 && self.known.values().any(was_about) {
-            match self.continued(serial, growth) {
-                Some(id) => self.grew(now, attempt, &id, growth),
-                None => self.join_former(now, serial, growth),
-            }
+        if growth.returns > 0 && self.returned(now, attempt, growth) {
             return;
         }
         // After a restart of everything, agents send again what the tapes of an ended attempt, or
@@ -509,7 +501,7 @@ impl Incidents {
         let goes_on = |known: &Tracked| {
             let incident = &known.incident;
             let is_about = incident.is_about(serial, &key);
-            let was_about = incident.serial == serial && incident.former.contains(&key);
+            let was_about = incident.was_about(serial, &key);
             incident.closed.is_some_and(|closed| match closed.reason {
                 ClosedReason::AttemptEnded => is_about,
                 ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),

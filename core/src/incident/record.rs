@@ -253,6 +253,11 @@ impl Incident {
         self.serial == serial && self.growth.key().names(key)
     }
 
+    /// Was the incident about the finding that this key names before?
+    pub(super) fn was_about(&self, serial: u32, key: &GrowthKey) -> bool {
+        self.serial == serial && self.former.iter().any(|former| former.names(key))
+    }
+
     /// A copy with the newest figures of its growth.
     pub fn with_newest(&self, growth: &Growth, step_time_ns: Option<u64>) -> Self {
         let mut newest = self.clone();
