@@ -1,16 +1,16 @@
 //! The figures of a diagnosis, brought up to the newest growth.
 //!
-//! A comparison shows one step; the growth goes on after it. What has grown since is added to what
-//! a remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in
-//! full. A leak is kept from its onset on, and snapshots may begin later: neither figure is less
-//! than the leak. Everything else stays as the snapshots showed it.
+//! A comparison shows one step; the growth goes on after it. Where all of a growth is kept, its
+//! figures are those of the detector: a restart gives all of it back, and a remedy saves the share
+//! that the diagnosis explains. Of other classes, what has grown since the comparison is added to
+//! what it showed. Everything else stays as the snapshots showed it.
 
 use alloc::string::String;
 
 use super::diagnosis::Diagnosis;
 use super::restart::Restart;
-use crate::detector::{Growth, Layer};
-use crate::diagnosis::class::Class;
+use crate::detector::Growth;
+use crate::diagnosis::judges::facts::{Outlook, RestartAnswer, Share};
 
 impl Diagnosis {
     /// The sentence about the newest growth; with a forecast only while it goes on.
@@ -26,20 +26,23 @@ impl Diagnosis {
             let explained = u128::from(grown) * u128::from(self.explained_ppm) / 1_000_000;
             u64::try_from(explained).unwrap_or(u64::MAX)
         };
-        let (since, kept) = (share(self.grown_since(growth)), share(self.kept(growth)));
-        self.remedy.saves_bytes.map(|saves| saves.saturating_add(since).max(kept))
+        let since = share(self.grown_since(growth));
+        let kept = self.kept(growth).map(share);
+        self.remedy.saves_bytes.map(|saves| kept.unwrap_or(saves.saturating_add(since)))
     }
 
     /// What a restart does by now.
     pub fn restart_now(&self, growth: &Growth, is_open: bool) -> Restart {
-        let Some(seen) = &self.seen else { return self.restart };
-        let took_steps = growth.last_step.saturating_sub(seen.onset_step);
-        let lasts_steps = self.restart.lasts_steps.map(|lasts| lasts.max(took_steps));
+        if self.seen.is_none() {
+            return self.restart;
+        }
+        let took_steps = growth.last_step.saturating_sub(growth.onset_step);
+        let lasts_steps = self.restart.lasts_steps.map(|_| took_steps);
         let (since, kept) = (self.grown_since(growth), self.kept(growth));
         let given = self.restart.gives_back_bytes;
         Restart {
             answer: self.restart.answer,
-            gives_back_bytes: given.map(|given| given.saturating_add(since).max(kept)),
+            gives_back_bytes: given.map(|given| kept.unwrap_or(given.saturating_add(since))),
             lasts_steps,
             ends_after_steps: lasts_steps
                 .zip(growth.steps_to_oom.filter(|_| is_open))
@@ -47,10 +50,14 @@ impl Diagnosis {
         }
     }
 
-    /// Bytes that a leak keeps by now; 0 for other classes and layers.
-    fn kept(&self, growth: &Growth) -> u64 {
-        let is_kept = self.class == Class::Leak && growth.layer == Layer::Allocated;
-        if is_kept { growth.grown_bytes } else { 0 }
+    /// Bytes of the growth, where all of it is kept; none where blocks or steps are counted, or
+    /// where only a part of it can be had back.
+    fn kept(&self, growth: &Growth) -> Option<u64> {
+        let facts = self.class.judge();
+        let is_kept = facts.restart == RestartAnswer::GivesBack
+            && facts.outlook == Outlook::Fault
+            && facts.share != Share::Free;
+        (is_kept && growth.layer.is_bytes()).then_some(growth.grown_bytes)
     }
 
     /// Bytes grown since the comparison. A count of blocks or steps is none.
@@ -64,7 +71,8 @@ impl Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::{RestartAnswer, diagnose};
+    use crate::detector::Layer;
+    use crate::diagnosis::{Class, diagnose};
     use crate::snapshot::RankSnapshot;
 
     fn growth(last_step: u64, grown_bytes: u64) -> Growth {
@@ -103,12 +111,22 @@ mod tests {
         assert_eq!(known.restart_now(&now, false).ends_after_steps, None);
         assert!(known.sentence_now(&now, true).contains("out of memory in about 100 steps"));
         assert!(!known.sentence_now(&now, false).contains("out of memory"));
-        // A snapshot that begins after the onset shows less than was kept.
-        known.class = Class::Leak;
-        known.remedy.saves_bytes = Some(10 << 20);
-        known.restart.gives_back_bytes = Some(20 << 20);
-        assert_eq!(known.saves_bytes_now(&now), Some(225 << 20));
-        assert_eq!(known.restart_now(&now, true).gives_back_bytes, Some(450 << 20));
+        // A snapshot that begins after the onset shows less than was kept, and one that is newer
+        // than the report of the growth more.
+        for class in [Class::Leak, Class::CompilePools, Class::NonTorch] {
+            for shown in [20 << 20, 63 << 20] {
+                known.class = class;
+                known.remedy.saves_bytes = Some(shown / 2);
+                known.restart.gives_back_bytes = Some(shown);
+                known.restart.lasts_steps = Some(63);
+                for growth in [seen, now] {
+                    let restart = known.restart_now(&growth, true);
+                    assert_eq!(restart.gives_back_bytes, Some(growth.grown_bytes));
+                    assert_eq!(restart.lasts_steps, Some(growth.last_step - 100));
+                    assert_eq!(known.saves_bytes_now(&growth), Some(growth.grown_bytes / 2));
+                }
+            }
+        }
         known.class = Class::Unknown;
         known.remedy.saves_bytes = Some(40 << 20);
         // A finding about blocks that is now about bytes counts nothing twice.
