@@ -8,7 +8,8 @@
 #[cfg(test)]
 mod tests;
 
-/// How urgent an incident is, the least urgent first.
+/// How urgent an incident is, the least urgent first. The alert rules of `deploy/prometheus` have
+/// these names as their `severity`.
 #[derive(
     Clone,
     Copy,

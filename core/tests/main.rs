@@ -1,5 +1,6 @@
 //! The tests of core in one program: most of the time of building a program is spent on linking it.
 
+mod alerts;
 mod analysis;
 mod analysis_faults;
 mod census;
