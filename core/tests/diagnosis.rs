@@ -29,6 +29,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use maker::Asked;
+use memtape_core::detector::Layer;
 use memtape_core::diagnosis::{Cause, Class, Diagnosis, Standing};
 
 use crate::golden_files;
@@ -130,8 +131,12 @@ fn restarts_are_advised_for_what_grows_again_slowly() {
 fn text(diagnosis: &Diagnosis) -> String {
     let mut text = format!("{}\n", diagnosis.sentence);
     let sure = diagnosis.confidence_ppm / 10_000;
-    let pages = if diagnosis.pages() { "wakes a person" } else { "quiet" };
-    let _ = writeln!(text, "  {}, {sure} % sure, {pages}", diagnosis.class.as_str());
+    let urgency = match (diagnosis.pages(), diagnosis.layer) {
+        (false, _) => "a notice",
+        (true, Layer::Process) => "a page",
+        (true, _) => "a notice until the growth is certain",
+    };
+    let _ = writeln!(text, "  {}, {sure} % sure, {urgency}", diagnosis.class.as_str());
     let mut say = |what: &str, lines: &[String]| {
         lines.iter().for_each(|line| {
             let _ = writeln!(text, "  {what} {line}");

@@ -24,7 +24,7 @@ fn made_once() -> Vec<Scenario> {
             "optimizer state made lazily",
             needed("train.py:40", Cause::OptimizerState),
             false,
-            Asked::on_all(one(), |rank| {
+            Asked::on_all(growth(Allocated, 5 * MIB), |rank| {
                 rank.add(&[ADAM, "/app/train.py:40:train_step", MAIN], 64 * MIB, [121; 20]);
             }),
         ),

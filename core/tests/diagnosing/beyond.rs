@@ -129,7 +129,7 @@ fn recurring() -> Vec<Scenario> {
             (Class::CacheThrash, Some("train.py:34".to_string()), Cause::EmptyCache),
             false,
             Asked::new(growth(Layer::Churn, 0), |rank| {
-                for step in 360..STEP {
+                for step in STEP - 65..STEP {
                     rank.event(TraceKind::SegmentFree, 1, 20 * MIB, step);
                     rank.event(TraceKind::SegmentAlloc, 1, 20 * MIB, step);
                 }

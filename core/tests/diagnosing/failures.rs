@@ -16,7 +16,6 @@ fn failed() -> Asked {
     Asked::new(growth(Layer::Process, 0), |rank| {
         rank.add(&[LINEAR, "/app/train.py:34:train_step", MAIN], 64 * MIB, 0..64);
         rank.device.device_bytes = 16 * GIB;
-        rank.device.allocated = 4 * GIB;
     })
     .but(|asked| {
         (asked.growth.onset_step, asked.growth.detected_step) = (STEP, STEP);

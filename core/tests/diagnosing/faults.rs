@@ -273,7 +273,10 @@ fn rhythms() -> Vec<Scenario> {
 
 fn occasions() -> Vec<Scenario> {
     let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
-    let cycles = cycles_of_the_trace().but(|asked| asked.growth.give_backs = 3);
+    let cycles = cycles_of_the_trace().but(|asked| {
+        asked.growth.give_backs = 3;
+        (asked.growth.onset_step, asked.growth.grown_bytes) = (342, 34 * 3 * MIB);
+    });
     vec![
         scenario(
             "a leak in every evaluation",
