@@ -78,7 +78,7 @@ export function forecast(incident, rank) {
   const time = isKnown(incident.seconds_to_oom) ? ` (${duration(incident.seconds_to_oom)})` : '';
   return {
     text: `about ${plural(incident.steps_to_oom, unit)}${time}`,
-    detail: `${range}from ${unit} ${whole(incident.last_step)}`,
+    detail: `${range}from ${unit} ${whole(rank?.step ?? incident.last_step)}`,
   };
 }
 

@@ -101,7 +101,7 @@ const rank = (of = {}) => ({
 test('a forecast names its range and its step, or why there is none', () => {
   assert.deepEqual(forecast(OPEN, rank()), {
     text: 'about 1,200 steps (25 min)',
-    detail: 'P10–P90: 1,100 to 1,400 steps, from step 150',
+    detail: 'P10–P90: 1,100 to 1,400 steps, from step 812',
   });
   const none = { ...OPEN, steps_to_oom: null };
   assert.match(forecast(none, rank()).detail, /size of the device is not known/);

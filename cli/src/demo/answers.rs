@@ -66,8 +66,7 @@ impl Answers<'_> {
         };
         let is_open = |it: &&Incident| it.rank == number && it.state == IncidentState::Open;
         let incidents = self.incidents();
-        let ahead =
-            incidents.iter().filter(is_open).find_map(|incident| time_left(incident, rank.step));
+        let ahead = incidents.iter().filter(is_open).find_map(time_left);
         let ahead = ahead.unwrap_or_else(|| "no forecast yet".to_string());
         Some(format!("rank {number} has reserved {held} at step {}; {ahead}", rank.step))
     }
@@ -103,13 +102,11 @@ impl Judged {
     }
 }
 
-/// Time to OOM from this step, with the span of the forecast; none without a forecast. The forecast
-/// is as old as the last step that was judged.
-fn time_left(incident: &Incident, step: u64) -> Option<String> {
+/// Time to OOM from the newest step, with the span of the forecast; none without a forecast.
+fn time_left(incident: &Incident) -> Option<String> {
     let steps = incident.steps_to_oom.filter(|&steps| steps > 0)?;
     let step_seconds = incident.seconds_to_oom? as f64 / steps as f64;
-    let since = step.saturating_sub(incident.last_step);
-    let at = |count: u64| duration(step_seconds * count.saturating_sub(since) as f64);
+    let at = |count: u64| duration(step_seconds * count as f64);
     let span = incident.steps_to_oom_p10.zip(incident.steps_to_oom_p90);
     let span = span.map(|(early, late)| format!(" ({} to {})", at(early), at(late)));
     Some(format!("out of memory in about {}{}", at(steps), span.unwrap_or_default()))
@@ -129,13 +126,11 @@ mod tests {
             last_step: 500,
             ..Incident::default()
         };
-        let line = |p10: Option<u64>, step: u64| time_left(&incident(2_000, p10), step);
+        let line = |p10: Option<u64>| time_left(&incident(2_000, p10));
         let span = |text: &str| Some(format!("out of memory in about {text}"));
-        assert_eq!(line(Some(1_800), 500), span("60 s (54 s to 66 s)"));
-        assert_eq!(line(Some(1_800), 1_500), span("30 s (24 s to 36 s)"), "1,000 steps later");
-        assert_eq!(line(Some(1_800), 9_000), span("0 s (0 s to 0 s)"));
-        assert_eq!(line(None, 500), span("60 s"));
-        assert_eq!(time_left(&incident(0, None), 500), None);
+        assert_eq!(line(Some(1_800)), span("60 s (54 s to 66 s)"), "as the incident says it");
+        assert_eq!(line(None), span("60 s"));
+        assert_eq!(time_left(&incident(0, None)), None);
     }
 
     #[test]

@@ -69,7 +69,7 @@ function extent({ data, capacity, incident, end }, others) {
   );
   const most = levels.reduce((high, value) => Math.max(high, value), 1);
   const isShown = isKnown(capacity) && most * CAPACITY_FACTOR_MAX >= capacity;
-  const fan = forecastOf(incident, end);
+  const fan = forecastOf(incident, end, last);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
   return {
     first,
@@ -81,12 +81,13 @@ function extent({ data, capacity, incident, end }, others) {
   };
 }
 
-function forecastOf(incident, end) {
+/** The forecast, which counts from the newest step. */
+function forecastOf(incident, end, newest) {
   const isOver = !incident || incident.state !== 'open' || isKnown(end);
   if (isOver || !isKnown(incident.steps_to_oom)) return null;
   const p50 = incident.steps_to_oom;
   return {
-    from: incident.last_step,
+    from: newest,
     p50,
     p10: incident.steps_to_oom_p10 ?? p50,
     p90: incident.steps_to_oom_p90 ?? p50,
