@@ -57,7 +57,7 @@ async fn actions(asking: Asking) -> Answer<Actions> {
 /// What became of the ranks of an incident's attempt; empty for growth, and where the attempt is no
 /// longer known.
 fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
-    let attempt = view.attempt_of(incident.serial).filter(|_| incident.failure().is_some());
+    let attempt = view.attempt_of(incident.serial).filter(|_| incident.failure.is_some());
     attempt.map_or_else(Vec::new, |attempt| {
         let watch = view.watch(attempt);
         attempt.ranks.values().map(|rank| watch.fate(rank)).collect()

@@ -29,7 +29,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         })
     };
     let incidents_open = count(of_attempt().count());
-    let growths = of_attempt().map(Tracked::incident).filter(|known| known.failure().is_none());
+    let growths = of_attempt().map(Tracked::incident).filter(|known| known.failure.is_none());
     let growths: Vec<GrowthKey> = growths.map(|known| known.growth.key()).collect();
     let watch = view.watch(attempt);
     let clock = attempt.clock();

@@ -423,9 +423,4 @@ impl Incident {
             None => former(),
         }
     }
-
-    /// Failure of the rank; none for growth.
-    pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
-    }
 }
