@@ -124,8 +124,9 @@ fn an_end_that_comes_as_forecast_pages_without_a_report_of_the_detector() {
     let (mut shell, mut job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(ends_in(20)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    // The finding names another of the ranks that grow.
     for (hours, requests) in [(19, 1), (11, 2), (10, 2)] {
-        job.newest = Some(ends_in(hours));
+        job.newest = Some(Growth { rank: 3, ..ends_in(hours) });
         shell.now_ns += 60 * SECOND;
         shell.review(&job);
         shell.incidents.tick(shell.now());
