@@ -224,6 +224,19 @@ fn a_stray_record_costs_itself_only() {
     let segment = "} ( 'address 4096 'total_size 512 u ";
     let read = read(&["} 'segments ] ( ", event, segment, segment, "e s"]);
     assert_eq!((read.rank.devices[0].segments.len(), read.notes.unusable), (2, 1));
+    // In a list of frames it costs no stack, whatever it is.
+    for stray in [mark, block, segment, "N ", "} ", "} 'x 1 s ", "] "] {
+        for [first, second, third] in
+            [[stray, FRAME, FRAME], [FRAME, stray, FRAME], [FRAME, FRAME, stray]]
+        {
+            let frames = ["] (", first, second, third, "e"].join(" ");
+            let event = ["} ( 'action 'alloc 'addr 1 'size 1 'frames ", &frames, " u "].concat();
+            let read = self::read(&["} 'device_traces ] ] ( ", &event, "e a s"]);
+            let line = "event Alloc 0 1 512 1 - - [f@a.py:7 f@a.py:7]\n";
+            assert_eq!(lines(&read), ["device 0 0 0\n", line].concat(), "{stray}");
+            assert_eq!(read.notes.unusable, 1, "{stray}");
+        }
+    }
 }
 
 /// Every pickler writes what a dictionary holds before it fills the dictionary.

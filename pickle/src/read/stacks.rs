@@ -110,6 +110,14 @@ impl Stacks {
                 heap.replace(number, Slot::Stack(stack));
                 Some(stack)
             }
+            // Another record stands between the frames.
+            Slot::Records(list) => {
+                let list = heap.list(list).filter(|list| !list.frames.is_empty())?;
+                let stack = self.stack_of_frames(heap, &list.frames);
+                self.strays += list.len().saturating_sub(list.frames.len() as u64);
+                heap.set(number, Slot::Stack(stack));
+                Some(stack)
+            }
             _ => None,
         }
     }
@@ -122,12 +130,16 @@ impl Stacks {
         is_whole.then(|| self.stack_of(heap, items))
     }
 
-    /// Makes a stack of frames. With `stacks="all"` PyTorch writes C++ frames, too, which are equal
-    /// for all allocations, so they are left out. A stack without Python frames, as in autograd's
-    /// threads, gets the name of the backward node instead.
     fn stack_of(&mut self, heap: &Heap, items: &[Value]) -> u32 {
         let loaded: Vec<u32> = items.iter().filter_map(|item| frame_of(heap, item)).collect();
         self.strays += (items.len() - loaded.len()) as u64;
+        self.stack_of_frames(heap, &loaded)
+    }
+
+    /// Makes a stack of frames. With `stacks="all"` PyTorch writes C++ frames, too, which are equal
+    /// for all allocations, so they are left out. A stack without Python frames, as in autograd's
+    /// threads, gets the name of the backward node instead.
+    fn stack_of_frames(&mut self, heap: &Heap, loaded: &[u32]) -> u32 {
         let of = |&frame: &u32| self.loaded_frames.get(frame as usize);
         let mut frames: Vec<u32> = loaded.iter().filter_map(|frame| of(frame)?.python).collect();
         if frames.is_empty() {

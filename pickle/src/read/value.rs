@@ -156,9 +156,9 @@ pub enum Slot {
     Dict(u32),
     /// A dictionary that became a record: which kind, which number.
     Record(Record, u32),
-    /// A list of frames that became a stack.
+    /// A list whose frames became a stack.
     Stack(u32),
-    /// A list or tuple of other records, by its number.
+    /// A list or tuple with other records, by its number.
     Records(u32),
     /// A list whose records stand in the snapshot.
     Used,
@@ -171,6 +171,8 @@ pub(crate) struct RecordList {
     /// Items, records or not.
     items: u64,
     of_kinds: [OfKind; Record::COUNT],
+    /// Frames by number, in the order of the list: equal ones are one record.
+    pub(crate) frames: Vec<u32>,
 }
 
 /// The records of one kind in a list.
@@ -185,6 +187,9 @@ impl RecordList {
     fn add(&mut self, record: Option<(Record, u32)>) {
         self.items += 1;
         let Some((kind, number)) = record else { return };
+        if kind == Record::Frame {
+            self.frames.push(number);
+        }
         let Some(of) = self.of_kinds.get_mut(kind as usize) else { return };
         if of.numbers.is_empty() {
             of.numbers = number..number;
@@ -197,6 +202,11 @@ impl RecordList {
     pub(crate) fn numbers(&self, kind: Record) -> Option<Range<u32>> {
         let of = self.of_kinds.get(kind as usize).cloned().unwrap_or_default();
         (!of.is_out_of_order).then_some(of.numbers)
+    }
+
+    /// Number of the items.
+    pub(crate) fn len(&self) -> u64 {
+        self.items
     }
 
     /// Items that are no record of this kind.
@@ -320,7 +330,7 @@ impl Heap {
                 let slot = self.new_list(values, Slot::List)?;
                 self.set(number, slot);
             }
-            Slot::Records(list) => self.extend_list(list, values),
+            Slot::Records(list) => self.extend_list(list, values)?,
             Slot::EmptyDict => {
                 let vector = self.new_vector(values)?;
                 self.set(number, Slot::Dict(vector));
@@ -355,12 +365,13 @@ impl Heap {
         }
         let number = self.unfolded(self.lists.len())?;
         self.lists.push(RecordList::default());
-        self.extend_list(number, values);
+        self.extend_list(number, values)?;
         Ok(Slot::Records(number))
     }
 
-    fn extend_list(&mut self, number: u32, values: &[Value]) {
-        let Some(list) = self.lists.get_mut(number as usize) else { return };
+    fn extend_list(&mut self, number: u32, values: &[Value]) -> Result<(), Fault> {
+        let Some(list) = self.lists.get_mut(number as usize) else { return Ok(()) };
+        let frames = list.frames.len();
         for value in values {
             let slot = value.object().and_then(|object| self.slots.get(object as usize));
             list.add(match slot {
@@ -368,6 +379,8 @@ impl Heap {
                 _ => None,
             });
         }
+        let frames = list.frames.len() - frames;
+        self.count_items(frames)
     }
 
     /// The list of records with this number.
