@@ -3,9 +3,9 @@
 
 use crate::pickles::{data, lines, python, read_snapshot, snapshot, unpacked};
 use memtape_core::pickle::fault::Fault;
-use memtape_core::pickle::torch::{Missing, Shape, TorchFile};
+use memtape_core::pickle::torch::{Missing, Setting, Shape, TorchFile};
 use memtape_core::pickle::value::Limits;
-use memtape_core::pickle::{Record, torch_snapshot};
+use memtape_core::pickle::{Record, annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
@@ -317,6 +317,21 @@ fn a_shared_list_is_gone_through_once() {
     let empty = read(&["] put0 pop } 'device_traces ] ( get0 get0 ] e s"]);
     assert_eq!(empty.notes.unusable, 0);
     assert_eq!(read(&["} 'device_traces ] ( N ] } 5 e s"]).notes.unusable, 3);
+}
+
+#[test]
+fn lists_of_settings_stay_lists() {
+    let settings = "'allocator_settings } ( 'a ] ( 1 'x ] } 'b 1 s e 'c 4 5 T2 u s";
+    let read = read(&["} 'segments ] s ", settings]);
+    let dict = Setting::Dict(vec![("b".to_string(), Setting::Int(1))]);
+    let a = [Setting::Int(1), Setting::Text("x".to_string()), Setting::List(Vec::new()), dict];
+    let c = Setting::List(vec![Setting::Int(4), Setting::Int(5)]);
+    let expected = [("a".to_string(), Setting::List(a.into())), ("c".to_string(), c)];
+    assert_eq!(read.settings, expected);
+    let exported = annotated_snapshot(&read.rank, &[], &read.settings);
+    assert_eq!(snapshot(&exported).expect("sound").settings, expected);
+    let texts = read.rank.settings.iter().map(|(name, value)| format!("{name}={value}"));
+    assert_eq!(texts.collect::<Vec<_>>(), ["a.0=1", "a.1=x", "a.3.b=1", "c.0=4", "c.1=5"]);
 }
 
 #[test]

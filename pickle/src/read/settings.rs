@@ -36,7 +36,9 @@ pub enum Setting {
     Float(f64),
     /// A text.
     Text(String),
-    /// A dictionary in the order of the file; a list by the indexes of its items.
+    /// A list or tuple.
+    List(Vec<Setting>),
+    /// A dictionary in the order of the file.
     Dict(Vec<(String, Setting)>),
 }
 
@@ -49,14 +51,28 @@ impl Setting {
             Value::Text(text) => {
                 Self::Text(heap.text(text).chars().take(TEXT_CHARACTERS_MAX).collect())
             }
-            Value::Object(number) if depth > 0 => {
-                let inner = inner(heap, heap.slot(number), *room);
-                *room -= inner.len();
-                let of = |(key, value)| (key, Self::of(heap, value, depth - 1, room));
-                Self::Dict(inner.into_iter().map(of).collect())
+            Value::Pair(number) => {
+                let (first, second) = heap.pair(number);
+                let of = |number| i64::try_from(number).map_or(Self::None, Self::Int);
+                Self::List([first, second].map(of).into())
             }
+            Value::Object(number) if depth > 0 => Self::of_object(heap, number, depth - 1, room),
             _ => Self::None,
         }
+    }
+
+    fn of_object(heap: &Heap, number: u32, depth: u32, room: &mut usize) -> Self {
+        let slot = heap.slot(number);
+        if let Slot::Dict(_) | Slot::EmptyDict = slot {
+            let pairs = pairs(heap, slot, *room);
+            *room -= pairs.len();
+            let of = |(key, value)| (key, Self::of(heap, value, depth, room));
+            return Self::Dict(pairs.into_iter().map(of).collect());
+        }
+        let items = heap.items(slot);
+        let items = items.get(..*room).unwrap_or(items);
+        *room -= items.len();
+        Self::List(items.iter().map(|&item| Self::of(heap, item, depth, room)).collect())
     }
 }
 
@@ -68,7 +84,7 @@ pub(crate) fn settings(heap: &Heap, dict: Option<Value>) -> Vec<(String, Setting
     }
 }
 
-/// Settings by name, those of inner dictionaries with dotted names.
+/// Settings by name, those of inner dictionaries and lists with dotted names.
 #[derive(Default)]
 pub(crate) struct Settings<'s> {
     all: Vec<(String, &'s Setting)>,
@@ -84,10 +100,19 @@ impl<'s> Settings<'s> {
     fn add(&mut self, outer: &str, settings: &'s [(String, Setting)]) {
         for (key, setting) in settings {
             let name = if outer.is_empty() { key.clone() } else { format!("{outer}.{key}") };
-            match setting {
-                Setting::Dict(inner) => self.add(&name, inner),
-                setting => self.all.push((name, setting)),
+            self.add_one(name, setting);
+        }
+    }
+
+    fn add_one(&mut self, name: String, setting: &'s Setting) {
+        match setting {
+            Setting::Dict(inner) => self.add(&name, inner),
+            Setting::List(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    self.add_one(format!("{name}.{at}"), item);
+                }
             }
+            setting => self.all.push((name, setting)),
         }
     }
 
@@ -142,20 +167,13 @@ impl<'s> Settings<'s> {
     }
 }
 
-/// Keys and values of a dictionary, or indexes and items of a list; at most `room` pairs.
-fn inner(heap: &Heap, slot: Slot, room: usize) -> Vec<(String, Value)> {
-    let items = heap.items(slot);
-    let Slot::Dict(_) = slot else {
-        return items.iter().enumerate().take(room).map(|(at, &v)| (at.to_string(), v)).collect();
+/// Keys and values of a dictionary, at most `room` pairs.
+fn pairs(heap: &Heap, slot: Slot, room: usize) -> Vec<(String, Value)> {
+    let name = |key: Value| match key {
+        Value::Text(text) => heap.text(text).chars().take(NAME_CHARACTERS_MAX).collect(),
+        Value::Int(number) => number.to_string(),
+        _ => String::from("?"),
     };
-    let mut found = Vec::new();
-    for &[key, value] in items.as_chunks::<2>().0.iter().take(room) {
-        let key = match key {
-            Value::Text(text) => heap.text(text).chars().take(NAME_CHARACTERS_MAX).collect(),
-            Value::Int(number) => number.to_string(),
-            _ => String::from("?"),
-        };
-        found.push((key, value));
-    }
-    found
+    let pairs = heap.items(slot).as_chunks::<2>().0.iter().take(room);
+    pairs.map(|&[key, value]| (name(key), value)).collect()
 }

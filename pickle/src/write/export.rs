@@ -158,6 +158,14 @@ impl<'a> Export<'a> {
             Setting::Int(value) => self.writer.signed(*value),
             Setting::Float(value) => self.writer.float(*value),
             Setting::Text(value) => self.writer.text(value),
+            Setting::List(items) => {
+                self.writer.list_start();
+                for item in items {
+                    self.writer.item();
+                    self.setting(item);
+                }
+                self.writer.list_end();
+            }
             Setting::Dict(inner) => {
                 self.writer.dict_start();
                 for (key, value) in inner {
