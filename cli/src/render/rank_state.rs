@@ -106,7 +106,10 @@ fn lines_text(state: &RankSnapshot, device: &DeviceSnapshot, text: &mut String) 
     let mut table = Table::of(lines.iter().take(LINES_SHOWN))
         .column(">bytes", |line| bytes(line.held.bytes))
         .column(">blocks", |line| line.held.count)
-        .column(">steps", |line| line.births);
+        .column(">steps", |line| match line.births {
+            0 => "–".to_string(),
+            births => births.to_string(),
+        });
     if state.before_step > 0 {
         table = table.column(&since, |line| change(line).map_or("–".to_string(), signed_bytes));
     }

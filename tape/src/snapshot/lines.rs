@@ -19,7 +19,8 @@ pub struct LiveLine {
     pub innermost: Frame,
     /// Live memory.
     pub held: Held,
-    /// Number of different steps in which the memory was allocated; unknown births count as one.
+    /// Number of different steps in which the memory was allocated, as far as births are known: a
+    /// file of PyTorch does not tell those of blocks that are older than its trace.
     pub births: u64,
     /// Memory of the line at the earlier step of the snapshot; `None` where there is no such step.
     pub before: Option<Held>,
@@ -31,7 +32,9 @@ pub fn live_lines(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Vec<LiveL
     for block in device.blocks.iter().filter(|block| !block.pending) {
         let (held, births) = by_stack.entry(block.stack).or_default();
         held.add(block.size);
-        births.insert(block.birth_step);
+        if block.birth_step > 0 || block.birth_ns > 0 {
+            births.insert(block.birth_step);
+        }
     }
     let before = device.before.iter().filter(|_| snapshot.before_step > 0);
     let before: BTreeMap<u32, Held> =
@@ -96,7 +99,7 @@ mod tests {
                 block(0, 100, 1, 5),
                 block(100, 100, 2, 5),
                 block(200, 100, 2, 6),
-                block(300, 250, 0, 1),
+                block(300, 250, 0, 0),
                 Block { pending: true, ..block(900, 9000, 1, 1) },
             ],
             before,
@@ -117,6 +120,7 @@ mod tests {
         assert_eq!(lines[0].births, 2);
         assert_eq!(lines[0].before, Some(Held { bytes: 200, count: 2 }), "stack 3 has gone");
         assert_eq!((&lines[1].frame, lines[1].held.bytes), (&Frame::default(), 250));
+        assert_eq!(lines[1].births, 0, "older than the trace");
         snapshot.before_step = 0;
         assert_eq!(live_lines(&snapshot, &device)[0].before, None);
     }
