@@ -398,6 +398,19 @@ fn two_files_are_compared_line_by_line() {
     // Reserved memory and peaks stand beside the lines.
     let reserved = &found["reserved"];
     assert_eq!((reserved.as_array().map(Vec::len), found["peak"].is_array()), (Some(2), true));
+    // Two programs, and files without stacks; steps that are guessed say nothing of levels.
+    let text_of = |names: [&str; 2]| {
+        let files = names.map(|name| recorded(&format!("{name}.pickle.gz")));
+        String::from_utf8(memtape(&["diff"], &files, b"").stdout).expect("UTF-8")
+    };
+    let text = text_of(["model_load", "forward_pass"]);
+    assert!(text.starts_with("few lines hold memory in both files, as in two programs"), "{text}");
+    assert!(text.contains("only in A") && !text.contains("gone"), "{text}");
+    assert!(!text.contains("a step in") && !text.contains("a step needs 1"), "{text}");
+    let text = text_of(["context_state", "context_none"]);
+    let expected = "B holds as much as A in all; B has no stacks, so lines are not compared\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(!text.contains("By line") && !text.contains("gone"), "{text}");
     let same = json(&["diff", "--json"], &ddp_ranks(&[0, 1]));
     assert_eq!((&same["lines_differing"], &same["verdict"]), (&0.into(), &Value::Null));
     let output = memtape(&["diff"], &ddp_ranks(&[0, 2]), b"");

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use memtape_core::diagnosis::files::{
-    Change, DeviceHistory, Diff, Found, Held, History, Level, Shape, Sides, StepLevel,
-    different_levels, different_trends,
+    Change, DeviceHistory, Diff, Found, History, Level, Shape, Sides, StepLevel, different_levels,
+    different_trends,
 };
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ fn text(of: &Compared<'_>, all: bool) -> String {
             column_bytes(change.from.bytes),
             column_bytes(change.to.bytes),
             signed(change.to.blocks, change.from.blocks),
-            change.as_str().to_string(),
+            state(diff, change).to_string(),
             what(change.kind, &change.frames.first().cloned().unwrap_or_default(), no_stack),
         ]
     };
@@ -129,10 +129,12 @@ fn text(of: &Compared<'_>, all: bool) -> String {
     let more = more.into_iter().filter(|(count, ..)| *count > 0);
     let more =
         more.map(|(count, noun, which)| format!("… and {} {which}", plural(count as u64, noun)));
-    table_section(&mut text, "By line", &rows, more);
+    if !diff.lines.is_empty() {
+        table_section(&mut text, "By line", &rows, more);
+    }
     let stacks = diff.stacks.iter().filter(|stack| stack.from != stack.to);
     for stack in stacks.take(limit(STACKS_SHOWN)).filter(|stack| !stack.frames.is_empty()) {
-        let title = format!("{} {}", signed_bytes(stack.bytes()), stack.as_str());
+        let title = format!("{} {}", signed_bytes(stack.bytes()), state(diff, stack));
         section(&mut text, &title, stack.frames.iter().map(frame));
     }
     shape(&mut text, of);
@@ -153,24 +155,43 @@ fn signed(to: u64, from: u64) -> String {
     }
 }
 
+/// What happened to a line from A to B; of two programs, which of them has it.
+fn state(diff: &Diff, change: &Change) -> &'static str {
+    match (diff.is_one_program, change.from.blocks, change.to.blocks) {
+        (false, 0, _) => "only in B",
+        (false, _, 0) => "only in A",
+        _ => change.as_str(),
+    }
+}
+
 fn sentence(diff: &Diff, changed: &[&Change]) -> String {
-    let sum = diff.lines.iter().fold(0_i64, |sum, line| sum.saturating_add(line.bytes()));
-    let name = |change: &Change| change.frames.first().map(frame).unwrap_or_default();
-    match changed.first() {
-        None => "both hold the same under every line".to_string(),
-        Some(top) => {
-            let at = if top.frames.is_empty() { "without a stack".into() } else { name(top) };
-            format!(
-                "B holds {} than A in all; the line that differs most: {} {at}",
-                match sum {
-                    0 => "as much".to_string(),
-                    1.. => format!("{} more", bytes(sum.unsigned_abs())),
-                    _ => format!("{} less", bytes(sum.unsigned_abs())),
-                },
-                signed_bytes(top.bytes())
-            )
-            .replace("as much than", "as much as")
+    let all = match diff.held {
+        Sides { from, to } if from < to => {
+            format!("B holds {} more than A in all", bytes(to - from))
         }
+        Sides { from, to } if from > to => {
+            format!("B holds {} less than A in all", bytes(from - to))
+        }
+        _ => "B holds as much as A in all".to_string(),
+    };
+    let without = match (diff.has_stacks.from, diff.has_stacks.to) {
+        (true, true) => None,
+        (false, true) => Some("A has no stacks"),
+        (true, false) => Some("B has no stacks"),
+        (false, false) => Some("neither file has stacks"),
+    };
+    if let Some(without) = without {
+        return format!("{all}; {without}, so lines are not compared");
+    }
+    let Some(top) = changed.first() else {
+        return "both hold the same under every line".to_string();
+    };
+    let name = |change: &Change| change.frames.first().map(frame).unwrap_or_default();
+    let at = if top.frames.is_empty() { "without a stack".into() } else { name(top) };
+    let most = format!("the line that differs most: {} {at}", signed_bytes(top.bytes()));
+    match diff.is_one_program {
+        true => format!("{all}; {most}"),
+        false => format!("few lines hold memory in both files, as in two programs; {all}; {most}"),
     }
 }
 
@@ -268,14 +289,12 @@ fn of_device(of: &Compared<'_>) -> Value {
         changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()
     };
     let differing = |changes: &[Change]| changes.iter().filter(|c| c.from != c.to).count();
-    let total = |of: fn(&Change) -> Held| {
-        let sum = |sum: u64, line: &Change| sum.saturating_add(of(line).bytes);
-        diff.lines.iter().fold(0, sum)
-    };
     let per_step = |level: StepLevel| of.values(|device| level.bytes_per_step(&device.past));
     json!({
         "devices": [diff.devices.from, diff.devices.to],
-        "allocated": [total(|line| line.from), total(|line| line.to)],
+        "allocated": [diff.held.from, diff.held.to],
+        "has_stacks": [diff.has_stacks.from, diff.has_stacks.to],
+        "one_program": diff.is_one_program,
         "peak": of.values(|device| device.past.peak.as_ref().map(|peak| peak.bytes)),
         "step_need": of.values(|device| device.past.step_need()),
         "reserved": of.values(|device| Some(device.state.reserved)),

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use super::held::Kind;
 use super::history::{DeviceHistory, Held, History};
 use super::levels::Sides;
+use super::program::Program;
 use crate::diagnosis::evidence::account::{Stack, signed};
 use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
@@ -54,6 +55,12 @@ impl Change {
 pub struct Diff {
     /// Index of the device in each file; none where a file does not have it.
     pub devices: Sides<Option<u8>>,
+    /// Bytes that it holds in each file.
+    pub held: Sides<u64>,
+    /// Whether each file has stacks. Without those of both, lines and stacks are not compared.
+    pub has_stacks: Sides<bool>,
+    /// Both files hold memory from the same lines of code, or one of them holds none.
+    pub is_one_program: bool,
     /// By line, largest change first.
     pub lines: Vec<Change>,
     /// By stack, largest change first.
@@ -95,11 +102,17 @@ fn diff_of(devices: Sides<Option<u8>>, from: &History, to: &History) -> Diff {
         let device = device.and_then(|index| of.device(index));
         device.map(|device| of.held(device)).unwrap_or_default()
     }
+    let has_stacks = Sides { from: from.has_stacks(), to: to.has_stacks() };
+    let (before, after) = (held(from, devices.from), held(to, devices.to));
+    let bytes =
+        |of: &BTreeMap<Stack<'_>, Held>| of.values().fold(0, |s: u64, h| s.saturating_add(h.bytes));
+    let all = Sides { from: bytes(&before), to: bytes(&after) };
+    let are_comparable = has_stacks.from && has_stacks.to;
     let mut stacks: BTreeMap<Stack<'_>, (Held, Held)> = BTreeMap::new();
-    for (stack, held) in held(from, devices.from) {
+    for (stack, held) in before.into_iter().filter(|_| are_comparable) {
         stacks.entry(stack).or_default().0 = held;
     }
-    for (stack, held) in held(to, devices.to) {
+    for (stack, held) in after.into_iter().filter(|_| are_comparable) {
         stacks.entry(stack).or_default().1 = held;
     }
     let mut lines: BTreeMap<(Option<&Frame>, Kind), (Held, Held)> = BTreeMap::new();
@@ -121,7 +134,14 @@ fn diff_of(devices: Sides<Option<u8>>, from: &History, to: &History) -> Diff {
         from,
         to,
     });
-    Diff { devices, lines: sorted(of_lines.collect()), stacks: sorted(of_stacks.collect()) }
+    Diff {
+        devices,
+        held: all,
+        has_stacks,
+        is_one_program: all.from == 0 || all.to == 0 || Program::of(from).is(&Program::of(to)),
+        lines: sorted(of_lines.collect()),
+        stacks: sorted(of_stacks.collect()),
+    }
 }
 
 fn sorted(mut changes: Vec<Change>) -> Vec<Change> {

@@ -58,13 +58,14 @@ pub enum StepLevel {
 
 impl StepLevel {
     /// Change from step to step, in bytes: from the median of the first third of the whole steps to
-    /// that of the last. None where there are few steps, and where the steps of one third differ by
+    /// that of the last. None where few steps are known, and where the steps of one third differ by
     /// more than that.
     pub fn bytes_per_step(self, past: &Past) -> Option<i64> {
-        bytes_per_step(match self {
+        let levels = match self {
             Self::Minimum => &past.floors,
             Self::Peak => &past.peaks,
-        })
+        };
+        bytes_per_step(levels).filter(|_| past.source.is_known())
     }
 }
 
@@ -113,8 +114,11 @@ fn bytes_per_step(levels: &[u64]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::diagnosis::evidence::past::Alive;
+    use crate::snapshot::step_source::StepSource;
 
     #[test]
     fn trends_differ_from_noise() {
@@ -138,6 +142,7 @@ mod tests {
             device.state.reserved = reserved;
             device.past.peak = Some(Alive { bytes: peak, ..Alive::default() });
             device.past.floors = (0..20).map(|step| step * rate).collect();
+            device.past.source = StepSource::Optimizer;
             device
         };
         let (from, to) = (device(1000, 100, 0), device(1050, 106, TREND_BYTES_MIN));
@@ -147,5 +152,11 @@ mod tests {
         let expected = [(StepLevel::Minimum, Sides { from: 0, to: rate })];
         assert_eq!(different_trends(&from.past, &to.past), expected);
         assert_eq!(different_trends(&from.past, &device(0, 0, TREND_BYTES_MIN - 1).past), []);
+        // Guessed steps are none.
+        let mut guessed = to.past;
+        guessed.source = StepSource::Guessed;
+        assert_eq!(different_trends(&from.past, &guessed), []);
+        guessed.peaks = vec![1; 20];
+        assert_eq!(guessed.step_need(), None);
     }
 }

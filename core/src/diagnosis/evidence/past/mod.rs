@@ -183,10 +183,10 @@ impl Past {
         (self.floors, self.peaks) = (floors, peaks);
     }
 
-    /// What a step needs: the median peak of the whole steps; none where there are none.
+    /// What a step needs: the median peak of the whole steps; none where none are known.
     pub fn step_need(&self) -> Option<u64> {
         let peaks = whole(&self.peaks);
-        (!peaks.is_empty()).then(|| median(peaks.to_vec()))
+        (self.source.is_known() && !peaks.is_empty()).then(|| median(peaks.to_vec()))
     }
 }
 
