@@ -134,6 +134,9 @@ fn files_of_small_programs_are_judged_as_the_programs_are() {
     assert!(text.contains("device     1\n"), "{text}");
     assert!(text.contains("Rank 0, device 1, alive at the end: 5 MiB in 20 blocks"), "{text}");
     assert!(text.contains("9.13 MiB on device 0, which is judged by itself"), "{text}");
+    assert!(text.contains(": nothing wrong is seen there over 19 steps\n"), "{text}");
+    let row = |device: u32| format!("\n     0       {device}  ");
+    assert!([0, 1].iter().all(|&device| text.contains(&row(device))), "{text}");
 }
 
 /// Files whose names have no ranks are ranks of one job only where their code is the same.
@@ -176,6 +179,37 @@ fn an_exported_file_is_judged_as_the_file_is() {
             assert_eq!(found["ranks"][0]["trace"]["steps_from"], steps, "{name}");
         }
         assert_eq!(of_export["verdict"], of_file["verdict"], "{name}");
+    }
+}
+
+/// Copies of a file and its export are one moment of one rank, whatever their names.
+#[test]
+fn copies_of_a_file_count_once() {
+    let folder = folder_of(&[
+        ("ddp_leak_rank2.pickle.gz", "a.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "b.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "rank2.pickle.gz"),
+    ]);
+    let [a, b, named] =
+        ["a", "b", "rank2"].map(|name| folder.path().join(name).with_extension("pickle.gz"));
+    let export = folder.path().join("export.pickle");
+    let words = ["export", "-o", &export.to_string_lossy()];
+    assert!(memtape(&words, std::slice::from_ref(&named), b"").status.success());
+    let alone = json(&["analyze", "--json"], std::slice::from_ref(&named));
+    check_leak(&alone, 2);
+    for (words, files) in [
+        (vec!["analyze", "--json"], vec![named.clone(), export.clone()]),
+        (vec!["analyze", "--json"], vec![a.clone(), named, export]),
+        (vec!["analyze", "--json", "--over-time"], vec![a.clone(), b.clone()]),
+        (vec!["analyze", "--json"], vec![a, b]),
+    ] {
+        let found = json(&words, &files);
+        let (of, expected) = (&found["verdict"], &alone["verdict"]);
+        for key in ["class", "culprit", "confidence", "bytes", "against"] {
+            assert_eq!(of[key], expected[key], "{key} of {files:?}");
+        }
+        let notes = found["notes"].to_string();
+        assert!(notes.contains("a moment that another file shows"), "{notes}");
     }
 }
 
@@ -224,6 +258,12 @@ fn the_text_fits_a_screen_and_begins_with_the_finding() {
     let healthy = memtape(&["analyze"], &ddp_ranks(&[0, 1, 3]), b"");
     let healthy = String::from_utf8(healthy.stdout).expect("UTF-8");
     assert!(healthy.starts_with("nothing wrong is seen in these 3 ranks"), "{healthy}");
+    // Seven steps show no fragmentation, and that is said.
+    let unchecked = "not checked: fragmentation that grows (16 whole steps are needed)";
+    assert!(healthy.contains(unchecked), "{healthy}");
+    let stackless = memtape(&["analyze"], &[recorded("context_none.pickle.gz")], b"");
+    let stackless = String::from_utf8(stackless.stdout).expect("UTF-8");
+    assert!(stackless.contains("  class      unknown\n"), "{stackless}");
 }
 
 #[test]

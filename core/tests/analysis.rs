@@ -1,7 +1,9 @@
 //! What is wrong is found in snapshots of PyTorch, and nothing where nothing is.
 
-use crate::training::{Job, MIB, Pattern, Sim, Trainer, rank, ranks, through_a_file, trained};
-use memtape_core::detector::Scope;
+use crate::training::{
+    Job, LEAK as LEAK_STACK, MIB, Pattern, Sim, Trainer, rank, ranks, through_a_file, trained,
+};
+use memtape_core::detector::{Layer, Scope};
 use memtape_core::diagnosis::files::{Analysis, Found, History, Rank, Unjudged, analyze, diff};
 use memtape_core::diagnosis::{Cause, Class};
 use memtape_core::pickle::reader::Reader;
@@ -134,7 +136,8 @@ fn steps_that_need_more_and_more_are_found_with_their_rate() {
     }
     let few = Job { steps: 6, ..Job::default() };
     let analysis = analyze(&ranks(few, 1, &[0], longer));
-    assert_eq!((analysis.found, analysis.judges_peaks), (None, false), "five whole steps");
+    assert_eq!(analysis.found, None, "five whole steps");
+    assert_eq!(analysis.unchecked, [(Layer::Peak, 6), (Layer::Reserved, 16)]);
 }
 
 #[test]
@@ -244,6 +247,57 @@ fn files_of_one_rank_are_compared_over_time() {
             );
         }
     }
+}
+
+#[test]
+fn a_moment_that_is_given_twice_counts_once() {
+    let of = |job: Job, count: usize| {
+        let states = (0..count).map(|_| through_a_file(&trained(job, 0))).collect();
+        Rank { rank: 0, states }
+    };
+    let job = Job { pattern: LEAK, ring: 430, ..Job::default() };
+    let once = found(&[of(job, 1)]);
+    assert_eq!(once.diagnosis.class, Class::Leak);
+    for count in [2, 3] {
+        assert_eq!(found(&[of(job, count)]), once, "{count} times");
+    }
+    // Its own trace must be enough for an all-clear.
+    let short = of(Job { steps: 3, ..Job::default() }, 2);
+    assert_eq!(analyze(&[short]).unjudged, Some(Unjudged::FewSteps(2)));
+}
+
+/// A program that does something more behind each step, at these steps, with the newest events.
+fn moments(ends: &[u64], mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
+    let mut state_at = |end: u64| {
+        let mut trainer = Trainer::new(Job::default());
+        for step in 1..=end {
+            trainer.step();
+            each(&mut trainer, step);
+        }
+        through_a_file(&trainer.sim.done(0, 430))
+    };
+    Rank { rank: 0, states: ends.iter().map(|&end| state_at(end)).collect() }
+}
+
+#[test]
+fn what_one_moment_shows_by_itself_is_reported() {
+    // A leak that began lately is small beside the steps between the files.
+    let late = moments(&[40, 400], |trainer, step| {
+        if step > 394 {
+            trainer.sim.alloc(LEAK_STACK, 3 * MIB / 2);
+        }
+    });
+    let analysis = leaks(&[late], 0, 36, "it began lately");
+    let found = analysis.found.expect("it is there");
+    assert_eq!((found.alone, analysis.state, analysis.also.len()), (Some(1), 1, 0));
+    // A request that failed before, too.
+    let failed = moments(&[40, 60], |trainer, step| {
+        if step == 40 {
+            trainer.sim.oom(LEAK_STACK, 90 << 30, 1 << 30);
+        }
+    });
+    let first = analyze(std::slice::from_ref(&failed)).found.expect("it is there");
+    assert_eq!((first.diagnosis.class, first.alone), (Class::OutOfMemory, Some(0)));
 }
 
 #[test]

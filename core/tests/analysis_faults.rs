@@ -3,8 +3,8 @@
 
 use crate::training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 use memtape_core::detector::Scope;
-use memtape_core::diagnosis::Class;
-use memtape_core::diagnosis::files::{Found, Rank, analyze};
+use memtape_core::diagnosis::files::{Found, Past, Rank, analyze};
+use memtape_core::diagnosis::{Class, Standing};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
 
@@ -137,10 +137,20 @@ fn a_rank_that_holds_or_needs_more_is_named() {
         let verdict = found(&uneven(&[2], 4, 3 << 30, for_good), Class::Imbalance, what);
         assert_eq!((verdict.growth.rank, verdict.ranks.as_slice()), (2, &[2][..]), "{what}");
         assert_eq!(line(&verdict), Some(5), "{what}");
-        assert!(
-            verdict.diagnosis.sentence.contains("GiB more in each step than"),
-            "{what}: {verdict:?}"
-        );
+        let when = if for_good { "at the end" } else { "in each step" };
+        let sentence = format!("GiB more {when} than the median rank");
+        assert!(verdict.diagnosis.sentence.contains(&sentence), "{what}: {verdict:?}");
+        let leak = |of: &Found| {
+            let mut all = of.diagnosis.alternatives.iter();
+            all.find(|other| other.class == Class::Leak).map(|other| other.standing)
+        };
+        assert_eq!(leak(&verdict), Some(Standing::RuledOut), "{what}");
+        // Where nothing was recorded it is not known whether it grows.
+        let mut bare = uneven(&[2], 4, 3 << 30, true);
+        for rank in &mut bare {
+            rank.states[0].devices[0].past = Past::default();
+        }
+        assert_eq!(leak(&found(&bare, Class::Imbalance, "no history")), Some(Standing::Possible));
         clean(&uneven(&[2], 4, 600 * MIB, for_good), "too little");
         clean(&uneven(&[2, 3], 4, 3 << 30, for_good), "half of them, as stages have it");
         clean(&uneven(&[1], 2, 3 << 30, for_good), "two ranks: it is not known which is odd");

@@ -126,7 +126,37 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
     if let Some(ranks) = snapshots.iter().map(recorded_rank).collect::<Option<Vec<_>>>() {
         return (ranks, RankSource::File);
     }
-    if let Some(ranks) = snapshots.iter().map(known).collect::<Option<Vec<_>>>() {
+    if snapshots.iter().all(|file| known(file).is_some()) {
+        return guessed(snapshots.iter());
+    }
+    let firsts = firsts(snapshots);
+    let distinct: BTreeSet<usize> = firsts.iter().copied().collect();
+    let (of_distinct, source) = guessed(distinct.iter().filter_map(|&at| snapshots.get(at)));
+    let is_one_moment = distinct.len() == 1 && snapshots.len() > 1;
+    let source = if is_one_moment { RankSource::One } else { source };
+    let rank_of: BTreeMap<usize, u32> = distinct.into_iter().zip(of_distinct).collect();
+    let ranks = firsts.iter().map(|first| rank_of.get(first).copied().unwrap_or_default());
+    (ranks.collect(), source)
+}
+
+/// For each file the first that shows the same moment of the same process: one whose rank is known,
+/// where there is one.
+fn firsts(snapshots: &[Snapshot]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..snapshots.len()).collect();
+    order.sort_by_key(|&at| snapshots.get(at).and_then(known).is_none());
+    let first = |file: &Snapshot| {
+        let is_same = |&at: &usize| {
+            snapshots.get(at).is_some_and(|known| known.history.is_moment_of(&file.history))
+        };
+        order.iter().copied().find(is_same).unwrap_or(0)
+    };
+    snapshots.iter().map(first).collect()
+}
+
+/// Ranks of files of different moments that do not all tell them.
+fn guessed<'a>(snapshots: impl Iterator<Item = &'a Snapshot>) -> (Vec<u32>, RankSource) {
+    let snapshots: Vec<&Snapshot> = snapshots.collect();
+    if let Some(ranks) = snapshots.iter().map(|of| known(of)).collect::<Option<Vec<_>>>() {
         return (ranks, RankSource::Name);
     }
     let different = |ranks: &[u32]| ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
@@ -145,7 +175,7 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
             return (ranks, RankSource::Number);
         }
     }
-    let only_device = |snapshot: &Snapshot| {
+    let only_device = |snapshot: &&Snapshot| {
         let mut devices = snapshot.history.devices.iter().filter(|d| d.past.events > 0);
         let only = devices.next()?;
         devices.next().is_none().then_some(u32::from(only.state.device))

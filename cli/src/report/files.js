@@ -58,9 +58,12 @@ function job(of, sentence) {
 
 const where = ({ file, line }) => `${file || '?'}:${line || '?'}`;
 
+// A confidence that would be shown as 0 % is not shown.
+const sure = (ratio) => (ratio >= 0.005 ? ` ${percent(ratio)} sure` : '');
+
 function answers(verdict) {
   return facts([
-    ['class', [chip(verdict.class), ` ${percent(verdict.confidence)} sure`]],
+    ['class', [chip(verdict.class), sure(verdict.confidence)]],
     ['rank', `${verdict.rank}, device ${verdict.device} (${spaced(verdict.scope)})`],
     ['line', frameNode(verdict.culprit, 'culprit')],
     ['holds', [size(verdict.bytes), ` in ${whole(verdict.blocks)} blocks`]],

@@ -77,6 +77,7 @@ fn rest(report: &Report<'_>) -> Value {
         "mode": report.mode(),
         "rank": analysis.rank,
         "steps": analysis.steps,
+        "unchecked": analysis.unchecked.iter().map(|(layer, _)| layer).collect::<Vec<_>>(),
         "also": analysis.also.iter().map(verdict).collect::<Vec<_>>(),
         "lines": listed(&analysis.lines),
         "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
@@ -123,7 +124,7 @@ fn verdict_of(report: &Report<'_>) -> Value {
 }
 
 fn verdict(found: &Found) -> Value {
-    let Found { diagnosis, growth, ranks, bytes, blocks } = found;
+    let Found { diagnosis, growth, ranks, bytes, blocks, alone } = found;
     let Diagnosis { suspects, alternatives, .. } = diagnosis;
     let others = alternatives.iter().filter(|other| other.class != diagnosis.class);
     let alternatives: Vec<Value> = others
@@ -144,6 +145,7 @@ fn verdict(found: &Found) -> Value {
         "ranks": ranks,
         "scope": growth.scope.as_str(),
         "device": growth.device,
+        "moment_alone": alone,
         "culprit": diagnosis.culprit,
         "bytes": bytes,
         "blocks": blocks,

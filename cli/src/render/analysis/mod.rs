@@ -89,15 +89,23 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// The device whose lines are shown, in the newest file of its rank.
+    /// The device whose lines are shown.
     pub(crate) fn device(&self) -> Option<&'a DeviceHistory> {
         self.focus()?.device(self.analysis.device)
     }
 
-    /// The newest file of the rank whose lines are shown.
+    /// The state whose lines are shown.
     pub(crate) fn focus(&self) -> Option<&'a History> {
         let ranks = &self.ordered.ranks;
-        ranks.iter().find(|found| found.rank == self.analysis.rank)?.states.last()
+        let of_rank = ranks.iter().find(|found| found.rank == self.analysis.rank)?;
+        of_rank.states.get(self.analysis.state)
+    }
+
+    /// The file that shows a finding by itself, where it is one of several of its rank.
+    pub(crate) fn alone(&self, found: &Found) -> Option<&'a Snapshot> {
+        let position = (found.growth.rank, found.alone?);
+        let mut files = self.files.iter().zip(&self.ordered.positions);
+        files.find(|(_, known)| **known == position).map(|(file, _)| file)
     }
 
     /// Relation of the files.

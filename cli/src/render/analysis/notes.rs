@@ -1,6 +1,7 @@
 //! Notes below an analysis: missing parts of the files, and how ranks and steps were found.
 
-use memtape_core::diagnosis::files::History;
+use memtape_core::detector::Layer;
+use memtape_core::diagnosis::files::{DeviceHistory, Found, History};
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::Record;
 use memtape_core::pickle::torch::Shape;
@@ -9,7 +10,7 @@ use memtape_core::snapshot::step_source::StepSource;
 use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Snapshot;
-use crate::render::units::bytes;
+use crate::render::units::{bytes, plural};
 
 /// Least bytes on another device that get a note.
 const OTHER_DEVICE_BYTES_MIN: u64 = 1 << 20;
@@ -32,6 +33,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             }
         });
     }
+    notes.extend(copies(report));
     notes.extend(steps(report));
     if let Some((frame, rate)) = &report.analysis.small {
         notes.push(format!(
@@ -77,6 +79,22 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     }
     notes.extend(missing(report));
     notes
+}
+
+/// Files that show the moment of another file of their rank.
+fn copies(report: &Report<'_>) -> Option<String> {
+    let all: Vec<_> = report.contents().collect();
+    let is_copy = |(nth, (_, rank, _, state)): &(usize, &(&Snapshot, u32, usize, &History))| {
+        let mut earlier = all.iter().take(*nth);
+        earlier.any(|(_, of, _, known)| of == rank && known.is_moment_of(state))
+    };
+    let mut copies = all.iter().enumerate().filter(is_copy).map(|(_, (file, ..))| &file.path);
+    let first = copies.next()?.display();
+    let more = match copies.count() {
+        0 => "shows".to_string(),
+        more => format!("and {more} more show"),
+    };
+    Some(clean(&format!("{first} {more} a moment that another file shows: it counts once")))
 }
 
 fn hold(files: usize) -> String {
@@ -177,18 +195,33 @@ fn other_devices(report: &Report<'_>) -> Vec<String> {
         let is_focus = rank == report.analysis.rank;
         let primary = state.primary_device().map(|device| device.state.device);
         let shown = if is_focus { Some(report.analysis.device) } else { primary };
-        let others = state.devices.iter().map(|device| &device.state);
-        let others = others.filter(|device| Some(device.device) != shown);
-        for device in others.filter(|device| device.allocated >= OTHER_DEVICE_BYTES_MIN) {
+        let others = state.devices.iter().filter(|device| Some(device.state.device) != shown);
+        for device in others.filter(|of| of.state.allocated >= OTHER_DEVICE_BYTES_MIN) {
             notes.push(format!(
                 "rank {rank} also holds {} on device {}, which is judged by itself and not \
-                 compared with other ranks",
-                bytes(device.allocated),
-                device.device
+                 compared with other ranks: {}",
+                bytes(device.state.allocated),
+                device.state.device,
+                verdict(report, rank, device)
             ));
         }
     }
     notes
+}
+
+/// What is said of a device beside the one that is shown.
+fn verdict(report: &Report<'_>, rank: u32, device: &DeviceHistory) -> String {
+    let is_found =
+        |of: &&Found| of.growth.device == device.state.device && of.ranks.contains(&rank);
+    if let Some(found) = report.found().find(is_found) {
+        return format!("its verdict is {}, above", found.diagnosis.class.as_str());
+    }
+    match device.unjudged() {
+        Some(why) => format!("it cannot be judged: {}", why.sentence()),
+        None => {
+            format!("nothing wrong is seen there over {}", plural(device.past.ends, "step"))
+        }
+    }
 }
 
 /// Source and number of the ends of steps.
@@ -214,7 +247,8 @@ fn steps(report: &Report<'_>) -> Option<String> {
         StepSource::Guessed => "estimated from the period of allocations",
     };
     let more = if past.is_cut { "more than " } else { "" };
-    let few = if past.ends > 0 && !report.analysis.judges_peaks {
+    let is_unchecked = report.analysis.unchecked.iter().any(|(layer, _)| *layer == Layer::Peak);
+    let few = if past.ends > 0 && is_unchecked {
         "; too few steps to tell whether each needs more than the one before"
     } else {
         ""

@@ -59,7 +59,7 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
             let _ = writeln!(text, "{}", meaning.paint(&healthy(report)));
         }
     }
-    section(&mut text, "Also wrong", report.analysis.also.iter().map(also));
+    section(&mut text, "Also wrong", report.analysis.also.iter().map(|of| also(report, of)));
     lines(&mut text, report, limit(LINES_SHOWN));
     peak(&mut text, report, limit(PEAK_LINES_SHOWN));
     ranks(&mut text, report, limit(RANKS_SHOWN));
@@ -91,10 +91,26 @@ fn healthy(report: &Report<'_>) -> String {
     match report.unjudged() {
         Some((why, advice)) => format!("cannot judge {what}: {why}\n\n  try first  {advice}"),
         None => {
-            let span = plural(steps, "step");
-            format!("nothing wrong is seen in {what}: nothing grows over {span}")
+            let unchecked: Vec<String> = report.analysis.unchecked.iter().map(unchecked).collect();
+            let (span, rest) = (plural(steps, "step"), unchecked.join(", and "));
+            match unchecked.is_empty() {
+                true => format!("nothing wrong is seen in {what}: nothing grows over {span}"),
+                false => format!(
+                    "nothing wrong is seen in {what}: no line keeps more over {span}; not checked: \
+                     {rest}"
+                ),
+            }
         }
     }
+}
+
+/// What was not checked, and how many steps that takes.
+fn unchecked((layer, steps_min): &(Layer, usize)) -> String {
+    let what = match layer {
+        Layer::Peak => "growth of the peaks",
+        _ => "fragmentation that grows",
+    };
+    format!("{what} ({steps_min} whole steps are needed)")
 }
 
 fn found(text: &mut String, report: &Report<'_>, found: &Found, all: bool) {
@@ -110,20 +126,30 @@ fn found(text: &mut String, report: &Report<'_>, found: &Found, all: bool) {
     section(text, "Evidence against it", diagnosis.against.iter().cloned());
 }
 
-/// What is wrong on a further device, in one line.
-fn also(found: &Found) -> String {
+/// What is wrong on a further device or at a further moment, in one line.
+fn also(report: &Report<'_>, found: &Found) -> String {
     let Found { diagnosis, growth, .. } = found;
     let class = diagnosis.class.as_str();
-    clean(&format!("device {}: {class}: {}", growth.device, diagnosis.sentence))
+    let file = report.alone(found).map(|file| format!("{} alone, ", file.path.display()));
+    let file = file.unwrap_or_default();
+    clean(&format!("{file}device {}: {class}: {}", growth.device, diagnosis.sentence))
 }
 
 /// What is said of a finding beside its sentence, a name and a value each.
 fn found_facts(report: &Report<'_>, found: &Found) -> Vec<(&'static str, String)> {
     let Found { diagnosis, growth, .. } = found;
-    let sure = percent(diagnosis.confidence_ppm);
-    let mut pairs = vec![("class", format!("{}, {sure} sure", diagnosis.class.as_str()))];
+    let sure = match diagnosis.confidence_ppm {
+        // It would be 0 %.
+        ..5_000 => String::new(),
+        sure => format!(", {} sure", percent(sure)),
+    };
+    let mut pairs = vec![("class", format!("{}{sure}", diagnosis.class.as_str()))];
     if report.focus().is_some_and(|state| state.devices.len() > 1) {
         pairs.push(("device", growth.device.to_string()));
+    }
+    if let Some(file) = report.alone(found) {
+        let name = file.path.display();
+        pairs.push(("shown by", format!("{name} alone: the files together do not show it")));
     }
     if let Some(culprit) = &diagnosis.culprit {
         pairs.push(("line", frame(culprit)));
@@ -249,13 +275,16 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let mut found: Vec<_> = report.contents().collect();
     found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
     let rest = found.len().saturating_sub(shown);
-    let shown = found.into_iter().take(shown).filter_map(|(file, rank, moment, of)| {
+    let shown = found.into_iter().take(shown).flat_map(|(file, rank, moment, of)| {
         let number = if over_time { moment as u64 + 1 } else { u64::from(rank) };
-        Some((number, file.path.as_path(), of.primary_device()?))
+        of.devices.iter().map(move |device| (number, file.path.as_path(), device))
     });
     let rows: Vec<_> = shown.collect();
     let first = if over_time { ">moment" } else { ">rank" };
-    let table = Table::of(&rows).column(first, |(number, ..)| *number);
+    let mut table = Table::of(&rows).column(first, |(number, ..)| *number);
+    if report.contents().any(|(_, _, _, state)| state.devices.len() > 1) {
+        table = table.column(">device", |(_, _, device)| u64::from(device.state.device));
+    }
     let rows = with_levels(table, |(_, _, device)| device)
         .column(">pending free", |(_, _, device)| column_bytes(device.pending()))
         .column(">steps", |(_, _, device)| device.past.ends)

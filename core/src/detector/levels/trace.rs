@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::constants::{KEPT_BYTES_MIN, TRACE_POINTS_MIN};
+use super::super::constants::KEPT_BYTES_MIN;
 use super::super::forecast::rate;
 use super::super::series::{Layer, POINTS_MAX, Past, WINDOW, Window, idle_bytes};
 use super::climb::{Rise, Rule, Trend, is_within_steps, judge};
@@ -28,9 +28,10 @@ pub(crate) struct StepTrend {
     pub(crate) grown_bytes: u64,
 }
 
-/// Are these enough steps to judge their peaks?
-pub(crate) fn is_enough(steps: usize) -> bool {
-    steps >= TRACE_POINTS_MIN
+/// The fewest whole steps whose levels are judged.
+pub(crate) fn trace_points_min(layer: Layer) -> usize {
+    let rule = if layer == Layer::Peak { Rule::of_trace(0) } else { Rule::absolute(0) };
+    rule.points_min
 }
 
 /// The trend of the peaks of whole steps; none where they do not grow, or grow because the lowest

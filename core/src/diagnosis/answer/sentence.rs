@@ -116,9 +116,10 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     growing.sort_unstable();
     let trace = case.context.trace.as_ref();
     let said = trace.map_or("", |trace| trace.said.as_str());
+    let level = of_level(case);
     let middle = |tense: Tense| {
         let (what, peers) = (what(case, lines, class, tense), about_peers(case, tense));
-        format!("{where_to}{what}{workers}{peers}{said}")
+        format!("{level}{where_to}{what}{workers}{peers}{said}")
     };
     Parts {
         growing,
@@ -232,6 +233,15 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
     !(class.is_needed() && case.layer.is_in_blocks() && rests)
 }
 
+/// Which level of a file is above that of the others, where it does not grow.
+fn of_level(case: &Case<'_>) -> &'static str {
+    match (case.layer, case.context.trace.is_some(), case.context.in_peaks) {
+        (Layer::Spread, true, Some(true)) => " in each step than the median rank",
+        (Layer::Spread, true, _) => " at the end than the median rank",
+        _ => "",
+    }
+}
+
 /// What does not grow and is out of line all the same; and when, where steps have numbers.
 fn out_of_line(growth: &Growth, tense: Tense, when: Option<String>) -> String {
     let (rank, onset) = (growth.rank, growth.onset_step);
@@ -239,7 +249,7 @@ fn out_of_line(growth: &Growth, tense: Tense, when: Option<String>) -> String {
         return match growth.layer {
             Layer::Spread => {
                 let more = bytes(growth.grown_bytes);
-                format!("rank {rank} needs {more} more in each step than the median rank")
+                format!("rank {rank} has {more} more")
             }
             _ => format!(
                 "rank {rank} gives memory back to the device and takes it again in most steps"

@@ -278,6 +278,11 @@ impl<'a> Case<'a> {
         self.past.is_some_and(|past| past.ends > 0 && !past.source.is_known())
     }
 
+    /// Would growth of tensors be seen? A file may have no history, or too few steps.
+    pub(crate) fn shows_growth(&self) -> bool {
+        self.past.is_none_or(|past| past.source.is_known() && past.ends >= GENERATIONS_MIN)
+    }
+
     /// `from step 120 to step 376`; steps of a trace alone have no numbers.
     pub(crate) fn span(&self) -> String {
         match self.context.trace {

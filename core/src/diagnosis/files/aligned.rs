@@ -38,8 +38,8 @@ pub(crate) struct Aligned<'a> {
 }
 
 /// These devices, with the earlier states of each, at the same step.
-pub(crate) fn aligned<'a>(
-    devices: impl Iterator<Item = (u32, &'a [History], &'a DeviceHistory)>,
+pub(crate) fn aligned<'s, 'a: 's>(
+    devices: impl Iterator<Item = (u32, &'s [&'a History], &'a DeviceHistory)>,
 ) -> Vec<Aligned<'a>> {
     let mut all: Vec<Aligned<'a>> =
         devices.filter_map(|(rank, states, device)| Aligned::new(rank, states, device)).collect();
@@ -60,8 +60,8 @@ pub(crate) fn aligned<'a>(
 }
 
 impl<'a> Aligned<'a> {
-    fn new(rank: u32, states: &'a [History], device: &'a DeviceHistory) -> Option<Self> {
-        let (history, earlier) = states.split_last()?;
+    fn new(rank: u32, states: &[&'a History], device: &'a DeviceHistory) -> Option<Self> {
+        let (&history, earlier) = states.split_last()?;
         let mut one = Self {
             rank,
             history,
@@ -87,13 +87,13 @@ impl<'a> Aligned<'a> {
     }
 
     /// Dates blocks by the earlier states, and takes the oldest for the state before.
-    fn follow(&mut self, earlier: &'a [History]) {
+    fn follow(&mut self, earlier: &[&'a History]) {
         let mut step = 0;
         // Birth of each block that is alive, by what it is.
         let mut known: BTreeMap<(u64, u64, Stack<'a>), u64> = BTreeMap::new();
         let mut last: Option<(&History, u64)> = None;
         let mut births = Vec::new();
-        for history in earlier.iter().chain([self.history]) {
+        for history in earlier.iter().copied().chain([self.history]) {
             let Some(device) = history.device(self.device.state.device) else { continue };
             let ends = device.past.ends;
             let before = step;
@@ -265,7 +265,7 @@ impl<'a> Aligned<'a> {
 }
 
 /// Steps from one state to the next, as far as they are known; at least one.
-fn steps_between(earlier: &History, later: &History, device: &DeviceHistory) -> u64 {
+pub(super) fn steps_between(earlier: &History, later: &History, device: &DeviceHistory) -> u64 {
     if earlier.is_recorded() && later.is_recorded() {
         return later.rank.step.saturating_sub(earlier.rank.step).max(1);
     }

@@ -13,7 +13,7 @@ use super::held::{self, HeldLine, Kind, by_line, kept};
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
-    Growth, GrowthKey, Layer, Scope, StepTrend, is_enough, trend_of_idle, trend_of_peaks,
+    Growth, GrowthKey, Layer, Scope, StepTrend, trace_points_min, trend_of_idle, trend_of_peaks,
 };
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
@@ -57,8 +57,8 @@ pub(super) const FINDERS: [Finder; 9] = [
     pending,
     |all| growing(all, Layer::Reserved),
     split,
-    |all| uneven(all, |one| Some(one.device.state.allocated)),
-    |all| uneven(all, lowest_peak),
+    |all| uneven(all, false, |one| Some(one.device.state.allocated)),
+    |all| uneven(all, true, lowest_peak),
 ];
 
 /// Blocks of every age that stay.
@@ -98,9 +98,10 @@ fn about_staying(one: &Aligned<'_>, stays: &Survivors) -> Vec<String> {
         let held = bytes(stays.held);
         said.push(format!("with blocks older than the trace, what stays holds {held}"));
     }
-    if let Some(percent) = stays.minima_percent {
+    if let Some(minima) = stays.minima.filter(|minima| minima.risen > 0) {
         let level = if one.earlier == 0 { "the per-step minimum" } else { "allocated memory" };
-        said.push(format!("{level} rose by {} % of what stays", percent.clamp(0, 999)));
+        let (risen, steps) = (bytes(minima.risen.unsigned_abs()), plural(minima.steps, "step"));
+        said.push(format!("{level} rose by {risen} over {steps}"));
     }
     said
 }
@@ -111,7 +112,7 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     let rate = |found: &Option<StepTrend>| found.map_or(0, |found| found.bytes_per_step);
     let rates: Vec<u64> = found.iter().map(rate).collect();
     let judged: Vec<&Aligned<'_>> =
-        all.iter().filter(|one| is_enough(whole_peaks(one).len())).collect();
+        all.iter().filter(|one| whole_peaks(one).len() >= trace_points_min(Layer::Peak)).collect();
     let (at, ranks, scope) = steepest(all, &rates, judged.len())?;
     let (one, trend) = (all.get(at)?, (*found.get(at)?)?);
     let is_peak = layer == Layer::Peak;
@@ -149,6 +150,13 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
         Peaks { own: highest(one).unwrap_or(0), peers }
     });
     Some(candidate)
+}
+
+/// The levels that are not judged by their trend on every rank, with the whole steps that it takes.
+pub(super) fn unchecked(all: &[Aligned<'_>]) -> Vec<(Layer, usize)> {
+    let fewest = all.iter().map(|one| whole_peaks(one).len()).min().unwrap_or(0);
+    let of = [Layer::Peak, Layer::Reserved].map(|layer| (layer, trace_points_min(layer)));
+    of.into_iter().filter(|&(_, steps_min)| fewest < steps_min).collect()
 }
 
 /// The peaks of the whole steps of a trace.
@@ -289,9 +297,13 @@ fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
     peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
 }
 
-/// One rank, or few, whose level is much higher than that of the others. With fewer than three
+/// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of the others. With fewer than three
 /// ranks it is not known which of them is the odd one.
-fn uneven(all: &[Aligned<'_>], level: fn(&Aligned<'_>) -> Option<u64>) -> Option<Candidate> {
+fn uneven(
+    all: &[Aligned<'_>],
+    in_peaks: bool,
+    level: fn(&Aligned<'_>) -> Option<u64>,
+) -> Option<Candidate> {
     let levels: Vec<u64> = all.iter().map(level).collect::<Option<_>>()?;
     let typical = median(levels.clone());
     // Stages of a pipeline differ by half and half; that is how they were cut.
@@ -310,6 +322,7 @@ fn uneven(all: &[Aligned<'_>], level: fn(&Aligned<'_>) -> Option<u64>) -> Option
     let one = all.get(at)?;
     let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
     candidate.context.peaks = Some(Peaks { own: *levels.get(at)?, peers: typical });
+    candidate.context.in_peaks = Some(in_peaks);
     let trace = candidate.context.trace.get_or_insert_default();
     if let Some(line) = line_beyond(all, one) {
         let others = bytes(line.others_bytes.unwrap_or(0));

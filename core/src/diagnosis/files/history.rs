@@ -8,6 +8,9 @@ use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
 use crate::snapshot::{DeviceSnapshot, RankSnapshot};
 
+/// The clocks of PyTorch and of a recorder may differ by as much about one event.
+const CLOCKS_DIFFER_US: u64 = 1_000_000;
+
 /// The state of a rank, condensed.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -86,6 +89,40 @@ impl History {
         (self.rank.wall_ns > 0).then_some(self.rank.wall_ns / 1000)
     }
 
+    /// True where both show one moment of one process: as many steps of one tape, or the same
+    /// memory at the same addresses after the same event.
+    pub fn is_moment_of(&self, other: &Self) -> bool {
+        let differ_us = match (self.is_recorded(), other.is_recorded()) {
+            (true, true) => {
+                let of = |rank: &RankSnapshot| (rank.identity.tape_id.clone(), rank.step);
+                return of(&self.rank) == of(&other.rank);
+            }
+            (false, false) => 0,
+            _ => CLOCKS_DIFFER_US,
+        };
+        let are_near = match (self.newest_us(), other.newest_us()) {
+            (Some(one), Some(other)) => one.abs_diff(other) <= differ_us,
+            (one, other) => one == other,
+        };
+        are_near && self.memory() == other.memory()
+    }
+
+    /// Whether the ends of its steps are known, and the number of its events.
+    fn told(&self) -> (bool, u64) {
+        let pasts = || self.devices.iter().map(|device| &device.past);
+        (pasts().any(|past| past.source.is_known()), pasts().map(|past| past.events).sum())
+    }
+
+    /// Device, address and size of each block, in order.
+    fn memory(&self) -> Vec<(u8, u64, u64)> {
+        let blocks = self.devices.iter().flat_map(|of| {
+            of.state.blocks.iter().map(|block| (of.state.device, block.address, block.size))
+        });
+        let mut memory: Vec<_> = blocks.collect();
+        memory.sort_unstable();
+        memory
+    }
+
     /// Unix time of a moment of the past, in microseconds.
     pub fn time_us(&self, mono_ns: u64) -> Option<i64> {
         let spans = self.devices.iter().filter_map(|device| device.past.span_ns);
@@ -112,6 +149,21 @@ impl History {
             by_stack.entry(self.stack(stack)).or_default().add(of.bytes, of.blocks);
         }
         by_stack
+    }
+}
+
+impl Rank {
+    /// One state for each moment, oldest first: of several the one that tells most of its past.
+    pub(super) fn moments(&self) -> Vec<&History> {
+        let mut moments: Vec<&History> = Vec::new();
+        for state in &self.states {
+            match moments.iter_mut().find(|known| known.is_moment_of(state)) {
+                Some(known) if known.told() <= state.told() => *known = state,
+                Some(_) => {}
+                None => moments.push(state),
+            }
+        }
+        moments
     }
 }
 

@@ -7,6 +7,7 @@
 //! Where the program counted no steps they are found in the trace, and that is said as a doubt.
 
 mod aligned;
+mod alone;
 mod candidates;
 mod diff;
 mod held;
@@ -16,6 +17,7 @@ mod program;
 mod survivors;
 mod unjudged;
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use self::aligned::{Aligned, aligned};
@@ -25,7 +27,7 @@ use self::unjudged::unjudged;
 use super::answer::diagnosis::Diagnosis;
 use super::class::Class;
 use super::evidence::inquiry::Inquiry;
-use crate::detector::{Growth, is_enough};
+use crate::detector::{Growth, Layer};
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
@@ -45,7 +47,7 @@ pub use unjudged::Unjudged;
 pub struct Analysis {
     /// What is wrong; none where nothing is.
     pub found: Option<Found>,
-    /// What is wrong on further devices.
+    /// What is wrong on further devices, and at further moments.
     pub also: Vec<Found>,
     /// Why that is no all-clear; none where something is wrong, or everything was checked.
     pub unjudged: Option<Unjudged>,
@@ -53,6 +55,8 @@ pub struct Analysis {
     pub rank: u32,
     /// Its device, by index.
     pub device: u8,
+    /// Which of its states they are of, by index.
+    pub state: usize,
     /// What each line holds now, largest first.
     pub lines: Vec<HeldLine>,
     /// What each line held at the peak of the trace, largest first.
@@ -61,8 +65,9 @@ pub struct Analysis {
     pub peak_nameless: (u64, u64),
     /// Steps that growth was counted over; 0 where none are known.
     pub steps: u64,
-    /// The trace holds enough steps to tell whether they need more and more.
-    pub judges_peaks: bool,
+    /// What grows with the steps and was not looked for on every rank, because a trace holds too
+    /// few of them, with the whole steps that it takes.
+    pub unchecked: Vec<(Layer, usize)>,
     /// A line that keeps something of each step, too little for a finding, and how much a step.
     pub small: Option<(Frame, u64)>,
 }
@@ -80,37 +85,74 @@ pub struct Found {
     pub bytes: u64,
     /// Live blocks under that line; 0 where it is not about live blocks.
     pub blocks: u64,
+    /// Which of several states of the rank shows it, by index, where not all together do.
+    pub alone: Option<usize>,
 }
 
+/// A rank with its moments, oldest first.
+type Moments<'a> = (u32, Vec<&'a History>);
+
 /// Compares the ranks by the device of each that holds most, and judges every other device by
-/// itself. A fault with a known class comes before one of [`Class::Unknown`].
+/// itself; of ranks with several moments then each moment alone. A fault with a known class comes
+/// before one of [`Class::Unknown`].
 pub fn analyze(ranks: &[Rank]) -> Analysis {
-    let of_primary = ranks.iter().filter_map(|rank| {
-        let device = rank.states.last()?.primary_device()?;
-        Some((rank.rank, rank.states.as_slice(), device))
-    });
-    let others = ranks.iter().flat_map(|rank| {
-        let state = rank.states.last();
-        let first = state.and_then(History::primary_device).map(|device| device.state.device);
-        let devices = state.into_iter().flat_map(|state| &state.devices);
-        let others = devices.filter(move |device| Some(device.state.device) != first);
-        others.map(|device| (rank.rank, rank.states.as_slice(), device))
-    });
-    let primary = analyzed(&aligned(of_primary));
-    let others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
-    let mut all: Vec<Analysis> =
-        core::iter::once(primary).chain(others.filter(|other| other.found.is_some())).collect();
+    let moments: Vec<Moments<'_>> = ranks.iter().map(|of| (of.rank, of.moments())).collect();
+    let mut all = of_devices(&moments);
+    let count = moments.iter().map(|(_, states)| states.len()).max().unwrap_or(0);
+    for back in 1..=if count > 1 { count } else { 0 } {
+        let alone = moments.iter().filter_map(|(rank, states)| {
+            Some((*rank, vec![*states.get(states.len().checked_sub(back)?)?]))
+        });
+        for mut one in of_devices(&alone.collect::<Vec<_>>()) {
+            let Some(found) = &mut one.found else { continue };
+            let of_rank = moments.iter().find(|(rank, _)| *rank == found.growth.rank);
+            let states = of_rank.map(|(_, states)| states.as_slice()).unwrap_or_default();
+            let at = states.len().saturating_sub(back);
+            if states.len() > 1 && !alone::is_refuted(found, states, at) {
+                found.alone = index_of(ranks, found.growth.rank, states.get(at).copied());
+                all.push(one);
+            }
+        }
+    }
     // Of equals the first stays the first.
     all.sort_by_key(|of| {
         let class = of.found.as_ref().map(|found| found.diagnosis.class);
         (class.is_none(), class == Some(Class::Unknown))
     });
     let mut analysis = all.remove(0);
-    analysis.also = all.into_iter().filter_map(|other| other.found).collect();
+    let rest = all.into_iter().filter_map(|other| other.found);
+    analysis.also = alone::without_repeats(analysis.found.as_ref(), rest);
+    let alone = analysis.found.as_ref().and_then(|found| found.alone);
+    let newest = moments.iter().find(|(rank, _)| *rank == analysis.rank);
+    let newest = newest.and_then(|(_, states)| states.last().copied());
+    analysis.state = alone.or_else(|| index_of(ranks, analysis.rank, newest)).unwrap_or(0);
     if analysis.found.is_none() {
         analysis.unjudged = unjudged(ranks);
     }
     analysis
+}
+
+/// The index of a state of a rank.
+fn index_of(ranks: &[Rank], rank: u32, state: Option<&History>) -> Option<usize> {
+    let (of_rank, state) = (ranks.iter().find(|of| of.rank == rank)?, state?);
+    of_rank.states.iter().position(|of| core::ptr::eq(of, state))
+}
+
+/// The primary devices of all ranks together, then each other device in which something is found.
+fn of_devices(ranks: &[Moments<'_>]) -> Vec<Analysis> {
+    let of_primary = ranks.iter().filter_map(|(rank, states)| {
+        Some((*rank, states.as_slice(), states.last()?.primary_device()?))
+    });
+    let others = ranks.iter().flat_map(|(rank, states)| {
+        let state = states.last();
+        let first = state.and_then(|of| of.primary_device()).map(|device| device.state.device);
+        let devices = state.into_iter().flat_map(|state| &state.devices);
+        let others = devices.filter(move |device| Some(device.state.device) != first);
+        others.map(|device| (*rank, states.as_slice(), device))
+    });
+    let primary = analyzed(&aligned(of_primary));
+    let others = others.map(|one| analyzed(&aligned(core::iter::once(one))));
+    core::iter::once(primary).chain(others.filter(|other| other.found.is_some())).collect()
 }
 
 fn analyzed(all: &[Aligned<'_>]) -> Analysis {
@@ -129,11 +171,12 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
         unjudged: None,
         rank: one.rank,
         device: one.device.state.device,
+        state: 0,
         lines: held::lines(one, &one.kept, &others),
         peak: peak.map(|peak| held::at_peak(one, &peak.uses)).unwrap_or_default(),
         peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
         steps: one.steps(),
-        judges_peaks: is_enough(candidates::whole_peaks(one).len()),
+        unchecked: candidates::unchecked(all),
         small: small(one),
     }
 }
@@ -155,7 +198,7 @@ fn judged(all: &[Aligned<'_>], candidate: Candidate) -> Option<Found> {
     let diagnosis = inquiry.diagnose();
     let request = suspect.failed_request.as_ref();
     let (bytes, blocks) = candidates::concerned(one, &growth, &diagnosis, request);
-    Some(Found { diagnosis, growth, ranks, bytes, blocks })
+    Some(Found { diagnosis, growth, ranks, bytes, blocks, alone: None })
 }
 
 /// A line that keeps too little in each step to matter; none where the ends of steps are unknown.

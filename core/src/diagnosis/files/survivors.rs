@@ -10,7 +10,7 @@ use super::aligned::Aligned;
 use crate::diagnosis::constants::{
     GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, PASSING_STEPS, RATE_BYTES_MIN,
 };
-use crate::diagnosis::evidence::account::{Use, median, unsigned};
+use crate::diagnosis::evidence::account::{Use, median, signed, unsigned};
 use crate::diagnosis::evidence::births::Births;
 
 /// What one rank keeps that it should not.
@@ -33,8 +33,19 @@ pub(crate) struct Survivors {
     pub(crate) onset_step: u64,
     /// Steps with births that are alive.
     pub(crate) generations: u64,
-    /// By how much the lowest level rose for each byte of growth, in percent; none when unknown.
-    pub(crate) minima_percent: Option<i64>,
+    /// How the lowest level rose; none when unknown.
+    pub(crate) minima: Option<Minima>,
+}
+
+/// How the per-step minima rose; of several states, what was allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Minima {
+    /// Bytes more at the later step.
+    pub(crate) risen: i64,
+    /// Steps from the one to the other.
+    pub(crate) steps: u64,
+    /// The rise for what the stacks grew in these steps, in percent.
+    percent: i64,
 }
 
 impl Survivors {
@@ -73,10 +84,10 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
         older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
         onset_step,
         generations: births.len() as u64,
-        minima_percent: None,
+        minima: None,
     };
-    kept_on.minima_percent = minima_percent(of, &kept_on);
-    let is_balanced = kept_on.minima_percent.is_some_and(|percent| percent < MINIMA_PERCENT_MIN);
+    kept_on.minima = minima(of, &kept_on);
+    let is_balanced = kept_on.minima.is_some_and(|minima| minima.percent < MINIMA_PERCENT_MIN);
     (!is_balanced && is_of_a_step(of, kept_on.rate())).then_some(kept_on)
 }
 
@@ -123,13 +134,16 @@ fn stays(of: &Aligned<'_>, (stack, held): (u32, &Use)) -> bool {
     generations >= 2 && generations >= steps && held.births.older_blocks() >= 6 * a_step
 }
 
-/// By how much the per-step minima rose for what the stacks grew, in percent.
-fn minima_percent(of: &Aligned<'_>, kept_on: &Survivors) -> Option<i64> {
-    let rise = |from: u64, to: u64| i128::from(to) - i128::from(from);
-    let percent = |rise: i128, of: i128| i64::try_from(rise * 100 / of.max(1)).unwrap_or(i64::MAX);
+/// How the per-step minima rose, and for how much of what the stacks grew.
+fn minima(of: &Aligned<'_>, kept_on: &Survivors) -> Option<Minima> {
+    let rise = |(from, to): (u64, u64), steps: u64, grown: u64| {
+        let risen = signed(to).saturating_sub(signed(from));
+        let percent = i128::from(risen) * 100 / i128::from(grown.max(1));
+        Minima { risen, steps, percent: i64::try_from(percent).unwrap_or(i64::MAX) }
+    };
     if of.earlier > 0 {
-        let risen = rise(of.before_allocated, of.device.state.allocated);
-        return Some(percent(risen, i128::from(kept_on.grown)));
+        let levels = (of.before_allocated, of.device.state.allocated);
+        return Some(rise(levels, of.steps(), kept_on.grown));
     }
     let (floors, _) = of.levels();
     // What is freed behind the last step says nothing of what the steps keep.
@@ -147,8 +161,8 @@ fn minima_percent(of: &Aligned<'_>, kept_on: &Survivors) -> Option<i64> {
     let since = kept_on.onset_step.max(step_at(from_at));
     let share = u128::from(kept_on.young) * u128::from(step_at(to_at).saturating_sub(since))
         / u128::from(kept_on.steps.max(1));
-    let share = i128::try_from(share).ok().filter(|&share| share > 0)?;
-    Some(percent(rise(from, to), share))
+    let share = u64::try_from(share).ok().filter(|&share| share > 0)?;
+    Some(rise((from, to), step_at(to_at).saturating_sub(step_at(from_at)), share))
 }
 
 /// Memory comes and goes in each step; without that a guessed step is none.

@@ -97,9 +97,10 @@ pub(super) fn unjudged(ranks: &[Rank]) -> Option<Unjudged> {
 
 /// Of a rank one state that can be judged is enough.
 fn of_rank(rank: &Rank) -> Option<Unjudged> {
-    // Several states are compared with each other, however few steps each of them shows.
-    let ends_min = if rank.states.len() > 1 { 1 } else { GENERATIONS_MIN };
-    let states = || rank.states.iter().map(|state| of_state(state, ends_min));
+    let moments = rank.moments();
+    // Several moments are compared with each other, however few steps each of them shows.
+    let ends_min = if moments.len() > 1 { 1 } else { GENERATIONS_MIN };
+    let states = || moments.iter().map(|state| of_state(state, ends_min));
     if states().any(|why| why.is_none()) {
         return None;
     }
@@ -116,6 +117,13 @@ fn of_state(state: &History, ends_min: u64) -> Option<Unjudged> {
     let is_moving = |device: &&DeviceHistory| ends == 0 || device.past.events >= ends;
     let moving = state.devices.iter().filter(is_moving);
     moving.filter_map(|device| of_device(device, ends_min)).max()
+}
+
+impl DeviceHistory {
+    /// Why this device by itself allows no all-clear; none where it does.
+    pub fn unjudged(&self) -> Option<Unjudged> {
+        of_device(self, GENERATIONS_MIN)
+    }
 }
 
 fn of_device(DeviceHistory { past, .. }: &DeviceHistory, ends_min: u64) -> Option<Unjudged> {

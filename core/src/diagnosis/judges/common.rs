@@ -84,6 +84,9 @@ pub(crate) fn other_account(case: &Case<'_>) -> String {
             let grown = bytes(unsigned(case.net.bytes));
             format!("live tensors grew by {grown} only")
         }
+        Layer::Spread if case.context.in_peaks == Some(false) => {
+            "none of its lines keeps more in each step".into()
+        }
         Layer::Peak | Layer::Spread => "what is high is the peaks within steps, and they are \
                                            given back"
             .into(),

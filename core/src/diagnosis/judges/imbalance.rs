@@ -50,6 +50,9 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     let is_uneven =
         in_peaks || larger.is_some() || (case.context.in_peaks == Some(true) && has_high_peak);
     let said = match (case.layer, larger) {
+        (Layer::Spread, _) if case.context.in_peaks == Some(false) => {
+            "it holds more than its peers at the end of the files".into()
+        }
         (Layer::Spread, _) => "its peak is above that of its peers, and stays so".into(),
         (Layer::Peak, _) => "its peaks rise, and those of its peers do not".into(),
         (_, Some(line)) => format!(

@@ -12,7 +12,7 @@ use super::remedy::{
     Cause, Remedy, advice_for_unpickled, function, is_called, is_hook, is_inside, is_named,
     is_of_checkpoint, unpickled_by,
 };
-use crate::detector::Scope;
+use crate::detector::{Layer, Scope};
 use crate::diagnosis::constants::CONFIRMED_PPM;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::births::AgeProfile;
@@ -34,6 +34,10 @@ pub(crate) const JUDGE: Judge = Judge {
 };
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
+    if case.layer == Layer::Spread && !case.shows_growth() {
+        let unknown = "it is not recorded whether what it holds grows";
+        return Facts::default().needs(None, "", "").doubts(Some(unknown));
+    }
     if !is_about_tensors(case) {
         return Facts::default().needs(Some(false), "", other_account(case));
     }
