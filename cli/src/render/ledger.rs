@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::output::clean;
 use crate::render::table::Table;
-use crate::render::units::{bytes, plural, signed_bytes, table};
+use crate::render::units::{column_bytes, column_change, plural, table};
 
 /// The ledger of one device at the time of a snapshot.
 pub(crate) fn of(state: &RankSnapshot, device: u8, device_bytes: u64, writer: Writer) -> Ledger {
@@ -42,11 +42,11 @@ pub(crate) fn text(ledger: &Ledger) -> String {
     let mut unknown = Vec::new();
     for layer in &ledger.layers {
         match layer.amount {
-            Amount::Known(size) => rows.push(row(layer.name.text(), bytes(size))),
+            Amount::Known(size) => rows.push(row(layer.name.text(), column_bytes(size))),
             Amount::Unknown => unknown.push(layer.name),
         }
     }
-    let size = |of: i128| signed_bytes(i64::try_from(of).unwrap_or(i64::MAX));
+    let size = |of: i128| column_change(i64::try_from(of).unwrap_or(i64::MAX));
     match ledger.rest_bytes {
         Some(rest) if rest < 0 => {
             rows.push(row("unaccounted: the layers exceed the device", size(rest)))
@@ -60,7 +60,7 @@ pub(crate) fn text(ledger: &Ledger) -> String {
         None => {}
     }
     if let Some(device) = ledger.device_bytes {
-        rows.push(row("the device", bytes(device)));
+        rows.push(row("the device", column_bytes(device)));
     }
     table(&[">bytes", "layer"], rows)
 }
@@ -81,7 +81,7 @@ pub(crate) fn outside_text(outside: &[OutsideUse]) -> String {
         false => "host".to_string(),
     };
     Table::of(outside)
-        .column(">bytes", |taken| bytes(taken.bytes))
+        .column(">bytes", |taken| column_bytes(taken.bytes))
         .column(">pieces", |taken| taken.count)
         .column("on", location)
         .column("taken by", |taken| taken.origin.name())
@@ -112,9 +112,9 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     });
     let more = plural(rest.len() as u64, "more line");
     let table = Table::of(shown.iter().chain(&others))
-        .column(">bytes", |line| bytes(line.held))
+        .column(">bytes", |line| column_bytes(line.held))
         .column(">pieces", |line| line.pieces)
-        .column(since, |line| line.more.map_or(String::new(), signed_bytes))
+        .column(since, |line| line.more.map_or(String::new(), column_change))
         .column("taken by", |line| line.origin.map_or("", Origin::name))
         .column("line", |line| if line.origin.is_some() { line.name() } else { more.clone() })
         .text();
@@ -206,10 +206,10 @@ mod tests {
         };
         let expected = "\
    BYTES  LAYER
-   1 KiB  nccl
+1.00 KiB  nccl
    512 B  requested
- 2.5 KiB  unaccounted: free, context and kernels
-   4 KiB  the device
+2.50 KiB  unaccounted: free, context and kernels
+4.00 KiB  the device
 ";
         let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).collect::<Vec<_>>();
         assert_eq!(lines(&text(&ledger)), lines(expected));
@@ -257,8 +257,8 @@ mod tests {
             lines,
             [
                 "BYTES PIECES SINCE STEP 8 TAKEN BY LINE",
-                "9 KiB 9 nccl unknown line",
-                "6 KiB 6 +4 KiB pinned t.py:7 in f",
+                "9.00 KiB 9 nccl unknown line",
+                "6.00 KiB 6 +4.00 KiB pinned t.py:7 in f",
                 "3 small stacks are counted under \"unknown line\"",
             ]
         );
@@ -276,7 +276,7 @@ mod tests {
         state.outside_stacks = many.collect();
         state.before_step = 0;
         let text = lines_text(&state);
-        assert!(words(&text).contains("2 KiB 2 2 more lines"), "{text}");
+        assert!(words(&text).contains("2.00 KiB 2 2 more lines"), "{text}");
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let taken = |origin| OutsideUse { origin, device: 1, bytes: 2048, count: 3 };
         let uses = [taken(Origin::HostPinned), taken(Origin::Nccl)];
         let text = outside_text(&uses);
-        assert!(text.contains("2 KiB") && text.contains("host") && text.contains("device 1"));
+        assert!(text.contains("2.00 KiB") && text.contains("host") && text.contains("device 1"));
         let found = outside_json(&uses);
         assert_eq!((&found[0]["device"], &found[1]["device"]), (&Value::Null, &json!(1)));
     }

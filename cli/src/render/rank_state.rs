@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::output::clean;
 use crate::render::table::Table;
-use crate::render::units::{bytes, plural, signed_bytes};
+use crate::render::units::{bytes, column_bytes, column_change, plural};
 use crate::render::{ledger, workers};
 
 /// Lines of a device that are shown.
@@ -104,14 +104,14 @@ fn lines_text(state: &RankSnapshot, device: &DeviceSnapshot, text: &mut String) 
     }
     let since = format!(">since step {}", state.before_step);
     let mut table = Table::of(lines.iter().take(LINES_SHOWN))
-        .column(">bytes", |line| bytes(line.held.bytes))
+        .column(">bytes", |line| column_bytes(line.held.bytes))
         .column(">blocks", |line| line.held.count)
         .column(">steps", |line| match line.births {
             0 => "–".to_string(),
             births => births.to_string(),
         });
     if state.before_step > 0 {
-        table = table.column(&since, |line| change(line).map_or("–".to_string(), signed_bytes));
+        table = table.column(&since, |line| change(line).map_or("–".to_string(), column_change));
     }
     let table = table
         .column("line", |line| name_of(&line.frame))
@@ -187,7 +187,7 @@ mod tests {
         let text = text(Path::new("x.tape"), Some(PointInTime::EndOf(9)), &state);
         assert!(text.starts_with("rank 0 at the end of step 9 (x.tape)\n"), "{text}");
         let row = text.lines().find(|line| line.contains("train.py:15")).expect("the largest");
-        assert!(row.trim_start().starts_with("15 KiB"), "{row}");
+        assert!(row.trim_start().starts_with("15.0 KiB"), "{row}");
         assert!(text.contains("… and 3 more lines with 6 KiB; --json lists them"), "{text}");
         let json = json(Path::new("x.tape"), &state);
         assert_eq!(json["devices"][0]["lines"].as_array().map(Vec::len), Some(15));
