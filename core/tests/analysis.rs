@@ -250,7 +250,7 @@ fn files_of_one_rank_are_compared_over_time() {
 }
 
 #[test]
-fn a_moment_that_is_given_twice_counts_once() {
+fn a_state_that_is_given_twice_counts_once() {
     let of = |job: Job, count: usize| {
         let states = (0..count).map(|_| through_a_file(&trained(job, 0))).collect();
         Rank { rank: 0, states }
@@ -267,7 +267,7 @@ fn a_moment_that_is_given_twice_counts_once() {
 }
 
 /// A program that does something more behind each step, at these steps, with the newest events.
-fn moments(ends: &[u64], mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
+fn states_at(ends: &[u64], mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
     let mut state_at = |end: u64| {
         let mut trainer = Trainer::new(Job::default());
         for step in 1..=end {
@@ -280,9 +280,9 @@ fn moments(ends: &[u64], mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
 }
 
 #[test]
-fn what_one_moment_shows_by_itself_is_reported() {
+fn what_one_state_shows_by_itself_is_reported() {
     // A leak that began lately is small beside the steps between the files.
-    let late = moments(&[40, 400], |trainer, step| {
+    let late = states_at(&[40, 400], |trainer, step| {
         if step > 394 {
             trainer.sim.alloc(LEAK_STACK, 3 * MIB / 2);
         }
@@ -291,7 +291,7 @@ fn what_one_moment_shows_by_itself_is_reported() {
     let found = analysis.found.expect("it is there");
     assert_eq!((found.alone, analysis.state, analysis.also.len()), (Some(1), 1, 0));
     // A request that failed before, too.
-    let failed = moments(&[40, 60], |trainer, step| {
+    let failed = states_at(&[40, 60], |trainer, step| {
         if step == 40 {
             trainer.sim.oom(LEAK_STACK, 90 << 30, 1 << 30);
         }

@@ -96,7 +96,7 @@ fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
     let attempts = attempts(snapshots);
     let newest = newest_tapes(snapshots);
     let name = |file: &Snapshot| {
-        let same = || snapshots.iter().filter(|of| of.history.is_moment_of(&file.history));
+        let same = || snapshots.iter().filter(|of| of.history.is_same_state(&file.history));
         let identity = recorded(file).or_else(|| same().find_map(recorded));
         let Some(identity) = identity else { return shown(&file.path) };
         let Identity { job, attempt, rank, tape_id, .. } = identity;

@@ -146,7 +146,7 @@ fn firsts(snapshots: &[Snapshot]) -> Vec<usize> {
     order.sort_by_key(|&at| snapshots.get(at).and_then(known).is_none());
     let first = |file: &Snapshot| {
         let is_same = |&at: &usize| {
-            snapshots.get(at).is_some_and(|known| known.history.is_moment_of(&file.history))
+            snapshots.get(at).is_some_and(|known| known.history.is_same_state(&file.history))
         };
         order.iter().copied().find(is_same).unwrap_or(0)
     };

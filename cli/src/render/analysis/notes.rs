@@ -86,7 +86,7 @@ fn copies(report: &Report<'_>) -> Option<String> {
     let all: Vec<_> = report.contents().collect();
     let is_copy = |(nth, (_, rank, _, state)): &(usize, &(&Snapshot, u32, usize, &History))| {
         let mut earlier = all.iter().take(*nth);
-        earlier.any(|(_, of, _, known)| of == rank && known.is_moment_of(state))
+        earlier.any(|(_, of, _, known)| of == rank && known.is_same_state(state))
     };
     let mut copies = all.iter().enumerate().filter(is_copy).map(|(_, (file, ..))| &file.path);
     let first = copies.next()?.display();

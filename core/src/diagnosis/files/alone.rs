@@ -11,14 +11,14 @@ use crate::diagnosis::class::Class;
 /// The part of the growth that other states must show, too: a half.
 const GROWN_PART: u64 = 2;
 
-/// True where the other moments of the rank show that what looks kept in the one `at` is not: an
-/// earlier one holds about as much, or it does not go on to the next.
-pub(super) fn is_refuted(found: &Found, moments: &[&History], at: usize) -> bool {
+/// True where the other states of the rank show that what looks kept in the one `at` is not: an
+/// earlier one holds about as much, or it does not grow on to the next.
+pub(super) fn is_refuted(found: &Found, states: &[&History], at: usize) -> bool {
     if found.growth.layer != Layer::Allocated {
         return false;
     }
     let Growth { grown_bytes, bytes_per_step, device, .. } = found.growth;
-    let Some((earlier, rest)) = moments.split_at_checked(at) else { return false };
+    let Some((earlier, rest)) = states.split_at_checked(at) else { return false };
     let Some((state, later)) = rest.split_first() else { return false };
     let own = held(found, state);
     let rises_by = |from: u64, to: u64, bytes: u64| to.saturating_sub(from) >= bytes / GROWN_PART;
@@ -39,7 +39,7 @@ fn held(found: &Found, state: &History) -> u64 {
     through.fold(0, |sum, (_, held)| sum.saturating_add(held.bytes))
 }
 
-/// These findings, without those of a moment alone whose class is found on the device already, and
+/// These findings, without those of one state whose class is found on the device already, and
 /// without unknown growth beside something known.
 pub(super) fn without_repeats(
     first: Option<&Found>,

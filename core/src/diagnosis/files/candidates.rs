@@ -297,8 +297,8 @@ fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
     peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
 }
 
-/// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of the others. With fewer than three
-/// ranks it is not known which of them is the odd one.
+/// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of
+/// the others. With fewer than three ranks it is not known which of them is the odd one.
 fn uneven(
     all: &[Aligned<'_>],
     in_peaks: bool,

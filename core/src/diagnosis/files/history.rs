@@ -89,9 +89,9 @@ impl History {
         (self.rank.wall_ns > 0).then_some(self.rank.wall_ns / 1000)
     }
 
-    /// True where both show one moment of one process: as many steps of one tape, or the same
-    /// memory at the same addresses after the same event.
-    pub fn is_moment_of(&self, other: &Self) -> bool {
+    /// True where both show one process at one point in time: after as many steps of one tape, or
+    /// with the same memory at the same addresses after the same event.
+    pub fn is_same_state(&self, other: &Self) -> bool {
         let differ_us = match (self.is_recorded(), other.is_recorded()) {
             (true, true) => {
                 let of = |rank: &RankSnapshot| (rank.identity.tape_id.clone(), rank.step);
@@ -108,7 +108,7 @@ impl History {
     }
 
     /// Whether the ends of its steps are known, and the number of its events.
-    fn told(&self) -> (bool, u64) {
+    fn known_past(&self) -> (bool, u64) {
         let pasts = || self.devices.iter().map(|device| &device.past);
         (pasts().any(|past| past.source.is_known()), pasts().map(|past| past.events).sum())
     }
@@ -153,17 +153,17 @@ impl History {
 }
 
 impl Rank {
-    /// One state for each moment, oldest first: of several the one that tells most of its past.
-    pub(super) fn moments(&self) -> Vec<&History> {
-        let mut moments: Vec<&History> = Vec::new();
+    /// One state for each point in time, oldest first: of equal ones that with most of its past.
+    pub(super) fn distinct_states(&self) -> Vec<&History> {
+        let mut distinct: Vec<&History> = Vec::new();
         for state in &self.states {
-            match moments.iter_mut().find(|known| known.is_moment_of(state)) {
-                Some(known) if known.told() <= state.told() => *known = state,
+            match distinct.iter_mut().find(|known| known.is_same_state(state)) {
+                Some(known) if known.known_past() <= state.known_past() => *known = state,
                 Some(_) => {}
-                None => moments.push(state),
+                None => distinct.push(state),
             }
         }
-        moments
+        distinct
     }
 }
 

@@ -47,7 +47,7 @@ pub use unjudged::Unjudged;
 pub struct Analysis {
     /// What is wrong; none where nothing is.
     pub found: Option<Found>,
-    /// What is wrong on further devices, and at further moments.
+    /// What is wrong on further devices, and in further states.
     pub also: Vec<Found>,
     /// Why that is no all-clear; none where something is wrong, or everything was checked.
     pub unjudged: Option<Unjudged>,
@@ -89,23 +89,24 @@ pub struct Found {
     pub alone: Option<usize>,
 }
 
-/// A rank with its moments, oldest first.
-type Moments<'a> = (u32, Vec<&'a History>);
+/// A rank with its states, oldest first.
+type States<'a> = (u32, Vec<&'a History>);
 
 /// Compares the ranks by the device of each that holds most, and judges every other device by
-/// itself; of ranks with several moments then each moment alone. A fault with a known class comes
+/// itself; of ranks with several states then each state alone. A fault with a known class comes
 /// before one of [`Class::Unknown`].
 pub fn analyze(ranks: &[Rank]) -> Analysis {
-    let moments: Vec<Moments<'_>> = ranks.iter().map(|of| (of.rank, of.moments())).collect();
-    let mut all = of_devices(&moments);
-    let count = moments.iter().map(|(_, states)| states.len()).max().unwrap_or(0);
+    let all_states: Vec<States<'_>> =
+        ranks.iter().map(|of| (of.rank, of.distinct_states())).collect();
+    let mut all = of_devices(&all_states);
+    let count = all_states.iter().map(|(_, states)| states.len()).max().unwrap_or(0);
     for back in 1..=if count > 1 { count } else { 0 } {
-        let alone = moments.iter().filter_map(|(rank, states)| {
+        let alone = all_states.iter().filter_map(|(rank, states)| {
             Some((*rank, vec![*states.get(states.len().checked_sub(back)?)?]))
         });
         for mut one in of_devices(&alone.collect::<Vec<_>>()) {
             let Some(found) = &mut one.found else { continue };
-            let of_rank = moments.iter().find(|(rank, _)| *rank == found.growth.rank);
+            let of_rank = all_states.iter().find(|(rank, _)| *rank == found.growth.rank);
             let states = of_rank.map(|(_, states)| states.as_slice()).unwrap_or_default();
             let at = states.len().saturating_sub(back);
             if states.len() > 1 && !alone::is_refuted(found, states, at) {
@@ -123,7 +124,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     let rest = all.into_iter().filter_map(|other| other.found);
     analysis.also = alone::without_repeats(analysis.found.as_ref(), rest);
     let alone = analysis.found.as_ref().and_then(|found| found.alone);
-    let newest = moments.iter().find(|(rank, _)| *rank == analysis.rank);
+    let newest = all_states.iter().find(|(rank, _)| *rank == analysis.rank);
     let newest = newest.and_then(|(_, states)| states.last().copied());
     analysis.state = alone.or_else(|| index_of(ranks, analysis.rank, newest)).unwrap_or(0);
     if analysis.found.is_none() {
@@ -139,7 +140,7 @@ fn index_of(ranks: &[Rank], rank: u32, state: Option<&History>) -> Option<usize>
 }
 
 /// The primary devices of all ranks together, then each other device in which something is found.
-fn of_devices(ranks: &[Moments<'_>]) -> Vec<Analysis> {
+fn of_devices(ranks: &[States<'_>]) -> Vec<Analysis> {
     let of_primary = ranks.iter().filter_map(|(rank, states)| {
         Some((*rank, states.as_slice(), states.last()?.primary_device()?))
     });

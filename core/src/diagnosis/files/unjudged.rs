@@ -97,10 +97,10 @@ pub(super) fn unjudged(ranks: &[Rank]) -> Option<Unjudged> {
 
 /// Of a rank one state that can be judged is enough.
 fn of_rank(rank: &Rank) -> Option<Unjudged> {
-    let moments = rank.moments();
-    // Several moments are compared with each other, however few steps each of them shows.
-    let ends_min = if moments.len() > 1 { 1 } else { GENERATIONS_MIN };
-    let states = || moments.iter().map(|state| of_state(state, ends_min));
+    let distinct = rank.distinct_states();
+    // Several states are compared with each other, however few steps each of them shows.
+    let ends_min = if distinct.len() > 1 { 1 } else { GENERATIONS_MIN };
+    let states = || distinct.iter().map(|state| of_state(state, ends_min));
     if states().any(|why| why.is_none()) {
         return None;
     }
