@@ -1,7 +1,8 @@
 //! Growths that are easily taken for another one: each has advice of its own.
 
-use memtape_core::detector::Layer::Allocated;
+use memtape_core::detector::Layer::{Allocated, Reserved};
 use memtape_core::diagnosis::{Cause, Class, StepNeed};
+use memtape_core::snapshot::TraceKind;
 
 use super::maker::*;
 use super::{Scenario, scenario};
@@ -43,6 +44,34 @@ fn taken_for_others() -> Vec<Scenario> {
                     "/x/site-packages/torch/optim/adam.py:226:step",
                     "/x/site-packages/torch/optim/optimizer.py:493:wrapper",
                     "/x/site-packages/lightning/pytorch/trainer/trainer.py:539:fit",
+                    MAIN,
+                ];
+                rank.add(&stack, 4 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario(
+            "segments of a tensor that is longer each time",
+            leak("replay.py:12", Cause::GrowingTensor),
+            true,
+            Asked::new(growth(Reserved, 4 * MIB), |rank| {
+                rank.add(&["/app/replay.py:12:extend", MAIN], 40 * MIB, [STEP - 1]);
+                rank.was(8 * MIB, 1);
+                for step in ONSET..STEP {
+                    let size = 8 * MIB + (step - ONSET) * MIB / 8;
+                    rank.event(TraceKind::Alloc, step, size, step);
+                }
+            }),
+        ),
+        scenario(
+            "an output that is an attribute of ctx",
+            leak("ops.py:24", Cause::Cycles),
+            true,
+            Asked::new(one(4 * MIB), |rank| {
+                let stack = [
+                    "/app/ops.py:24:Swish.forward",
+                    "/x/site-packages/torch/autograd/function.py:596:Function.apply",
+                    "/app/ops.py:38:Activation.forward",
+                    CALL,
                     MAIN,
                 ];
                 rank.add(&stack, 4 * MIB, ONSET..STEP);
@@ -147,6 +176,8 @@ fn advice_is_by_cause() {
         assert!(!advice.contains("needs this memory"), "{name}: {advice}");
     };
     check("a tensor that is concatenated onto itself", &["preallocate", "in a list", "once"]);
+    check("segments of a tensor that is longer each time", &["torch.cat", "preallocate"]);
+    check("an output that is an attribute of ctx", &["save_for_backward"]);
     check("a log that only rank 0 keeps", &["loss.item()", "detach", "maxlen"]);
     check("a queue that is filled faster than it is emptied", &["bound", "prefetch_factor"]);
     check("objects that other ranks sent", &[".cpu()", "drop what was received"]);

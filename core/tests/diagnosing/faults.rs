@@ -268,6 +268,16 @@ fn rhythms() -> Vec<Scenario> {
             false,
             cycles_of_the_trace(),
         ),
+        scenario(
+            "cycles that were collected since the earlier state",
+            (Class::ReferenceCycles, Some("agent.py:31".into()), Cause::Cycles),
+            false,
+            Asked::new(growth(Allocated, 3 * MIB), |rank| {
+                rank.add(&["/app/agent.py:31:Agent.act", MAIN], 3 * MIB, 350..STEP);
+                rank.was(600 * MIB, 200);
+            })
+            .but(|asked| (asked.growth.onset_step, asked.growth.give_backs) = (352, 2)),
+        ),
     ]
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct Reading {
     pub(crate) since_step: u64,
     /// Blocks that were taken back and are still used by other streams, instead of the live ones.
     pub(crate) deferred: bool,
+    /// The memory was given back after the earlier state, which says nothing of the growth then.
+    pub(crate) is_anew: bool,
 }
 
 /// What one stack holds.
@@ -123,7 +125,7 @@ pub(crate) fn account<'a>(
     reading: Reading,
 ) -> Account<'a> {
     // The earlier sums are of live blocks only.
-    let has_before = snapshot.before_step != 0 && !reading.deferred;
+    let has_before = snapshot.before_step != 0 && !reading.deferred && !reading.is_anew;
     // Like the earlier sums: what was taken back is not kept, though other streams still use it.
     let blocks = device.blocks.iter().filter(|block| block.pending == reading.deferred);
     let before = has_before.then_some(device.before.as_slice());

@@ -24,6 +24,7 @@ use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
 use crate::diagnosis::evidence::past::replay::Replay;
 use crate::diagnosis::words::plural;
+use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
 
 /// The snapshots in figures.
@@ -59,6 +60,8 @@ pub(crate) struct Case<'a> {
     /// Bytes of private pools of the median peer.
     pub(crate) peer_private: u64,
     pub(crate) requests: Option<Requests>,
+    /// The stack of [`Requests::rising_stack`].
+    rising_stack: Vec<&'a Frame>,
     pub(crate) bursts: Option<Bursts>,
     pub(crate) churn: Churn,
     /// The stack that gave back most segments.
@@ -102,6 +105,7 @@ pub(crate) fn reading(layer: Layer, growth: &Growth, suspect: &RankSnapshot) -> 
     Reading {
         since_step: onset_with_slack(growth, suspect.step),
         deferred: layer == Layer::Deferred,
+        is_anew: growth.give_backs > 0 && growth.onset_step > suspect.before_step,
     }
 }
 
@@ -156,6 +160,8 @@ impl<'a> Case<'a> {
             of_peers.iter().filter(is_growing).map(|peer| peer.rank).collect();
         growing_peers.sort_unstable();
         let churn = past.map_or_else(|| Churn::of(&device.trace, suspect.step), |past| past.churn);
+        let requests = past.map_or_else(|| requests(device), |past| past.requests);
+        let rising_stack = requests.map_or(0, |requests| requests.rising_stack);
         let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
         Self {
             layer,
@@ -176,7 +182,8 @@ impl<'a> Case<'a> {
             account,
             shape: shape(suspect, device),
             peer_private: median::<u64>(reserved),
-            requests: past.map_or_else(|| requests(device), |past| past.requests),
+            requests,
+            rising_stack: suspect.frames_of(rising_stack).collect(),
             bursts: past.map_or_else(
                 || bursts(suspect, device, &Replay::of(&device.trace)),
                 |past| past.bursts.clone(),
@@ -374,6 +381,14 @@ impl<'a> Case<'a> {
             && line.births.first().is_some_and(is_new)
             && grown <= line.net.bytes.saturating_add(line.net.bytes / 8)
             && self.share_ppm(line.net_grown) >= CONFIRMED_PPM
+    }
+
+    /// Does a line leave free memory behind, because it asks for a larger block each time? The
+    /// next one fits into none of the earlier ones.
+    pub(crate) fn outgrows(&self, line: &Line<'_>) -> bool {
+        self.layer == Layer::Reserved
+            && line.net.bytes > 0
+            && telling_frame(&self.rising_stack) == Some(line.frame)
     }
 
     /// Is each new block of a line on a stream of its own? Then they are workspaces of a library,

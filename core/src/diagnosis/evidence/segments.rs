@@ -14,6 +14,9 @@ use crate::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
 
+/// A block that is not split is larger than its request by up to so much.
+const UNSPLIT_BYTES_MAX: u64 = 1 << 20;
+
 /// A line whose blocks hold segments that are mostly free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -60,6 +63,27 @@ pub(crate) struct Requests {
     pub(crate) largest: u64,
     /// Different sizes of large requests.
     pub(crate) large_sizes: u64,
+    /// The stack that asked for most of them, each larger than the one before; 0 where none did.
+    pub(crate) rising_stack: u32,
+    /// Different sizes that it asked for.
+    pub(crate) rising_sizes: u64,
+}
+
+/// The large requests of one stack.
+#[derive(Clone, Debug, Default)]
+struct Rising {
+    largest: u64,
+    sizes: BTreeSet<u64>,
+    /// One of them was smaller than one before.
+    falls: bool,
+}
+
+impl Rising {
+    fn take(&mut self, size: u64) {
+        self.falls |= size.saturating_add(UNSPLIT_BYTES_MAX) < self.largest;
+        self.largest = self.largest.max(size);
+        self.sizes.insert(size);
+    }
 }
 
 /// None where the segments are not known, or where some of them may be other code's.
@@ -148,17 +172,23 @@ pub(crate) fn requests(device: &DeviceSnapshot) -> Option<Requests> {
         return None;
     }
     let mut requests = Requests::default();
-    let mut sizes: Vec<u64> = Vec::new();
+    let mut sizes: BTreeSet<u64> = BTreeSet::new();
+    let mut rising: BTreeMap<u32, Rising> = BTreeMap::new();
     let is_request = |event: &&TraceEvent| matches!(event.kind, TraceKind::Alloc | TraceKind::Oom);
     for event in device.trace.iter().filter(is_request) {
         requests.largest = requests.largest.max(event.size);
         if event.size >= 1 << 20 {
-            sizes.push(event.size);
+            sizes.insert(event.size);
+            rising.entry(event.stack).or_default().take(event.size);
         }
     }
-    sizes.sort_unstable();
-    sizes.dedup();
     requests.large_sizes = sizes.len() as u64;
+    let rising = rising.into_iter().filter(|(_, of)| !of.falls);
+    let most = rising.map(|(stack, of)| (stack, of.sizes.len() as u64)).max_by_key(|of| of.1);
+    let is_most = |(_, sizes): &(u32, u64)| sizes.saturating_mul(2) > requests.large_sizes;
+    if let Some(most) = most.filter(is_most) {
+        (requests.rising_stack, requests.rising_sizes) = most;
+    }
     Some(requests)
 }
 
@@ -170,6 +200,32 @@ mod tests {
     use crate::snapshot::StreamPool;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_tensor_that_is_longer_each_time_makes_most_of_the_sizes() {
+        let event = |stack: u32, size: u64| TraceEvent {
+            kind: TraceKind::Alloc,
+            mono_ns: 0,
+            address: 0,
+            size,
+            detail: 0,
+            stack,
+            stream_pool: 0,
+            step: 0,
+        };
+        let rising = |trace: Vec<TraceEvent>| {
+            let requests = requests(&DeviceSnapshot { trace, ..DeviceSnapshot::default() });
+            requests.map(|requests| (requests.rising_stack, requests.rising_sizes))
+        };
+        let bank = |at: u64| [event(1, MIB + at * 512), event(2, 4 * MIB), event(3, 512 * at)];
+        assert_eq!(rising((0..40).flat_map(bank).collect()), Some((1, 40)));
+        // Batches of any length, beside which a bank is one of many.
+        let batch = |at: u64| event(2, MIB * (1 + at * 7 % 40));
+        let both = |at: u64| bank(at / 4).into_iter().chain([batch(at)]);
+        assert_eq!(rising((0..40).map(batch).collect()), Some((0, 0)));
+        assert_eq!(rising((0..40).flat_map(both).collect()), Some((0, 0)));
+        assert_eq!(rising(Vec::new()), None);
+    }
 
     #[test]
     fn one_block_holds_a_segment() {

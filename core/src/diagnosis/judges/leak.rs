@@ -10,7 +10,7 @@ use super::common::{
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{
     Cause, Remedy, advice_for_unpickled, function, is_called, is_hook, is_inside, is_named,
-    is_of_checkpoint, unpickled_by,
+    is_of_checkpoint, is_of_function, unpickled_by,
 };
 use crate::detector::{Layer, Scope};
 use crate::diagnosis::constants::CONFIRMED_PPM;
@@ -37,6 +37,13 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
     if case.layer == Layer::Spread && !case.shows_growth() {
         let unknown = "it is not recorded whether what it holds grows";
         return Facts::default().needs(None, "", "").doubts(Some(unknown));
+    }
+    if let Some(line) = lines.top().filter(|line| case.outgrows(line)) {
+        return Facts::default().needs(
+            Some(case.is_counted()),
+            outgrows(case, line),
+            too_early(case),
+        );
     }
     if !is_about_tensors(case) {
         return Facts::default().needs(Some(false), "", other_account(case));
@@ -81,7 +88,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
 
 fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     let top = lines.top();
-    if top.is_some_and(|line| case.swells(line)) {
+    if top.is_some_and(|line| case.swells(line) || case.outgrows(line)) {
         return 850_000;
     }
     let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
@@ -111,6 +118,18 @@ fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
     )
 }
 
+/// What shows that a tensor leaves its smaller predecessors' memory behind.
+fn outgrows(case: &Case<'_>, line: &Line<'_>) -> String {
+    let requests = case.requests.unwrap_or_default();
+    format!(
+        "{} of the {} different sizes that were asked for lately are of {}, each larger than the \
+         one before: none fits into the memory that the earlier ones left free",
+        requests.rising_sizes,
+        requests.large_sizes,
+        location(line.frame),
+    )
+}
+
 /// What shows that a queue grows, where one does.
 fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
     let Some(line) = line.filter(|line| case.age_profile(line) == AgeProfile::Backlog) else {
@@ -127,7 +146,7 @@ fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown(case.past) };
     let saved = Some(case.kept_bytes(unsigned(line.net.bytes)));
     let here = location(line.frame);
-    if case.swells(line) {
+    if case.swells(line) || case.outgrows(line) {
         let text = format!(
             "the tensor of {here} is longer each time it is made, as torch.cat or torch.stack onto \
              itself makes it, and the old one is alive until the new one is: preallocate it and \
@@ -164,6 +183,11 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
              store in each step, and remove() the hook when it is not needed",
             function(line.frame),
         ),
+        Cause::Cycles => format!(
+            "{here} is in the forward of a torch.autograd.Function: an output that is an attribute \
+             of ctx holds its graph, and the graph holds ctx, so only the garbage collector frees \
+             them; give outputs and intermediate tensors to ctx.save_for_backward()"
+        ),
         Cause::Gradients => format!(
             "what is kept was made in the backward pass of {here}: look for gradients that are \
              stored, and for backward(retain_graph=True) or create_graph=True that is not needed; \
@@ -199,9 +223,10 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
              it at the end of each epoch, and let it keep sums and not tensors"
         ),
         _ => format!(
-            "look for what keeps the tensors of {here}: a list or dict that grows, a loss added \
-             up without .item() or .detach(), outputs kept by a hook or a logger, a slice that is \
-             stored (store its .clone(): a slice keeps the whole tensor){}",
+            "look for what keeps the tensors of {here}: a list, dict or cache that grows without \
+             bound, a loss added up without .item() or .detach(), outputs kept by a hook or a \
+             logger, an exception that is stored (its traceback keeps the tensors of its frames), \
+             a slice that is stored (store its .clone(): a slice keeps the whole tensor){}",
             autocast(line.stack)
         ),
     }
@@ -236,6 +261,8 @@ fn cause(line: &Line<'_>) -> (Cause, bool) {
     let in_model = line.lines_inside > 1 && model_call(stack).is_some();
     if line.lines_inside <= 1 && is_hook(stack) {
         (Cause::Hook, false)
+    } else if is_of_function(stack) {
+        (Cause::Cycles, false)
     } else if is_called(stack, "torch/optim/") {
         (Cause::OptimizerState, false)
     } else if let Some(cause) = unpickled_by(stack) {

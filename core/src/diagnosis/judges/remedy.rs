@@ -154,6 +154,15 @@ pub(crate) fn is_of_checkpoint(stack: &[&Frame]) -> bool {
         || stack.iter().any(|frame| function(frame) == "state_dict")
 }
 
+/// Is the telling frame the `forward` of a `torch.autograd.Function` of the user's?
+pub(crate) fn is_of_function(stack: &[&Frame]) -> bool {
+    let own = stack.iter().position(|frame| is_user_frame(frame));
+    let caller = own.and_then(|at| stack.get(at + 1));
+    caller.is_some_and(|frame| {
+        frame.file.ends_with("torch/autograd/function.py") && function(frame) == "apply"
+    })
+}
+
 /// What unpickled these tensors: objects of other ranks are read by the same code as files.
 pub(crate) fn unpickled_by(stack: &[&Frame]) -> Option<Cause> {
     let is_collective = |frame: &&Frame| {
