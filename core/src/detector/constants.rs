@@ -40,6 +40,12 @@ pub(super) const KEPT_COUNT_MIN: u64 = 1_024;
 /// Ablation: half: seen 95.7 %, recall 83.8 %, 79 quiet; twice: seen 96.6 %, recall 84.6 %.
 pub(super) const LONGER_MIN: u32 = 3;
 
+/// Garbage that is collected at equal distances is reported after this many collections, …
+pub(super) const COLLECTIONS_MIN: u32 = 2;
+
+/// … when it takes this part of the device: less waits for the collector and does no harm.
+pub(super) const GARBAGE_DIVISOR: u64 = 10;
+
 /// A rank grows by itself when it keeps this many times what its peers keep.
 /// Ablation: half: 10 false pages, 64 quiet; twice: no change.
 pub(super) const OWN_TIMES: u64 = 4;

@@ -237,7 +237,8 @@ impl Findings {
             && before.may_return(growth.detected_step)
         {
             growth.returns = before.returns.saturating_add(1);
-            growth.give_backs = before.give_backs.saturating_add(u32::from(before.gave_back));
+            let give_backs = before.give_backs.saturating_add(u32::from(before.gave_back));
+            growth.give_backs = growth.give_backs.max(give_backs);
         }
         let open = Open {
             growth,
@@ -289,8 +290,8 @@ impl Findings {
         }
         if gave_back || step.saturating_sub(open.best.0) > quiet_steps {
             self.close(key, step);
-            if let Some(over) = self.over.get_mut(key) {
-                over.gave_back = gave_back;
+            if gave_back {
+                self.note_give_back(key);
             }
             return;
         }
@@ -300,12 +301,20 @@ impl Findings {
         self.findings.extend(open.update());
     }
 
+    /// Notes that the growth of a closed finding gave back its bytes.
+    pub(super) fn note_give_back(&mut self, key: &GrowthKey) {
+        if let Some(over) = self.over.get_mut(key) {
+            over.gave_back = true;
+        }
+    }
+
     /// Updates a finding that follows no track.
     pub(super) fn renew(&mut self, growth: &Growth) {
         let known = self.open.get_mut(&growth.key());
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
-            let Growth { onset_step, detected_step, returns, give_backs, .. } = open.growth;
+            let Growth { onset_step, detected_step, returns, .. } = open.growth;
             // The finding keeps the onset with which it was opened.
+            let give_backs = growth.give_backs.max(open.growth.give_backs);
             let ranks = growth.ranks.max(open.ranks());
             open.growth =
                 Growth { onset_step, detected_step, returns, give_backs, ranks, ..*growth };

@@ -520,8 +520,9 @@ impl Incidents {
             // What was sure may return as a notice.
             tracked.incident.growth.is_sure &= growth.is_sure;
         }
-        if growth.returns > 0 && growth.is_sure {
-            // The return is new evidence.
+        let is_collected = growth.give_backs > 0 && tracked.incident.growth.give_backs == 0;
+        if growth.returns > 0 && (growth.is_sure || is_collected) {
+            // The return is new evidence, and that it was collected is more.
             tracked.want_again(now);
         }
         let id = tracked.incident.id.clone();

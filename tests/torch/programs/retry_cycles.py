@@ -36,7 +36,8 @@ def main():
     policy = parallel(network(WIDTH, layers=2), device)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-3)
     gc.disable()
-    for step in steps(800, pace_ms=40):
+    # Two captures are a minute apart, and the first comes before anything is collected.
+    for step in steps(2000, pace_ms=40):
         if step == 1:
             onset(step)
         episode(policy, device).square().mean().backward()

@@ -8,14 +8,15 @@ use crate::paging::is_near;
 use crate::snapshot::Held;
 
 use super::super::constants::{
-    BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_BYTES_MIN, KEPT_COUNT_MIN,
-    LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS,
-    SETUP_TIMES, STOPPED_STEPS,
+    BEYOND_PERCENT, COHORTS_MIN, COLLECTIONS_MIN, EVEN_COHORTS, EVEN_STEPS, GARBAGE_DIVISOR,
+    KEPT_BYTES_MIN, KEPT_COUNT_MIN, LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS,
+    SETTLED_STEPS, SETUP_STEPS, SETUP_TIMES, STOPPED_STEPS,
 };
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::line::{Kept, Line, in_bytes};
 use super::state::Device;
+use super::totals::Point;
 
 /// Lengths of the ranges of births that are judged, in steps.
 const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
@@ -35,6 +36,8 @@ pub(super) struct Growing {
     pub(super) is_sure: bool,
     /// Garbage, which is collected later: it is left out of the forecast of other growth.
     pub(super) is_garbage: bool,
+    /// Number of times that it was collected.
+    pub(super) collections: u32,
 }
 
 impl Growing {
@@ -111,7 +114,7 @@ impl Detector {
             self.judge_swelling(&look, &mut found);
         }
         if found.is_empty() {
-            return devices.iter().filter_map(|((rank, _), of)| longer(*rank, of, id)).collect();
+            return devices.iter().filter_map(|(key, of)| self.garbage(*key, of, id)).collect();
         }
         found.into_values().collect()
     }
@@ -252,8 +255,12 @@ impl Detector {
             // The lowest totals lie three quarters of the span apart.
             let steps = (*span / 4 * 3).max(1);
             let is_near = is_near(series.left(Layer::Allocated), line.grown(onset_step).bytes);
+            // What rises at one rate is no state that is built up, if it is replaced each time.
+            let is_replaced = line.kept(*from, from + span / 2).held.bytes < bytes / 8;
+            let is_steady = line.totals.low_points(*from, *span).is_some_and(is_steady);
+            let setup_times = if is_steady && is_replaced { 1 } else { SETUP_TIMES };
             let is_setup = onset_step.saturating_sub(series.first_step) < SETUP_STEPS
-                && *span < SETUP_TIMES * NOTICE_STEPS;
+                && *span < setup_times * NOTICE_STEPS;
             if (look.is_early && !is_own) || (is_setup && !is_near) {
                 continue;
             }
@@ -264,6 +271,33 @@ impl Detector {
             found.insert(rank, Growing { is_own, is_sure, ..of });
         }
     }
+
+    /// Finds garbage: what is collected less and less often, or takes much of the device until it
+    /// is collected.
+    fn garbage(&self, key: (u32, u8), device: &Device, id: LineId) -> Option<Growing> {
+        let line = device.lines.get(&id).filter(|line| line.is_user_code)?;
+        let bytes = line.totals.newest();
+        let (before_step, collected_step) = line.collected_steps;
+        let much = self.series.get(&key)?.device_bytes / GARBAGE_DIVISOR;
+        let is_much = line.collections >= COLLECTIONS_MIN
+            && (1..=line.collected_bytes).contains(&much)
+            && device.step.saturating_sub(collected_step) <= line.life_steps.saturating_mul(2);
+        let onset_step = match line.longer >= LONGER_MIN {
+            true => device.step.saturating_sub(line.life_steps),
+            false if is_much => line.kept(before_step, u64::MAX).first.min(device.step),
+            false => return None,
+        };
+        (bytes >= KEPT_BYTES_MIN).then_some(Growing {
+            rank: key.0,
+            line: id,
+            onset_step,
+            held: Held { bytes, count: 0 },
+            steps: device.step.saturating_sub(onset_step).max(1),
+            is_garbage: true,
+            collections: line.collections,
+            ..Growing::default()
+        })
+    }
 }
 
 /// The step at which three quarters of the ranks have been counted; the newest of all where that is
@@ -271,6 +305,17 @@ impl Detector {
 fn common_step(steps: &[u64]) -> Option<u64> {
     let (common, newest) = (*steps.get(steps.len() / 4)?, *steps.last()?);
     Some(if newest - common < STOPPED_STEPS { common } else { newest })
+}
+
+/// Do these lowest totals rise at one rate? What is built up rises ever more slowly.
+fn is_steady(lows: [Point; 4]) -> bool {
+    let rate = |pair: &[Point]| {
+        let steps = pair[1].step.saturating_sub(pair[0].step).max(1);
+        pair[1].low.saturating_sub(pair[0].low) / steps
+    };
+    let rates = || lows.windows(2).map(&rate);
+    let [slowest, fastest] = [rates().min(), rates().max()].map(Option::unwrap_or_default);
+    slowest >= fastest / 4 * 3
 }
 
 /// Do the lowest totals of the quarters rise up to the end, with few falls between?
@@ -287,22 +332,6 @@ fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> 
     let beside = works[3].saturating_sub(lows[3] - lows[0]);
     let is_work = works[0] > 0 && beside >= works[0].saturating_add(works[0] / 4);
     goes_on && lows[3] > high && !is_work && falls < totals().count().div_ceil(8)
-}
-
-/// Finds lengthening lifetimes: garbage that is collected less and less often.
-fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
-    let line =
-        device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
-    let bytes = line.totals.newest();
-    (bytes >= KEPT_BYTES_MIN).then_some(Growing {
-        rank,
-        line: id,
-        onset_step: device.step.saturating_sub(line.life_steps),
-        held: Held { bytes, count: 0 },
-        steps: line.life_steps.max(1),
-        is_garbage: true,
-        ..Growing::default()
-    })
 }
 
 fn is_enough(kept: &Kept) -> bool {

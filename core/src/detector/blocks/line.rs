@@ -7,9 +7,13 @@ use crate::snapshot::Held;
 use crate::snapshot::frames::is_user_frame;
 
 use super::super::constants::{
-    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, PAUSE_TIMES, SETTLED_STEPS,
+    COHORTS_MIN, EVEN_COHORTS, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, PAUSE_TIMES,
+    SETTLED_STEPS,
 };
 use super::totals::Totals;
+
+/// A collection leaves at most this part of what had gathered: what is still referred to.
+const LEFT_DIVISOR: u64 = 8;
 
 /// Totals are judged this far back, in steps.
 pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
@@ -33,6 +37,12 @@ pub(super) struct Line {
     pub(super) longer: u32,
     /// The highest total before the last of those times, in bytes.
     high_bytes: u64,
+    /// Number of times that nearly all of the line was freed at once, after it had gathered over
+    /// some time; the bytes that went the last time, and the steps of the censuses before and
+    /// after it.
+    pub(super) collections: u32,
+    pub(super) collected_bytes: u64,
+    pub(super) collected_steps: (u64, u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,6 +97,7 @@ impl Line {
         let now = of.cohorts.iter().map(|(birth, held)| (*birth, *held));
         let now: BTreeMap<u64, (u64, Held)> =
             now.map(|(birth, held)| (cohort::start(step, birth), (birth, held))).collect();
+        let cohorts = self.cohorts.len();
         for (start, (birth, most)) in &mut before {
             let left = now.get(start).map_or(0, |(_, held)| held.bytes);
             let lost = most.saturating_sub(left);
@@ -100,6 +111,15 @@ impl Line {
             (*birth, Cohort { held: *held, most_bytes: most.max(held.bytes) })
         };
         self.cohorts = now.iter().map(cohort).collect();
+        // What was born since the census before is no part of what had gathered.
+        let left = self.cohorts.range(..self.step).map(|(_, of)| of.held.bytes);
+        let (gathered, left) = (self.totals.newest(), left.fold(0, u64::saturating_add));
+        let is_old = cohorts >= COHORTS_MIN && life_steps >= 2 * SETTLED_STEPS;
+        if is_old && gathered >= KEPT_BYTES_MIN && left <= gathered / LEFT_DIVISOR {
+            self.collections = self.collections.saturating_add(1);
+            self.collected_bytes = gathered - left;
+            self.collected_steps = (self.step, step);
+        }
         self.step = step;
         let is_longer = life_steps >= 2 * SETTLED_STEPS
             && life_steps > self.life_steps.saturating_add(self.life_steps / 10);
@@ -155,7 +175,9 @@ impl Line {
                 kept.later_count = u64::try_from(share).unwrap_or(cohort.held.count);
             }
         }
-        kept.is_steady = kept.cohorts >= COHORTS_MIN + 2 && slowest >= fastest / 4 * 3;
+        // A few even stairs may be the stages of a recipe, as layers that are thawed in turn.
+        let cohorts_min = if kept.gap > 0 { EVEN_COHORTS } else { COHORTS_MIN + 2 };
+        kept.is_steady = kept.cohorts >= cohorts_min && slowest >= fastest / 4 * 3;
         kept.gap = kept.gap.max(to.saturating_sub(end));
         kept.steps = end.min(self.step).max(to).saturating_sub(first).max(1);
         Kept { last: end.min(to), ..kept }
@@ -194,7 +216,9 @@ impl Line {
     /// tensor that is replaced by a larger one: its earlier births are gone.
     pub(super) fn has_stopped(&self, since: u64) -> bool {
         let (mut end, mut gap, mut cohorts) = (u64::MAX, 0, 0);
-        for birth in self.cohorts.range(since..).map(|(birth, _)| *birth) {
+        let births = self.cohorts.range(since..).map(|(birth, _)| *birth);
+        // A variable keeps what the last step made until the next one.
+        for birth in births.filter(|birth| cohort::is_old(self.step, *birth)) {
             gap = gap.max(birth.saturating_sub(end));
             end = cohort::end(self.step, birth).min(self.step);
             cohorts += 1;

@@ -109,7 +109,7 @@ impl Detector {
             peers,
             ranks: u32::try_from(many).unwrap_or(u32::MAX),
             returns: 0,
-            give_backs: 0,
+            give_backs: main.collections,
             is_sure: lines.iter().any(|one| one.is_sure),
         };
         Some((main.line, growth))
@@ -130,7 +130,7 @@ impl Detector {
     }
 
     /// Opens a finding, or updates the open one.
-    fn report_growth(&mut self, line: LineId, growth: Growth, lines: &BTreeSet<LineId>) {
+    fn report_growth(&mut self, line: LineId, mut growth: Growth, lines: &BTreeSet<LineId>) {
         let step = growth.last_step;
         let mut key = growth.key();
         // A shared finding keeps the rank that it was opened with.
@@ -163,6 +163,13 @@ impl Detector {
             self.blocks.open.remove(&key);
             self.findings.close_unfollowed(&key, step);
             self.findings.forget(&key);
+        }
+        // So does one that returns.
+        let was_shared = |(known, of): &(&GrowthKey, &LineId)| {
+            is_shared(known) && known.scope == growth.scope && **of == line
+        };
+        if let Some((known, _)) = self.blocks.closed.iter().find(was_shared) {
+            (growth.rank, growth.device) = (known.rank, known.device);
         }
         let key = growth.key();
         let group = self.groups.of(key.rank);
@@ -261,16 +268,33 @@ impl Detector {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
             let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
             let step = self.last_step(key);
+            if self.gave_back(key, open) {
+                return Some((*key, step, true));
+            }
             let unseen_steps = step.saturating_sub(open.seen_step);
             let is_over = (unseen_steps > STOPPED_STEPS
                 || (unseen_steps > SETTLED_STEPS && self.has_stopped(key, open)))
                 && !(has_ended && key.scope == Scope::OneRank);
-            is_over.then_some((*key, step))
+            is_over.then_some((*key, step, false))
         };
-        let over: Vec<(GrowthKey, u64)> = self.blocks.open.iter().filter_map(is_over).collect();
-        for (key, step) in over {
+        let over: Vec<_> = self.blocks.open.iter().filter_map(is_over).collect();
+        for (key, step, gave_back) in over {
             self.close_blocks(step, |of, _| *of == key);
+            if gave_back {
+                self.findings.note_give_back(&key);
+            }
         }
+    }
+
+    /// Was the memory of a finding collected since it began? A finding about garbage stays open: it
+    /// is about what is collected again and again.
+    fn gave_back(&self, key: &GrowthKey, open: &Open) -> bool {
+        let known = self.findings.get(key).map(|open| open.growth);
+        let device = self.blocks.devices.get(&(key.rank, key.device));
+        let line = device.and_then(|device| device.lines.get(&open.line));
+        known.zip(line).is_some_and(|(growth, line)| {
+            growth.give_backs == 0 && line.collected_steps.1 > growth.detected_step
+        })
     }
 
     /// Has the line of a finding stopped to grow, on the rank or on all that it is about?

@@ -54,14 +54,20 @@ impl Totals {
 
     /// The lowest value of each quarter of this many steps; `None` when one has no point.
     pub(super) fn lows(&self, from: u64, steps: u64) -> Option<[u64; 4]> {
-        let mut lows = [u64::MAX; 4];
+        self.low_points(from, steps).map(|points| points.map(|point| point.low))
+    }
+
+    /// The points of those values.
+    pub(super) fn low_points(&self, from: u64, steps: u64) -> Option<[Point; 4]> {
+        let mut lows = [None::<Point>; 4];
         for point in self.since(from) {
             let quarter = (point.step - from).saturating_mul(4) / steps.max(1);
             let low = lows.get_mut(quarter.min(3) as usize)?;
-            *low = point.low.min(*low);
+            *low = low.filter(|low| low.low <= point.low).or(Some(*point));
         }
-        let is_known = self.0.first()?.step <= from && !lows.contains(&u64::MAX);
-        is_known.then_some(lows)
+        let is_known = self.0.first()?.step <= from;
+        let [Some(first), Some(second), Some(third), Some(last)] = lows else { return None };
+        is_known.then_some([first, second, third, last])
     }
 
     /// Returns the step at which the rise up to `until` began. Goes back while an older point is

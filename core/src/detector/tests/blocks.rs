@@ -9,6 +9,8 @@ use crate::census::{Census, LineId};
 use crate::snapshot::{Frame, Held};
 
 mod certainty;
+mod garbage;
+mod steady;
 
 pub(super) const SECOND_NS: u64 = 1_000_000_000;
 const DEVICE_BYTES: u64 = 80 * GIB;
@@ -303,30 +305,6 @@ fn a_cache_of_one_rank_is_over_after_its_first_round() {
 }
 
 #[test]
-fn a_collector_sawtooth_is_never_sure() {
-    for (period, shift) in [(70, 0), (200, 0), (70, 17)] {
-        let mut player = Player::new(4, |rank, step| {
-            let phase = (step + u64::from(rank) * shift) % period;
-            alloc::vec![Births::one(TESTED, 4 * MIB, step + period - phase)]
-        });
-        let findings = player.run_to(1_200);
-        assert!(!is_any_sure(findings), "period {period}, shift {shift}: {findings:?}");
-    }
-}
-
-#[test]
-fn garbage_that_is_collected_ever_less_often_is_a_notice() {
-    // Each collection comes after half as many steps more than the one before.
-    let collections: Vec<u64> =
-        core::iter::successors(Some(150), |last| Some(last + last / 2)).take(8).collect();
-    let next = |step: u64| collections.iter().copied().find(|due| *due > step).unwrap_or(u64::MAX);
-    let mut player = Player::new(4, |_, step| alloc::vec![Births::one(TESTED, MIB, next(step))]);
-    let findings = player.run_to(1_700);
-    let last = reported(findings).last().expect("lifetimes lengthen");
-    assert_eq!((last.layer, last.is_sure), (Layer::Allocated, false), "{findings:?}");
-}
-
-#[test]
 fn a_ring_that_is_refilled_at_random_gives_nothing() {
     for seed in seeds(3) {
         let mut rng = Rng(seed);
@@ -371,20 +349,6 @@ fn optimizer_states_that_come_late_are_never_sure() {
         let findings = player.run_to(1_000);
         assert!(!is_any_sure(findings), "{steps} steps on {ranks} ranks: {findings:?}");
     }
-}
-
-#[test]
-fn a_tensor_that_is_replaced_by_a_larger_one_is_found() {
-    let onset = 300;
-    let mut player = Player::new(4, |rank, step| {
-        let is_due = rank == 1 && step >= onset && (step - onset).is_multiple_of(5);
-        let bytes = (step.saturating_sub(onset) / 5 + 1) * 20 * MIB;
-        is_due.then(|| Births::one(TESTED, bytes, step + 5)).into_iter().collect()
-    });
-    let findings = player.run_to(onset + 900);
-    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
-    assert_eq!((growth.rank, growth.scope), (1, Scope::OneRank), "{findings:?}");
-    assert!(is_any_sure(findings), "{findings:?}");
 }
 
 #[test]
