@@ -49,7 +49,7 @@ pub(crate) fn text(name: &Path, moment: Option<PointInTime>, state: &RankSnapsho
 }
 
 /// The point in time of a state, in words that follow a noun. A file of PyTorch has no step
-/// numbers; its trace counts steps from its own beginning.
+/// numbers; its trace counts steps from its own beginning. Guessed steps are not counted.
 pub(crate) fn when(moment: Option<PointInTime>, state: &RankSnapshot) -> String {
     let step = state.step;
     match moment {
@@ -59,7 +59,9 @@ pub(crate) fn when(moment: Option<PointInTime>, state: &RankSnapshot) -> String 
         None if !state.identity.tape_id.is_empty() => {
             format!("when the file was written, after step {step}")
         }
-        None if step == 0 => "when the file was written".to_string(),
+        None if step == 0 || state.devices.iter().all(|device| !device.step_source.is_known()) => {
+            "when the file was written".to_string()
+        }
         None => {
             let ends = plural(step, "end");
             format!("when the file was written, with {ends} of steps in its trace")
@@ -154,6 +156,7 @@ fn line_json(line: &LiveLine) -> Value {
 #[cfg(test)]
 mod tests {
     use memtape_core::snapshot::Block;
+    use memtape_core::snapshot::step_source::StepSource;
 
     use super::*;
 
@@ -189,6 +192,12 @@ mod tests {
         let row = text.lines().find(|line| line.contains("train.py:15")).expect("the largest");
         assert!(row.trim_start().starts_with("15.0 KiB"), "{row}");
         assert!(text.contains("… and 3 more lines with 6 KiB; --json lists them"), "{text}");
+        let mut file = state.clone();
+        file.devices[0].step_source = StepSource::Guessed;
+        assert_eq!(when(None, &file), "when the file was written");
+        file.devices[0].step_source = StepSource::Optimizer;
+        let expected = "when the file was written, with 9 ends of steps in its trace";
+        assert_eq!(when(None, &file), expected);
         let json = json(Path::new("x.tape"), &state);
         assert_eq!(json["devices"][0]["lines"].as_array().map(Vec::len), Some(15));
         assert_eq!(json["devices"][0]["lines"][0]["frame"]["line"], 15);

@@ -107,10 +107,13 @@ impl History {
         are_near && self.memory() == other.memory()
     }
 
-    /// Whether the ends of its steps are known, and the number of its events.
-    fn known_past(&self) -> (bool, u64) {
-        let pasts = || self.devices.iter().map(|device| &device.past);
-        (pasts().any(|past| past.source.is_known()), pasts().map(|past| past.events).sum())
+    /// Whether the ends of its steps are known, the number of its events, and whether its segments
+    /// are known.
+    fn known_past(&self) -> (bool, u64, bool) {
+        let devices = || self.devices.iter();
+        let are_steps_known = devices().any(|device| device.past.source.is_known());
+        let events = devices().map(|device| device.past.events).sum();
+        (are_steps_known, events, devices().any(|device| device.shape.is_some()))
     }
 
     /// Device, address and size of each block, in order.
