@@ -13,8 +13,44 @@ fn leak(line: &str, cause: Cause) -> (Class, Option<String>, Cause) {
 
 pub(crate) fn all() -> Vec<Scenario> {
     let mut all = taken_for_others();
+    all.extend(of_one_line());
     all.extend(unpickled());
     all
+}
+
+/// What one line allocates, and how a person mends it.
+fn of_one_line() -> Vec<Scenario> {
+    let one = |size: u64| growth(Allocated, size);
+    vec![
+        scenario(
+            "segments of a tensor that is longer each time",
+            leak("replay.py:12", Cause::GrowingTensor),
+            true,
+            Asked::new(growth(Reserved, 4 * MIB), |rank| {
+                rank.add(&["/app/replay.py:12:extend", MAIN], 40 * MIB, [STEP - 1]);
+                rank.was(8 * MIB, 1);
+                for step in ONSET..STEP {
+                    let size = 8 * MIB + (step - ONSET) * MIB / 8;
+                    rank.event(TraceKind::Alloc, step, size, step);
+                }
+            }),
+        ),
+        scenario(
+            "an output that is an attribute of ctx",
+            leak("ops.py:24", Cause::Cycles),
+            true,
+            Asked::new(one(4 * MIB), |rank| {
+                let stack = [
+                    "/app/ops.py:24:Swish.forward",
+                    "/x/site-packages/torch/autograd/function.py:596:Function.apply",
+                    "/app/ops.py:38:Activation.forward",
+                    CALL,
+                    MAIN,
+                ];
+                rank.add(&stack, 4 * MIB, ONSET..STEP);
+            }),
+        ),
+    ]
 }
 
 fn taken_for_others() -> Vec<Scenario> {
@@ -44,34 +80,6 @@ fn taken_for_others() -> Vec<Scenario> {
                     "/x/site-packages/torch/optim/adam.py:226:step",
                     "/x/site-packages/torch/optim/optimizer.py:493:wrapper",
                     "/x/site-packages/lightning/pytorch/trainer/trainer.py:539:fit",
-                    MAIN,
-                ];
-                rank.add(&stack, 4 * MIB, ONSET..STEP);
-            }),
-        ),
-        scenario(
-            "segments of a tensor that is longer each time",
-            leak("replay.py:12", Cause::GrowingTensor),
-            true,
-            Asked::new(growth(Reserved, 4 * MIB), |rank| {
-                rank.add(&["/app/replay.py:12:extend", MAIN], 40 * MIB, [STEP - 1]);
-                rank.was(8 * MIB, 1);
-                for step in ONSET..STEP {
-                    let size = 8 * MIB + (step - ONSET) * MIB / 8;
-                    rank.event(TraceKind::Alloc, step, size, step);
-                }
-            }),
-        ),
-        scenario(
-            "an output that is an attribute of ctx",
-            leak("ops.py:24", Cause::Cycles),
-            true,
-            Asked::new(one(4 * MIB), |rank| {
-                let stack = [
-                    "/app/ops.py:24:Swish.forward",
-                    "/x/site-packages/torch/autograd/function.py:596:Function.apply",
-                    "/app/ops.py:38:Activation.forward",
-                    CALL,
                     MAIN,
                 ];
                 rank.add(&stack, 4 * MIB, ONSET..STEP);

@@ -299,8 +299,8 @@ fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String>
     if !case.layer.is_in_blocks() {
         return against;
     }
-    let is_anew = case.give_backs().is_some();
-    if !case.account.has_before && !is_anew && case.layer != Layer::Deferred {
+    let comes_back = case.give_backs().is_some();
+    if !case.account.has_before && !comes_back && case.layer != Layer::Deferred {
         against.push("there is no earlier state: growth is told from the birth of blocks".into());
     }
     if case.account.incomplete {
