@@ -56,7 +56,7 @@ pub(crate) struct Reading {
     /// Blocks that were taken back and are still used by other streams, instead of the live ones.
     pub(crate) deferred: bool,
     /// The memory was given back after the earlier state, which says nothing of the growth then.
-    pub(crate) is_anew: bool,
+    pub(crate) is_after_return: bool,
 }
 
 /// What one stack holds.
@@ -125,7 +125,7 @@ pub(crate) fn account<'a>(
     reading: Reading,
 ) -> Account<'a> {
     // The earlier sums are of live blocks only.
-    let has_before = snapshot.before_step != 0 && !reading.deferred && !reading.is_anew;
+    let has_before = snapshot.before_step != 0 && !reading.deferred && !reading.is_after_return;
     // Like the earlier sums: what was taken back is not kept, though other streams still use it.
     let blocks = device.blocks.iter().filter(|block| block.pending == reading.deferred);
     let before = has_before.then_some(device.before.as_slice());

@@ -105,7 +105,7 @@ pub(crate) fn reading(layer: Layer, growth: &Growth, suspect: &RankSnapshot) -> 
     Reading {
         since_step: onset_with_slack(growth, suspect.step),
         deferred: layer == Layer::Deferred,
-        is_anew: growth.give_backs > 0 && growth.onset_step > suspect.before_step,
+        is_after_return: growth.give_backs > 0 && growth.onset_step > suspect.before_step,
     }
 }
 
