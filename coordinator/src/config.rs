@@ -80,8 +80,8 @@ pub struct Config {
         default_value = time(capture::Limits::default().deadline_ns)
     )]
     pub capture_deadline: Duration,
-    /// Page about growth that all ranks share, or of host memory, when the memory is full within
-    /// this time.
+    /// Page about growth that all ranks share (one rank without peers is all), or of host memory,
+    /// when the memory is full within this time.
     #[arg(
         long,
         value_name = "TIME",
@@ -89,8 +89,8 @@ pub struct Config {
         default_value = time(Horizons::default().page_seconds * 1_000_000_000)
     )]
     pub page_within: Duration,
-    /// Make a ticket of growth that all ranks share, or of host memory, when the memory is full
-    /// within this time.
+    /// Make a ticket of growth that all ranks share (one rank without peers is all), or of host
+    /// memory, when the memory is full within this time.
     #[arg(
         long,
         value_name = "TIME",

@@ -172,9 +172,14 @@ impl Findings {
         self.open.values().find(is_common)
     }
 
-    /// Is this value of a track no more than that of growth which has stopped?
-    pub(super) fn has_stopped_at(&self, key: &GrowthKey, value: i64) -> bool {
-        self.over.get(key).is_some_and(|over| !over.gave_back && value <= over.high)
+    /// Is the value of a track no more than that of growth which has stopped?
+    pub(super) fn has_stopped_at(
+        &self,
+        key: &GrowthKey,
+        value: impl FnOnce() -> Option<i64>,
+    ) -> bool {
+        let stopped = self.over.get(key).filter(|over| !over.gave_back);
+        stopped.is_some_and(|over| value().is_some_and(|value| value <= over.high))
     }
 
     /// Adds a rank to the open finding about another rank that grows alike since about the same

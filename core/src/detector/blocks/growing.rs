@@ -14,7 +14,7 @@ use super::super::constants::{
 };
 use super::super::machine::Detector;
 use super::super::series::Layer;
-use super::line::{Kept, Line, in_bytes};
+use super::line::{Kept, Line, in_bytes, is_one_rate};
 use super::state::Device;
 use super::totals::Point;
 
@@ -307,7 +307,7 @@ fn common_step(steps: &[u64]) -> Option<u64> {
     Some(if newest - common < STOPPED_STEPS { common } else { newest })
 }
 
-/// Do these lowest totals rise at one rate? What is built up rises ever more slowly.
+/// Do these lowest totals rise at one rate?
 fn is_steady(lows: [Point; 4]) -> bool {
     let rate = |pair: &[Point]| {
         let steps = pair[1].step.saturating_sub(pair[0].step).max(1);
@@ -315,7 +315,7 @@ fn is_steady(lows: [Point; 4]) -> bool {
     };
     let rates = || lows.windows(2).map(&rate);
     let [slowest, fastest] = [rates().min(), rates().max()].map(Option::unwrap_or_default);
-    slowest >= fastest / 4 * 3
+    is_one_rate(slowest, fastest)
 }
 
 /// Do the lowest totals of the quarters rise up to the end, with few falls between?

@@ -177,7 +177,7 @@ impl Line {
         }
         // A few even stairs may be the stages of a recipe, as layers that are thawed in turn.
         let cohorts_min = if kept.gap > 0 { EVEN_COHORTS } else { COHORTS_MIN + 2 };
-        kept.is_steady = kept.cohorts >= cohorts_min && slowest >= fastest / 4 * 3;
+        kept.is_steady = kept.cohorts >= cohorts_min && is_one_rate(slowest, fastest);
         kept.gap = kept.gap.max(to.saturating_sub(end));
         kept.steps = end.min(self.step).max(to).saturating_sub(first).max(1);
         Kept { last: end.min(to), ..kept }
@@ -238,6 +238,11 @@ impl Line {
         }
         onset
     }
+}
+
+/// Are these one rate? What is built up rises ever more slowly.
+pub(super) fn is_one_rate(slowest: u64, fastest: u64) -> bool {
+    slowest >= fastest / 4 * 3
 }
 
 /// Is growth of this size judged by its bytes? Else by the number of its blocks.

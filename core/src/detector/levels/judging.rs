@@ -222,9 +222,9 @@ impl Detector {
     fn mark(&mut self, point: Point, rising: bool) {
         let Point { rank, device, layer, scale, block, .. } = point;
         let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
-        let value = self.beyond_peers((rank, device), layer, scale, block);
-        let has_stopped = value.is_some_and(|value| self.findings.has_stopped_at(&key, value));
-        let rising = rising && !has_stopped;
+        // Nearly always there is no such growth, and its level is not asked for.
+        let value = || self.beyond_peers((rank, device), layer, scale, block);
+        let rising = rising && !self.findings.has_stopped_at(&key, value);
         let series = self.series.get_mut(&(point.rank, point.device));
         if let Some(track) = series.and_then(|series| series.track_mut(point.layer)) {
             track.rising[point.scale] = rising;

@@ -122,6 +122,7 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
         },
         explained_ppm: match culprit {
             Some(_) if taker.is_some() => outside.map(|outside| outside.share_ppm()),
+            Some(line) if case.outgrows(line) => Some(case.outgrown_ppm()),
             Some(line) => Some(case.share_ppm(line.net_grown)),
             // Samples of time explain no bytes.
             None if of_workers.is_some() => Some(0),

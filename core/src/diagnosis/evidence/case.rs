@@ -275,8 +275,11 @@ impl<'a> Case<'a> {
         self.context.trace.as_ref().map_or(0, |trace| trace.older_steps)
     }
 
-    /// Bytes that stay, with what is older than the trace.
+    /// Bytes that stay, with what is older than the trace; of reserved memory all that it grew by.
     pub(crate) fn kept_bytes(&self, grown: u64) -> u64 {
+        if self.layer == Layer::Reserved {
+            return self.growth.grown_bytes;
+        }
         self.context.trace.as_ref().map_or(grown, |trace| trace.held_bytes.max(grown))
     }
 
@@ -389,6 +392,12 @@ impl<'a> Case<'a> {
         self.layer == Layer::Reserved
             && line.net.bytes > 0
             && telling_frame(&self.rising_stack) == Some(line.frame)
+    }
+
+    /// Share of the large requests, by their sizes, that [`Self::outgrows`] is about.
+    pub(crate) fn outgrown_ppm(&self) -> u32 {
+        let Requests { rising_sizes, large_sizes, .. } = self.requests.unwrap_or_default();
+        share_of(signed(rising_sizes), signed(large_sizes))
     }
 
     /// Is each new block of a line on a stream of its own? Then they are workspaces of a library,

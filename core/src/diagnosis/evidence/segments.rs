@@ -17,6 +17,10 @@ use crate::snapshot::{
 /// A block that is not split is larger than its request by up to so much.
 const UNSPLIT_BYTES_MAX: u64 = 1 << 20;
 
+/// Requests of one stack that are each larger than all before, for a tensor that grows: batches of
+/// any length have few such among many.
+const HIGHS_MIN: usize = 8;
+
 /// A line whose blocks hold segments that are mostly free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -63,7 +67,7 @@ pub(crate) struct Requests {
     pub(crate) largest: u64,
     /// Different sizes of large requests.
     pub(crate) large_sizes: u64,
-    /// The stack that asked for most of them, each larger than the one before; 0 where none did.
+    /// The stack that asked for most of them, each larger than those before; 0 where none did.
     pub(crate) rising_stack: u32,
     /// Different sizes that it asked for.
     pub(crate) rising_sizes: u64,
@@ -72,17 +76,28 @@ pub(crate) struct Requests {
 /// The large requests of one stack.
 #[derive(Clone, Debug, Default)]
 struct Rising {
+    smallest: u64,
     largest: u64,
     sizes: BTreeSet<u64>,
-    /// One of them was smaller than one before.
-    falls: bool,
+    /// Requests that were larger than all before.
+    highs: usize,
 }
 
 impl Rising {
     fn take(&mut self, size: u64) {
-        self.falls |= size.saturating_add(UNSPLIT_BYTES_MAX) < self.largest;
-        self.largest = self.largest.max(size);
+        if size > self.largest {
+            self.highs += 1;
+            self.largest = size;
+        }
+        self.smallest = if self.sizes.is_empty() { size } else { self.smallest.min(size) };
         self.sizes.insert(size);
+    }
+
+    /// Is nearly each request larger than those before, by more than the allocator rounds?
+    fn rises(&self) -> bool {
+        self.highs >= HIGHS_MIN
+            && self.highs * 2 > self.sizes.len()
+            && self.largest - self.smallest > 2 * UNSPLIT_BYTES_MAX
     }
 }
 
@@ -183,7 +198,7 @@ pub(crate) fn requests(device: &DeviceSnapshot) -> Option<Requests> {
         }
     }
     requests.large_sizes = sizes.len() as u64;
-    let rising = rising.into_iter().filter(|(_, of)| !of.falls);
+    let rising = rising.into_iter().filter(|(_, of)| of.rises());
     let most = rising.map(|(stack, of)| (stack, of.sizes.len() as u64)).max_by_key(|of| of.1);
     let is_most = |(_, sizes): &(u32, u64)| sizes.saturating_mul(2) > requests.large_sizes;
     if let Some(most) = most.filter(is_most) {
@@ -217,12 +232,17 @@ mod tests {
             let requests = requests(&DeviceSnapshot { trace, ..DeviceSnapshot::default() });
             requests.map(|requests| (requests.rising_stack, requests.rising_sizes))
         };
-        let bank = |at: u64| [event(1, MIB + at * 512), event(2, 4 * MIB), event(3, 512 * at)];
+        let bank = |at: u64| [event(1, MIB + at * MIB / 8), event(2, 4 * MIB), event(3, 512 * at)];
         assert_eq!(rising((0..40).flat_map(bank).collect()), Some((1, 40)));
         // Batches of any length, beside which a bank is one of many.
         let batch = |at: u64| event(2, MIB * (1 + at * 7 % 40));
         let both = |at: u64| bank(at / 4).into_iter().chain([batch(at)]);
         assert_eq!(rising((0..40).map(batch).collect()), Some((0, 0)));
+        // Batches of nearly one length, and one size alone.
+        let even = |at: u64| event(2, 4 * MIB + at * 7 % 40 * (MIB / 8));
+        assert_eq!(rising((0..40).map(even).collect()), Some((0, 0)));
+        assert_eq!(rising((0..40).map(|_| event(2, 4 * MIB)).collect()), Some((0, 0)));
+        assert_eq!(rising((0..7).flat_map(bank).collect()), Some((0, 0)), "too few");
         assert_eq!(rising((0..40).flat_map(both).collect()), Some((0, 0)));
         assert_eq!(rising(Vec::new()), None);
     }
