@@ -77,7 +77,6 @@ mod tests {
     use memtape_core::action::ActionKind;
     use memtape_core::diagnosis::Class;
     use memtape_core::policy::budgets::Budget;
-    use memtape_core::policy::terms::Levels;
 
     use super::*;
 
@@ -88,7 +87,6 @@ mod tests {
                     [[rule]]\njobs = [\"train-*\"]\nclasses = [\"leak\"]\nmode = \"act\"\n\
                     remedies = [\"gc\", \"restart\"]\nhorizon = \"1h\"\napproval = true\n\
                     quiet-hours = [\"22:00-06:00\"]\n\
-                    levels = { reserved-percent = 95, retries-per-minute = 8 }\n\
                     [[rule]]\nmode = \"off\"\n";
         let settings = parse(text).unwrap();
         let budgets = Budgets {
@@ -102,11 +100,9 @@ mod tests {
         assert_eq!((rule.line, rule.mode, rule.horizon_ns), (7, Mode::Act, 3_600_000_000_000));
         assert_eq!(rule.remedies, [ActionKind::Gc, ActionKind::Restart]);
         assert!(rule.approval && rule.quiet_hours.len() == 1);
-        let levels = rule.levels;
-        assert_eq!((levels.reserved_percent, levels.retries_per_minute), (Some(95), Some(8)));
         let rest = settings.rule("other", Class::Leak);
         // A rule takes nothing from another one.
-        assert_eq!(rest, &Rule { line: 16, mode: Mode::Off, ..Rule::default() });
+        assert_eq!(rest, &Rule { line: 15, mode: Mode::Off, ..Rule::default() });
     }
 
     #[test]
@@ -122,13 +118,7 @@ mod tests {
         assert!(rule.mode == Mode::Act && rule.approval && rule.quiet_hours.len() == 1);
         assert_eq!(settings.rule("notebook-1", Class::Host).mode, Mode::Off);
         let rest = settings.rule("other", Class::Leak);
-        let levels = Levels {
-            reserved_percent: Some(97),
-            retries_per_minute: Some(20),
-            ..Levels::default()
-        };
-        // The others are the defaults.
-        assert_eq!(rest, &Rule { line: rest.line, levels, ..Rule::default() });
+        assert_eq!(rest, &Rule { line: rest.line, ..Rule::default() });
     }
 
     #[test]
@@ -150,14 +140,10 @@ mod tests {
         check("[[rule]]\nremedies = [\"reboot\"]\n", "line 2: ", "unknown variant `reboot`");
         check("[[rule]]\nhorizon = \"soon\"\n", "line 2: ", "a time such as");
         check("[[rule]]\nquiet-hours = [\"night\"]\n", "line 2: ", "22:00-06:00");
-        let level = |text: &str| format!("[[rule]]\nlevels = {{ {text} }}\n");
-        check(&level("reserved-percent = 0"), "line 1: ", "between 1 and 100");
-        check(&level("fragmentation-percent = 30"), "line 1: ", "more than 100");
         check("[budgets]\njob = { restarts = -1, within = \"1h\" }\n", "line 2: ", "u32");
         check("[budgets]\njob = { restarts = 1 }\n", "line 2: ", "within");
         let endless = "[budgets]\njob = { restarts = 1, within = \"0s\" }\n";
         check(endless, "line 2: ", "more than 0");
-        check(&level("retries-per-minute = 0"), "line 1: ", "more than 0");
         check("[[rule]]\nremedies = [\"keep-out\"]\n", "line 1: ", "[nodes] has it");
         check("[nodes]\nkeep_out = \"act\"\n", "line 2: ", "unknown field `keep_out`");
         check("[rules]\n", "line 1: ", "unknown field `rules`");

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::terms::Levels;
 use super::super::tests::{Policy, outcome};
 use super::super::{Decision, Facts, Mode, Reach, Rule, Settings};
 use super::*;
@@ -94,7 +93,6 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         observed: None,
         offers: Offers::default(),
         reach: Reach::Unknown,
-        levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
     }

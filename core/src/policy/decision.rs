@@ -5,7 +5,7 @@ use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
 use super::budgets::Scope;
-use super::terms::{Level, QuietHours};
+use super::terms::QuietHours;
 use crate::action::{ActionKind, Duration};
 use crate::diagnosis::{Class, RestartAnswer, plural};
 
@@ -31,8 +31,6 @@ pub struct Grounds {
     pub oom_in_ns: Option<u64>,
     /// Memory already failed.
     pub urgent: bool,
-    /// A level of the terms that is reached.
-    pub level: Option<Level>,
 }
 
 /// Why nothing is done.
@@ -212,11 +210,10 @@ impl Display for Grounds {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.class.as_str(), self.incident)?;
         match self.oom_in_ns {
-            _ if self.urgent => formatter.write_str(", memory already fails")?,
-            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", Duration(oom_in_ns))?,
-            None => {}
+            _ if self.urgent => formatter.write_str(", memory already fails"),
+            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", Duration(oom_in_ns)),
+            None => Ok(()),
         }
-        self.level.map_or(Ok(()), |level| write!(formatter, ", {level}"))
     }
 }
 

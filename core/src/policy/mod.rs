@@ -31,7 +31,6 @@ use budgets::{Budgets, Planned, decisions};
 pub use decision::{Decision, Grounds, Objection};
 use rule::Rule;
 pub use terms::Mode;
-use terms::{Level, Levels};
 
 /// Times in a row that a remedy did not help, after which it is not tried in the same attempt.
 const FAILURES_MAX: usize = 2;
@@ -85,8 +84,6 @@ pub struct Facts<'a> {
     pub offers: Offers,
     /// Whether all ranks can act at one step.
     pub reach: Reach,
-    /// The levels of the incident's device.
-    pub levels: Levels,
     /// True if a person has approved a restart because of this incident.
     pub is_approved: bool,
     /// Unix time, in nanoseconds.
@@ -164,7 +161,6 @@ impl Settings {
             incident: facts.incident.to_string(),
             oom_in_ns: facts.oom_in_ns,
             urgent: facts.urgent,
-            level: level(rule, facts),
         };
         match rule.mode {
             Mode::Act => Decision::Act(kind, grounds),
@@ -312,7 +308,7 @@ fn against_inside(facts: &Facts<'_>, kind: ActionKind) -> Option<Objection> {
 }
 
 fn too_early(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
-    if rule.always || facts.urgent || level(rule, facts).is_some() {
+    if rule.always || facts.urgent {
         return None;
     }
     let horizon_ns = rule.horizon_ns;
@@ -321,10 +317,6 @@ fn too_early(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
         Some(oom_in_ns) => Some(Objection::BeyondHorizon { oom_in_ns, horizon_ns }),
         None => Some(Objection::NoForecast),
     }
-}
-
-fn level(rule: &Rule, facts: &Facts<'_>) -> Option<Level> {
-    rule.levels.reached(&facts.levels)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::slice;
 
-use super::terms::{Levels, Mode, QuietHours};
+use super::terms::{Mode, QuietHours};
 #[cfg(feature = "serde")]
 use super::time;
 use crate::action::ActionKind;
@@ -39,8 +39,6 @@ pub struct Rule {
     pub horizon_ns: u64,
     /// Restart without regard to the horizon.
     pub always: bool,
-    /// Restart also when one of these levels is reached.
-    pub levels: Levels,
     /// A person must approve each restart.
     pub approval: bool,
     /// When nothing is done.
@@ -93,7 +91,6 @@ impl Default for Rule {
             remedies: ActionKind::of_jobs().collect(),
             horizon_ns: 1_800_000_000_000,
             always: false,
-            levels: Levels::default(),
             approval: false,
             quiet_hours: Vec::new(),
         }
@@ -111,9 +108,7 @@ impl Rule {
         let of_node = is_of_node.then_some("keep-out is no remedy for a job: [nodes] has it");
         let no_jobs = "this rule never decides: its list of jobs is empty";
         let no_classes = "this rule never decides: its list of classes is empty";
-        self.levels
-            .mistake()
-            .or(of_node)
+        of_node
             .or(self.jobs.is_empty().then_some(no_jobs))
             .or(self.classes.is_empty().then_some(no_classes))
     }

@@ -1,4 +1,4 @@
-//! The values of a rule: how far the policy may go, at which levels, and when not.
+//! The values of a rule: how far the policy may go, and when not.
 
 use alloc::format;
 use alloc::string::String;
@@ -24,75 +24,6 @@ impl Mode {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
         self.into()
-    }
-}
-
-/// Levels of the memory of a device: of a rule those that are enough to act, as facts those that
-/// there are. None is no such level, or not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize),
-    serde(default, deny_unknown_fields, rename_all = "kebab-case")
-)]
-pub struct Levels {
-    /// Bytes the allocator holds, in percent of the device.
-    pub reserved_percent: Option<u32>,
-    /// Bytes the allocator holds, in percent of those in tensors.
-    pub fragmentation_percent: Option<u32>,
-    /// Failed `cudaMalloc` calls within the last minute.
-    pub retries_per_minute: Option<u32>,
-}
-
-/// A level that is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Bytes the allocator holds, in percent of the device.
-    Reserved(u32),
-    /// Bytes the allocator holds, in percent of those in tensors.
-    Fragmentation(u32),
-    /// Failed `cudaMalloc` calls within the last minute.
-    Retries(u32),
-}
-
-impl Levels {
-    /// What is wrong with them in a rule.
-    pub(super) fn mistake(&self) -> Option<&'static str> {
-        let is = |level: Option<u32>, is_wrong: fn(u32) -> bool| level.is_some_and(is_wrong);
-        if is(self.reserved_percent, |percent| !(1..=100).contains(&percent)) {
-            return Some("reserved-percent must be between 1 and 100");
-        }
-        // No less than what is allocated is reserved.
-        if is(self.fragmentation_percent, |percent| percent <= 100) {
-            return Some("fragmentation-percent must be more than 100");
-        }
-        is(self.retries_per_minute, |count| count == 0)
-            .then_some("retries-per-minute must be more than 0")
-    }
-
-    /// The first of these levels that is reached.
-    pub(super) fn reached(&self, found: &Self) -> Option<Level> {
-        let is = |least: Option<u32>, found: Option<u32>| found.filter(|it| Some(*it) >= least);
-        let of = |least: Option<u32>, found, level: fn(u32) -> Level| {
-            least.and_then(|_| is(least, found)).map(level)
-        };
-        of(self.reserved_percent, found.reserved_percent, Level::Reserved)
-            .or_else(|| {
-                of(self.fragmentation_percent, found.fragmentation_percent, Level::Fragmentation)
-            })
-            .or_else(|| of(self.retries_per_minute, found.retries_per_minute, Level::Retries))
-    }
-}
-
-impl Display for Level {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reserved(percent) => write!(formatter, "{percent} % of the device are reserved"),
-            Self::Fragmentation(percent) => {
-                write!(formatter, "{percent} % of the bytes in tensors are reserved")
-            }
-            Self::Retries(count) => write!(formatter, "{count} retries within a minute"),
-        }
     }
 }
 
@@ -178,15 +109,5 @@ mod tests {
         for text in wrong {
             assert_eq!(QuietHours::parse(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_level_is_reached_where_it_is_named_and_known() {
-        let levels = Levels { reserved_percent: Some(90), ..Levels::default() };
-        let found = |percent| Levels { reserved_percent: percent, ..Levels::default() };
-        assert_eq!(levels.reached(&found(Some(89))), None);
-        assert_eq!(levels.reached(&found(Some(90))), Some(Level::Reserved(90)));
-        assert_eq!(levels.reached(&found(None)), None);
-        assert_eq!(Levels::default().reached(&found(Some(100))), None);
     }
 }

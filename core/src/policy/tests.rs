@@ -96,7 +96,6 @@ fn leak() -> Facts<'static> {
         observed: None,
         offers: Offers::default(),
         reach: Reach::Unknown,
-        levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
     }
@@ -494,11 +493,9 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
         ..Rule::default()
     };
     let quiet = terms::QuietHours::parse("00:00-06:00").expect("hours");
-    let levels = Levels { reserved_percent: Some(90), ..Levels::default() };
     let rules = [
         Rule { approval: true, ..rule(1, "approved") },
         Rule { quiet_hours: [quiet].into(), ..rule(2, "quiet") },
-        Rule { levels, ..rule(3, "full") },
     ];
     rule::check(&rules).expect("sound");
     let settings = Settings { rules: rules.into(), ..settings(Mode::DryRun) };
@@ -512,12 +509,8 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
     assert_eq!(decide(job("quiet")), "did nothing: quiet hours (00:00-06:00 UTC)");
     let later = Facts { wall_ns: 7 * 3_600_000_000_000, ..job("quiet") };
     assert_eq!(decide(later), restart);
-    let found = Levels { reserved_percent: Some(93), ..Levels::default() };
-    let full = Facts { oom_in_ns: None, levels: found, ..job("full") };
-    let why = "restart: leak (inc-1), 93 % of the device are reserved";
-    assert_eq!(decide(full.clone()), why);
     let why = "did nothing: it is not known when memory runs out";
-    assert_eq!(decide(Facts { levels: Levels::default(), ..full }), why);
+    assert_eq!(decide(Facts { oom_in_ns: None, is_approved: true, ..job("approved") }), why);
 }
 
 /// A dry run shows the same text as the real action, except for the mode.

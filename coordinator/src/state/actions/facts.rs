@@ -6,14 +6,13 @@ use memtape_core::action::{Action, ActionKind, Progress};
 use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::incident::Incident;
 use memtape_core::limits::APPROVALS_MAX;
-use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Explanation, Facts, Reach};
 use memtape_core::tape::mailbox::Offers;
 
 use crate::state::actions::Actions;
 use crate::state::actions::calls::living_ranks;
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::jobs::attempt::Attempt;
 use memtape_disk::clock::Now;
 
 /// Memory that failed within this time makes a restart urgent.
@@ -21,8 +20,6 @@ const URGENT_NS: u64 = 300_000_000_000;
 
 /// Time in which an approved restart may begin.
 const APPROVED_NS: u64 = 3_600_000_000_000;
-
-const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Incidents whose restart a person has approved, with the time of approval. At most
 /// [`APPROVALS_MAX`]; an approval ends with its restart, after an hour, or with the coordinator.
@@ -85,10 +82,6 @@ impl Actions {
             observed: self.at_work(&incident.job),
             offers: attempt.map(offers).unwrap_or_default(),
             reach: attempt.map_or(Reach::Unknown, |attempt| self.reach(now, attempt)),
-            levels: attempt
-                .zip(rank)
-                .map(|(attempt, rank)| levels(attempt, rank, incident.growth.device))
-                .unwrap_or_default(),
             is_approved: self.approved.has(now.mono_ns, &incident.id),
             wall_ns: now.wall_ns,
         }
@@ -108,27 +101,6 @@ fn offers(attempt: &Attempt) -> Offers {
     let mut offered = living_ranks(attempt).map(|(_, rank)| rank.offered);
     let first = offered.next().unwrap_or_default();
     offered.fold(first, Offers::and)
-}
-
-/// The levels of a device of a rank.
-fn levels(attempt: &Attempt, rank: &Rank, device: u8) -> Levels {
-    let Some(totals) = rank.totals.iter().find(|totals| totals.device == device) else {
-        return Levels::default();
-    };
-    let percent = |of: u64| {
-        let percent = totals.reserved.saturating_mul(100).checked_div(of)?;
-        u32::try_from(percent).ok()
-    };
-    let retries = attempt.detectors.step_time_ns().and_then(|step_time_ns| {
-        let steps = MINUTE_NS.div_ceil(step_time_ns.max(1));
-        let ago = rank.history.get(&device)?.near(rank.step.saturating_sub(steps), steps / 2)?;
-        u32::try_from(totals.malloc_failures.saturating_sub(ago.retries)).ok()
-    });
-    Levels {
-        reserved_percent: percent(totals.device_bytes),
-        fragmentation_percent: percent(totals.allocated),
-        retries_per_minute: retries,
-    }
 }
 
 #[cfg(test)]

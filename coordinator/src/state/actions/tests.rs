@@ -3,7 +3,6 @@
 use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
 use memtape_core::policy::rule::Rule;
-use memtape_core::policy::terms::Levels;
 use memtape_core::policy::{Facts, Reach, Settings};
 use memtape_core::tape::mailbox::Offers;
 
@@ -54,7 +53,6 @@ fn decided(actions: &Actions, job: &str, uid: u32) -> String {
         observed: None,
         offers: Offers::default(),
         reach: Reach::Unknown,
-        levels: Levels::default(),
         is_approved: false,
         wall_ns: 0,
     };
