@@ -86,7 +86,6 @@ mod tests {
                     cool-down-inside = \"20s\"\n[nodes]\nkeep-out = \"act\"\n\
                     [[rule]]\njobs = [\"train-*\"]\nclasses = [\"leak\"]\nmode = \"act\"\n\
                     remedies = [\"gc\", \"restart\"]\nhorizon = \"1h\"\napproval = true\n\
-                    quiet-hours = [\"22:00-06:00\"]\n\
                     [[rule]]\nmode = \"off\"\n";
         let settings = parse(text).unwrap();
         let budgets = Budgets {
@@ -99,10 +98,10 @@ mod tests {
         let rule = settings.rule("train-1", Class::Leak);
         assert_eq!((rule.line, rule.mode, rule.horizon_ns), (7, Mode::Act, 3_600_000_000_000));
         assert_eq!(rule.remedies, [ActionKind::Gc, ActionKind::Restart]);
-        assert!(rule.approval && rule.quiet_hours.len() == 1);
+        assert!(rule.approval);
         let rest = settings.rule("other", Class::Leak);
         // A rule takes nothing from another one.
-        assert_eq!(rest, &Rule { line: 15, mode: Mode::Off, ..Rule::default() });
+        assert_eq!(rest, &Rule { line: 14, mode: Mode::Off, ..Rule::default() });
     }
 
     #[test]
@@ -115,7 +114,7 @@ mod tests {
         assert_eq!(settings.budgets, Budgets::default());
         assert_eq!(settings.keep_out, Mode::default());
         let rule = settings.rule("pretrain-7", Class::Leak);
-        assert!(rule.mode == Mode::Act && rule.approval && rule.quiet_hours.len() == 1);
+        assert!(rule.mode == Mode::Act && rule.approval);
         assert_eq!(settings.rule("notebook-1", Class::Host).mode, Mode::Off);
         let rest = settings.rule("other", Class::Leak);
         assert_eq!(rest, &Rule { line: rest.line, ..Rule::default() });
@@ -139,7 +138,6 @@ mod tests {
         check(classes, "line 4: ", "unknown variant `leek`");
         check("[[rule]]\nremedies = [\"reboot\"]\n", "line 2: ", "unknown variant `reboot`");
         check("[[rule]]\nhorizon = \"soon\"\n", "line 2: ", "a time such as");
-        check("[[rule]]\nquiet-hours = [\"night\"]\n", "line 2: ", "22:00-06:00");
         check("[budgets]\njob = { restarts = -1, within = \"1h\" }\n", "line 2: ", "u32");
         check("[budgets]\njob = { restarts = 1 }\n", "line 2: ", "within");
         let endless = "[budgets]\njob = { restarts = 1, within = \"0s\" }\n";

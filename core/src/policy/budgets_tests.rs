@@ -94,7 +94,6 @@ fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
         offers: Offers::default(),
         reach: Reach::Unknown,
         is_approved: false,
-        wall_ns: 0,
     }
 }
 

@@ -5,7 +5,6 @@ use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
 use super::budgets::Scope;
-use super::terms::QuietHours;
 use crate::action::{ActionKind, Duration};
 use crate::diagnosis::{Class, RestartAnswer, plural};
 
@@ -38,11 +37,6 @@ pub struct Grounds {
 pub enum Objection {
     /// The policy is off.
     Off,
-    /// The rule has quiet hours now.
-    Quiet {
-        /// The hours.
-        hours: QuietHours,
-    },
     /// The remedy does not help against the class.
     NotSuited {
         /// The remedy.
@@ -229,7 +223,6 @@ impl Display for Objection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Off => formatter.write_str("the policy is off"),
-            Self::Quiet { hours } => write!(formatter, "quiet hours ({hours})"),
             Self::NotSuited { kind, class } => {
                 write!(formatter, "to {} does not help against {}", kind.verb(), class.as_str())
             }

@@ -23,14 +23,13 @@ mod decision;
 pub mod keep_out;
 pub mod node_check;
 pub mod rule;
-pub mod terms;
 #[cfg(feature = "serde")]
 mod time;
 
 use budgets::{Budgets, Planned, decisions};
 pub use decision::{Decision, Grounds, Objection};
+pub use rule::Mode;
 use rule::Rule;
-pub use terms::Mode;
 
 /// Times in a row that a remedy did not help, after which it is not tried in the same attempt.
 const FAILURES_MAX: usize = 2;
@@ -86,8 +85,6 @@ pub struct Facts<'a> {
     pub reach: Reach,
     /// True if a person has approved a restart because of this incident.
     pub is_approved: bool,
-    /// Unix time, in nanoseconds.
-    pub wall_ns: i64,
 }
 
 /// Whether all living ranks of a job can act at one step.
@@ -282,11 +279,7 @@ fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     if !facts.is_agreed {
         return Some(Objection::Disputed);
     }
-    if !facts.is_current {
-        return Some(Objection::NotBack);
-    }
-    let quiet = rule.quiet_hours.iter().find(|hours| hours.has(facts.wall_ns));
-    quiet.map(|hours| Objection::Quiet { hours: *hours })
+    (!facts.is_current).then_some(Objection::NotBack)
 }
 
 /// Objection to a remedy inside the ranks, apart from earlier actions.

@@ -8,11 +8,31 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::slice;
 
-use super::terms::{Mode, QuietHours};
 #[cfg(feature = "serde")]
 use super::time;
 use crate::action::ActionKind;
 use crate::diagnosis::Class;
+
+/// How far the policy may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum Mode {
+    /// Never act.
+    Off,
+    /// Decide and record, but do not act.
+    #[default]
+    DryRun,
+    /// Act.
+    Act,
+}
+
+impl Mode {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
 
 /// What may be done about some jobs and classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +61,6 @@ pub struct Rule {
     pub always: bool,
     /// A person must approve each restart.
     pub approval: bool,
-    /// When nothing is done.
-    pub quiet_hours: Vec<QuietHours>,
 }
 
 /// Why rules cannot be used.
@@ -92,7 +110,6 @@ impl Default for Rule {
             horizon_ns: 1_800_000_000_000,
             always: false,
             approval: false,
-            quiet_hours: Vec::new(),
         }
     }
 }

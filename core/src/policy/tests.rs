@@ -97,7 +97,6 @@ fn leak() -> Facts<'static> {
         offers: Offers::default(),
         reach: Reach::Unknown,
         is_approved: false,
-        wall_ns: 0,
     }
 }
 
@@ -492,11 +491,7 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
         mode: Mode::Act,
         ..Rule::default()
     };
-    let quiet = terms::QuietHours::parse("00:00-06:00").expect("hours");
-    let rules = [
-        Rule { approval: true, ..rule(1, "approved") },
-        Rule { quiet_hours: [quiet].into(), ..rule(2, "quiet") },
-    ];
+    let rules = [Rule { approval: true, ..rule(1, "approved") }];
     rule::check(&rules).expect("sound");
     let settings = Settings { rules: rules.into(), ..settings(Mode::DryRun) };
     let decide = |facts: Facts<'_>| Policy::new(settings.clone()).decide(0, &facts).to_string();
@@ -506,9 +501,6 @@ fn terms_hold_for_the_jobs_and_classes_of_their_rule() {
     let why = "did nothing: a person must approve the restart, by `memtape policy approve`";
     assert_eq!(decide(job("approved")), why);
     assert_eq!(decide(Facts { is_approved: true, ..job("approved") }), restart);
-    assert_eq!(decide(job("quiet")), "did nothing: quiet hours (00:00-06:00 UTC)");
-    let later = Facts { wall_ns: 7 * 3_600_000_000_000, ..job("quiet") };
-    assert_eq!(decide(later), restart);
     let why = "did nothing: it is not known when memory runs out";
     assert_eq!(decide(Facts { oom_in_ns: None, is_approved: true, ..job("approved") }), why);
 }

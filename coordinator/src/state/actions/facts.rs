@@ -83,7 +83,6 @@ impl Actions {
             offers: attempt.map(offers).unwrap_or_default(),
             reach: attempt.map_or(Reach::Unknown, |attempt| self.reach(now, attempt)),
             is_approved: self.approved.has(now.mono_ns, &incident.id),
-            wall_ns: now.wall_ns,
         }
     }
 

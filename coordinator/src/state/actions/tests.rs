@@ -54,7 +54,6 @@ fn decided(actions: &Actions, job: &str, uid: u32) -> String {
         offers: Offers::default(),
         reach: Reach::Unknown,
         is_approved: false,
-        wall_ns: 0,
     };
     actions.policy.decide(NOW.mono_ns, &facts, &actions.actions).to_string()
 }
