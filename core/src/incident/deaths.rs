@@ -40,10 +40,10 @@ pub(super) const ASKED_NS: u64 = 45_000_000_000;
 const WENT_ON_STEPS: u64 = 16;
 
 /// A death that is not reported yet: the whole job may be ending.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Held {
-    /// The first of the deaths.
-    failure: Failure,
+    /// The deaths, one of each rank, in the order in which they were heard of.
+    failures: Vec<Failure>,
     /// Monotonic time at which the first of them was heard.
     since_ns: u64,
     /// The capture of the death, when it is closed.
@@ -73,31 +73,17 @@ impl Incidents {
             is_its && (!is_survived(known) || known.incident.growth.rank == failure.rank)
         };
         if failure.is_oom_kill() || self.known.values().any(has_incident) {
-            let held = self.held.remove(&serial);
-            let first = held.as_ref().map(|held| held.failure);
+            let mut held = self.held.remove(&serial).unwrap_or_default();
+            held.failures.retain(|held| held.rank != failure.rank);
             // A kill for memory is named before a rank that was asked to end.
-            let first = first.filter(|held| {
-                let is_before = held.came_before(&failure, is_one_clock(attempt, held, &failure));
-                is_before && !(failure.is_oom_kill() && held.was_asked())
+            let first = held.first(attempt).filter(|first| {
+                let is_before = first.came_before(&failure, is_one_clock(attempt, first, &failure));
+                is_before && !(failure.is_oom_kill() && first.was_asked())
             });
-            let capture = held.and_then(|held| held.capture);
-            return self.report(now, attempt, first.unwrap_or(failure), capture, name);
+            return self.report(now, attempt, first.unwrap_or(failure), held.capture, name);
         }
-        match self.held.get_mut(&serial) {
-            Some(held) => {
-                if failure
-                    .came_before(&held.failure, is_one_clock(attempt, &held.failure, &failure))
-                {
-                    held.failure = failure;
-                } else {
-                    held.failure.learn(&failure);
-                }
-            }
-            None => {
-                let held = Held { failure, since_ns: now.mono_ns, capture: None };
-                self.held.insert(serial, held);
-            }
-        }
+        let new = || Held { since_ns: now.mono_ns, ..Held::default() };
+        self.held.entry(serial).or_insert_with(new).add(failure);
     }
 
     /// Links the open failure of an attempt with the growth or the standstill that it ended, both
@@ -137,7 +123,8 @@ impl Incidents {
     pub fn settle(&mut self, now: Now, attempt: &impl Attempt, name: impl FnOnce() -> String) {
         let serial = attempt.serial();
         let Some(held) = self.held.get(&serial) else { return };
-        let (failure, waited_ns) = (held.failure, now.mono_ns.saturating_sub(held.since_ns));
+        let Some(failure) = held.first(attempt) else { return };
+        let waited_ns = now.mono_ns.saturating_sub(held.since_ns);
         if waited_ns < SETTLED_NS {
             return;
         }
@@ -247,6 +234,12 @@ impl Incidents {
                 self.close(now, &id, ClosedReason::RankEnded, true);
             }
         }
+        if let Some(held) = self.held.get_mut(&serial).filter(|_| !end.is_death()) {
+            held.failures.retain(|failure| failure.rank != rank);
+            if held.failures.is_empty() {
+                self.held.remove(&serial);
+            }
+        }
         // The incident of a failure is compared again with this end.
         let mut known = self.known.values_mut();
         if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
@@ -348,23 +341,38 @@ impl Incidents {
     }
 }
 
+impl Held {
+    /// Adds a death, or what more is known of a rank's death.
+    fn add(&mut self, failure: Failure) {
+        match self.failures.iter_mut().find(|known| known.rank == failure.rank) {
+            Some(known) if failure.says_more_than(known) => {
+                *known = Failure { wall_ns: failure.wall_ns.min(known.wall_ns), ..failure };
+            }
+            Some(_) => {}
+            None => self.failures.push(failure),
+        }
+    }
+
+    /// The first of the deaths.
+    fn first(&self, attempt: &impl Attempt) -> Option<Failure> {
+        let earlier = |first: Failure, other: Failure| {
+            let is_first = other.came_before(&first, is_one_clock(attempt, &first, &other));
+            if is_first { other } else { first }
+        };
+        self.failures.iter().copied().reduce(earlier)
+    }
+}
+
 impl Tracked {
     /// Another failure of the same attempt; true where it changes what the incident is about. The
     /// first one names it, a rank that could not get memory and then died has failed once, and a
     /// death counts more than a request that another rank has survived.
     fn join(&mut self, now: Now, attempt: &impl Attempt, failure: Failure) -> bool {
-        let Some(known) = &mut self.incident.failure else { return false };
-        let compare_due_ns = now.mono_ns.saturating_add(COMPARE_EVERY_NS);
-        if known.learn(&failure) {
-            self.incident.updated_wall_ns = now.wall_ns;
-            self.compare_due_ns.get_or_insert(compare_due_ns);
-            return true;
-        }
-        let known = *known;
+        let Some(known) = self.incident.failure else { return false };
         let is_same_rank = failure.rank == known.rank;
         let is_death = matches!(failure.kind, FailureKind::Died(_));
         let is_graver = known.kind == FailureKind::OutOfMemory && is_death;
-        let is_repeated = is_same_rank && failure.kind == known.kind;
+        let is_repeated = is_same_rank && !failure.says_more_than(&known);
         let is_earlier = failure.came_before(&known, is_one_clock(attempt, &known, &failure));
         if is_repeated || !(is_same_rank || is_graver || is_earlier) {
             return false;
@@ -379,6 +387,7 @@ impl Tracked {
             let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
             self.need = Need::Wanted { due_ns };
         }
+        let compare_due_ns = now.mono_ns.saturating_add(COMPARE_EVERY_NS);
         self.compare_due_ns.get_or_insert(compare_due_ns);
         true
     }

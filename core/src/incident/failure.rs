@@ -54,14 +54,14 @@ impl Failure {
         Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
-    /// Takes the exit status of the same failure where it was not known; true where it is new.
-    pub(super) fn learn(&mut self, again: &Self) -> bool {
-        let is_same = (self.rank, self.kind) == (again.rank, again.kind);
-        let is_new = is_same && self.exit_status.is_none() && again.exit_status.is_some();
-        if is_new {
-            self.exit_status = again.exit_status;
+    /// Is more known of this failure than of the `known` one of the same rank?
+    pub(super) fn says_more_than(&self, known: &Self) -> bool {
+        match (self.kind, known.kind) {
+            (FailureKind::Died(end), FailureKind::Died(known_end)) => {
+                end.says_more_than(self.exit_status, (known_end, known.exit_status))
+            }
+            (kind, known) => kind != known,
         }
-        is_new
     }
 
     /// Was the rank asked to end?

@@ -53,6 +53,16 @@ impl End {
         }
     }
 
+    /// Does this end, with its exit status, say more than the `known` one of the same process? An
+    /// agent that was restarted sees no more than an unsealed tape.
+    pub fn says_more_than(self, exit_status: Option<i32>, known: (Self, Option<i32>)) -> bool {
+        match (self, exit_status) {
+            (Self::Unknown, _) => false,
+            (Self::Killed, None) => known.0 == Self::Unknown,
+            (end, status) => end != known.0 || (status.is_some() && known.1.is_none()),
+        }
+    }
+
     /// Did the process die, where it should have gone on?
     pub fn is_death(self) -> bool {
         match self {

@@ -284,17 +284,21 @@ mod tests {
         let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
         jobs.announce(Now::default(), "a", up).unwrap();
         let mut failures = Vec::new();
-        for exit_status in [None, None, Some(-11), Some(-11), None] {
+        // A new agent sees no more than an unsealed tape, and takes nothing back.
+        let signal = (End::Killed, Some(-11));
+        let ends = [(End::Killed, None), (End::Killed, None), signal, signal, (End::Killed, None)];
+        let failed = (End::Failed, Some(3));
+        for (end, exit_status) in ends.into_iter().chain([failed, (End::Killed, None)]) {
             let mut context = Context::new(Now::default());
-            jobs.rank_down(&mut context, "a", "t", RankEnd { exit_status, ..killed() });
+            jobs.rank_down(&mut context, "a", "t", RankEnd { end, exit_status, ..killed() });
             let effects = std::iter::from_fn(|| context.pop());
             failures.extend(effects.filter_map(|effect| match effect {
                 Effect::RankFailed { failure, .. } => Some(failure.exit_status),
                 _ => None,
             }));
         }
-        assert_eq!(failures, [None, Some(-11)]);
+        assert_eq!(failures, [None, Some(-11), Some(3)]);
         let rank = jobs.attempts().next().and_then(|attempt| attempt.ranks.get(&0)).unwrap();
-        assert_eq!(rank.record.exit_status, Some(-11));
+        assert_eq!((rank.record.end, rank.record.exit_status), (Some(End::Failed), Some(3)));
     }
 }

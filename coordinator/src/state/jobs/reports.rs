@@ -320,14 +320,15 @@ impl Jobs {
         let Some((serial, number)) = self.tape_on(context, node, tape_id) else { return };
         let Some(attempt) = self.attempts.get(&serial) else { return };
         let owner = attempt.record.owner.clone();
-        let of_rank = attempt.ranks.get(&number);
-        let has_ended = |of: &&Rank| of.presence == Presence::Ended && of.record.end == Some(end);
-        if let Some(of) = of_rank.filter(has_ended) {
-            // Repeated after a reconnect, or because its status is known now.
-            if of.record.exit_status.is_none() && ended.exit_status.is_some() {
-                self.learn_status(context, (serial, number), ended);
+        let of_rank = attempt.ranks.get(&number).filter(|of| of.presence == Presence::Ended);
+        if let Some(known) = of_rank.and_then(|of| Some((of.record.end?, of.record.exit_status))) {
+            // Repeated after a reconnect or by a new agent, or because more is known now.
+            if !end.says_more_than(ended.exit_status, known) {
+                return;
             }
-            return;
+            if end == known.0 {
+                return self.learn_status(context, (serial, number), ended);
+            }
         }
         if self.changes.take(context.now.mono_ns, node, owner.as_ref()).is_err() {
             return context.lose(Loss::NodeChangesTooMany);

@@ -284,6 +284,28 @@ fn a_signal_that_is_known_later_is_taken() {
 }
 
 #[test]
+fn an_end_that_is_known_better_replaces_a_held_one() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.failed(&job, failure(2, 0, DIED));
+    shell.failed(&job, end(2, 0, FailureKind::Died(End::Failed), 3));
+    // A new agent sees only that its tape is not sealed.
+    shell.failed(&job, failure(2, 0, DIED));
+    shell.settle(&job);
+    let said = shell.incident("inc-0001").sentence();
+    assert_eq!(said, "rank 2 exited with status 3 after step 149");
+    // It exited with status 0, and another rank died after it.
+    for others in [&[][..], &[end(3, 1_000, DIED, -11)]] {
+        let mut shell = Shell::default();
+        shell.failed(&job, failure(2, 0, DIED));
+        others.iter().for_each(|other| shell.failed(&job, *other));
+        shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
+        shell.settle(&job);
+        let named = shell.incidents.iter().map(|known| known.incident().growth.rank);
+        assert!(named.eq(others.iter().map(|other| other.rank)));
+    }
+}
+
+#[test]
 fn one_comparison_of_an_incident_is_under_way_at_a_time() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     shell.at(100);
