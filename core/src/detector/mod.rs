@@ -222,12 +222,18 @@ impl Growth {
 
     /// These figures, with what has grown since the onset of the same growth as it was `known`:
     /// readings of the host are not stored, so a new coordinator finds the growth again and later.
+    /// Levels of two ranks cannot be compared: what another rank has grown since then is added.
     pub fn continuing(self, known: &Self) -> Self {
-        let is_later = self.key() == known.key() && self.onset_step > known.onset_step;
+        let is_later = self.key().names(&known.key()) && self.onset_step > known.onset_step;
+        let is_added = is_later
+            && self.rank != known.rank
+            && self.returns == 0
+            && self.onset_step > known.last_step;
+        let added = is_added.then(|| known.grown_bytes.saturating_add(self.grown_bytes));
         let levels = self.level_bytes.zip(known.level_bytes).filter(|_| is_later);
         let first_bytes = |level: u64| level.saturating_sub(known.grown_bytes);
         let since_first = levels.map(|(now, level)| now.saturating_sub(first_bytes(level)));
-        let grown_bytes = since_first.unwrap_or(self.grown_bytes);
+        let grown_bytes = added.or(since_first).unwrap_or(self.grown_bytes);
         Self { onset_step: known.onset_step, grown_bytes, ..self }
     }
 

@@ -234,3 +234,29 @@ fn growth_that_a_new_coordinator_finds_again_is_measured_from_its_first_onset() 
     let of_another = Growth { rank: 1, ..before };
     assert_eq!(after.continuing(&of_another).grown_bytes, after.grown_bytes);
 }
+
+#[test]
+fn growth_of_all_ranks_that_is_found_again_on_another_rank_goes_on() {
+    let known = Growth {
+        scope: Scope::AllRanks,
+        layer: Layer::Host,
+        onset_step: 100,
+        last_step: 10_000,
+        grown_bytes: 3 * GIB,
+        level_bytes: Some(20 * GIB),
+        ..Growth::default()
+    };
+    let found = |last_step, new_bytes| Growth {
+        rank: 3,
+        onset_step: 10_050,
+        last_step,
+        grown_bytes: new_bytes,
+        level_bytes: Some(9 * GIB + new_bytes),
+        ..known
+    };
+    let growth = found(10_100, 50 * MIB).continuing(&known);
+    assert_eq!((growth.onset_step, growth.grown_bytes), (100, 3 * GIB + 50 * MIB));
+    // The incident keeps the rank that it names.
+    let later = found(10_200, 150 * MIB).continuing(&Growth { rank: 0, ..growth });
+    assert_eq!(later.grown_bytes, 3 * GIB + 150 * MIB);
+}
