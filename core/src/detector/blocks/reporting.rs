@@ -164,9 +164,10 @@ impl Detector {
             self.findings.close_unfollowed(&key, step);
             self.findings.forget(&key);
         }
-        // So does one that returns.
+        // So does one that returns, while that rank is there.
         let was_shared = |(known, of): &(&GrowthKey, &LineId)| {
-            is_shared(known) && known.scope == growth.scope && **of == line
+            let is_here = self.ranks.get(&known.rank).is_some_and(|rank| !rank.has_ended);
+            is_here && is_shared(known) && known.scope == growth.scope && **of == line
         };
         if let Some((known, _)) = self.blocks.closed.iter().find(was_shared) {
             (growth.rank, growth.device) = (known.rank, known.device);

@@ -81,3 +81,20 @@ fn a_shared_growth_that_was_collected_returns_as_the_same_finding() {
     assert_eq!((garbage.give_backs, garbage.returns), (2, 1), "{findings:?}");
     assert_eq!(leak.key(), garbage.key(), "{findings:?}");
 }
+
+#[test]
+fn a_shared_growth_that_returns_after_its_rank_has_ended_is_closed_in_the_end() {
+    let mut player = Player::new(4, |rank, step| {
+        let is_on = (200..500).contains(&step) || (900..1_300).contains(&step);
+        let bytes = 8 * MIB + u64::from(rank == 0) * MIB;
+        is_on.then(|| Births::one(TESTED, bytes, u64::MAX)).into_iter().collect()
+    });
+    player.run_to(880);
+    let first = opened(&player.findings);
+    assert_eq!(first.iter().map(|growth| growth.rank).collect::<Vec<_>>(), [0], "{first:?}");
+    player.detector.rank_ended(0);
+    let findings = player.run_some_to(2_400, |rank| rank != 0, |_| true);
+    let opened = opened(findings);
+    assert_eq!((opened.len(), closed(findings).len()), (2, 2), "{findings:?}");
+    assert!(opened[1].rank != 0, "{findings:?}");
+}
