@@ -311,6 +311,25 @@ fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
 }
 
 #[test]
+fn an_incident_that_has_paged_raises_no_ticket_of_its_cause_when_it_returns() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(leak(2)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Closed(leak(2)));
+    let shared = growth(0, Layer::Allocated, Scope::AllRanks, 0);
+    shell.found(&job, Finding::Opened(Growth { steps_to_oom: Some(60_000), ..shared }));
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    assert_eq!(shell.incident("inc-0002").urgency, Urgency::Ticket);
+    shell.found(&job, Finding::Opened(Growth { returns: 1, ..leak(2) }));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    let urgency = |id: &str| shell.incident(id).urgency;
+    assert_eq!((urgency("inc-0001"), urgency("inc-0002")), (Urgency::Page, Urgency::Ticket));
+    assert_eq!(shell.pages(), 1);
+}
+
+#[test]
 fn a_closed_incident_pages_only_when_its_attempt_ended() {
     for (ends, expected) in [(true, Urgency::Page), (false, Urgency::Notice)] {
         let (mut shell, job) = (Shell::default(), Job::new(0));

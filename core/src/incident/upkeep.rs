@@ -191,6 +191,7 @@ impl Incidents {
         if urgency == Urgency::Notice {
             return notice;
         }
+        // What is reported itself raises no other: one cause pages once.
         let reports_it = |other: &&Tracked| {
             let incident = &other.incident;
             let known = incident.diagnosis.as_ref();
@@ -198,6 +199,7 @@ impl Incidents {
             incident.id != id
                 && incident.serial == own.incident.serial
                 && other.open_urgency() > Urgency::Notice
+                && other.open_urgency() >= own.open_urgency()
                 && diagnosis.is_reported_by(
                     incident.class(),
                     culprit.map(|frame| (frame.file.as_str(), frame.line)),
