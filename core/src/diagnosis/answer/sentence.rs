@@ -94,8 +94,7 @@ pub struct Parts {
     is_numbered: bool,
     /// Where it was allocated, what it is, and what the peers do.
     middle: String,
-    /// The same when the growth is over; empty in records of before.
-    #[cfg_attr(feature = "serde", serde(default))]
+    /// The same when the growth is over.
     middle_past: String,
     /// Whether a forecast makes sense.
     goes_on: bool,
@@ -132,8 +131,9 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
 
 impl Parts {
     /// The parts of a condition that does not grow, with what follows.
-    pub(super) fn of_condition(middle: String) -> Self {
-        Self { is_numbered: true, middle, ..Self::default() }
+    /// `middle_past` follows when the condition is over.
+    pub(super) fn of_condition(middle: String, middle_past: String) -> Self {
+        Self { is_numbered: true, middle, middle_past, ..Self::default() }
     }
 
     /// The sentence about this growth; with a forecast only while it goes on.
@@ -141,8 +141,8 @@ impl Parts {
         let tense = Tense::of(is_open);
         let who = who(growth, tense, self.is_numbered, &self.growing);
         let middle = match tense {
-            Tense::Past if !self.middle_past.is_empty() => &self.middle_past,
-            Tense::Past | Tense::Present => &self.middle,
+            Tense::Past => &self.middle_past,
+            Tense::Present => &self.middle,
         };
         let end = if self.goes_on { tense.end(growth) } else { String::new() };
         format!("{who}{middle}{end}")

@@ -38,7 +38,9 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
     let named = behind.map_or(*growth, |(_, rank)| naming(rank, growth, &context.fates));
     let group = behind.map(|(group, _)| *group).or(stuck.first().copied());
     let waits = group.map_or(String::new(), |group| format!("; {}", group.sentence));
-    let parts = Parts::of_condition(waits);
+    // What the capture shows stays true of it.
+    let waited = group.map_or(String::new(), |of| format!("; its capture shows: {}", of.sentence));
+    let parts = Parts::of_condition(waits, waited);
     let against = match (&context.collectives, group) {
         (_, Some(_)) => Vec::new(),
         (Some(known), None) => known.sentences.clone(),
@@ -167,6 +169,12 @@ mod tests {
             found.sentence,
             "all 4 ranks stand still, rank 2 at step 396; group 0: 3 of 4 ranks wait in \
              collective 448, for 110.0 s at the capture"
+        );
+        let (parts, seen) = found.parts.as_ref().zip(found.seen).expect("it is named");
+        assert_eq!(
+            parts.sentence(&seen, false),
+            "all 4 ranks stood still, rank 2 at step 396; its capture shows: group 0: 3 of 4 ranks \
+             wait in collective 448, for 110.0 s at the capture"
         );
         assert_eq!(found.evidence, ["rank 2 has finished step 396, ranks 0, 1 and 3 step 448"]);
         assert_eq!(found.seen.map(|seen| (seen.rank, seen.onset_step)), Some((2, 396)));
