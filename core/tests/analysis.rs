@@ -296,6 +296,19 @@ fn what_one_state_shows_by_itself_is_reported() {
             trainer.sim.oom(LEAK_STACK, 90 << 30, 1 << 30);
         }
     });
+    // One of another rank, at another line, beside a leak that all files show.
+    let leaking = |from: u64, stack: &str, bytes: u64| {
+        states_at(&[40, 400], |trainer, step| {
+            if step > from {
+                trainer.sim.alloc(stack, bytes);
+            }
+        })
+    };
+    let second = Rank { rank: 1, ..leaking(394, "/app/data.py:5:load", 6 * MIB) };
+    let both = leaks(&[leaking(0, LEAK_STACK, 3 * MIB / 2), second], 0, 36, "two leaks");
+    let lines = both.also.iter().map(|found| found.diagnosis.culprit.as_ref().map(|of| of.line));
+    assert_eq!(lines.collect::<Vec<_>>(), [Some(5)]);
+    assert_eq!((both.also[0].growth.rank, both.also[0].alone), (1, Some(1)));
     let first = analyze(std::slice::from_ref(&failed)).found.expect("it is there");
     assert_eq!((first.diagnosis.class, first.alone), (Class::OutOfMemory, Some(0)));
 }

@@ -3,7 +3,7 @@
 
 use crate::training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 use memtape_core::detector::Scope;
-use memtape_core::diagnosis::files::{Found, Past, Rank, analyze};
+use memtape_core::diagnosis::files::{Found, History, Past, Rank, analyze};
 use memtape_core::diagnosis::{Class, Standing};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
@@ -174,4 +174,44 @@ fn lengths_that_vary_are_no_imbalance() {
     assert_eq!(class, Some(Class::Fragmentation), "lengths vary");
     let varying = Job { pattern: Pattern::Varying, steps: 20, ..Job::default() };
     clean(&ranks(varying, 4, &[], Pattern::Varying), "activations vary");
+}
+
+/// A state whose reserved memory, or whose peaks, grow by as much in each step.
+fn rising(rank: u32, steps: u64, from: u64, (reserved, peak): (u64, u64)) -> History {
+    let mut state = behaving(rank, steps, |_, _| {}).states.remove(0);
+    let device = &mut state.devices[0];
+    let at = |step: usize, each: u64| from + step as u64 * each;
+    let ends = device.past.peaks.len();
+    device.past.reserved = (0..ends).map(|step| (2 << 30) + at(step, reserved)).collect();
+    device.past.peaks = (0..ends).map(|step| (1 << 30) + at(step, peak)).collect();
+    device.state.reserved = (2 << 30) + at(ends, reserved);
+    state
+}
+
+#[test]
+fn ranks_with_few_steps_are_no_flat_peers_of_growing_reserved_memory() {
+    let growing = |(rank, steps)| {
+        let states = vec![rising(rank, steps, 0, (64 * MIB, 0))];
+        Rank { rank, states }
+    };
+    let all = [(0, 40), (1, 40), (2, 10), (3, 10)].map(growing);
+    let Found { growth, ranks, .. } = analyze(&all).found.expect("two ranks grow");
+    assert_eq!((growth.scope, growth.peers, ranks), (Scope::AllRanks, 1, vec![0, 1]));
+}
+
+#[test]
+fn growth_that_ends_with_the_first_file_is_no_verdict() {
+    for each in [(64 * MIB, 0), (64 * MIB, 64 * MIB)] {
+        let over_time = |later: History| {
+            let mut later = later;
+            later.rank.wall_ns += 1_000_000_000;
+            Rank { rank: 0, states: vec![rising(0, 40, 0, each), later] }
+        };
+        let reached = 40 * 64 * MIB;
+        let steady = over_time(rising(0, 40, reached, (0, 0)));
+        let analysis = analyze(&[steady]);
+        assert_eq!((analysis.found, analysis.also), (None, Vec::new()), "{each:?}");
+        let on = over_time(rising(0, 40, reached, each));
+        assert!(analyze(&[on]).found.is_some(), "{each:?}");
+    }
 }

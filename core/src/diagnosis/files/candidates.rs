@@ -112,7 +112,7 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     let rate = |found: &Option<StepTrend>| found.map_or(0, |found| found.bytes_per_step);
     let rates: Vec<u64> = found.iter().map(rate).collect();
     let judged: Vec<&Aligned<'_>> =
-        all.iter().filter(|one| whole_peaks(one).len() >= trace_points_min(Layer::Peak)).collect();
+        all.iter().filter(|one| whole_peaks(one).len() >= trace_points_min(layer)).collect();
     let (at, ranks, scope) = steepest(all, &rates, judged.len())?;
     let (one, trend) = (all.get(at)?, (*found.get(at)?)?);
     let is_peak = layer == Layer::Peak;
