@@ -447,6 +447,10 @@ fn two_files_are_compared_line_by_line() {
     assert!(text.starts_with("few lines hold memory in both files, as in two programs"), "{text}");
     assert!(text.contains("only in A") && !text.contains("gone"), "{text}");
     assert!(!text.contains("a step in") && !text.contains("a step needs 1"), "{text}");
+    let files = ["model_load", "forward_pass"].map(|name| recorded(&format!("{name}.pickle.gz")));
+    let of_programs = json(&["diff", "--json"], &files);
+    let states = of_programs["lines"].to_string();
+    assert!(states.contains("\"only in A\"") && !states.contains("\"gone\""), "{states}");
     let text = text_of(["context_state", "context_none"]);
     let expected = "B holds as much as A in all; B has no stacks, so lines are not compared\n";
     assert!(text.starts_with(expected), "{text}");

@@ -117,7 +117,7 @@ fn text(of: &Compared<'_>, all: bool) -> String {
             column_bytes(change.from.bytes),
             column_bytes(change.to.bytes),
             signed(change.to.blocks, change.from.blocks),
-            state(diff, change).to_string(),
+            change.as_str(diff.is_one_program).to_string(),
             what(change.kind, &change.frames.first().cloned().unwrap_or_default(), no_stack),
         ]
     };
@@ -134,7 +134,8 @@ fn text(of: &Compared<'_>, all: bool) -> String {
     }
     let stacks = diff.stacks.iter().filter(|stack| stack.from != stack.to);
     for stack in stacks.take(limit(STACKS_SHOWN)).filter(|stack| !stack.frames.is_empty()) {
-        let title = format!("{} {}", signed_bytes(stack.bytes()), state(diff, stack));
+        let state = stack.as_str(diff.is_one_program);
+        let title = format!("{} {state}", signed_bytes(stack.bytes()));
         section(&mut text, &title, stack.frames.iter().map(frame));
     }
     shape(&mut text, of);
@@ -152,15 +153,6 @@ fn signed(to: u64, from: u64) -> String {
         std::cmp::Ordering::Greater => format!("+{}", to - from),
         std::cmp::Ordering::Equal => "0".to_string(),
         std::cmp::Ordering::Less => format!("-{}", from - to),
-    }
-}
-
-/// What happened to a line from A to B; of two programs, which of them has it.
-fn state(diff: &Diff, change: &Change) -> &'static str {
-    match (diff.is_one_program, change.from.blocks, change.to.blocks) {
-        (false, 0, _) => "only in B",
-        (false, _, 0) => "only in A",
-        _ => change.as_str(),
     }
 }
 
@@ -286,7 +278,8 @@ fn of_device(of: &Compared<'_>) -> Value {
     let diff = of.diff;
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
-        changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()
+        let listed = changed.take(CHANGES_LISTED_MAX);
+        listed.map(|one| change(one, diff.is_one_program)).collect::<Vec<Value>>()
     };
     let differing = |changes: &[Change]| changes.iter().filter(|c| c.from != c.to).count();
     let per_step = |level: StepLevel| of.values(|device| level.bytes_per_step(&device.past));
@@ -310,9 +303,9 @@ fn of_device(of: &Compared<'_>) -> Value {
     })
 }
 
-fn change(change: &Change) -> Value {
+fn change(change: &Change, is_one_program: bool) -> Value {
     json!({
-        "state": change.as_str(),
+        "state": change.as_str(is_one_program),
         "kind": change.kind,
         "frames": change.frames,
         "change_bytes": change.bytes(),

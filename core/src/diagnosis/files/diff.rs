@@ -37,11 +37,13 @@ impl Change {
         signed(self.to.bytes).saturating_sub(signed(self.from.bytes))
     }
 
-    /// The name a user meets for what happened.
-    pub fn as_str(&self) -> &'static str {
+    /// The name a user meets for what happened; of two programs, which of them has it.
+    pub fn as_str(&self, is_one_program: bool) -> &'static str {
         match (self.from.blocks, self.to.blocks) {
-            (0, _) => "new",
-            (_, 0) => "gone",
+            (0, _) if is_one_program => "new",
+            (_, 0) if is_one_program => "gone",
+            (0, _) => "only in B",
+            (_, 0) => "only in A",
             _ if self.from == self.to => "same",
             _ if self.bytes() > 0 => "grown",
             _ if self.bytes() < 0 => "shrunk",
