@@ -138,6 +138,12 @@ fn steps_that_need_more_and_more_are_found_with_their_rate() {
     let analysis = analyze(&ranks(few, 1, &[0], longer));
     assert_eq!(analysis.found, None, "five whole steps");
     assert_eq!(analysis.unchecked, [(Layer::Peak, 6), (Layer::Reserved, 16)]);
+    // A device with few steps beside one with many.
+    let mut two = rank(Job { steps: 20, ..Job::default() }, 0);
+    let mut beside = rank(few, 0).states.remove(0).devices.remove(0);
+    (beside.state.device, beside.state.allocated) = (1, MIB);
+    two.states[0].devices.push(beside);
+    assert_eq!(analyze(&[two]).unchecked, analysis.unchecked);
 }
 
 #[test]
@@ -290,12 +296,6 @@ fn what_one_state_shows_by_itself_is_reported() {
     let analysis = leaks(&[late], 0, 36, "it began lately");
     let found = analysis.found.expect("it is there");
     assert_eq!((found.alone, analysis.state, analysis.also.len()), (Some(1), 1, 0));
-    // A request that failed before, too.
-    let failed = states_at(&[40, 60], |trainer, step| {
-        if step == 40 {
-            trainer.sim.oom(LEAK_STACK, 90 << 30, 1 << 30);
-        }
-    });
     // One of another rank, at another line, beside a leak that all files show.
     let leaking = |from: u64, stack: &str, bytes: u64| {
         states_at(&[40, 400], |trainer, step| {
@@ -309,6 +309,12 @@ fn what_one_state_shows_by_itself_is_reported() {
     let lines = both.also.iter().map(|found| found.diagnosis.culprit.as_ref().map(|of| of.line));
     assert_eq!(lines.collect::<Vec<_>>(), [Some(5)]);
     assert_eq!((both.also[0].growth.rank, both.also[0].alone), (1, Some(1)));
+    // A request that failed before, too.
+    let failed = states_at(&[40, 60], |trainer, step| {
+        if step == 40 {
+            trainer.sim.oom(LEAK_STACK, 90 << 30, 1 << 30);
+        }
+    });
     let first = analyze(std::slice::from_ref(&failed)).found.expect("it is there");
     assert_eq!((first.diagnosis.class, first.alone), (Class::OutOfMemory, Some(0)));
 }

@@ -1,12 +1,12 @@
 //! Notes below an analysis: missing parts of the files, and how ranks and steps were found.
 
-use memtape_core::detector::Layer;
 use memtape_core::diagnosis::files::{DeviceHistory, Found, History};
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::Record;
 use memtape_core::pickle::torch::Shape;
 use memtape_core::snapshot::step_source::StepSource;
 
+use super::text::not_checked;
 use super::{Mode, Report};
 use crate::output::clean;
 use crate::read::snapshots::Snapshot;
@@ -219,7 +219,8 @@ fn verdict(report: &Report<'_>, rank: u32, device: &DeviceHistory) -> String {
     match device.unjudged() {
         Some(why) => format!("it cannot be judged: {}", why.sentence()),
         None => {
-            format!("nothing wrong is seen there over {}", plural(device.past.ends, "step"))
+            let (span, rest) = (plural(device.past.ends, "step"), not_checked(&device.unchecked()));
+            format!("nothing wrong is seen there over {span}{rest}")
         }
     }
 }
@@ -247,19 +248,13 @@ fn steps(report: &Report<'_>) -> Option<String> {
         StepSource::Guessed => "estimated from the period of allocations",
     };
     let more = if past.is_cut { "more than " } else { "" };
-    let is_unchecked = report.analysis.unchecked.iter().any(|(layer, _)| *layer == Layer::Peak);
-    let few = if past.ends > 0 && is_unchecked {
-        "; too few steps to tell whether each needs more than the one before"
-    } else {
-        ""
-    };
     let before = if past.is_whole {
         ", from the start of the program"
     } else {
         "; older blocks have no step"
     };
     Some(format!(
-        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}{few}",
+        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}",
         report.analysis.rank, past.events, past.ends
     ))
 }

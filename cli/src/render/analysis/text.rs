@@ -91,26 +91,29 @@ fn healthy(report: &Report<'_>) -> String {
     match report.unjudged() {
         Some((why, advice)) => format!("cannot judge {what}: {why}\n\n  try first  {advice}"),
         None => {
-            let unchecked: Vec<String> = report.analysis.unchecked.iter().map(unchecked).collect();
-            let (span, rest) = (plural(steps, "step"), unchecked.join(", and "));
-            match unchecked.is_empty() {
-                true => format!("nothing wrong is seen in {what}: nothing grows over {span}"),
-                false => format!(
-                    "nothing wrong is seen in {what}: no line keeps more over {span}; not checked: \
-                     {rest}"
-                ),
-            }
+            let layers = &report.analysis.unchecked;
+            let what_grows = if layers.is_empty() { "nothing grows" } else { "no line keeps more" };
+            let (span, rest) = (plural(steps, "step"), not_checked(layers));
+            format!("nothing wrong is seen in {what}: {what_grows} over {span}{rest}")
         }
     }
 }
 
-/// What was not checked, and how many steps that takes.
-fn unchecked((layer, steps_min): &(Layer, usize)) -> String {
-    let what = match layer {
-        Layer::Peak => "growth of the peaks",
-        _ => "fragmentation that grows",
-    };
-    format!("{what} ({steps_min} whole steps are needed)")
+/// What was not checked, and how many steps that takes; empty where everything was.
+pub(super) fn not_checked(layers: &[(Layer, usize)]) -> String {
+    let named = layers.iter().map(|(layer, steps_min)| {
+        let what = match layer {
+            Layer::Peak => "growth of the peaks",
+            _ => "fragmentation that grows",
+        };
+        format!("{what} ({steps_min} whole steps are needed)")
+    });
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        String::new()
+    } else {
+        format!("; not checked: {}", named.join(", and "))
+    }
 }
 
 fn found(text: &mut String, report: &Report<'_>, found: &Found, all: bool) {

@@ -152,13 +152,6 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     Some(candidate)
 }
 
-/// The levels that are not judged by their trend on every rank, with the whole steps that it takes.
-pub(super) fn unchecked(all: &[Aligned<'_>]) -> Vec<(Layer, usize)> {
-    let fewest = all.iter().map(|one| whole_peaks(one).len()).min().unwrap_or(0);
-    let of = [Layer::Peak, Layer::Reserved].map(|layer| (layer, trace_points_min(layer)));
-    of.into_iter().filter(|&(_, steps_min)| fewest < steps_min).collect()
-}
-
 /// The peaks of the whole steps of a trace.
 pub(super) fn whole_peaks<'a>(one: &Aligned<'a>) -> &'a [u64] {
     whole(&one.past().peaks)

@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use self::aligned::{Aligned, aligned};
 use self::candidates::{Candidate, FINDERS};
 use self::survivors::survivors;
-use self::unjudged::unjudged;
+use self::unjudged::{unchecked, unjudged};
 use super::answer::diagnosis::Diagnosis;
 use super::class::Class;
 use super::evidence::inquiry::Inquiry;
@@ -65,7 +65,7 @@ pub struct Analysis {
     pub peak_nameless: (u64, u64),
     /// Steps that growth was counted over; 0 where none are known.
     pub steps: u64,
-    /// What grows with the steps and was not looked for on every rank, because a trace holds too
+    /// What grows with the steps and was not looked for on every device, because a trace holds too
     /// few of them, with the whole steps that it takes.
     pub unchecked: Vec<(Layer, usize)>,
     /// A line that keeps something of each step, too little for a finding, and how much a step.
@@ -127,6 +127,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     let newest = all_states.iter().find(|(rank, _)| *rank == analysis.rank);
     let newest = newest.and_then(|(_, states)| states.last().copied());
     analysis.state = alone.or_else(|| index_of(ranks, analysis.rank, newest)).unwrap_or(0);
+    analysis.unchecked = unchecked(all_states.iter().filter_map(|of| of.1.last().copied()));
     if analysis.found.is_none() {
         analysis.unjudged = unjudged(ranks);
     }
@@ -177,7 +178,7 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
         peak: peak.map(|peak| held::at_peak(one, &peak.uses)).unwrap_or_default(),
         peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
         steps: one.steps(),
-        unchecked: candidates::unchecked(all),
+        unchecked: Vec::new(),
         small: small(one),
     }
 }

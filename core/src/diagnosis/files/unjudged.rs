@@ -5,9 +5,12 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use super::history::{DeviceHistory, History, Rank};
+use crate::detector::{Layer, trace_points_min};
 use crate::diagnosis::constants::GENERATIONS_MIN;
+use crate::diagnosis::evidence::past::whole;
 use crate::diagnosis::words::plural;
 use crate::snapshot::step_source::StepSource;
 
@@ -111,15 +114,32 @@ fn of_state(state: &History, ends_min: u64) -> Option<Unjudged> {
     if state.devices.is_empty() {
         return Some(Unjudged::NoHistory);
     }
+    moving(state).filter_map(|device| of_device(device, ends_min)).max()
+}
+
+/// The devices that may grow with the steps: nothing does where fewer events happened than steps
+/// ended on another device.
+fn moving(state: &History) -> impl Iterator<Item = &DeviceHistory> {
     let known = state.devices.iter().filter(|device| device.past.source.is_known());
     let ends = known.map(|device| device.past.ends).max().unwrap_or(0);
-    // Nothing grows with the steps where fewer events happened than steps ended on another device.
-    let is_moving = |device: &&DeviceHistory| ends == 0 || device.past.events >= ends;
-    let moving = state.devices.iter().filter(is_moving);
-    moving.filter_map(|device| of_device(device, ends_min)).max()
+    state.devices.iter().filter(move |device| ends == 0 || device.past.events >= ends)
+}
+
+/// The layers that are not judged by their trend on every device of these states, with the whole
+/// steps that it takes: those of the device with the fewest.
+pub(super) fn unchecked<'a>(states: impl Iterator<Item = &'a History>) -> Vec<(Layer, usize)> {
+    let of_devices = states.flat_map(moving).map(DeviceHistory::unchecked);
+    of_devices.max_by_key(Vec::len).unwrap_or_default()
 }
 
 impl DeviceHistory {
+    /// The layers for whose trend the trace holds too few whole steps, with those that it takes.
+    pub fn unchecked(&self) -> Vec<(Layer, usize)> {
+        let steps = whole(&self.past.peaks).len();
+        let of = [Layer::Peak, Layer::Reserved].map(|layer| (layer, trace_points_min(layer)));
+        of.into_iter().filter(|&(_, steps_min)| steps < steps_min).collect()
+    }
+
     /// Why this device by itself allows no all-clear; none where it does.
     pub fn unjudged(&self) -> Option<Unjudged> {
         of_device(self, GENERATIONS_MIN)
