@@ -182,7 +182,7 @@ fn an_exported_file_is_judged_as_the_file_is() {
     }
 }
 
-/// Copies of a file and its export are one moment of one rank, whatever their names.
+/// Copies of a file and its export are one state of one rank, whatever their names.
 #[test]
 fn copies_of_a_file_count_once() {
     let folder = folder_of(&[
@@ -209,7 +209,7 @@ fn copies_of_a_file_count_once() {
             assert_eq!(of[key], expected[key], "{key} of {files:?}");
         }
         let notes = found["notes"].to_string();
-        assert!(notes.contains("a moment that another file shows"), "{notes}");
+        assert!(notes.contains("the state of another file"), "{notes}");
     }
 }
 

@@ -145,7 +145,7 @@ fn verdict(found: &Found) -> Value {
         "ranks": ranks,
         "scope": growth.scope.as_str(),
         "device": growth.device,
-        "moment_alone": alone,
+        "state_alone": alone,
         "culprit": diagnosis.culprit,
         "bytes": bytes,
         "blocks": blocks,

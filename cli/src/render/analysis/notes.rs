@@ -81,20 +81,26 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     notes
 }
 
-/// Files that show the moment of another file of their rank.
+/// Files that show the state of another file of their rank. Without events the state may be later.
 fn copies(report: &Report<'_>) -> Option<String> {
     let all: Vec<_> = report.contents().collect();
     let is_copy = |(nth, (_, rank, _, state)): &(usize, &(&Snapshot, u32, usize, &History))| {
         let mut earlier = all.iter().take(*nth);
         earlier.any(|(_, of, _, known)| of == rank && known.is_same_state(state))
     };
-    let mut copies = all.iter().enumerate().filter(is_copy).map(|(_, (file, ..))| &file.path);
-    let first = copies.next()?.display();
+    let mut copies =
+        all.iter().enumerate().filter(is_copy).map(|(_, (file, .., state))| (&file.path, state));
+    let (first, state) = copies.next()?;
+    let shown = if state.newest_us().is_some() || state.is_recorded() {
+        "the state of another file"
+    } else {
+        "the same blocks at the same addresses as another file"
+    };
     let more = match copies.count() {
         0 => "shows".to_string(),
         more => format!("and {more} more show"),
     };
-    Some(clean(&format!("{first} {more} a moment that another file shows: it counts once")))
+    Some(clean(&format!("{} {more} {shown}: it counts once", first.display())))
 }
 
 fn hold(files: usize) -> String {
