@@ -12,7 +12,7 @@
 //! dropped first, then snapshots of captures, facts last, the oldest of each kind first; each drop
 //! is counted by kind. This file knows no coordinator and reads no clock.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -88,8 +88,8 @@ pub(crate) struct Spool {
     in_flight: VecDeque<(u64, u64)>,
     /// Announcements that are kept, by tape.
     ups: BTreeMap<String, RankUp>,
-    /// Tapes whose ends are kept.
-    downs: BTreeSet<String>,
+    /// Tapes whose ends are kept, and whether their exit status is.
+    downs: BTreeMap<String, bool>,
     /// The newest step kept of each device.
     newest: BTreeMap<(String, u8), u64>,
     /// Steps of each tape that could not be kept, by its newest kept report.
@@ -155,7 +155,7 @@ impl Spool {
         let cursor = Cursor::open(&*disk)?;
         let segment_bytes_max = SEGMENT_BYTES_MAX.min(bytes_max / SEGMENTS_MIN);
         let mut ups = BTreeMap::new();
-        let mut downs = BTreeSet::new();
+        let mut downs = BTreeMap::new();
         let mut newest = BTreeMap::new();
         let mut missed = BTreeMap::new();
         let delivered = cursor.delivered;
@@ -168,7 +168,7 @@ impl Spool {
                     ups.insert(up.tape_id.clone(), up);
                 }
                 Outgoing::RankDown(down) if entry.number > delivered => {
-                    downs.insert(down.tape_id);
+                    downs.insert(down.tape_id, down.exit_status.is_some());
                 }
                 _ => {}
             }
@@ -256,9 +256,9 @@ impl Spool {
         self.ups.contains_key(tape_id)
     }
 
-    /// True when a rank's end is kept.
-    pub(crate) fn is_down(&self, tape_id: &str) -> bool {
-        self.downs.contains(tape_id)
+    /// True when a rank's end is kept; with its exit status where it `has_status`.
+    pub(crate) fn is_down(&self, tape_id: &str, has_status: bool) -> bool {
+        self.downs.get(tape_id).is_some_and(|is_known| *is_known || !has_status)
     }
 
     /// The newest step kept of a device; 0 without any.
@@ -296,8 +296,9 @@ impl Spool {
 
     /// Keeps a rank's end; if that fails, the tape still shows it.
     pub(crate) fn add_down(&mut self, tape_id: &str, message: Outgoing) {
+        let has_status = matches!(&message, Outgoing::RankDown(down) if down.exit_status.is_some());
         if self.add_fact(self.account(tape_id), wire::encode(message)) {
-            self.downs.insert(tape_id.to_string());
+            self.downs.insert(tape_id.to_string(), has_status);
         }
     }
 

@@ -171,12 +171,14 @@ impl Agent {
         }
     }
 
-    /// Keeps the ends of ranks that the coordinator does not know of.
+    /// Keeps the ends of ranks that the coordinator does not know of, and an exit status that
+    /// becomes known later.
     fn keep_ends(&mut self) {
         let Some(spool) = &mut self.spool else { return };
         for (key, known) in self.tapes.iter() {
             let Some(death) = known.life.death() else { continue };
-            if self.deliveries.is_settled(key) || spool.is_down(known.tape_id()) {
+            let has_status = death.exit_status().is_some();
+            if self.deliveries.is_settled(key) || spool.is_down(known.tape_id(), has_status) {
                 continue;
             }
             if spool.add_up(&super::rank_up(known)) {

@@ -1,5 +1,7 @@
 //! The spool against a disk that fills up, fails, loses its power and is damaged.
 
+use std::collections::BTreeSet;
+
 use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::Identity;
 use memtape_core::identity::owner::{Owner, Workload};
@@ -148,6 +150,24 @@ fn whole() -> Received {
 }
 
 #[test]
+fn an_exit_status_that_is_known_later_is_kept() {
+    let disk = SimulatedDisk::new(1);
+    let mut spool = open(&disk, BOUND);
+    fill(&mut spool);
+    for is_kept in [false, true] {
+        assert_eq!(spool.is_down("tape-1", true), is_kept);
+        let death = Death { evidence: Evidence::Exited(Some(3)), wall_ns: 5 };
+        if !is_kept {
+            spool.add_down("tape-1", rank_down("tape-1", &death, 3));
+        }
+        drop(spool);
+        spool = open(&disk, BOUND);
+    }
+    spool.start_stream();
+    assert_eq!(drain(&mut spool).downs, ["tape-1", "tape-1"]);
+}
+
+#[test]
 fn kept_entries_are_delivered_once_and_in_order() {
     let disk = SimulatedDisk::new(1);
     let mut spool = open(&disk, BOUND);
@@ -156,7 +176,7 @@ fn kept_entries_are_delivered_once_and_in_order() {
     drop(spool);
     let mut spool = open(&disk, BOUND);
     assert_eq!(spool.ups().map(|up| up.tape_id.as_str()).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
-    assert!(spool.is_down("tape-1") && !spool.is_down("tape-2"));
+    assert!(spool.is_down("tape-1", false) && !spool.is_down("tape-2", false));
     assert_eq!((spool.newest_step("tape-1", 0), spool.newest_step("tape-2", 0)), (160, 30));
     spool.start_stream();
     while let Some(Next::Steps(number, _)) = spool.next(100) {
@@ -270,7 +290,7 @@ fn synced_entries_survive_a_loss_of_power() {
         spool.add_steps(&steps("tape-1", 1, 150));
         spool.add_steps(&steps("tape-1", 151, 160));
         spool.add_down("tape-1", down("tape-1"));
-        let is_down_kept = spool.is_down("tape-1");
+        let is_down_kept = spool.is_down("tape-1", false);
         spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a snapshot"), Some(b"a snapshot"));
         let is_capture_kept = spool.captures().count() == 1;
         spool.pass_time(1 << 40);
