@@ -122,8 +122,8 @@ fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
 fn outgrows(case: &Case<'_>, line: &Line<'_>) -> String {
     let requests = case.requests.unwrap_or_default();
     format!(
-        "{} of the {} different sizes that were asked for lately are of {}, and most are larger than \
-         all before: they do not fit into the memory that those left free",
+        "{} of the {} different sizes that were asked for lately are of {}, and most are larger \
+         than all before: they do not fit into the memory that those left free",
         requests.rising_sizes,
         requests.large_sizes,
         location(line.frame),
