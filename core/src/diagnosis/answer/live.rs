@@ -36,8 +36,10 @@ impl Diagnosis {
         if self.seen.is_none() {
             return self.restart;
         }
+        // A failure has no steps of its own: what the capture showed of the growth stands.
         let took_steps = growth.last_step.saturating_sub(growth.onset_step);
-        let lasts_steps = self.restart.lasts_steps.map(|_| took_steps);
+        let took_steps = Some(took_steps).filter(|&steps| steps > 0);
+        let lasts_steps = self.restart.lasts_steps.and_then(|shown| took_steps.or(Some(shown)));
         let (since, kept) = (self.grown_since(growth), self.kept(growth));
         let given = self.restart.gives_back_bytes;
         Restart {
@@ -127,6 +129,9 @@ mod tests {
                 }
             }
         }
+        known.class = Class::OutOfMemory;
+        let failed = Growth { onset_step: 549, ..growth(549, 0) };
+        assert_eq!(known.restart_now(&failed, true).lasts_steps, Some(63), "as the capture shows");
         known.class = Class::Unknown;
         known.remedy.saves_bytes = Some(40 << 20);
         // A finding about blocks that is now about bytes counts nothing twice.
