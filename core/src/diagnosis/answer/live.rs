@@ -38,8 +38,8 @@ impl Diagnosis {
         }
         // A failure has no steps of its own: what the capture showed of the growth stands.
         let took_steps = growth.last_step.saturating_sub(growth.onset_step);
-        let took_steps = Some(took_steps).filter(|&steps| steps > 0);
-        let lasts_steps = self.restart.lasts_steps.and_then(|shown| took_steps.or(Some(shown)));
+        let lasts_steps =
+            self.restart.lasts_steps.map(|shown| if took_steps > 0 { took_steps } else { shown });
         let (since, kept) = (self.grown_since(growth), self.kept(growth));
         let given = self.restart.gives_back_bytes;
         Restart {

@@ -60,8 +60,8 @@ pub(crate) struct Case<'a> {
     /// Bytes of private pools of the median peer.
     pub(crate) peer_private: u64,
     pub(crate) requests: Option<Requests>,
-    /// The stack of [`Requests::rising_stack`].
-    rising_stack: Vec<&'a Frame>,
+    /// The line of [`Requests::rising_stack`].
+    rising_frame: Option<&'a Frame>,
     pub(crate) bursts: Option<Bursts>,
     pub(crate) churn: Churn,
     /// The stack that gave back most segments.
@@ -162,6 +162,7 @@ impl<'a> Case<'a> {
         let churn = past.map_or_else(|| Churn::of(&device.trace, suspect.step), |past| past.churn);
         let requests = past.map_or_else(|| requests(device), |past| past.requests);
         let rising_stack = requests.map_or(0, |requests| requests.rising_stack);
+        let rising_stack: Vec<&Frame> = suspect.frames_of(rising_stack).collect();
         let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
         Self {
             layer,
@@ -183,7 +184,7 @@ impl<'a> Case<'a> {
             shape: shape(suspect, device),
             peer_private: median::<u64>(reserved),
             requests,
-            rising_stack: suspect.frames_of(rising_stack).collect(),
+            rising_frame: telling_frame(&rising_stack),
             bursts: past.map_or_else(
                 || bursts(suspect, device, &Replay::of(&device.trace)),
                 |past| past.bursts.clone(),
@@ -389,9 +390,7 @@ impl<'a> Case<'a> {
     /// Does a line leave free memory behind, because it asks for a larger block each time? The
     /// next one fits into none of the earlier ones.
     pub(crate) fn outgrows(&self, line: &Line<'_>) -> bool {
-        self.layer == Layer::Reserved
-            && line.net.bytes > 0
-            && telling_frame(&self.rising_stack) == Some(line.frame)
+        self.layer == Layer::Reserved && line.net.bytes > 0 && self.rising_frame == Some(line.frame)
     }
 
     /// Share of the large requests, by their sizes, that [`Self::outgrows`] is about.

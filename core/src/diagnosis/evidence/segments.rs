@@ -76,8 +76,6 @@ pub(crate) struct Requests {
 /// The large requests of one stack.
 #[derive(Clone, Debug, Default)]
 struct Rising {
-    smallest: u64,
-    largest: u64,
     sizes: BTreeSet<u64>,
     /// Requests that were larger than all before.
     highs: usize,
@@ -85,19 +83,18 @@ struct Rising {
 
 impl Rising {
     fn take(&mut self, size: u64) {
-        if size > self.largest {
+        if self.sizes.last().is_none_or(|&largest| size > largest) {
             self.highs += 1;
-            self.largest = size;
         }
-        self.smallest = if self.sizes.is_empty() { size } else { self.smallest.min(size) };
         self.sizes.insert(size);
     }
 
     /// Is nearly each request larger than those before, by more than the allocator rounds?
     fn rises(&self) -> bool {
+        let span = self.sizes.last().zip(self.sizes.first());
         self.highs >= HIGHS_MIN
             && self.highs * 2 > self.sizes.len()
-            && self.largest - self.smallest > 2 * UNSPLIT_BYTES_MAX
+            && span.is_some_and(|(largest, smallest)| largest - smallest > 2 * UNSPLIT_BYTES_MAX)
     }
 }
 
