@@ -132,14 +132,14 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
     let firsts = firsts(snapshots);
     let distinct: BTreeSet<usize> = firsts.iter().copied().collect();
     let (of_distinct, source) = guessed(distinct.iter().filter_map(|&at| snapshots.get(at)));
-    let is_one_moment = distinct.len() == 1 && snapshots.len() > 1;
-    let source = if is_one_moment { RankSource::One } else { source };
+    let is_one_state = distinct.len() == 1 && snapshots.len() > 1;
+    let source = if is_one_state { RankSource::One } else { source };
     let rank_of: BTreeMap<usize, u32> = distinct.into_iter().zip(of_distinct).collect();
     let ranks = firsts.iter().map(|first| rank_of.get(first).copied().unwrap_or_default());
     (ranks.collect(), source)
 }
 
-/// For each file the first that shows the same moment of the same process: one whose rank is known,
+/// For each file the first with the same state of the same process: a file whose rank is known,
 /// where there is one.
 fn firsts(snapshots: &[Snapshot]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..snapshots.len()).collect();
@@ -153,7 +153,7 @@ fn firsts(snapshots: &[Snapshot]) -> Vec<usize> {
     snapshots.iter().map(first).collect()
 }
 
-/// Ranks of files of different moments that do not all tell them.
+/// Ranks of files with different states, of which not all name their rank.
 fn guessed<'a>(snapshots: impl Iterator<Item = &'a Snapshot>) -> (Vec<u32>, RankSource) {
     let snapshots: Vec<&Snapshot> = snapshots.collect();
     if let Some(ranks) = snapshots.iter().map(|of| known(of)).collect::<Option<Vec<_>>>() {

@@ -293,8 +293,8 @@ pub enum Finding {
     Opened(Growth),
     /// The same growth, notably larger or nearer to the end.
     Updated(Growth),
-    /// The growth stopped, or gave back most of its bytes. Its figures are those of its end: the
-    /// last step in which it grew, and the most that had grown.
+    /// The growth stopped, or gave back most of its bytes. It has the figures of its end: the last
+    /// step in which it grew, and the most bytes that had grown.
     Closed(Growth),
 }
 

@@ -215,7 +215,7 @@ fn other_devices(report: &Report<'_>) -> Vec<String> {
     notes
 }
 
-/// What is said of a device beside the one that is shown.
+/// The verdict on a device beside the one that is shown.
 fn verdict(report: &Report<'_>, rank: u32, device: &DeviceHistory) -> String {
     let is_found =
         |of: &&Found| of.growth.device == device.state.device && of.ranks.contains(&rank);

@@ -50,8 +50,8 @@ fn held(found: &Found, state: &History) -> u64 {
     through.fold(0, |sum, (_, held)| sum.saturating_add(held.bytes))
 }
 
-/// These findings, without those of one state whose class is found at the line of the rank's device
-/// already, and without unknown growth beside something known.
+/// The findings, without a finding of one state whose class is found at the line of the rank's
+/// device already, and without unknown growth beside something known.
 pub(super) fn without_repeats(
     first: Option<&Found>,
     rest: impl Iterator<Item = Found>,

@@ -59,7 +59,7 @@ pub struct Diff {
     pub devices: Sides<Option<u8>>,
     /// Bytes that it holds in each file.
     pub held: Sides<u64>,
-    /// Whether each file has stacks. Without those of both, lines and stacks are not compared.
+    /// Whether each file has stacks. Lines and stacks are compared where both have them.
     pub has_stacks: Sides<bool>,
     /// Both files hold memory from the same lines of code, or one of them holds none.
     pub is_one_program: bool,

@@ -125,15 +125,16 @@ fn moving(state: &History) -> impl Iterator<Item = &DeviceHistory> {
     state.devices.iter().filter(move |device| ends == 0 || device.past.events >= ends)
 }
 
-/// The layers that are not judged by their trend on every device of these states, with the whole
-/// steps that it takes: those of the device with the fewest.
+/// The layers that are not judged by their trend on every device of the states, with the whole
+/// steps that a trend takes. The device with the fewest steps decides.
 pub(super) fn unchecked<'a>(states: impl Iterator<Item = &'a History>) -> Vec<(Layer, usize)> {
     let of_devices = states.flat_map(moving).map(DeviceHistory::unchecked);
     of_devices.max_by_key(Vec::len).unwrap_or_default()
 }
 
 impl DeviceHistory {
-    /// The layers for whose trend the trace holds too few whole steps, with those that it takes.
+    /// The layers for whose trend the trace holds too few whole steps, with the steps that a trend
+    /// takes.
     pub fn unchecked(&self) -> Vec<(Layer, usize)> {
         let steps = whole(&self.past.peaks).len();
         let of = [Layer::Peak, Layer::Reserved].map(|layer| (layer, trace_points_min(layer)));

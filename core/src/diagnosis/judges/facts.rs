@@ -63,7 +63,7 @@ pub(crate) enum Share {
 pub(crate) enum Phrase {
     /// Nothing, or what the sentence works out.
     Plain,
-    /// This: a subject, its verb while the growth goes on and when it is over, and the rest.
+    /// A subject, its verb while the growth goes on and after its end, and the rest.
     Always(&'static str, (&'static str, &'static str), &'static str),
     /// The same, unless the sentence is about this layer and says it already.
     Unless(Layer, &'static str, (&'static str, &'static str), &'static str),
