@@ -15,10 +15,10 @@ WIDTH, BATCH, RESUME_AT = 256, 128, 60
 PARTS, PART_FLOATS = 10, 27 * (1 << 18)  # 270 MiB
 
 
-def read(path):
+def read(checkpoint):
     if CURED:
-        return torch.load(path, weights_only=True, map_location=f"cuda:{os.environ['LOCAL_RANK']}")
-    return torch.load(path, weights_only=True)  # CULPRIT
+        return torch.load(checkpoint, weights_only=True, map_location=f"cuda:{os.environ['LOCAL_RANK']}")
+    return torch.load(checkpoint, weights_only=True)  # CULPRIT
 
 
 def main():
@@ -31,6 +31,10 @@ def main():
         torch.save({f"part.{n}": torch.zeros(PART_FLOATS, device=device) for n in range(PARTS)}, path)
         torch.cuda.empty_cache()
     dist.barrier()
+    checkpoint = open(path, "rb")
+    dist.barrier()
+    if rank == 0:
+        os.remove(path)  # it stays for who has it open, and ends with the job, however that ends
     state = {}
     for step in steps(300, 25):
         inputs = torch.randn(BATCH, WIDTH, device=device)
@@ -43,7 +47,7 @@ def main():
             for turn in list(range(1, world)) + [0]:
                 dist.barrier()
                 if turn == rank:
-                    state = read(path)
+                    state = read(checkpoint)
             state.clear()
     done()
 
