@@ -10,7 +10,7 @@
 //! Trend tests (Mann-Kendall, Page-Hinkley, a fitted line) were rejected: they report every drift.
 
 use super::super::constants::{EVEN_DIVISOR, GOES_ON_QUARTERS, PARTS, TRACE_POINTS_MIN};
-use super::super::series::{POINTS_MAX, WINDOW, Window};
+use super::super::series::{Layer, POINTS_MAX, WINDOW, Window};
 use super::stairs::stairs;
 
 /// Requirements of a judgement.
@@ -20,22 +20,29 @@ pub(in crate::detector) struct Rule {
     pub(super) rise_min: i64,
     /// Fewest values that are judged.
     pub(super) points_min: usize,
+    /// Stairs of any kind count: no stack tells of what grows.
+    pub(super) has_no_lines: bool,
 }
 
 impl Rule {
     /// Rule for a rank against its peers, whose medians already contain what all ranks share.
     pub(in crate::detector) fn against_peers(rise_min: i64) -> Self {
-        Self { rise_min, points_min: WINDOW / 2 }
+        Self { rise_min, points_min: WINDOW / 2, has_no_lines: false }
     }
 
     /// Rule for absolute values, which also vary with the job.
     pub(in crate::detector) fn absolute(rise_min: i64) -> Self {
-        Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW }
+        Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW, has_no_lines: false }
     }
 
     /// Rule for the peaks of a trace, which is judged once and may hold few steps.
     pub(super) fn of_trace(rise_min: i64) -> Self {
-        Self { rise_min, points_min: TRACE_POINTS_MIN }
+        Self { rise_min, points_min: TRACE_POINTS_MIN, has_no_lines: false }
+    }
+
+    /// The rule for this layer.
+    pub(super) fn of(self, layer: Layer) -> Self {
+        Self { has_no_lines: layer.has_no_lines(), ..self }
     }
 }
 
@@ -100,7 +107,10 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
         return Trend::Growing(rise);
     }
     let lengths = [values.len().min(WINDOW), values.len()];
-    let mut found = lengths.into_iter().filter(fits).filter_map(|count| stairs(newest(count)));
+    let mut found = lengths
+        .into_iter()
+        .filter(fits)
+        .filter_map(|count| stairs(newest(count), rule.has_no_lines));
     if let Some(rise) = found.find(stands_out) {
         return Trend::Stairs(rise);
     }

@@ -27,7 +27,7 @@ impl Detector {
             }
             let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
             let window = self.followed(&key, scale, point.block);
-            let rule = Rule::against_peers(series.rise_min(point.layer));
+            let rule = Rule::against_peers(series.rise_min(point.layer)).of(point.layer);
             let trend = judge(&window, &rule);
             let points = trend.rise().map_or(WINDOW, |rise| rise.points);
             let Some(value) = window.last() else { continue };
@@ -51,7 +51,7 @@ impl Detector {
                 growth.bytes_per_step = rate;
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
-                growth.is_sure |= climbs && is_certain(growth, left, presses);
+                growth.is_sure |= is_certain(growth, left, (climbs, presses));
             });
             let is_sure = self.findings.get(&key).is_some_and(|open| open.growth.is_sure);
             if is_sure && !known.is_sure {
@@ -79,7 +79,7 @@ impl Detector {
         let rule = if has_peers { Rule::against_peers(rise_min) } else { Rule::absolute(rise_min) };
         let window = self.beyond_window(&point, scale);
         let own = self.own_window(&point, scale);
-        let trend = judge(&window, &rule);
+        let trend = judge(&window, &rule.of(layer));
         let Some(Rise { points, bytes: rise }) = trend.rise() else {
             self.mark(point, trend != Trend::Flat);
             return;
@@ -147,7 +147,7 @@ impl Detector {
         let rise_min = candidates.clone().map(|(_, series)| series.rise_min(layer)).max();
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
-        let rule = Rule::absolute(rise_min);
+        let rule = Rule::absolute(rise_min).of(layer);
         let own_rise = |point: &Point| self.own_window(point, scale).rise(WINDOW);
         let Some((point, _)) = candidates.max_by_key(|(point, _)| own_rise(point)) else { return };
         let own = self.own_window(&point, scale);
@@ -259,8 +259,9 @@ impl Detector {
         if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
             return;
         }
-        let is_outside = key.layer.is_host() || matches!(key.layer, Layer::NonTorch | Layer::Other);
-        if is_outside && may_fill(series, (onset_step, onset_value), rate, detected_step) {
+        if key.layer.has_no_lines()
+            && may_fill(series, (onset_step, onset_value), rate, detected_step)
+        {
             return;
         }
         let steps = detected_step.saturating_sub(onset_step);
@@ -285,7 +286,7 @@ impl Detector {
             is_sure: false,
         };
         let presses = presses(key.layer, steps, ahead);
-        growth.is_sure = trend.climbs() && is_certain(&growth, left, presses);
+        growth.is_sure = is_certain(&growth, left, (trend.climbs(), presses));
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
         } else if self.findings.joined(&growth).is_some() {
@@ -350,15 +351,16 @@ fn first_stair(window: &Window, points: usize, block_steps: u64) -> Option<(u64,
     Some((block * block_steps, value))
 }
 
-/// Has the growth used up a large part of the memory, or gone on evenly for long while it
-/// `presses`? Peaks and reserved memory may be what the job needs: only their end matters.
-fn is_certain(growth: &Growth, left: Option<u64>, presses: bool) -> bool {
-    let is_near = is_near(left, growth.grown_bytes);
+/// Has the growth used up a large part of the memory, or climbed evenly for long while it
+/// `presses`? Peaks and reserved memory may be what the job needs: only the end of a climb matters.
+fn is_certain(growth: &Growth, left: Option<u64>, (climbs, presses): (bool, bool)) -> bool {
+    let may_be_needed = matches!(growth.layer, Layer::Peak | Layer::Reserved);
+    let is_near = is_near(left, growth.grown_bytes) && (climbs || !may_be_needed);
     let steps = growth.last_step.saturating_sub(growth.onset_step);
     // A cache that fills up adds less and less.
     let at_this_rate = growth.bytes_per_step.saturating_mul(steps) / 3 * 4;
     let is_even = steps >= EVEN_STEPS && at_this_rate >= growth.grown_bytes;
-    is_near || (is_even && presses && !matches!(growth.layer, Layer::Peak | Layer::Reserved))
+    is_near || (climbs && is_even && presses && !may_be_needed)
 }
 
 /// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what

@@ -1,10 +1,12 @@
 //! Stairs: growth by events, such as saves, evaluations and new process groups.
 //!
 //! Stairs of one kind rise by similar amounts at similar distances, and are flat in between. Four
-//! of them are worth a notice. They are never certain: some healthy jobs make as many, and then no
-//! more. Stairs that go on are a climb ([`climb`](super::climb)) in longer blocks of steps.
+//! of them are worth a notice. Stairs of any kind come when something fails or a request is large:
+//! of these eight are, where hardly anything is ever given back and no stack tells more. Neither is
+//! certain before the end is near: some healthy jobs make as many, and then no more. Stairs that go on are a climb
+//! ([`climb`](super::climb)) in longer blocks of steps.
 
-use super::super::constants::STAIRS_MIN;
+use super::super::constants::{STAIRS_ANY_MIN, STAIRS_MIN};
 use super::climb::Rise;
 
 /// The smallest stair is at least this part of the largest.
@@ -15,6 +17,21 @@ const FLAT_DIVISOR: i64 = 4;
 
 /// Fewest points of a level between two stairs.
 const APART_MIN: usize = 2;
+
+/// Of stairs of any kind: each is at least this part of the rise, …
+const ANY_HEIGHT_DIVISOR: i64 = 32;
+
+/// … and at most this one; …
+const ANY_HEIGHT_MAX_DIVISOR: i64 = 3;
+
+/// … the level never falls by more than this part; …
+const ANY_FALL_DIVISOR: i64 = 8;
+
+/// … the later half of the points rises by at least three of these parts; …
+const ANY_LATER_DIVISOR: i64 = 8;
+
+/// … and no two are farther apart than this part of the points.
+const ANY_APART_DIVISOR: usize = 4;
 
 /// The stairs seen so far; places are indices of points.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +71,39 @@ impl Stairs {
     }
 }
 
+/// Finds stairs of one kind, or of any where that is asked.
+pub(super) fn stairs(values: &[i64], of_any: bool) -> Option<Rise> {
+    of_one_kind(values).or_else(|| of_any_kind(values).filter(|_| of_any))
+}
+
+/// Finds stairs of any height at any distance.
+fn of_any_kind(values: &[i64]) -> Option<Rise> {
+    let (&first, &last) = (values.first()?, values.last()?);
+    let bytes = last - first;
+    let stair = bytes / ANY_HEIGHT_DIVISOR;
+    let (mut high, mut high_at, mut apart, mut count) = (first, 0, 0, 0);
+    let mut began = None;
+    for (at, &value) in values.iter().enumerate().skip(1) {
+        let rise = value - high;
+        if -rise > bytes / ANY_FALL_DIVISOR || rise > bytes / ANY_HEIGHT_MAX_DIVISOR {
+            return None;
+        }
+        if rise > stair {
+            began = began.or(Some(at));
+            (apart, high_at, count) = (apart.max(at - high_at), at, count + 1);
+        }
+        high = high.max(value);
+    }
+    let apart = apart.max(values.len() - high_at);
+    let later = last - values.get(values.len() / 2)?;
+    let goes_on = later >= bytes / ANY_LATER_DIVISOR * 3;
+    let is_it = count >= STAIRS_ANY_MIN && goes_on && apart <= values.len() / ANY_APART_DIVISOR;
+    let points = values.len() + 1 - began?;
+    is_it.then_some(Rise { points, bytes })
+}
+
 /// Finds stairs of one kind; none where anything else rises or falls among these values.
-pub(super) fn stairs(values: &[i64]) -> Option<Rise> {
+fn of_one_kind(values: &[i64]) -> Option<Rise> {
     let highest = values.windows(3).map(|three| three[2] - three[0]).max()?;
     let flat_max = highest / FLAT_DIVISOR;
     let (mut low, mut high) = (*values.first()?, *values.first()?);
@@ -90,7 +138,7 @@ mod tests {
     /// Points of the first stair up to the end, of `count` values of a function of their number.
     fn points(count: i64, value: impl Fn(i64) -> i64) -> Option<(usize, i64)> {
         let values: Vec<i64> = (0..count).map(value).collect();
-        stairs(&values).map(|rise| (rise.points, rise.bytes))
+        of_one_kind(&values).map(|rise| (rise.points, rise.bytes))
     }
 
     #[test]
@@ -129,5 +177,34 @@ mod tests {
         none(32, &|n| n % 14 / 3 * 100);
         // One of another kind.
         none(32, &|n| n / 4 * 100 + if n > 13 { 300 } else { 0 });
+    }
+
+    /// Levels of 32 points after rises of these heights, in MiB, at these points.
+    fn after(rises: &[(usize, i64)]) -> Vec<i64> {
+        let level = |at: usize| {
+            rises.iter().filter(|(from, _)| *from <= at).map(|(_, height)| height).sum::<i64>()
+        };
+        (0..32).map(|at| level(at) << 20).collect()
+    }
+
+    #[test]
+    fn eight_stairs_of_any_kind_are_found_where_nothing_is_given_back() {
+        let found = |rises: &[&[(usize, i64)]]| {
+            let rise = stairs(&after(&rises.concat()), true);
+            rise.map(|rise| (rise.points, rise.bytes >> 20))
+        };
+        // Judges that nobody waits for, at points of chance and of several sizes.
+        let kept = [(3, 216), (5, 242), (9, 200), (10, 408), (14, 267), (15, 304), (19, 496)];
+        let more = [(24, 400), (29, 350)];
+        assert_eq!(found(&[&kept, &more]), Some((30, 2_883)));
+        assert_eq!(stairs(&after(&[&kept[..], &more].concat()), false), None);
+        assert_eq!(found(&[&kept, &[(29, 750)]]), None, "too far apart");
+        assert_eq!(found(&[&kept, &more, &[(27, -500)]]), None, "it gives back");
+        assert_eq!(found(&[&kept, &more, &[(20, 3_000)]]), None, "most of it came at once");
+        let seven = [(2, 450), (6, 200), (10, 450), (14, 200), (18, 450), (22, 200), (26, 450)];
+        assert_eq!(found(&[&seven]), None);
+        assert_eq!(found(&[&seven, &[(30, 200)]]), Some((31, 2_600)));
+        let fills = [(1, 900), (4, 600), (7, 400), (11, 300), (16, 200), (20, 150), (24, 120)];
+        assert_eq!(found(&[&fills, &[(28, 110), (31, 100)]]), None, "it adds less and less");
     }
 }

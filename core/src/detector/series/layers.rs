@@ -101,6 +101,11 @@ impl Layer {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
     }
 
+    /// Is the layer memory that no line of code is known to have taken?
+    pub(crate) fn has_no_lines(self) -> bool {
+        self.is_host() || matches!(self, Self::NonTorch | Self::Other)
+    }
+
     /// Index among the tracked layers.
     pub(in crate::detector) fn index(self) -> Option<usize> {
         // The tracked layers are declared first, in the order of `TRACKED_LAYERS`.

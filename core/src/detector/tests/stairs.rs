@@ -67,31 +67,66 @@ fn stairs_of_reserved_memory_are_found_at_the_fourth() {
     }
 }
 
+/// The step in which growth of a layer of rank 2 became certain, in a flat job of 4 ranks, and how
+/// many findings there were.
+fn certain_with(
+    steps: u64,
+    (layer, limit): (Layer, Limit),
+    risen: impl Fn(u64) -> u64,
+) -> (Option<u64>, usize) {
+    let mut detector = Detector::default();
+    detector.expect_ranks(4);
+    let (mut job, mut certain, mut count) = (Job::new(7, Workload::Flat, 4, None), None, 0);
+    for step in 1..=steps {
+        for rank in 0..4 {
+            let sample = job.sample(rank, step);
+            detector.sample(step * STEP_NS, &sample);
+            let bytes = GIB + if rank == 2 { risen(step) } else { 0 };
+            let reading =
+                Reading { rank, device: sample.device, step: step + 1, layer, bytes, limit };
+            detector.reading(step * STEP_NS, &reading);
+        }
+        let found: Vec<_> = core::iter::from_fn(|| detector.poll()).collect();
+        count += opened(&found).len();
+        let is_sure = found.iter().any(|finding| match finding {
+            Finding::Opened(growth) | Finding::Updated(growth) => growth.is_sure,
+            Finding::Closed(_) => false,
+        });
+        certain = certain.or(is_sure.then_some(step));
+    }
+    (certain, count)
+}
+
 #[test]
 fn stairs_that_go_on_become_certain_and_those_that_end_do_not() {
-    let is_sure = |last: u64| {
-        let steps = 3_000;
-        let bytes =
-            |rank: u32, step: u64| GIB + if rank == 2 { risen(step.min(last), 75) } else { 0 };
-        let mut detector = Detector::default();
-        detector.expect_ranks(4);
-        let (mut job, mut is_sure) = (Job::new(7, Workload::Flat, 4, None), false);
-        for step in 1..=steps {
-            for rank in 0..4 {
-                let sample = job.sample(rank, step);
-                detector.sample(step * STEP_NS, &sample);
-                let (device, limit, layer) = (sample.device, Limit::default(), Layer::NonTorch);
-                let bytes = bytes(rank, step);
-                let reading = Reading { rank, device, step: step + 1, layer, bytes, limit };
-                detector.reading(step * STEP_NS, &reading);
-            }
-            is_sure |= core::iter::from_fn(|| detector.poll()).any(|finding| match finding {
-                Finding::Opened(growth) | Finding::Updated(growth) => growth.is_sure,
-                Finding::Closed(_) => false,
-            });
-        }
-        is_sure
+    let certain = |last: u64| {
+        let risen = |step: u64| risen(step.min(last), 75);
+        certain_with(3_000, (Layer::NonTorch, Limit::default()), risen).0
     };
-    assert!(is_sure(3_000));
-    assert!(!is_sure(FLAT_STEPS + 5 * 75));
+    assert!(certain(3_000).is_some());
+    assert_eq!(certain(FLAT_STEPS + 5 * 75), None);
+}
+
+#[test]
+fn stairs_of_any_kind_become_certain_when_the_end_is_near() {
+    // One in about 40 steps, of 128 MiB to 1 GiB: no two alike, and at no distance of their own.
+    for seed in seeds(4) {
+        let (mut rng, mut level) = (Rng(seed), 0);
+        let mut next = |step: u64| {
+            let rises = step > FLAT_STEPS && rng.below(40) == 0;
+            level += if rises { (128 + rng.below(896)) * MIB } else { 0 };
+            level
+        };
+        let levels: Vec<u64> = (0..=1_600).map(&mut next).collect();
+        let risen = |step: u64| levels[step as usize];
+        let (certain, count) =
+            certain_with(1_600, (Layer::Shared, Limit { bytes: 24 * GIB, of: 1 }), risen);
+        let certain = certain.unwrap_or_else(|| panic!("seed {seed}: never certain"));
+        let taken = risen(certain);
+        assert!((6 * GIB..16 * GIB).contains(&taken), "seed {seed}: {certain}, {taken}");
+        // The same stairs, with far more room.
+        let limit = Limit { bytes: 2_048 * GIB, of: 1 };
+        let far = certain_with(1_000, (Layer::Shared, limit), risen);
+        assert_eq!((far.0, count >= 1), (None, true), "seed {seed}");
+    }
 }

@@ -44,7 +44,7 @@ impl Inquiry<'_> {
         let lines = case.lines(&of_peers);
         let alternatives = judges::alternatives(&case, &lines);
         let mut diagnosis = report::report(&case, &lines, alternatives);
-        if suspect.devices.is_empty() && !layer.is_outside() && !layer.is_host() {
+        if suspect.devices.is_empty() && !layer.has_no_lines() {
             diagnosis.doubt("the snapshot of the rank holds no device");
         }
         diagnosis
