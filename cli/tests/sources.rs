@@ -8,12 +8,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtape_core::limits::{FILES_ANALYZED_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
 use memtape_core::snapshot::RankSnapshot;
+use memtape_core::tape::Words;
+use memtape_core::tape::layout::{Layout, Sizes};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
+use memtape_core::tape::write::{Lane, Totals};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,6 +25,10 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_memtape");
 /// Steps that each rank trains, and the step from which rank 2 leaks.
 const STEPS: u64 = 60;
 const LEAK_FROM: u64 = 5;
+
+/// Events and live blocks that a tape has room for.
+const EVENTS: usize = 16_384;
+const BLOCKS: usize = 1024;
 
 /// The rank that leaks.
 const LEAKING: u32 = 2;
@@ -46,12 +53,32 @@ impl Job {
 
     /// The state of a rank at the end of a step.
     fn state(&self, rank: u32, step: u64) -> RankSnapshot {
-        let bytes = std::fs::read(&self.tapes[rank as usize]).expect("the tape");
-        let words = bytes.as_chunks::<8>().0.iter();
-        let memory: Vec<AtomicU64> =
-            words.map(|word| AtomicU64::new(u64::from_le_bytes(*word))).collect();
+        let memory = self.memory(rank);
         let tape = Tape::open(memory.as_slice()).expect("a tape");
         tape.snapshot(PointInTime::EndOf(step), None, TRACE_EVENTS_MAX).expect("covered")
+    }
+
+    /// The words of a tape.
+    fn memory(&self, rank: u32) -> Vec<AtomicU64> {
+        let bytes = std::fs::read(&self.tapes[rank as usize]).expect("the tape");
+        let words = bytes.as_chunks::<8>().0.iter();
+        words.map(|word| AtomicU64::new(u64::from_le_bytes(*word))).collect()
+    }
+
+    /// Frees all blocks after the last step, as a program does that ends.
+    fn free_all(&self, rank: u32) {
+        let memory = self.memory(rank);
+        let sizes = Sizes { events: EVENTS, table_entries: 2 * BLOCKS, ..Sizes::default() };
+        let lane = Lane::new(Words(&memory), Layout::new(sizes).lanes[0], 0);
+        let blocks = &self.state(rank, STEPS).devices[0].blocks;
+        let last_ns = blocks.iter().map(|block| block.birth_ns).max().expect("blocks");
+        let totals = Totals { allocated: 0, reserved: 0 };
+        let exit_ns = last_ns + 1_000_000_000;
+        blocks.iter().for_each(|of| lane.free(exit_ns, of.address, of.size, totals));
+        assert_eq!(lane.live_bytes(), 0);
+        let bytes: Vec<u8> =
+            memory.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        std::fs::write(&self.tapes[rank as usize], bytes).expect("written");
     }
 
     /// The same as captures store it.
@@ -70,8 +97,8 @@ fn record(folder: &Path, rank: u32) -> PathBuf {
     if rank == LEAKING {
         command.args(["--fault", "leak", "--fault-from", &LEAK_FROM.to_string()]);
     }
-    command.env("MEMTAPE_DIR", &dir).env("MEMTAPE_JOB", "four").env("MEMTAPE_EVENTS", "16384");
-    command.env("MEMTAPE_BLOCKS", "1024");
+    command.env("MEMTAPE_DIR", &dir).env("MEMTAPE_JOB", "four");
+    command.env("MEMTAPE_EVENTS", EVENTS.to_string()).env("MEMTAPE_BLOCKS", BLOCKS.to_string());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", "0");
     let output = command.output().expect("memtape runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -139,6 +166,24 @@ fn tapes_are_judged_and_broken_ones_left_out() {
         .map(|file| file["path"].as_str().expect("a path").to_string())
         .collect();
     assert_eq!(left_out, [&broken, &cut].map(|path| path.to_str().expect("UTF-8").to_string()));
+}
+
+#[test]
+fn every_command_judges_the_same_state_of_a_tape() {
+    let job = Job::recorded();
+    job.free_all(LEAKING);
+    let tape = job.tapes[LEAKING as usize].as_path();
+    let of_leak = |lines: &Value, function: &str| {
+        let lines = lines.as_array().expect("lines");
+        let is_it = |line: &&Value| line.pointer(function) == Some(&json!("remember_loss"));
+        lines.iter().find(is_it).cloned().unwrap_or_else(|| panic!("no leak: {lines:#?}"))
+    };
+    let counted = memtape(&["lines", "--json"], &[tape], None).json();
+    let held = of_leak(&counted["lines"], "/frames/0/function")["holders"][0].clone();
+    assert_eq!((&held["blocks"], &held["step"]), (&json!(STEPS - LEAK_FROM), &json!(STEPS)));
+    let shown = memtape(&["show", "--json"], &[tape], None).json();
+    let line = of_leak(&shown["devices"][0]["lines"], "/frame/function");
+    assert_eq!((&line["blocks"], &line["bytes"]), (&held["blocks"], &held["bytes"]));
 }
 
 #[test]

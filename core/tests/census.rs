@@ -11,6 +11,7 @@ use memtape_core::snapshot::Held;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{Layout, Sizes};
 use memtape_core::tape::read::Tape;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
@@ -79,6 +80,13 @@ impl Rank {
         let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made");
         reader.count(&tape, 0).expect("device 0 has a lane")
     }
+
+    /// The same of the state now.
+    fn censuses(&self) -> Vec<Census> {
+        let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made");
+        let state = tape.snapshot(PointInTime::Present, None, 0).expect("the present");
+        Census::of_state(&state)
+    }
 }
 
 fn line<'a>(census: &'a Census, file: &str, number: u32) -> &'a LineCensus {
@@ -113,6 +121,11 @@ fn a_leak_shows_as_cohorts_and_a_healthy_line_does_not() {
     }
 
     let census = rank.count(&mut reader);
+    assert_eq!(
+        rank.censuses(),
+        std::slice::from_ref(&census),
+        "the state says what its table says"
+    );
     assert_eq!((census.step, census.lines.len()), (300, 4));
     assert_eq!(census.other_lines, Held::default());
     let weights = line(&census, "/app/model.py", 10);
@@ -162,6 +175,7 @@ fn pending_frees_and_blocks_without_a_stack() {
     rank.lane().free_deferred(2, pending, MIB, TOTALS);
     rank.alloc(0, MIB);
     let census = rank.count(&mut CensusReader::default());
+    assert_eq!(rank.censuses(), std::slice::from_ref(&census));
     let ids: Vec<LineId> = census.lines.keys().copied().collect();
     assert_eq!(ids, [LineId::default()], "a pending free is no line's; unknown stacks are line 0");
 }

@@ -40,14 +40,12 @@ impl Source for FileSource {
     }
 }
 
-/// The point in time to show: the requested one; else the last finished step if the process has
-/// exited; else the newest state.
+/// The point in time to show: the requested one, else the one that the tape is judged by.
 pub(crate) fn point_in_time(status: &Status, step: Option<u64>, oom: bool) -> PointInTime {
     match step {
         _ if oom => PointInTime::LastOom,
         Some(step) => PointInTime::EndOf(step),
-        None if status.sealed && status.step > 0 => PointInTime::EndOf(status.step),
-        None => PointInTime::Present,
+        None => PointInTime::judged(status),
     }
 }
 

@@ -21,10 +21,12 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::limits::CENSUS_LINES_MAX;
-use crate::snapshot::{Frame, Held};
+use crate::snapshot::{DeviceSnapshot, Frame, Held, RankSnapshot};
 use crate::tape::read;
 
 pub use line::LineId;
+
+use self::line::line_of;
 
 /// A rank is counted again after this many steps …
 pub const STEPS_MIN: u64 = 16;
@@ -84,6 +86,24 @@ impl Census {
             line.frames = frames(*id).unwrap_or_default();
         }
         Self { device, step, lines, other_lines }
+    }
+
+    /// The census of each device of a state. Blocks that are pending free are of no line.
+    pub fn of_state(state: &RankSnapshot) -> Vec<Self> {
+        let stacks = (0..).take(state.stacks.len());
+        let lines: Vec<(LineId, Vec<Frame>)> =
+            stacks.map(|stack| line_of(&state.frames_of(stack).collect::<Vec<_>>())).collect();
+        let frames: BTreeMap<LineId, &Vec<Frame>> =
+            lines.iter().map(|(id, frames)| (*id, frames)).collect();
+        let count = |device: &DeviceSnapshot| {
+            let kept = device.blocks.iter().filter(|block| !block.pending).map(|block| {
+                let id = lines.get(block.stack as usize).map_or(LineId::default(), |(id, _)| *id);
+                (id, block.birth_step, Held { bytes: block.size, count: 1 })
+            });
+            let frames = |id| frames.get(&id).map(|frames| frames.to_vec());
+            Self::of(device.device, state.step, kept, frames)
+        };
+        state.devices.iter().map(count).collect()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::event::{Event, Kind};
 use crate::layout::head;
 use crate::layout::regions::LaneLayout;
 use crate::layout::sizes::{HOST_LANE, LANES};
+use crate::read::Status;
 use crate::read::source::Source;
 use crate::read::step_index::IndexedStep;
 use crate::read::tape::Tape;
@@ -35,6 +36,17 @@ pub enum PointInTime {
     Present,
     /// Just after the last request that failed for good.
     LastOom,
+}
+
+impl PointInTime {
+    /// The state that a tape is judged by: the newest, but of a process that has exited the end of
+    /// its last finished step, because an exit frees what the process held.
+    pub fn judged(status: &Status) -> Self {
+        match status.sealed && status.step > 0 {
+            true => Self::EndOf(status.step),
+            false => Self::Present,
+        }
+    }
 }
 
 impl<S: Source> Tape<S> {

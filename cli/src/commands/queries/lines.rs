@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use memtape_core::census::Census;
-use memtape_core::census::reader::CensusReader;
 use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Lines;
@@ -13,7 +12,8 @@ use memtape_proto::api::Lines;
 use super::names::{check_rank, one_job};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::tape_file;
+use crate::read::content::{self, Wanted};
+use crate::read::source::Source;
 use crate::render::lines;
 use crate::watch::Watch;
 
@@ -69,12 +69,11 @@ fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
     let mut counted: Vec<(Identity, Census)> = Vec::new();
     let mut clocks = Vec::new();
     for file in files {
-        let (tape, _) = tape_file::open(file)?;
-        clocks.push(tape.clock());
-        let mut reader = CensusReader::default();
-        let devices = tape.devices().into_iter();
-        let censuses = devices.filter_map(|device| reader.count(&tape, device));
-        counted.extend(censuses.map(|census| (tape.identity().clone(), census)));
+        let opened = content::rewound(file, Wanted { step: None, oom: false, events_max: 0 })?;
+        clocks.push(opened.clock);
+        let state = opened.into_rank(&Source::File(file.clone()));
+        let censuses = Census::of_state(&state).into_iter();
+        counted.extend(censuses.map(|census| (state.identity.clone(), census)));
     }
     let Some((first, _)) = counted.first() else { return Ok(Lines::default()) };
     let is_other = |of: &Identity| (&of.job, of.attempt) != (&first.job, first.attempt);
