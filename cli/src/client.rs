@@ -10,7 +10,7 @@ mod unreachable;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use memtape_proto::api::{Capture, CaptureRequest, Incident, Problem, RequestedCapture};
+use memtape_proto::api::{Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl std::error::Error for Refused {}
 /// Version and clock of a coordinator.
 #[derive(Debug)]
 pub(crate) struct About {
-    /// Version of the coordinator.
+    /// Version of the coordinator's program; empty where an older one does not tell it.
     pub(crate) version: String,
     /// Clock of the coordinator, if its answer had a date.
     pub(crate) unix_seconds: Option<i64>,
@@ -162,16 +162,15 @@ impl Client {
     /// The coordinator's version and clock.
     /// Fails as [`Self::get`] does.
     pub(crate) fn about(&self) -> anyhow::Result<About> {
-        let url = self.url(&["openapi.json"])?;
+        let url = self.url(&[])?;
         self.runtime.block_on(async {
             let request = self.http.get(url).timeout(CONNECT_TIME_MAX);
             let response = request.send().await.map_err(|error| self.explain(&error))?;
+            let response = self.accepted(response).await?;
             let date = response.headers().get("date").and_then(|date| date.to_str().ok());
             let unix_seconds = date.and_then(clock::of_http);
-            let document: Value = response.json().await.map_err(|error| self.explain(&error))?;
-            let version = document.pointer("/info/version").and_then(Value::as_str);
-            let version = version.context("the coordinator does not say its version")?.to_string();
-            Ok(About { version, unix_seconds })
+            let index: Index = response.json().await.map_err(|error| self.explain(&error))?;
+            Ok(About { version: index.version, unix_seconds })
         })
     }
 

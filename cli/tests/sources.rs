@@ -187,6 +187,18 @@ fn every_command_judges_the_same_state_of_a_tape() {
 }
 
 #[test]
+fn the_programs_of_coordinator_and_command_are_compared() {
+    let job = Job::recorded();
+    let found = memtape(&["doctor", "--json", "--python", "false"], &[], Some(&coordinator(&job)));
+    let checks = found.json()["checks"].clone();
+    let is_it = |check: &&Value| check["name"] == "coordinator";
+    let check = checks.as_array().and_then(|all| all.iter().find(is_it)).expect("a check");
+    let version = concat!(" answers, version ", env!("CARGO_PKG_VERSION"));
+    assert!(check["found"].as_str().is_some_and(|it| it.ends_with(version)), "{check}");
+    assert_eq!(check["outcome"], "ok", "{check}");
+}
+
+#[test]
 fn an_export_is_judged_as_its_tape_is() {
     let job = Job::recorded();
     let tape = job.tapes[LEAKING as usize].as_path();
@@ -362,6 +374,11 @@ fn answer(mut stream: TcpStream, captures: &[(String, Vec<Vec<u8>>)]) {
     let parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
     let found = |id: &str| captures.iter().find(|(known, _)| known == id);
     let (status, body) = match parts.as_slice() {
+        ["", "api", "v1"] => {
+            let index = json!({ "version": env!("CARGO_PKG_VERSION") });
+            ("200 OK", index.to_string().into_bytes())
+        }
+        ["openapi.json"] => ("200 OK", json!({ "info": { "version": "1" } }).to_string().into()),
         ["incidents", "inc-1"] => {
             let incident = json!({ "id": "inc-1", "capture_id": "cap-late", "rank": LEAKING });
             ("200 OK", incident.to_string().into_bytes())

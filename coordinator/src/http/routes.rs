@@ -65,7 +65,8 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
     let routes = routes.get("/openapi.json", "This document.", async || {
         ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json"))
     });
-    let index = Index { document: DOCUMENT.to_string(), routes: routes.listed() };
+    let version = env!("CARGO_PKG_VERSION").to_string();
+    let index = Index { version, document: DOCUMENT.to_string(), routes: routes.listed() };
     let routes =
         routes.get("", "This list of requests.", async move |_: Asking| -> Answer<Index> {
             Ok(Json(index.clone()))

@@ -41,6 +41,7 @@ async fn the_api_lists_its_routes() {
     let running = start(config(dir.path())).await;
     let (status, index) = running.get("/api/v1").await;
     assert_eq!((status, &index["document"]), (200, &json!("/api/v1/openapi.json")));
+    assert_eq!(index["version"], env!("CARGO_PKG_VERSION"), "the program's, not the API's");
     assert_eq!(running.get("/api/v1/").await, (status, index.clone()));
     let (_, document) = running.get("/api/v1/openapi.json").await;
     let routes = index["routes"].as_array().unwrap();

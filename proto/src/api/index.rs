@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Index {
+    /// Version of the coordinator's program; empty where an older one does not tell it.
+    pub version: String,
     /// Path of the OpenAPI document, which describes all of them.
     pub document: String,
     /// In the order of their subjects.

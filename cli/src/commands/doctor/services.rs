@@ -51,9 +51,10 @@ pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
     };
     let own = env!("CARGO_PKG_VERSION");
     let found = format!("{} answers, version {}", client.base(), facts.version);
-    checks.push(match facts.version == own {
-        true => Check::ok(NAME, found),
-        false => Check::warn(NAME, found, format!("this program has version {own}: use one")),
+    checks.push(match facts.version.as_str() {
+        "" => Check::ok(NAME, format!("{} answers, without its version", client.base())),
+        theirs if theirs == own => Check::ok(NAME, found),
+        _ => Check::warn(NAME, found, format!("this program has version {own}: use one")),
     });
     if let Some(seconds) = facts.unix_seconds {
         checks.push(skew(seconds, clock::wall_ns() / 1_000_000_000));
