@@ -1,6 +1,7 @@
 //! `memtape export` and `memtape report` as a user runs them, on recorded snapshots of PyTorch and
 //! on real tapes, which the demo's ranks write without PyTorch.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -93,6 +94,40 @@ fn the_bytes_of_a_tape_are_the_same_in_every_format() {
     let trace = String::from_utf8_lossy(&trace);
     for name in ["rank 0 of alone", "step 40", "allocated", "per-step peak"] {
         assert!(trace.contains(name), "{name}");
+    }
+}
+
+/// The numbers that follow these words in a file.
+fn numbered(content: &[u8], words: &str) -> BTreeSet<u64> {
+    let text = String::from_utf8_lossy(content);
+    let digits = |rest: &str| {
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest.get(..end)?.parse().ok()
+    };
+    text.split(words).skip(1).filter_map(digits).collect()
+}
+
+#[test]
+fn every_format_of_a_tape_has_the_same_steps() {
+    let (folder, tape) = tape();
+    let export = |of: &str, format: &str, more: &[&str]| {
+        let arguments = ["export", of, "--format", format, "-o", "-"];
+        written(&[&arguments[..], more].concat())
+    };
+    for (more, last) in [(&[][..], 40), (&["--step", "9"], 9)] {
+        let steps: BTreeSet<u64> = (1..=last).collect();
+        let pickle = export(&tape, "pickle", more);
+        assert_eq!(numbered(&pickle, "memtape.step#"), steps);
+        let file = folder.path().join("x.pickle");
+        std::fs::write(&file, pickle).expect("written");
+        let again = export(&file.display().to_string(), "perfetto", &[]);
+        for trace in [again, export(&tape, "perfetto", more)] {
+            assert_eq!(numbered(&trace, "step "), steps);
+        }
+        let state = json(&export(&tape, "json", more));
+        let events = state["devices"][0]["trace"].as_array().expect("events");
+        let of_events = events.iter().filter_map(|event| Some(event["step"].as_u64()? + 1));
+        assert_eq!(of_events.collect::<BTreeSet<u64>>(), steps);
     }
 }
 

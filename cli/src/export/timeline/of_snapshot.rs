@@ -100,10 +100,11 @@ fn instant(
     Some(Instant { name: name.to_string(), at_ns: wall_ns(event.mono_ns), facts })
 }
 
-/// The steps that the events of the snapshot show: a step begins with its first event.
+/// The finished steps that the events of the snapshot show: a step begins with its first event.
 fn steps(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Vec<Slice> {
     let traces = of.devices.iter().flat_map(|device| &device.trace);
     let mut events: Vec<(u64, u64)> = traces.map(|event| (event.step, event.mono_ns)).collect();
+    events.retain(|(step, _)| *step < of.step);
     events.sort_unstable();
     events.dedup_by_key(|(step, _)| *step);
     let start = |&(step, mono_ns): &(u64, u64)| (format!("step {}", step + 1), wall_ns(mono_ns));

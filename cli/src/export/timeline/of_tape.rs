@@ -18,7 +18,7 @@ pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeli
     let mut timeline = of_snapshot::with_clock(state, &wall_ns);
     for device in &state.devices {
         let number = (state.devices.len() > 1).then_some(device.device.into());
-        let records = tape.steps_after(device.device, 0).records;
+        let records = finished(tape, state, device.device);
         let name = |what: &str| named(what, number);
         let before = |of: fn(&StepRecord) -> u64| -> Vec<(i64, u64)> {
             records.iter().map(|record| (record.end_wall_ns, of(record))).collect()
@@ -49,21 +49,32 @@ fn extend(counters: &mut Vec<Counter>, name: String, mut before: Vec<(i64, u64)>
     }
 }
 
+/// The records of a device up to the state, oldest first.
+fn finished(tape: &Tape<impl Source>, state: &RankSnapshot, device: u8) -> Vec<StepRecord> {
+    let mut records = tape.steps_after(device, 0).records;
+    records.retain(|record| record.last_step <= state.step);
+    records
+}
+
 /// The finished steps of the device that has most records. A step begins where the one before it
-/// ends, so the oldest record shows no step.
+/// ends, and step 1 with the recording: an oldest record of a later step shows no step.
 fn steps(tape: &Tape<impl Source>, state: &RankSnapshot) -> Option<Track> {
-    let all = state.devices.iter().map(|device| tape.steps_after(device.device, 0).records);
+    let all = state.devices.iter().map(|device| finished(tape, state, device.device));
     let records = all.max_by_key(Vec::len)?;
+    let is_first = records.first().is_some_and(|oldest| oldest.first_step <= 1);
+    let begins = is_first.then(|| tape.status().start_wall_ns);
+    let begins = begins.into_iter().chain(records.iter().map(|record| record.end_wall_ns));
     let starts: Vec<(String, i64)> = records
         .iter()
-        .zip(records.iter().skip(1))
-        .map(|(before, record)| {
+        .skip(usize::from(!is_first))
+        .zip(begins)
+        .map(|(record, begin_ns)| {
             let unit = tape.clock().unit();
             let name = match (record.first_step, record.last_step) {
                 (first, last) if first < last => format!("{unit}s {first} to {last}"),
                 (_, last) => format!("{unit} {last}"),
             };
-            (name, before.end_wall_ns)
+            (name, begin_ns)
         })
         .collect();
     let end_ns = records.last()?.end_wall_ns;
