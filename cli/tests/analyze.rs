@@ -22,7 +22,7 @@ fn ddp_ranks(ranks: &[u32]) -> Vec<PathBuf> {
     ranks.iter().map(|rank| recorded(&format!("ddp_leak_rank{rank}.pickle.gz"))).collect()
 }
 
-fn memtape(words: &[&str], files: &[PathBuf], stdin: &[u8]) -> Output {
+pub(crate) fn memtape(words: &[&str], files: &[PathBuf], stdin: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memtape"));
     command.args(words).args(files).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -32,7 +32,7 @@ fn memtape(words: &[&str], files: &[PathBuf], stdin: &[u8]) -> Output {
     child.wait_with_output().expect("the program ends")
 }
 
-fn json(words: &[&str], files: &[PathBuf]) -> Value {
+pub(crate) fn json(words: &[&str], files: &[PathBuf]) -> Value {
     let output = memtape(words, files, b"");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -50,7 +50,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
 }
 
 /// The verdict is a leak of this rank at `/app/train.py:36`.
-fn check_leak(found: &Value, rank: u32) {
+pub(crate) fn check_leak(found: &Value, rank: u32) {
     let verdict = &found["verdict"];
     assert_eq!(verdict["class"], "leak", "{verdict}");
     assert_eq!(verdict["rank"], rank);
@@ -179,37 +179,6 @@ fn an_exported_file_is_judged_as_the_file_is() {
             assert_eq!(found["ranks"][0]["trace"]["steps_from"], steps, "{name}");
         }
         assert_eq!(of_export["verdict"], of_file["verdict"], "{name}");
-    }
-}
-
-/// Copies of a file and its export are one state of one rank, whatever their names.
-#[test]
-fn copies_of_a_file_count_once() {
-    let folder = folder_of(&[
-        ("ddp_leak_rank2.pickle.gz", "a.pickle.gz"),
-        ("ddp_leak_rank2.pickle.gz", "b.pickle.gz"),
-        ("ddp_leak_rank2.pickle.gz", "rank2.pickle.gz"),
-    ]);
-    let [a, b, named] =
-        ["a", "b", "rank2"].map(|name| folder.path().join(name).with_extension("pickle.gz"));
-    let export = folder.path().join("export.pickle");
-    let words = ["export", "-o", &export.to_string_lossy()];
-    assert!(memtape(&words, std::slice::from_ref(&named), b"").status.success());
-    let alone = json(&["analyze", "--json"], std::slice::from_ref(&named));
-    check_leak(&alone, 2);
-    for (words, files) in [
-        (vec!["analyze", "--json"], vec![named.clone(), export.clone()]),
-        (vec!["analyze", "--json"], vec![a.clone(), named, export]),
-        (vec!["analyze", "--json", "--over-time"], vec![a.clone(), b.clone()]),
-        (vec!["analyze", "--json"], vec![a, b]),
-    ] {
-        let found = json(&words, &files);
-        let (of, expected) = (&found["verdict"], &alone["verdict"]);
-        for key in ["class", "culprit", "confidence", "bytes", "against"] {
-            assert_eq!(of[key], expected[key], "{key} of {files:?}");
-        }
-        let notes = found["notes"].to_string();
-        assert!(notes.contains("the state of another file"), "{notes}");
     }
 }
 
@@ -485,7 +454,7 @@ fn every_device_of_two_files_is_compared() {
 }
 
 /// A folder with recorded files under other names.
-fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(crate) fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (from, to) in files {
         let to = folder.path().join(to);

@@ -1,6 +1,7 @@
 //! The binary as a user runs it, in one program.
 
 mod analyze;
+mod copies;
 mod export;
 mod sources;
 mod tape;

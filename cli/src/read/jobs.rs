@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::files::Program;
+use memtape_core::diagnosis::files::{Program, firsts};
 use memtape_core::identity::Identity;
 
 use crate::read::names::{named_rank, names_rank_or_step};
@@ -52,7 +52,8 @@ pub(crate) fn may_be_one(snapshots: &[Snapshot]) -> bool {
 
 /// The job of each file, as contents or folders name it. None where neither does.
 fn by_name(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
-    by_export(snapshots).or_else(|| by_folder(snapshots, unreadable))
+    let originals = originals(snapshots);
+    by_export(snapshots, &originals).or_else(|| by_folder(&originals, unreadable))
 }
 
 /// A job whose files may be ranks, program by program.
@@ -89,16 +90,14 @@ fn programs(snapshots: &[Snapshot]) -> Option<Vec<usize>> {
 }
 
 /// The job of each file: its own name for the job, else the folder. None where no file names a job.
-fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
+fn by_export(snapshots: &[Snapshot], originals: &[&Snapshot]) -> Option<Vec<String>> {
     if snapshots.iter().all(|file| recorded(file).is_none()) {
         return None;
     }
     let attempts = attempts(snapshots);
     let newest = newest_tapes(snapshots);
-    let name = |file: &Snapshot| {
-        let same = || snapshots.iter().filter(|of| of.history.is_same_state(&file.history));
-        let identity = recorded(file).or_else(|| same().find_map(recorded));
-        let Some(identity) = identity else { return shown(&file.path) };
+    let name = |file: &&Snapshot| {
+        let Some(identity) = recorded(file) else { return shown(&file.path) };
         let Identity { job, attempt, rank, tape_id, .. } = identity;
         let mut name = job.clone();
         if attempts.get(job.as_str()).is_some_and(|attempts| attempts.len() > 1) {
@@ -110,7 +109,19 @@ fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
         }
         name
     };
-    several(snapshots.iter().map(name).collect())
+    several(originals.iter().map(name).collect())
+}
+
+/// For each file the one whose job is its job: a copy is of no other job than what it copies.
+fn originals(snapshots: &[Snapshot]) -> Vec<&Snapshot> {
+    let firsts = firsts(snapshots.iter().map(|file| &file.history));
+    let original = |(file, first): (_, &usize)| {
+        let same = snapshots.iter().zip(&firsts).filter(|(_, of)| *of == first);
+        let mut same = std::iter::once(file).chain(same.map(|(file, _)| file));
+        let known = same.clone().find(|file| recorded(file).is_some());
+        known.or(same.nth(1).filter(|first| first.history.is_dated())).unwrap_or(file)
+    };
+    snapshots.iter().zip(&firsts).map(original).collect()
 }
 
 /// Identity of the rank in a file that Memtape recorded.
@@ -144,10 +155,10 @@ fn newest_tapes(snapshots: &[Snapshot]) -> BTreeMap<(&str, u32, u32), (Option<i6
 }
 
 /// The folder of each file, where a rank is in several folders.
-fn by_folder(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
+fn by_folder(originals: &[&Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
     let mut folders: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
     let rank = |file: &Snapshot| recorded(file).map(|identity| identity.rank);
-    let read = snapshots.iter().map(|file| (rank(file), file.path.as_path()));
+    let read = originals.iter().map(|file| (rank(file), file.path.as_path()));
     for (rank, path) in read.chain(unreadable.iter().map(|path| (None, *path))) {
         if let Some(rank) = rank.or_else(|| named_rank(path)) {
             folders.entry(rank).or_default().insert(folder(path));
@@ -156,7 +167,7 @@ fn by_folder(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>
     if folders.values().all(|folders| folders.len() < 2) {
         return None;
     }
-    several(snapshots.iter().map(|file| shown(&file.path)).collect())
+    several(originals.iter().map(|file| shown(&file.path)).collect())
 }
 
 fn several(names: Vec<String>) -> Option<Vec<String>> {

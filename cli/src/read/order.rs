@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::diagnosis::files::Rank;
+use memtape_core::diagnosis::files::{Rank, firsts};
 
 use crate::read::names::{named_rank, named_step, numbers};
 use crate::read::snapshots::Snapshot;
@@ -52,6 +52,9 @@ pub(crate) struct Ordered {
     pub(crate) ranks: Vec<Rank>,
     /// For each file, in the order given: its rank, and its position among the rank's files.
     pub(crate) positions: Vec<(u32, usize)>,
+    /// For each file, in the order given: the index of the file whose state it shows again; its own
+    /// index where it is no copy.
+    pub(crate) originals: Vec<usize>,
     /// Source of the ranks.
     pub(crate) source: RankSource,
 }
@@ -69,6 +72,7 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
         by_rank.entry(rank).or_default().push(at);
     }
     let mut positions = vec![(0, 0); snapshots.len()];
+    let mut originals: Vec<usize> = (0..snapshots.len()).collect();
     let mut ranks = Vec::new();
     for (rank, mut files) in by_rank {
         // Steps in the names come before times in the files, if all names have one. Files without
@@ -91,9 +95,14 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
                 states.push(std::mem::take(&mut snapshot.history));
             }
         }
+        for (at, first) in files.iter().zip(firsts(&states)) {
+            if let (Some(original), Some(first)) = (originals.get_mut(*at), files.get(first)) {
+                *original = *first;
+            }
+        }
         ranks.push(Rank { rank, states });
     }
-    Ordered { ranks, positions, source }
+    Ordered { ranks, positions, originals, source }
 }
 
 /// Source of the ranks of these files without `--over-time`.
@@ -126,31 +135,31 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
     if let Some(ranks) = snapshots.iter().map(recorded_rank).collect::<Option<Vec<_>>>() {
         return (ranks, RankSource::File);
     }
-    if snapshots.iter().all(|file| known(file).is_some()) {
-        return guessed(snapshots.iter());
-    }
-    let firsts = firsts(snapshots);
-    let distinct: BTreeSet<usize> = firsts.iter().copied().collect();
+    let stand_ins = stand_ins(snapshots);
+    let distinct: BTreeSet<usize> = stand_ins.iter().copied().collect();
     let (of_distinct, source) = guessed(distinct.iter().filter_map(|&at| snapshots.get(at)));
     let is_one_state = distinct.len() == 1 && snapshots.len() > 1;
-    let source = if is_one_state { RankSource::One } else { source };
+    let is_named = source == RankSource::Name;
+    let source = if is_one_state && !is_named { RankSource::One } else { source };
     let rank_of: BTreeMap<usize, u32> = distinct.into_iter().zip(of_distinct).collect();
-    let ranks = firsts.iter().map(|first| rank_of.get(first).copied().unwrap_or_default());
+    let ranks = stand_ins.iter().map(|file| rank_of.get(file).copied().unwrap_or_default());
     (ranks.collect(), source)
 }
 
-/// For each file the first with the same state of the same process: a file whose rank is known,
-/// where there is one.
-fn firsts(snapshots: &[Snapshot]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..snapshots.len()).collect();
-    order.sort_by_key(|&at| snapshots.get(at).and_then(known).is_none());
-    let first = |file: &Snapshot| {
-        let is_same = |&at: &usize| {
-            snapshots.get(at).is_some_and(|known| known.history.is_same_state(&file.history))
-        };
-        order.iter().copied().find(is_same).unwrap_or(0)
+/// For each file the one whose rank is its rank: of files with the same state the first whose rank
+/// is known, whatever the names of the others say. Without a time of the state names come first.
+fn stand_ins(snapshots: &[Snapshot]) -> Vec<usize> {
+    let firsts = firsts(snapshots.iter().map(|file| &file.history));
+    let is_known = |at: &usize| snapshots.get(*at).and_then(known).is_some();
+    let stand_in = |(at, file): (usize, &Snapshot)| {
+        if is_known(&at) && !file.history.is_dated() {
+            return at;
+        }
+        let is_same = |other: &usize| firsts.get(*other) == firsts.get(at);
+        let mut same = (0..snapshots.len()).filter(is_same);
+        same.find(is_known).or(firsts.get(at).copied()).unwrap_or(at)
     };
-    snapshots.iter().map(first).collect()
+    snapshots.iter().enumerate().map(stand_in).collect()
 }
 
 /// Ranks of files with different states, of which not all name their rank.

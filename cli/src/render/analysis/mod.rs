@@ -25,11 +25,11 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a [Snapshot],
 }
 
-/// Relation of the files of a report: one file, one rank over time, or several ranks.
+/// Relation of the files of a report: one state, one rank over time, or several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
-    /// A single file.
+    /// A single file, or copies of one.
     OneFile,
     /// One rank at several times.
     OverTime,
@@ -108,9 +108,16 @@ impl<'a> Report<'a> {
         files.find(|(_, known)| **known == position).map(|(file, _)| file)
     }
 
+    /// For each file the one whose state it shows again; none where it is no copy.
+    pub(crate) fn originals(&self) -> impl Iterator<Item = Option<&'a Snapshot>> {
+        let originals = self.ordered.originals.iter().enumerate();
+        originals.map(|(at, &original)| self.files.get(original).filter(|_| original != at))
+    }
+
     /// Relation of the files.
     pub(crate) fn mode(&self) -> Mode {
-        match (self.ordered.ranks.len(), self.files.len()) {
+        let states = self.originals().filter(Option::is_none).count();
+        match (self.ordered.ranks.len(), states) {
             (_, 1) => Mode::OneFile,
             (1, _) => Mode::OverTime,
             _ => Mode::AcrossRanks,

@@ -27,10 +27,9 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     if report.files.len() > 1 {
         let files = report.files.len();
         notes.push(match report.mode() {
+            Mode::OneFile => format!("{files} files show one state"),
             Mode::OverTime => format!("{files} files are of one rank, by step or newest event"),
-            Mode::OneFile | Mode::AcrossRanks => {
-                format!("ranks are numbered {}", report.ordered.source.note())
-            }
+            Mode::AcrossRanks => format!("ranks are numbered {}", report.ordered.source.note()),
         });
     }
     notes.extend(copies(report));
@@ -81,26 +80,21 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     notes
 }
 
-/// Files that show the state of another file of their rank. Without events the state may be later.
+/// Files that show the state of another file. Without events the state may be later.
 fn copies(report: &Report<'_>) -> Option<String> {
-    let all: Vec<_> = report.contents().collect();
-    let is_copy = |(nth, (_, rank, _, state)): &(usize, &(&Snapshot, u32, usize, &History))| {
-        let mut earlier = all.iter().take(*nth);
-        earlier.any(|(_, of, _, known)| of == rank && known.is_same_state(state))
-    };
-    let mut copies =
-        all.iter().enumerate().filter(is_copy).map(|(_, (file, .., state))| (&file.path, state));
-    let (first, state) = copies.next()?;
-    let shown = if state.newest_us().is_some() || state.is_recorded() {
-        "the state of another file"
-    } else {
-        "the same blocks at the same addresses as another file"
+    let mut copies = report.contents().zip(report.originals()).filter(|(_, of)| of.is_some());
+    let ((file, .., state), original) = copies.next()?;
+    let shown = match state.is_dated() {
+        true => "the same state",
+        false => "the same blocks at the same addresses",
     };
     let more = match copies.count() {
-        0 => "shows".to_string(),
-        more => format!("and {more} more show"),
+        0 => String::new(),
+        1 => "; 1 more file is a copy".to_string(),
+        more => format!("; {more} more files are copies"),
     };
-    Some(clean(&format!("{} {more} {shown}: it counts once", first.display())))
+    let (file, original) = (file.path.display(), original?.path.display());
+    Some(clean(&format!("{file} shows {shown} as {original}: it counts once{more}")))
 }
 
 fn hold(files: usize) -> String {

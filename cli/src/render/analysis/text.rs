@@ -275,15 +275,22 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == Mode::OverTime;
-    let mut found: Vec<_> = report.contents().collect();
-    found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
+    let mut found: Vec<_> = report.contents().zip(report.originals()).collect();
+    found.sort_by_key(|((_, rank, nth, _), _)| (*rank, *nth));
     let rest = found.len().saturating_sub(shown);
-    let shown = found.into_iter().take(shown).flat_map(|(file, rank, moment, of)| {
-        let number = if over_time { moment as u64 + 1 } else { u64::from(rank) };
+    // A copy has the number of the state that it shows again.
+    let mut states = Vec::new();
+    let shown = found.into_iter().take(shown).flat_map(|((file, rank, _, of), original)| {
+        let path = original.unwrap_or(file).path.as_path();
+        if !states.contains(&path) {
+            states.push(path);
+        }
+        let state = states.iter().position(|known| *known == path).map_or(0, |nth| nth as u64 + 1);
+        let number = if over_time { state } else { u64::from(rank) };
         of.devices.iter().map(move |device| (number, file.path.as_path(), device))
     });
     let rows: Vec<_> = shown.collect();
-    let first = if over_time { ">moment" } else { ">rank" };
+    let first = if over_time { ">state" } else { ">rank" };
     let mut table = Table::of(&rows).column(first, |(number, ..)| *number);
     if report.contents().any(|(_, _, _, state)| state.devices.len() > 1) {
         table = table.column(">device", |(_, _, device)| u64::from(device.state.device));

@@ -89,10 +89,16 @@ impl History {
         (self.rank.wall_ns > 0).then_some(self.rank.wall_ns / 1000)
     }
 
+    /// True where it is known when the state was: then one that is the same is a copy of it. Ranks
+    /// that do the same work may have the same memory at the same addresses.
+    pub fn is_dated(&self) -> bool {
+        self.is_recorded() || self.newest_us().is_some()
+    }
+
     /// True where both show one process at one point in time: after as many steps of one tape, or
     /// with the same memory at the same addresses after the same event. Of states without events
     /// the memory alone is compared.
-    pub fn is_same_state(&self, other: &Self) -> bool {
+    fn is_same_state(&self, other: &Self) -> bool {
         if core::ptr::eq(self, other) {
             return true;
         }
@@ -170,16 +176,30 @@ impl History {
 impl Rank {
     /// One state for each point in time, oldest first: of equal ones that with most of its past.
     pub(super) fn distinct_states(&self) -> Vec<&History> {
-        let mut distinct: Vec<&History> = Vec::new();
-        for state in &self.states {
-            match distinct.iter_mut().find(|known| known.is_same_state(state)) {
-                Some(known) if known.known_past() <= state.known_past() => *known = state,
-                Some(_) => {}
-                None => distinct.push(state),
+        let mut distinct: BTreeMap<usize, &History> = BTreeMap::new();
+        for (first, state) in firsts(&self.states).into_iter().zip(&self.states) {
+            let known = distinct.entry(first).or_insert(state);
+            if known.known_past() <= state.known_past() {
+                *known = state;
             }
         }
-        distinct
+        distinct.into_values().collect()
     }
+}
+
+/// For each state the index of the first that shows the same process at the same point in time: its
+/// own index where no earlier one does.
+pub fn firsts<'a>(states: impl IntoIterator<Item = &'a History>) -> Vec<usize> {
+    let mut distinct: Vec<(usize, &History)> = Vec::new();
+    let first = |(at, state): (usize, &'a History)| {
+        let known = distinct.iter().find(|(_, known)| known.is_same_state(state));
+        let known = known.map(|&(first, _)| first);
+        known.unwrap_or_else(|| {
+            distinct.push((at, state));
+            at
+        })
+    };
+    states.into_iter().enumerate().map(first).collect()
 }
 
 impl DeviceHistory {

@@ -37,7 +37,7 @@ pub use super::evidence::past::{Alive, Past, Refusal, Refused};
 pub use super::evidence::segments::Shape;
 pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
-pub use history::{DeviceHistory, Held, History, Rank};
+pub use history::{DeviceHistory, Held, History, Rank, firsts};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
 pub use program::Program;
 pub use unjudged::Unjudged;
@@ -129,7 +129,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     analysis.state = alone.or_else(|| index_of(ranks, analysis.rank, newest)).unwrap_or(0);
     analysis.unchecked = unchecked(all_states.iter().filter_map(|of| of.1.last().copied()));
     if analysis.found.is_none() {
-        analysis.unjudged = unjudged(ranks);
+        analysis.unjudged = unjudged(&all_states);
     }
     analysis
 }

@@ -7,7 +7,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::history::{DeviceHistory, History, Rank};
+use super::States;
+use super::history::{DeviceHistory, History};
 use crate::detector::{Layer, trace_points_min};
 use crate::diagnosis::constants::GENERATIONS_MIN;
 use crate::diagnosis::evidence::past::whole;
@@ -92,15 +93,15 @@ impl Unjudged {
 }
 
 /// Why these ranks allow no all-clear; none where all of them do.
-pub(super) fn unjudged(ranks: &[Rank]) -> Option<Unjudged> {
-    let why = ranks.iter().filter_map(of_rank).max()?;
-    let is_any_judged = ranks.iter().any(|rank| of_rank(rank).is_none());
+pub(super) fn unjudged(ranks: &[States<'_>]) -> Option<Unjudged> {
+    let of_ranks = || ranks.iter().map(|(_, distinct)| of_rank(distinct));
+    let why = of_ranks().flatten().max()?;
+    let is_any_judged = of_ranks().any(|why| why.is_none());
     Some(if is_any_judged { Unjudged::SomeRanks } else { why })
 }
 
-/// Of a rank one state that can be judged is enough.
-fn of_rank(rank: &Rank) -> Option<Unjudged> {
-    let distinct = rank.distinct_states();
+/// Of the distinct states of a rank one that can be judged is enough.
+fn of_rank(distinct: &[&History]) -> Option<Unjudged> {
     // Several states are compared with each other, however few steps each of them shows.
     let ends_min = if distinct.len() > 1 { 1 } else { GENERATIONS_MIN };
     let states = || distinct.iter().map(|state| of_state(state, ends_min));
