@@ -21,6 +21,11 @@ const NOTES: &str = "survivors: memory of older steps, without the line's larges
                      kept/step: bytes that the line keeps from each step; – where it does not \
                      grow\n";
 
+/// Why a job has no lines.
+const NO_CENSUS: &str = "no rank has a census: an agent counts a rank that uses a GPU for the \
+                         first time soon after its start; ranks that ended before, and those of \
+                         older agents, have none\n";
+
 /// The table of lines; `rank` restricts it to one rank.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     of_width(of, rank, terminal::width())
@@ -29,8 +34,7 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
 /// The table of lines at a width; without one, a row is one line of any length.
 fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
     if of.ranks == 0 {
-        let why = "no census is known: the ranks have just begun, or their agents are older\n";
-        return why.to_string();
+        return NO_CENSUS.to_string();
     }
     if of.lines.is_empty() {
         return rank.map_or_else(
@@ -193,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_missing_census_is_explained() {
-        assert!(text(&Lines::default(), None).contains("no census"));
+        assert!(text(&Lines::default(), None).contains("no rank has a census"));
         let empty = Lines { ranks: 1, ..Lines::default() };
         assert!(text(&empty, Some(3)).contains("rank 3"));
     }

@@ -17,6 +17,9 @@ use crate::read::source::Source;
 use crate::render::lines;
 use crate::watch::Watch;
 
+/// Why tapes have no lines.
+const NO_DEVICE: &str = "the tapes show no memory of a GPU: their processes allocated none\n";
+
 /// `memtape lines`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinesArgs {
@@ -37,7 +40,11 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     if !files.is_empty() && files.len() == args.of.len() {
         return args.watch.print(|| {
             let found = of_tapes(&files, args.rank)?;
-            Ok(if globals.json { output::json(&found)? } else { text(&found, args.rank) })
+            Ok(match globals.json {
+                true => output::json(&found)?,
+                false if found.ranks == 0 => NO_DEVICE.to_string(),
+                false => text(&found, args.rank),
+            })
         });
     }
     let asked = match args.of.as_slice() {
