@@ -36,20 +36,15 @@ impl Diagnosis {
         if self.seen.is_none() {
             return self.restart;
         }
-        // A failure has no steps of its own: what the capture showed of the growth stands.
-        let took_steps = growth.last_step.saturating_sub(growth.onset_step);
-        let lasts_steps =
-            self.restart.lasts_steps.map(|shown| if took_steps > 0 { took_steps } else { shown });
         let (since, kept) = (self.grown_since(growth), self.kept(growth));
         let given = self.restart.gives_back_bytes;
-        Restart {
-            answer: self.restart.answer,
-            gives_back_bytes: given.map(|given| kept.unwrap_or(given.saturating_add(since))),
-            lasts_steps,
-            ends_after_steps: lasts_steps
-                .zip(growth.steps_to_oom.filter(|_| is_open))
-                .map(|(lasts, left)| lasts.saturating_add(left)),
-        }
+        let given = given.map(|given| kept.unwrap_or(given.saturating_add(since)));
+        let now = Restart::gives_back(given, growth);
+        // A failure has no rate and no steps of its own: what the capture showed stands.
+        let shown = self.restart.lasts_steps;
+        let lasts_steps = shown.map(|shown| now.lasts_steps.unwrap_or(shown));
+        Restart { answer: self.restart.answer, lasts_steps, ..now }
+            .ending(growth.steps_to_oom.filter(|_| is_open))
     }
 
     /// Bytes of the growth, where all of it is kept; none where blocks or steps are counted, or
@@ -100,8 +95,8 @@ mod tests {
         known.restart = Restart {
             answer: RestartAnswer::GivesBack,
             gives_back_bytes: Some(50 << 20),
-            lasts_steps: Some(49),
-            ends_after_steps: Some(549),
+            lasts_steps: Some(50),
+            ends_after_steps: Some(550),
         };
         assert_eq!(known.saves_bytes_now(&seen), Some(40 << 20));
         assert_eq!(known.restart_now(&seen, true), known.restart);
@@ -109,7 +104,7 @@ mod tests {
         assert_eq!(known.saves_bytes_now(&now), Some(240 << 20));
         let restart = known.restart_now(&now, true);
         assert_eq!(restart.gives_back_bytes, Some(450 << 20));
-        assert_eq!((restart.lasts_steps, restart.ends_after_steps), (Some(449), Some(549)));
+        assert_eq!((restart.lasts_steps, restart.ends_after_steps), (Some(450), Some(550)));
         assert_eq!(known.restart_now(&now, false).ends_after_steps, None);
         assert!(known.sentence_now(&now, true).contains("out of memory in about 100 steps"));
         assert!(!known.sentence_now(&now, false).contains("out of memory"));
@@ -124,13 +119,13 @@ mod tests {
                 for growth in [seen, now] {
                     let restart = known.restart_now(&growth, true);
                     assert_eq!(restart.gives_back_bytes, Some(growth.grown_bytes));
-                    assert_eq!(restart.lasts_steps, Some(growth.last_step - 100));
+                    assert_eq!(restart.lasts_steps, Some(growth.grown_bytes >> 20));
                     assert_eq!(known.saves_bytes_now(&growth), Some(growth.grown_bytes / 2));
                 }
             }
         }
         known.class = Class::OutOfMemory;
-        let failed = Growth { onset_step: 549, ..growth(549, 0) };
+        let failed = Growth { onset_step: 549, bytes_per_step: 0, ..growth(549, 0) };
         assert_eq!(known.restart_now(&failed, true).lasts_steps, Some(63), "as the capture shows");
         known.class = Class::Unknown;
         known.remedy.saves_bytes = Some(40 << 20);

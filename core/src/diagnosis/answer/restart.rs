@@ -1,12 +1,12 @@
 //! Whether a restart would help, with how much, and for how long.
 //!
-//! A restart gives back what the process holds. What grows for a reason in the code grows again,
-//! so it lasts as long as the growth took; what the job needs it needs again at once.
+//! A restart gives back what the process holds. What grows for a reason in the code grows again at
+//! the same rate; what the job needs it needs again at once.
 //! [`crate::policy`] reads this and decides whether to restart.
 
 use core::fmt::{self, Display, Formatter};
 
-use crate::detector::Layer;
+use crate::detector::{Growth, Layer};
 use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
@@ -51,6 +51,26 @@ impl Display for Restart {
 }
 
 impl Restart {
+    /// It gives these bytes back, and they are in use again when the growth has taken them at its
+    /// rate. Without bytes or a rate that takes as long as the growth took.
+    pub(super) fn gives_back(gives_back_bytes: Option<u64>, growth: &Growth) -> Self {
+        let took_steps = growth.last_step.saturating_sub(growth.onset_step);
+        let rate = growth.bytes_per_step;
+        let lasts_steps = match gives_back_bytes.filter(|_| growth.layer.is_bytes() && rate > 0) {
+            Some(given) => Some((given.saturating_add(rate / 2) / rate).max(1)),
+            None => (took_steps > 0).then_some(took_steps),
+        };
+        Self { answer: RestartAnswer::GivesBack, gives_back_bytes, lasts_steps, ..Self::default() }
+            .ending(growth.steps_to_oom)
+    }
+
+    /// Memory ends in this many steps more than the same memory is in use again.
+    pub(super) fn ending(self, steps_to_oom: Option<u64>) -> Self {
+        let ends = self.lasts_steps.zip(steps_to_oom);
+        let ends_after_steps = ends.map(|(lasts, left)| lasts.saturating_add(left));
+        Self { ends_after_steps, ..self }
+    }
+
     fn write_gain(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self.gives_back_bytes {
             Some(given) => write!(formatter, "a restart gives {} back", bytes(given))?,
@@ -94,21 +114,5 @@ pub(crate) fn restart(case: &Case<'_>, class: Class) -> Restart {
         Share::Outside | Share::Host => growth.grown_bytes,
         Share::Nothing => 0,
     };
-    gives_back(case, given)
-}
-
-/// It helps for as long as the growth took.
-fn gives_back(case: &Case<'_>, given: u64) -> Restart {
-    let growth = case.growth;
-    let took = growth.last_step.max(case.step).saturating_sub(growth.onset_step);
-    let took = took.saturating_add(case.older_steps());
-    let lasts = (took > 0).then_some(took);
-    Restart {
-        answer: RestartAnswer::GivesBack,
-        gives_back_bytes: (given > 0).then_some(given),
-        lasts_steps: lasts,
-        ends_after_steps: lasts
-            .zip(growth.steps_to_oom)
-            .map(|(lasts, left)| lasts.saturating_add(left)),
-    }
+    Restart::gives_back((given > 0).then_some(given), growth)
 }
