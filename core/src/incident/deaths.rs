@@ -292,22 +292,16 @@ impl Incidents {
             || self.known.values().any(|known| is_open_of(known, serial) && of(known))
     }
 
-    /// Compares once more where more ranks have ended, and closes what is long past.
-    pub(super) fn review_failures(&mut self, now: Now) {
+    /// Closes the failures that are long past.
+    pub(super) fn close_old_failures(&mut self, now: Now) {
         let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
         for id in self.ids(is_open) {
-            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            let Some(tracked) = self.known.get(&id) else { continue };
             // One that was opened again is as old as its newest failure.
             let failed_ns = tracked.incident.failure.map_or(0, |failure| failure.wall_ns);
             let since_ns = failed_ns.max(tracked.incident.opened_wall_ns);
-            let age_ns = now.wall_ns.saturating_sub(since_ns);
-            let is_due = tracked.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
-            let capture = tracked.incident.capture_id.clone();
-            if age_ns > OPEN_WALL_NS_MAX {
+            if now.wall_ns.saturating_sub(since_ns) > OPEN_WALL_NS_MAX {
                 self.close(now, &id, ClosedReason::NoNews, true);
-            } else if let Some(capture) = capture.filter(|_| is_due) {
-                tracked.compare_due_ns = None;
-                self.compare(&id, &capture);
             }
         }
     }

@@ -149,7 +149,7 @@ impl Incidents {
         if ids.is_empty() {
             return false;
         }
-        if let Some(id) = self.continued(serial, growth) {
+        if let Some(id) = self.continued(now, serial, growth) {
             self.grew(now, attempt, &id, growth);
             return true;
         }
@@ -202,7 +202,7 @@ impl Tracked {
     /// certain stays so.
     fn be_about(&mut self, now: Now, attempt: &impl Attempt, growth: Growth) {
         let is_sure = growth.is_sure || self.incident.growth.is_sure;
-        self.turn_to(growth.key());
+        self.turn_to(now, growth.key());
         self.incident.growth = Growth { is_sure, ..growth };
         self.incident.measure(&growth, attempt.step_time_ns(growth.rank));
         self.incident.updated_wall_ns = now.wall_ns;

@@ -328,7 +328,7 @@ impl Incidents {
             self.grew(now, attempt, &id, growth);
             return;
         }
-        if let Some(id) = self.continued(serial, growth) {
+        if let Some(id) = self.continued(now, serial, growth) {
             self.grew(now, attempt, &id, growth);
             return;
         }
@@ -480,10 +480,15 @@ impl Incidents {
     }
 
     /// The open incident that this growth goes on with.
-    pub(super) fn continued(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+    pub(super) fn continued(
+        &mut self,
+        now: Now,
+        serial: u32,
+        growth: &Growth,
+    ) -> Option<String> {
         let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
         let tracked = self.open_with(serial, goes_on)?;
-        tracked.turn_to(growth.key());
+        tracked.turn_to(now, growth.key());
         Some(tracked.incident.id.clone())
     }
 
@@ -514,7 +519,7 @@ impl Incidents {
         };
         let tracked = self.known.values_mut().rev().find(|known| goes_on(known))?;
         if !tracked.incident.is_about(serial, &key) {
-            tracked.turn_to(key);
+            tracked.turn_to(now, key);
         }
         if tracked.incident.urgency == Urgency::Notice {
             // What was sure may return as a notice.

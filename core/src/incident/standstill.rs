@@ -210,7 +210,7 @@ impl Incidents {
                 self.grew(now, attempt, &id, &Growth { is_sure: true, ..known });
             }
             None if self.has_death(serial) => {}
-            None => match self.continued(serial, &found) {
+            None => match self.continued(now, serial, &found) {
                 Some(id) => self.grew(now, attempt, &id, &found),
                 None => self.open(now, attempt, &found, None, name),
             },

@@ -592,7 +592,9 @@ impl Model {
                 assert!(by.is_open() && by.urgency > incident.urgency, "{incident:?} {by:?}");
             }
             if let Need::Awaited { capture, .. } = &tracked.need {
-                let is_compared = self.comparing.iter().any(|(_, known)| known == capture);
+                let is_next = tracked.compare_next.as_ref() == Some(capture);
+                let is_compared =
+                    is_next || self.comparing.iter().any(|(_, known)| known == capture);
                 assert!(is_compared, "{capture} of {incident:?} stays unanswered");
             }
             if incident.is_open() {

@@ -43,7 +43,8 @@ pub struct Tracked {
     pub(super) confirm_by_step: u64,
     /// Time of the last consideration of a restart.
     pub(super) considered_ns: Option<u64>,
-    /// Time of the next comparison of a failure's capture, because more ranks have ended.
+    /// Time of the next comparison of its capture, because more ranks have ended, or because the
+    /// incident has turned to another finding.
     pub(super) compare_due_ns: Option<u64>,
     /// A comparison is under way.
     pub(super) is_compared: bool,
@@ -93,11 +94,16 @@ impl Tracked {
         if self.incident.is_open() { self.incident.urgency } else { Urgency::Notice }
     }
 
-    /// Makes the incident about a finding with this key, and remembers the key it had.
-    pub(super) fn turn_to(&mut self, key: GrowthKey) {
+    /// Makes the incident about a finding with this key, and remembers the key it had. A diagnosis
+    /// of another account does not hold for it: the capture that is there is compared again.
+    pub(super) fn turn_to(&mut self, now: Now, key: GrowthKey) {
         let known = self.incident.growth.key();
         if known != key {
             self.remember(known);
+        }
+        if known.layer != key.layer && !key.layer.takes_over(known.layer) {
+            self.incident.diagnosis = None;
+            self.compare_due_ns = Some(now.mono_ns);
         }
         let growth = &mut self.incident.growth;
         (growth.rank, growth.device) = (key.rank, key.device);

@@ -36,7 +36,8 @@ impl Incidents {
         for id in self.ids(is_due) {
             self.consider_restart(now, id);
         }
-        self.review_failures(now);
+        self.close_old_failures(now);
+        self.compare_again(now);
         self.make_room();
     }
 
@@ -93,6 +94,22 @@ impl Incidents {
         }
     }
 
+    /// Compares the captures of incidents once more where that is due.
+    fn compare_again(&mut self, now: Now) {
+        let is_due = |known: &Tracked| {
+            let has_due = known.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
+            has_due && (known.incident.is_open() || known.incident.diagnosis.is_none())
+        };
+        for id in self.ids(is_due) {
+            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            let Some(capture) = tracked.incident.capture_id.clone() else { continue };
+            tracked.compare_due_ns = None;
+            if tracked.compare_next.is_none() {
+                self.compare(&id, &capture);
+            }
+        }
+    }
+
     /// Compares the snapshots of a capture for an incident. One comparison of an incident is under
     /// way at a time; of the comparisons requested meanwhile, the last one follows.
     pub(super) fn compare(&mut self, id: &str, capture: &str) {
@@ -139,14 +156,19 @@ impl Incidents {
             Err(why) => incident.not_compared = Some(why),
         }
         let urgency = incident.urgency;
-        let is_open = incident.is_open();
+        let (is_open, is_growth) = (incident.is_open(), incident.failure.is_none());
         let is_unknown = incident.is_unexplained();
         let is_early = is_unknown && tracked.tries < EARLY_TRIES;
         // Nothing else asks again for the capture that the rise of an incident waits for.
         let is_unanswered = incident.not_compared.is_some() && !is_unknown;
         let rises = is_unanswered && incident.urgency_of_growth(horizons) > reported;
         let is_due = is_early || (rises && tracked.tries < TRIES_MAX + RISES_MAX);
-        tracked.need = match tracked.need {
+        tracked.need = match core::mem::take(&mut tracked.need) {
+            // An earlier capture was compared again.
+            Need::Awaited { capture: of, again } if of != capture => {
+                Need::Awaited { capture: of, again }
+            }
+            Need::Wanted { due_ns } if is_growth => Need::Wanted { due_ns },
             Need::Awaited { again: true, .. } => Need::Wanted { due_ns: now.mono_ns },
             _ if is_due && is_open => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             _ => Need::Nothing,

@@ -2,7 +2,7 @@
 //!
 //! It carries out the effects of [`Incidents`] as the coordinator does. It decides nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
@@ -42,6 +42,8 @@ pub struct Product {
     host_limit: u64,
     /// Incidents opened; their names are numbers.
     opened: u64,
+    /// The captures that are closed, by number.
+    closed: BTreeMap<u64, Shot>,
     said: VecDeque<(u64, Said)>,
 }
 
@@ -121,8 +123,8 @@ impl Product {
         }
     }
 
-    /// Carries out what the incidents want; `closed` are the captures that are closed now.
-    fn carry_out(&mut self, now: Now, camera: &mut Camera<'_>, closed: &[(u64, Shot)]) {
+    /// Carries out what the incidents want.
+    fn carry_out(&mut self, now: Now, camera: &mut Camera<'_>) {
         while let Some(effect) = self.incidents.poll() {
             match effect {
                 Effect::Store { id, change } => self.say(&id, change),
@@ -136,8 +138,7 @@ impl Product {
                     self.incidents.capture_answered(now, &id, answer);
                 }
                 Effect::Diagnose { id, capture } => {
-                    let shot = closed.iter().find(|(of, _)| *of == number(&capture));
-                    let Some(&(_, shot)) = shot else { continue };
+                    let Some(&shot) = self.closed.get(&number(&capture)) else { continue };
                     self.diagnose(now, camera, &id, (&capture, shot));
                 }
                 Effect::Forget { .. } | Effect::ConsiderRestart { .. } | Effect::Lost => {}
@@ -238,13 +239,13 @@ impl Judge for Product {
         }
         self.incidents.review(now, &Played(&self.detector), &mut name);
         self.incidents.tick(now);
-        self.carry_out(now, camera, &[]);
-        let closed = camera.closed(now_ns);
-        for (capture, _) in &closed {
+        self.carry_out(now, camera);
+        for (capture, shot) in camera.closed(now_ns) {
+            self.closed.insert(capture, shot);
             let reason = Reason::Growth { rank: 0 };
             self.incidents.capture_closed(0, &capture.to_string(), &reason);
         }
-        self.carry_out(now, camera, &closed);
+        self.carry_out(now, camera);
     }
 
     fn said(&mut self) -> Option<(u64, Said)> {

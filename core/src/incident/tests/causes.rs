@@ -242,3 +242,43 @@ fn findings_beyond_those_that_an_incident_keeps_open_another_one() {
     shell.found(&job, Finding::Updated(larger));
     assert_eq!(shell.incident("inc-0002").growth.grown_bytes, 1 << 30);
 }
+
+#[test]
+fn an_incident_that_turns_to_another_account_has_the_class_of_that() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(grows(2, 0, Reserved, 7)));
+    shell.diagnose("inc-0001", diagnosis(Class::Fragmentation, 3));
+    shell.now_ns += SECOND;
+    shell.found(&job, Finding::Opened(grows(2, 0, Allocated, 2)));
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.layer, incident.class()), (Allocated, Class::Unknown));
+    assert!(incident.sentence().starts_with("rank 2 keeps 2 MiB more"), "{}", incident.sentence());
+    // No new capture may be taken: that which is there is compared again.
+    let now = shell.now();
+    shell.log.clear();
+    shell.incidents.tick(now);
+    let request = |effect: &Effect| matches!(effect, Effect::RequestCapture { .. });
+    while let Some(effect) = shell.incidents.poll() {
+        shell.log.push(effect);
+    }
+    let (id, capture) = ("inc-0001".to_string(), "cap-inc-0001".to_string());
+    assert!(shell.log.contains(&Effect::Diagnose { id, capture }), "{:?}", shell.log);
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", Ok(diagnosis(Class::Leak, 3)));
+    assert_eq!(shell.incident("inc-0001").class(), Class::Leak);
+    // The capture of the new finding is still wanted.
+    shell.log.clear();
+    shell.now_ns += RETRY_NS;
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    assert!(shell.log.iter().any(request), "{:?}", shell.log);
+}
+
+#[test]
+fn blocks_whose_bytes_are_seen_keep_their_diagnosis() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(grows(2, 0, Layer::Blocks, 2)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Opened(grows(2, 0, Allocated, 2)));
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.layer, incident.class()), (Allocated, Class::Leak));
+}
