@@ -283,7 +283,7 @@ impl Coordinator {
 
     fn tick(&mut self) {
         let now = self.context.now;
-        for (serial, reason) in self.jobs.tick(now) {
+        for (serial, reason) in self.jobs.tick(now, &self.incidents.open_serials()) {
             let asker = Asker::Trigger;
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }

@@ -156,8 +156,9 @@ impl Jobs {
         self.attempts.get_mut(&serial)?.captures.poll()
     }
 
-    /// Passes the time to the machines; the captures that are due by themselves.
-    pub(crate) fn tick(&mut self, now: Now) -> Vec<(u32, Reason)> {
+    /// Passes the time to the machines; the captures that are due by themselves. `open` are the
+    /// attempts with an open incident.
+    pub(crate) fn tick(&mut self, now: Now, open: &BTreeSet<u32>) -> Vec<(u32, Reason)> {
         let mut due = Vec::new();
         for (serial, attempt) in &mut self.attempts {
             if attempt.captures.poll_timeout().is_some_and(|due_ns| due_ns <= now.mono_ns) {
@@ -167,7 +168,8 @@ impl Jobs {
             if attempt.roles_due {
                 attempt.learn_roles();
             }
-            due.extend(attempt.triggers.poll(now.mono_ns).map(|reason| (*serial, reason)));
+            let reason = attempt.triggers.poll(now.mono_ns, !open.contains(serial));
+            due.extend(reason.map(|reason| (*serial, reason)));
         }
         due
     }
