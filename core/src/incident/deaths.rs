@@ -280,8 +280,7 @@ impl Incidents {
             incident: known.id.clone(),
             class: known.class(),
             culprit: known.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
-            grown_bytes: growth.grown_bytes,
-            took_steps: growth.last_step.saturating_sub(growth.onset_step),
+            growth,
         })
     }
 

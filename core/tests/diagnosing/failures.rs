@@ -1,6 +1,6 @@
 //! Ranks that died, and requests for memory that failed.
 
-use memtape_core::detector::Layer;
+use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Activity, Cause, Class, Fate, KnownGrowth};
 use memtape_core::identity::end::End;
 use memtape_core::snapshot::failed_request::FailedRequest;
@@ -67,8 +67,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             line: 34,
             function: "train_step".to_string(),
         }),
-        grown_bytes: 6 * GIB,
-        took_steps: 90,
+        growth: Growth { onset_step: STEP - 90, grown_bytes: 6 * GIB, ..Growth::default() },
     };
     vec![
         scenario(

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use super::aftermath::Aftermath;
 use super::diagnosis::{Condition, Diagnosis};
 use super::restart::Restart;
-use crate::detector::Growth;
+use crate::detector::{Growth, Layer};
 use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::context::KnownGrowth;
 use crate::diagnosis::evidence::inquiry::Inquiry;
@@ -26,7 +26,7 @@ use crate::diagnosis::words::{bytes, location, plural, ranks};
 use crate::identity::end::End;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{Frame, RankSnapshot};
+use crate::snapshot::{Block, Frame, RankSnapshot};
 
 /// A rank that dies later than this after a request has failed, in nanoseconds, had caught that.
 const CAUGHT_NS: i64 = 60_000_000_000;
@@ -170,7 +170,7 @@ impl<'a> Failed<'a> {
         let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
             let line = known.culprit.as_ref().map(location);
             let line = line.map_or(String::new(), |line| format!(" at {line}"));
-            format!("; {}{line} had reached {}", known.class.noun(), bytes(known.grown_bytes))
+            format!("; {}{line} had reached {}", known.class.noun(), bytes(self.grown(known)))
         });
         format!("{happened}{}", cause.unwrap_or_default())
     }
@@ -204,11 +204,11 @@ impl<'a> Failed<'a> {
             said.extend(self.why_not(request));
         }
         if let Some(known) = &self.inquiry.context.known_growth {
-            let KnownGrowth { incident, class, grown_bytes, .. } = known;
             said.push(format!(
-                "{incident} reports growth of this rank ({}): {} by then",
-                class.as_str(),
-                bytes(*grown_bytes)
+                "{} reports growth of this rank ({}): {} by then",
+                known.incident,
+                known.class.as_str(),
+                bytes(self.grown(known))
             ));
         }
         said.extend(self.lines());
@@ -279,21 +279,45 @@ impl<'a> Failed<'a> {
         }
     }
 
-    /// The lines that held most: when the request failed, or at the end of the last step.
-    fn lines(&self) -> Option<String> {
+    /// Bytes that the known growth of this rank had reached. Those of tensors are measured when the
+    /// request failed: what their line held, less what was older than the growth.
+    fn grown(&self, known: &KnownGrowth) -> u64 {
+        let Growth { layer, onset_step, grown_bytes, .. } = known.growth;
+        let line = known.culprit.as_ref().filter(|_| layer == Layer::Allocated);
+        let Some((line, held)) = line.zip(self.request.map(|_| self.held_by_line())) else {
+            return grown_bytes;
+        };
+        let older = self.blocks().filter(|block| block.birth_step.saturating_add(1) < onset_step);
+        let older = self.by_line(older.map(|block| (block.stack, block.size)));
+        let of = |lines: &BTreeMap<&Frame, u64>| lines.get(line).copied().unwrap_or(0);
+        grown_bytes.max(of(&held).saturating_sub(of(&older)))
+    }
+
+    /// Steps that the known growth took.
+    fn took_steps(&self, Growth { onset_step, last_step, .. }: &Growth) -> u64 {
+        self.inquiry.growth.last_step.max(*last_step).saturating_sub(*onset_step)
+    }
+
+    /// Live blocks at the end of the last step.
+    fn blocks(&self) -> impl Iterator<Item = &'a Block> {
+        self.suspect.devices.iter().flat_map(|device| &device.blocks)
+    }
+
+    /// What each line held: when the request failed, or at the end of the last step.
+    fn held_by_line(&self) -> BTreeMap<&'a Frame, u64> {
+        match self.request.filter(|request| !request.uses.is_empty()) {
+            Some(request) => self.by_line(request.uses.iter().map(|each| (each.stack, each.bytes))),
+            None => self.by_line(self.blocks().map(|block| (block.stack, block.size))),
+        }
+    }
+
+    /// Adds up the bytes of stacks by their line.
+    fn by_line(&self, held: impl Iterator<Item = (u32, u64)>) -> BTreeMap<&'a Frame, u64> {
         // By stack first: the frames of a stack are read once, however many blocks it has.
         let mut by_stack: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut add = |stack: u32, held: u64| {
+        for (stack, bytes) in held {
             let sum = by_stack.entry(stack).or_default();
-            *sum = sum.saturating_add(held);
-        };
-        match self.request.filter(|request| !request.uses.is_empty()) {
-            Some(request) => request.uses.iter().for_each(|each| add(each.stack, each.bytes)),
-            None => {
-                let devices = &self.suspect.devices;
-                let blocks = devices.iter().flat_map(|device| &device.blocks);
-                blocks.for_each(|block| add(block.stack, block.size));
-            }
+            *sum = sum.saturating_add(bytes);
         }
         let mut sums: BTreeMap<&Frame, u64> = BTreeMap::new();
         for (stack, held) in by_stack {
@@ -302,7 +326,12 @@ impl<'a> Failed<'a> {
                 *sum = sum.saturating_add(held);
             }
         }
-        let mut lines: Vec<(&Frame, u64)> = sums.into_iter().collect();
+        sums
+    }
+
+    /// The lines that held most.
+    fn lines(&self) -> Option<String> {
+        let mut lines: Vec<(&Frame, u64)> = self.held_by_line().into_iter().collect();
         lines.sort_by_key(|(_, held)| core::cmp::Reverse(*held));
         let named = lines.iter().take(LINES_NAMED_MAX);
         let named: Vec<String> =
@@ -335,7 +364,7 @@ impl<'a> Failed<'a> {
                  for longer",
                 known.incident
             );
-            return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
+            return Remedy::new(Cause::Unknown, text, Some(self.grown(known)));
         }
         match (self.request, self.end()) {
             (Some(request), _) => self.memory_remedy(request),
@@ -413,7 +442,8 @@ impl<'a> Failed<'a> {
         let known = self.inquiry.context.known_growth.as_ref();
         let (answer, gives_back_bytes, lasts_steps) = match (self.request, known) {
             (Some(_), Some(known)) => {
-                (RestartAnswer::GivesBack, Some(known.grown_bytes), Some(known.took_steps))
+                let took_steps = self.took_steps(&known.growth);
+                (RestartAnswer::GivesBack, Some(self.grown(known)), Some(took_steps))
             }
             (Some(request), None) => match self.holder(request) {
                 Holder::Cache => (RestartAnswer::GivesBack, Some(request.free_reserved()), None),

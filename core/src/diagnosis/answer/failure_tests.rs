@@ -171,14 +171,31 @@ fn a_failed_request_says_why_it_did_not_fit() {
         incident: "inc-1".into(),
         class: Class::Leak,
         culprit: Some(frame(7, "keep")),
-        grown_bytes: 6 * GIB,
-        took_steps: 90,
+        growth: Growth {
+            layer: Layer::Allocated,
+            onset_step: 59,
+            last_step: 120,
+            grown_bytes: 6 * GIB,
+            ..growth(2)
+        },
     };
-    let found = said(&full, &[died], Some(known));
+    let found = said(&full, &[died], Some(known.clone()));
     assert!(found.sentence.contains("; a leak at train.py:7 in keep had reached 6 GiB"));
     assert_eq!(found.culprit, Some(frame(7, "keep")));
     assert_eq!(found.restart.gives_back_bytes, Some(6 * GIB));
     assert_eq!(found.restart.lasts_steps, Some(90));
+    // What its line held when the request failed counts, less what is older than the growth. Of
+    // other accounts the line holds more than what has grown.
+    for (layer, gib) in [(Layer::Allocated, 9), (Layer::Peak, 6)] {
+        let growth = Growth { layer, onset_step: 1, ..known.growth };
+        let found = said(&full, &[died], Some(KnownGrowth { growth, ..known.clone() }));
+        let said = format!("had reached {gib} GiB");
+        assert!(found.sentence.ends_with(&said), "{found:?}");
+        assert!(found.evidence.contains(&format!(
+            "inc-1 reports growth of this rank (leak): {gib} GiB by then"
+        )));
+        assert_eq!(found.restart.gives_back_bytes, Some(gib * GIB));
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::capture::collective::Comparison;
+use crate::detector::Growth;
 use crate::diagnosis::class::Class;
 use crate::identity::end::End;
 use crate::snapshot::Frame;
@@ -142,10 +143,8 @@ pub struct KnownGrowth {
     pub class: Class,
     /// The line that kept the memory, where it is known.
     pub culprit: Option<Frame>,
-    /// Bytes that had grown.
-    pub grown_bytes: u64,
-    /// Steps that the growth took.
-    pub took_steps: u64,
+    /// The growth, in the last figures of the detector.
+    pub growth: Growth,
 }
 
 /// A growth in a trace, whose steps need not have numbers.

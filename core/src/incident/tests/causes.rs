@@ -184,7 +184,8 @@ fn a_rank_that_ends_leaves_the_incident_of_another() {
     shell.incidents.failed(shell.now(), &job, of, || "inc-oom".to_string());
     assert_eq!(shell.incident("inc-oom").related.as_deref(), Some("inc-0001"));
     let known = shell.incidents.growth_before(shell.incident("inc-oom"), &job);
-    assert_eq!(known.map(|known| known.grown_bytes), Some(1 << 30), "that of the rank itself");
+    let grown_bytes = known.map(|known| known.growth.grown_bytes);
+    assert_eq!(grown_bytes, Some(1 << 30), "that of the rank itself");
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
     shell.found(&job, Finding::Closed(ranks[0]));
     assert!(!shell.incident("inc-0001").is_open());

@@ -86,7 +86,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     let incident = shell.incident("inc-0002");
     assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
     let known = shell.incidents.growth_before(incident, &job).expect("the leak is known");
-    assert_eq!((known.incident.as_str(), known.grown_bytes), ("inc-0001", 1 << 24));
+    assert_eq!((known.incident.as_str(), known.growth.grown_bytes), ("inc-0001", 1 << 24));
     assert_eq!(shell.compared(), ["cap-death"]);
     shell.diagnose_capture("inc-0002", "cap-death");
     assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 1));
@@ -333,7 +333,7 @@ fn growth_that_ends_with_its_rank_has_its_newest_figures() {
     let known = shell.incidents.growth_before(shell.incident("inc-0002"), &job);
     let known = known.expect("the leak is known");
     assert_eq!(shell.incident("inc-0002").class(), Class::OutOfMemory, "before any diagnosis");
-    assert_eq!((known.grown_bytes, known.took_steps), (9 << 30, 900 - leak(2).onset_step));
+    assert_eq!((known.growth.grown_bytes, known.growth.last_step), (9 << 30, 900));
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
     assert_eq!(shell.incident("inc-0001").growth.grown_bytes, 9 << 30);
 }
