@@ -222,11 +222,6 @@ impl Incidents {
             is_open_of(known, serial) && is_own && is_over
         };
         let is_its = |growth: &Growth| growth.rank == rank && growth.scope == Scope::OneRank;
-        for known in self.known.values_mut().filter(|known| is_open_of(known, serial)) {
-            let its = known.incident.joined.iter().filter(|growth| is_its(growth));
-            let keys: Vec<_> = its.map(Growth::key).collect();
-            keys.into_iter().for_each(|key| known.remember(key));
-        }
         self.leave(now, serial, is_its);
         for id in self.ids(is_its_own) {
             self.measure(&id, attempt, None);

@@ -5,6 +5,8 @@
 //! finding that returns after it was closed says so itself ([`Growth::returns`]). Ranks that count
 //! steps are compared by the detector; those that do not are compared here.
 
+use alloc::vec::Vec;
+
 use super::machine::{Attempt, Change, Incidents, Now};
 use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
@@ -163,8 +165,8 @@ impl Incidents {
         true
     }
 
-    /// Removes findings that are over from the incidents of an attempt that they have joined; false
-    /// where they have joined none.
+    /// Removes findings that are over from the incidents of an attempt that they have joined, which
+    /// remember them; false where they have joined none.
     pub(super) fn leave(
         &mut self,
         now: Now,
@@ -174,9 +176,11 @@ impl Incidents {
         let ids = self
             .ids(|known| is_open_of(known, serial) && known.incident.joined.iter().any(&is_over));
         for id in &ids {
-            let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { continue };
-            incident.joined.retain(|growth| !is_over(growth));
-            incident.updated_wall_ns = now.wall_ns;
+            let Some(tracked) = self.known.get_mut(id) else { continue };
+            let joined = &mut tracked.incident.joined;
+            let over: Vec<Growth> = joined.extract_if(.., |of| is_over(of)).collect();
+            over.iter().for_each(|growth| tracked.remember(growth.key()));
+            tracked.incident.updated_wall_ns = now.wall_ns;
             self.store(id, Change::Updated);
         }
         !ids.is_empty()

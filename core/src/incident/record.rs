@@ -39,7 +39,7 @@ pub struct Incident {
     /// Unit of the rank's step numbers.
     #[cfg_attr(feature = "serde", serde(default))]
     pub clock: Clock,
-    /// Keys of the findings it was about before.
+    /// Keys of the findings it was about before, and of those that had its cause and are over.
     #[cfg_attr(feature = "serde", serde(default))]
     pub former: Vec<GrowthKey>,
     /// Other findings with the same cause, as they were last reported: on other devices, ranks, or
@@ -200,7 +200,7 @@ impl Incident {
                     Some(diagnosis) => diagnosis.sentence_now(&self.growth, is_open),
                     None => first_sentence(&self.growth, is_open),
                 };
-                format!("{said}{}", alike(&self.growth, &self.joined, is_open))
+                format!("{said}{}", alike(&self.growth, &self.joined, &self.former, is_open))
             }
         })
     }

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::detector::{Growth, Layer, Scope};
+use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::births::AgeProfile;
@@ -55,8 +55,14 @@ pub fn first_sentence(growth: &Growth, is_open: bool) -> String {
     format!("{who}{peers}{others}{}", tense.end(growth))
 }
 
-/// What else grows of the same account: other devices of the rank, or other ranks.
-pub(crate) fn alike(growth: &Growth, joined: &[Growth], is_open: bool) -> String {
+/// What else grows of the same account: other devices of the rank, or other ranks; and the `former`
+/// ranks, whose growth is over.
+pub(crate) fn alike(
+    growth: &Growth,
+    joined: &[Growth],
+    former: &[GrowthKey],
+    is_open: bool,
+) -> String {
     let tense = Tense::of(is_open);
     let same = || joined.iter().filter(|of| of.layer == growth.layer);
     let mut devices: Vec<u32> =
@@ -75,6 +81,17 @@ pub(crate) fn alike(growth: &Growth, joined: &[Growth], is_open: bool) -> String
         others.dedup();
         let grow = grow(others.len(), tense);
         said += &format!("; {} {grow} alike", ranks(&others, others.len()));
+    }
+    let was_alike = |key: &&GrowthKey| {
+        let is_it = key.rank == growth.rank || others.contains(&key.rank);
+        let are_own = [key.scope, growth.scope] == [Scope::OneRank; 2];
+        are_own && key.layer == growth.layer && !is_it
+    };
+    let mut before: Vec<u32> = former.iter().filter(was_alike).map(|key| key.rank).collect();
+    if !before.is_empty() {
+        before.sort_unstable();
+        before.dedup();
+        said += &format!("; {} grew alike", ranks(&before, before.len()));
     }
     said
 }

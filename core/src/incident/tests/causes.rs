@@ -176,7 +176,10 @@ fn a_rank_that_ends_leaves_the_incident_of_another() {
     let ranks: Vec<Growth> = (0..3).map(|rank| grows(rank, 0, Allocated, 2)).collect();
     ranks.iter().for_each(|growth| shell.found(&job, Finding::Opened(*growth)));
     shell.incidents.rank_ended(shell.now(), &job, 1, End::Failed);
-    assert_eq!(shell.incident("inc-0001").joined, [ranks[2]]);
+    let incident = shell.incident("inc-0001");
+    assert_eq!(incident.joined, [ranks[2]]);
+    let said = incident.sentence();
+    assert!(said.ends_with("; rank 2 grows alike; rank 1 grew alike"), "{said}");
     // The death of the rank is still the end of that growth, which the detector does not close.
     job.newest = Some(Growth { grown_bytes: 1 << 30, ..ranks[1] });
     let (wall_ns, kind, exit_status) = (0, FailureKind::OutOfMemory, None);
@@ -188,7 +191,9 @@ fn a_rank_that_ends_leaves_the_incident_of_another() {
     assert_eq!(grown_bytes, Some(1 << 30), "that of the rank itself");
     shell.incidents.rank_ended(shell.now(), &job, 2, End::Exited);
     shell.found(&job, Finding::Closed(ranks[0]));
-    assert!(!shell.incident("inc-0001").is_open());
+    let incident = shell.incident("inc-0001");
+    assert!(!incident.is_open());
+    assert!(incident.sentence().ends_with("; ranks 1 and 2 grew alike"), "{incident:?}");
 }
 
 #[test]
