@@ -480,12 +480,7 @@ impl Incidents {
     }
 
     /// The open incident that this growth goes on with.
-    pub(super) fn continued(
-        &mut self,
-        now: Now,
-        serial: u32,
-        growth: &Growth,
-    ) -> Option<String> {
+    pub(super) fn continued(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
         let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
         let tracked = self.open_with(serial, goes_on)?;
         tracked.turn_to(now, growth.key());

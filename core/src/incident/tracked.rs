@@ -43,8 +43,8 @@ pub struct Tracked {
     pub(super) confirm_by_step: u64,
     /// Time of the last consideration of a restart.
     pub(super) considered_ns: Option<u64>,
-    /// Time of the next comparison of its capture, because more ranks have ended, or because the
-    /// incident has turned to another finding.
+    /// Time of the next comparison of its capture, because more ranks have ended, the incident has
+    /// turned to another finding, or the next capture comes too late.
     pub(super) compare_due_ns: Option<u64>,
     /// A comparison is under way.
     pub(super) is_compared: bool,

@@ -5,7 +5,7 @@ use alloc::string::String;
 use core::cmp::Reverse;
 
 use super::machine::{Change, Effect, Incidents, Now, RETRY_NS, RISES_MAX, TRIES_MAX};
-use super::record::{ClosedReason, NotCompared, bounded};
+use super::record::{ClosedReason, Incident, NotCompared, bounded};
 use super::tracked::{Need, Tracked};
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Growth, Layer};
@@ -18,6 +18,10 @@ use crate::sharing::Shares;
 /// Captures that may be tried without new growth while no diagnosis explains an incident: perhaps
 /// the tapes had no earlier step yet to compare with.
 const EARLY_TRIES: u32 = 2;
+
+/// A ticket or a page waits for a capture that is put off, while the time left is more than this
+/// many times the wait. Else the known capture is compared again, and decides.
+const WAIT_TIMES_MAX: u64 = 2;
 
 /// A restart is considered again after this time, in nanoseconds: the end of memory comes nearer.
 const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
@@ -62,6 +66,7 @@ impl Incidents {
 
     /// A requested capture is under way, or was refused. An answer that comes late is ignored.
     pub fn capture_answered(&mut self, now: Now, id: &str, answer: Result<String, Refusal>) {
+        let (reported, horizons) = (self.reported_urgency(id), self.horizons);
         let known = self.known.get_mut(id);
         let is_wanted = |known: &&mut Tracked| matches!(known.need, Need::Wanted { .. });
         let Some(tracked) = known.filter(is_wanted) else { return };
@@ -71,6 +76,13 @@ impl Incidents {
                 Need::Awaited { capture, again: false }
             }
             Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                let Incident { seconds_to_oom, diagnosis, .. } = &tracked.incident;
+                let wait_seconds = wait_ns.saturating_mul(WAIT_TIMES_MAX) / 1_000_000_000;
+                let is_too_late = seconds_to_oom.is_some_and(|left| left <= wait_seconds);
+                let rises = tracked.incident.urgency_of_growth(horizons) > reported;
+                if is_too_late && rises && diagnosis.is_some() {
+                    tracked.compare_due_ns = Some(now.mono_ns);
+                }
                 Need::Wanted { due_ns: now.mono_ns + wait_ns }
             }
             Err(

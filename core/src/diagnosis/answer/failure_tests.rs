@@ -191,9 +191,11 @@ fn a_failed_request_says_why_it_did_not_fit() {
         let found = said(&full, &[died], Some(KnownGrowth { growth, ..known.clone() }));
         let said = format!("had reached {gib} GiB");
         assert!(found.sentence.ends_with(&said), "{found:?}");
-        assert!(found.evidence.contains(&format!(
-            "inc-1 reports growth of this rank (leak): {gib} GiB by then"
-        )));
+        assert!(
+            found
+                .evidence
+                .contains(&format!("inc-1 reports growth of this rank (leak): {gib} GiB by then"))
+        );
         assert_eq!(found.restart.gives_back_bytes, Some(gib * GIB));
     }
 }

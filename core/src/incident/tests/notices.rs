@@ -230,3 +230,31 @@ fn growth_that_returns_as_a_notice_is_sure_only_if_it_had_paged() {
         assert_eq!(shell.incident("inc-0001").growth.is_sure, is_sure);
     }
 }
+
+#[test]
+fn a_page_does_not_wait_for_a_capture_that_comes_too_late() {
+    for (left_steps, comes_too_late) in [(40, true), (400, false)] {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.found(&job, Finding::Opened(notice(0)));
+        shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+        let sure = Growth { is_sure: true, steps_to_oom: Some(left_steps), ..notice(0) };
+        shell.found(&job, Finding::Updated(sure));
+        shell.incidents.tick(shell.now());
+        let now = shell.now();
+        let refusal = Refusal::TooSoon { wait_ns: 50 * SECOND };
+        shell.incidents.capture_answered(now, "inc-0001", Err(refusal));
+        shell.log.clear();
+        shell.incidents.tick(now);
+        while let Some(effect) = shell.incidents.poll() {
+            shell.log.push(effect);
+        }
+        let (id, capture) = ("inc-0001".to_string(), "cap-inc-0001".to_string());
+        let compares = shell.log.contains(&Effect::Diagnose { id, capture });
+        assert_eq!(compares, comes_too_late, "{left_steps} steps are left");
+        if compares {
+            let found = diagnosis(Class::Leak, 3);
+            shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", Ok(found));
+            assert_eq!(shell.incident("inc-0001").urgency, Urgency::Page);
+        }
+    }
+}
