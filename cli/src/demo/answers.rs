@@ -88,6 +88,19 @@ impl Answers<'_> {
     }
 }
 
+/// Is all known of a rank whose request failed? Its process has ended, the incident of the failure
+/// is compared and stored, and its growth is over.
+pub(crate) fn is_end_known(number: u32, ranks: &[Rank], incidents: &[Incident]) -> bool {
+    let has_ended = ranks.iter().any(|rank| rank.rank == number && rank.end.is_some());
+    let of_rank = || incidents.iter().filter(|of| of.rank == number);
+    let is_failure = |of: &&Incident| of.class == Class::OutOfMemory;
+    let is_compared = |of: &Incident| of.stored && !of.evidence.is_empty();
+    let grows = |of: &Incident| of.state == IncidentState::Open;
+    has_ended
+        && of_rank().filter(is_failure).any(is_compared)
+        && !of_rank().filter(|of| !is_failure(of)).any(|of| grows(of) || !of.stored)
+}
+
 /// Ranks that were judged, and found healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judged {
@@ -114,6 +127,8 @@ fn time_left(incident: &Incident) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::identity::end::End;
+
     use super::*;
 
     #[test]
@@ -131,6 +146,29 @@ mod tests {
         assert_eq!(line(Some(1_800)), span("60 s (54 s to 66 s)"), "as the incident says it");
         assert_eq!(line(None), span("60 s"));
         assert_eq!(time_left(&incident(0, None)), None);
+    }
+
+    #[test]
+    fn the_end_of_a_rank_is_known_when_its_failure_is_stored() {
+        let incident = |class: Class, state: IncidentState, evidence: &[&str]| Incident {
+            rank: 2,
+            class: class.into(),
+            state: state.into(),
+            stored: true,
+            evidence: evidence.iter().map(|line| line.to_string()).collect(),
+            ..Incident::default()
+        };
+        let rank = |end: Option<End>| Rank { rank: 2, end: end.map(Into::into), ..Rank::default() };
+        let failed = || incident(Class::OutOfMemory, IncidentState::Open, &["it did not fit"]);
+        let leak = |state| incident(Class::Leak, state, &["blocks of 90 steps"]);
+        let is_known = |end, incidents: &[Incident]| is_end_known(2, &[rank(end)], incidents);
+        let ended = Some(End::Failed);
+        assert!(is_known(ended, &[leak(IncidentState::Closed), failed()]));
+        assert!(!is_known(None, &[leak(IncidentState::Closed), failed()]));
+        assert!(!is_known(ended, &[leak(IncidentState::Open), failed()]));
+        assert!(!is_known(ended, &[leak(IncidentState::Closed)]));
+        let not_compared = incident(Class::OutOfMemory, IncidentState::Open, &[]);
+        assert!(!is_known(ended, &[not_compared]));
     }
 
     #[test]

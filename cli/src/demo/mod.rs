@@ -102,6 +102,9 @@ const QUIET_TIME: Duration = Duration::from_secs(60);
 const VERDICT_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest time until a leaking rank has filled its device.
 const FILLING_TIME_MAX: Duration = Duration::from_secs(300);
+/// Longest time from the capture of a failed request until the coordinator knows how its rank
+/// ended: the agent reports that after a few polls, and the capture is compared once more.
+const END_TIME_MAX: Duration = Duration::from_secs(30);
 /// Time between two lines about the time that is left.
 const COUNTDOWN_TIME: Duration = Duration::from_secs(10);
 
@@ -307,8 +310,8 @@ impl Demo {
         bail!("no result of the scenario within {} s: {seen}", limit.as_secs())
     }
 
-    /// Counts down until the request has failed and the capture of it is closed. Returns none when
-    /// the demo was interrupted.
+    /// Counts down until the request has failed, the capture of it is closed, and the coordinator
+    /// knows how the rank ended. Returns none when the demo was interrupted.
     fn count_down(&mut self, client: &Client, rank: u32) -> anyhow::Result<Option<Capture>> {
         let answers = Answers { client, job: &self.job };
         let trigger = Reason::OutOfMemory { rank }.as_str();
@@ -330,7 +333,23 @@ impl Demo {
             None if self.watch.is_interrupted() => {}
             None => bail!("rank {rank} has not filled its device after {} s", limit.as_secs()),
         }
+        self.wait_for_end(client, rank)?;
         Ok(capture)
+    }
+
+    /// Waits until the coordinator knows how a rank ended, at most for [`END_TIME_MAX`]: what is
+    /// stored then tells all of the story.
+    fn wait_for_end(&mut self, client: &Client, rank: u32) -> anyhow::Result<()> {
+        let answers = Answers { client, job: &self.job };
+        let known = |_: &mut Watch| {
+            answers::is_end_known(rank, &answers.ranks(), &answers.incidents()).then_some(())
+        };
+        let reached = self.watch.until(Some(END_TIME_MAX), &mut self.children, known)?;
+        if reached.is_none() && !self.watch.is_interrupted() {
+            let seconds = END_TIME_MAX.as_secs();
+            self.watch.say(&format!("how rank {rank} ended is not known after {seconds} s"));
+        }
+        Ok(())
     }
 
     /// Watches a job in which nothing grows, until the time is over or the user interrupts.
