@@ -427,9 +427,7 @@ impl Behind {
             None => format!("{has} enqueued none"),
         };
         match self.why {
-            Lag::Late => format!(
-                "rank {rank} {reached}, still {seconds} s later: it is desynchronised, not leaking"
-            ),
+            Lag::Late => format!("rank {rank} {reached}: it is desynchronised, not leaking"),
             Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
             Lag::Silent => format!(
                 "rank {rank} {reached} when last looked at, {seconds} s before: it is stopped, or \

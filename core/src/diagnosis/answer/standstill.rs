@@ -54,7 +54,7 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
             (None, None) => 0,
         },
         sentence: parts.sentence(&named, true),
-        evidence: steps(&context.fates)
+        evidence: steps(&context.fates, behind.is_some() && named.onset_step < growth.last_step)
             .into_iter()
             .chain(stuck.iter().filter(|each| Some(**each) != group).map(|of| of.sentence.clone()))
             .collect(),
@@ -93,8 +93,9 @@ fn naming(rank: u32, growth: &Growth, fates: &[Fate]) -> Growth {
     Growth { rank, onset_step, grown_bytes, ..*growth }
 }
 
-/// Which steps the ranks have finished.
-fn steps(fates: &[Fate]) -> Option<String> {
+/// Which steps the ranks have finished. Those that wait for another rank `run_ahead` of it: a step
+/// is finished when the program has given its work to the GPU.
+fn steps(fates: &[Fate], run_ahead: bool) -> Option<String> {
     let mut by_step: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     let living = fates.iter().filter(|fate| fate.end.is_none());
     living.for_each(|fate| by_step.entry(fate.step).or_default().push(fate.rank));
@@ -107,6 +108,9 @@ fn steps(fates: &[Fate]) -> Option<String> {
         };
         let next = if said.is_empty() { "" } else { ", " };
         said += &format!("{next}{} {has}step {}", ranks(of, of.len()), count(*step));
+    }
+    if run_ahead {
+        said += ": their programs give work to the GPUs in advance, and the GPUs wait";
     }
     (!said.is_empty()).then_some(said)
 }
@@ -176,7 +180,9 @@ mod tests {
             "all 4 ranks stood still, rank 2 at step 396; its capture shows: group 0: 3 of 4 ranks \
              wait in collective 448, for 110.0 s at the capture"
         );
-        assert_eq!(found.evidence, ["rank 2 has finished step 396, ranks 0, 1 and 3 step 448"]);
+        let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448: their programs give \
+                     work to the GPUs in advance, and the GPUs wait";
+        assert_eq!(found.evidence, [steps]);
         assert_eq!(found.seen.map(|seen| (seen.rank, seen.onset_step)), Some((2, 396)));
         assert_eq!((found.class, found.pages()), (Class::Desynchronised, true));
     }
