@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use memtape_core::detector::RATE_STEPS;
 use memtape_proto::api::{Device, Named, Rank, RankHost, Unknown};
 
 use crate::client::unknown::which;
@@ -25,9 +26,6 @@ const LAYERS: [(&str, &str); 7] = [
 /// Cells of the bar of used memory.
 const BAR_CELLS: usize = 10;
 
-/// Note on a column.
-const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
-
 /// Meaning of the columns about hosts.
 const HOST_NOTES: &str = "private, files, shared, swapped, pinned: host memory of the process; \
                           worker private: of its workers\n\
@@ -40,7 +38,11 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         return "no rank of this job is known yet\n".to_string();
     }
     let mut text = table(ranks).text();
-    text.push_str(NOTES);
+    let _ = writeln!(
+        text,
+        "growth/step: change of the per-step minimum over the last {RATE_STEPS} steps; – once the \
+         rank has ended"
+    );
     text.push_str(&devices(ranks));
     text.push_str(&hosts(ranks));
     for reason in unknown {
@@ -225,6 +227,8 @@ mod tests {
         check(json!({ "state": "growing", "growth_bytes_per_step": 2 << 20 }), "+2 MiB");
         check(json!({ "state": "healthy", "growth_bytes_per_step": 0 }), "0 B");
         check(json!({ "state": "failed", "end": "failed", "growth_bytes_per_step": null }), "–");
+        let rank = parse(&json!({ "rank": 3 })).expect("shape");
+        assert!(text(&[rank], &[]).contains("over the last 256 steps"));
     }
 
     #[test]

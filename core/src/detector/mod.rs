@@ -23,6 +23,7 @@ use crate::tape::StepRecord;
 
 pub use forecast::Forecast;
 pub(crate) use levels::trace::{StepTrend, trace_points_min, trend_of_idle, trend_of_peaks};
+pub use levels::windows::RATE_STEPS;
 pub use machine::{Detector, SETTLE_NS};
 pub use series::Layer;
 
@@ -325,7 +326,8 @@ impl RankState {
 pub struct RankView {
     /// The judgement.
     pub state: RankState,
-    /// Rise of the floor over the last window, in bytes a step; negative when it falls.
+    /// Rise of the per-step minimum over the last [`RATE_STEPS`], in bytes a step; negative when
+    /// it falls.
     pub growth_bytes_per_step: i64,
     /// Newest step seen.
     pub last_step: u64,

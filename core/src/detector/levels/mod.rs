@@ -17,4 +17,4 @@ mod stairs;
 mod still;
 mod stopping;
 pub(crate) mod trace;
-mod windows;
+pub(in crate::detector) mod windows;

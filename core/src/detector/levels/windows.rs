@@ -5,6 +5,9 @@ use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, Series, WINDOW, Window};
 use super::super::{GrowthKey, Scope};
 
+/// Steps over which the rate of a rank is measured.
+pub const RATE_STEPS: u64 = WINDOW as u64 * BLOCK_STEPS[0];
+
 impl Detector {
     /// Value of a block less that of the peers; none when there is no such block.
     pub(in crate::detector) fn beyond_peers(
@@ -151,7 +154,7 @@ impl Detector {
         forecast(&window, BLOCK_STEPS[scale], left, rate)
     }
 
-    /// Median slope of a series' per-step minimum over the last window, in bytes a step.
+    /// Median slope of a series' per-step minimum over the last [`RATE_STEPS`], in bytes a step.
     pub(in crate::detector) fn own_rate(&self, key: (u32, u8)) -> i64 {
         let Some(series) = self.series.get(&key) else { return 0 };
         let Some(block) = series.next_block[0].checked_sub(1) else { return 0 };
