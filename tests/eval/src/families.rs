@@ -79,11 +79,16 @@ pub fn families() -> Vec<Family> {
         (Set::Tuned, false, opened::healthy_caches::FAMILIES),
         (Set::Tuned, true, opened::faulty_records::FAMILIES),
         (Set::Tuned, true, opened::faulty_inputs::FAMILIES),
-        (Set::Apart, false, apart::healthy_training::FAMILIES),
-        (Set::Apart, false, apart::healthy_engines::FAMILIES),
-        (Set::Apart, true, apart::faulty_training::FAMILIES),
-        (Set::Apart, true, apart::faulty_engines::FAMILIES),
-        (Set::Apart, true, apart::faulty_hosts::FAMILIES),
+        (Set::Tuned, false, opened::healthy_training::FAMILIES),
+        (Set::Tuned, false, opened::healthy_engines::FAMILIES),
+        (Set::Tuned, true, opened::faulty_training::FAMILIES),
+        (Set::Tuned, true, opened::faulty_engines::FAMILIES),
+        (Set::Tuned, true, opened::faulty_hosts::FAMILIES),
+        (Set::Apart, false, apart::healthy_stages::FAMILIES),
+        (Set::Apart, false, apart::healthy_servers::FAMILIES),
+        (Set::Apart, true, apart::faulty_caches::FAMILIES),
+        (Set::Apart, true, apart::faulty_exchanges::FAMILIES),
+        (Set::Apart, true, apart::faulty_nodes::FAMILIES),
     ] {
         all.extend(of(set, is_fault, named));
     }

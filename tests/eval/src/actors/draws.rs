@@ -1,9 +1,10 @@
 //! What the families of several sets draw, and how a fault is labelled.
 
 use super::benign::BEHAVIOURS;
+use crate::allocator::Handle;
 use crate::code::Site;
 use crate::job::{Expect, Fault, GIB, Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::World;
+use crate::world::{StepPhase, World};
 
 /// Page size of hosts.
 pub(super) const PAGE: u64 = 4_096;
@@ -68,6 +69,15 @@ pub(super) fn roomy_host(job: &mut Job) {
 pub(super) fn one_node(job: &mut Job) -> Vec<u32> {
     let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     (first..job.ranks.min(first + NODE_RANKS)).collect()
+}
+
+/// One rank, a node or all ranks.
+pub(super) fn rank_node_or_all(job: &mut Job) -> Vec<u32> {
+    match job.rng.between(0, 3) {
+        0 => vec![job.one()],
+        1 => one_node(job),
+        _ => job.all(),
+    }
 }
 
 /// The ranks of one role, drawn at random: engines, a stage, one part of the tensors.
@@ -203,4 +213,21 @@ pub(super) fn beside(job: &mut Job, passing: u64) {
 /// One rank in this share of the jobs, or all of them.
 pub(super) fn one_or_all(job: &mut Job, share: f64) -> Vec<u32> {
     if job.rng.chance(share) { vec![job.one()] } else { job.all() }
+}
+
+/// Makes tensors in each forward pass, which the backward pass drops. In steps in which they are
+/// kept, the faulty ranks keep them for good.
+pub(super) fn kept_by(
+    job: &mut Job,
+    ranks: &[u32],
+    make: impl Fn(&mut World, &mut Vec<Handle>) + Clone + Send + Sync + 'static,
+    is_kept: impl Fn(&World) -> bool + Clone + Send + Sync + 'static,
+) {
+    let mut made: Vec<Handle> = Vec::new();
+    job.act_where(ranks, move |phase, world, is_faulty| match phase {
+        StepPhase::Forward => make(world, &mut made),
+        StepPhase::Backward if is_faulty && is_kept(world) => made.clear(),
+        StepPhase::Backward => world.free_all(&mut made),
+        _ => {}
+    });
 }

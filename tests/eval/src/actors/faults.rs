@@ -38,7 +38,7 @@ const BLOCKS_MIN: u64 = 1_500;
 const RETRIES_MIN: u64 = 40;
 
 /// What the processes of a rank hold of the host, about.
-const HOST_USUAL: u64 = 15 * GIB;
+pub(super) const HOST_USUAL: u64 = 15 * GIB;
 
 /// Keeps this number of bytes, in one to three blocks, in each step that is due.
 fn keep(

@@ -20,16 +20,21 @@ pub mod faults;
 /// without knowledge of the detector or the diagnosis, and were opened afterwards: they may be
 /// looked at and tuned on as all the others.
 pub mod opened {
+    pub mod faulty_engines;
     pub mod faulty_graphs;
+    pub mod faulty_hosts;
     pub mod faulty_inputs;
     pub mod faulty_outside;
     pub mod faulty_records;
     pub mod faulty_tensors;
+    pub mod faulty_training;
     pub mod healthy_batches;
     pub mod healthy_caches;
+    pub mod healthy_engines;
     pub mod healthy_host;
     pub mod healthy_loads;
     pub mod healthy_tensors;
+    pub mod healthy_training;
 }
 
 /// Families that are kept apart. They are not used for tuning, and what is reported about one of
@@ -37,9 +42,9 @@ pub mod opened {
 /// label is corrected here, and `README.md` records it. When something is tuned after their total
 /// was read, they are opened, and others are written.
 pub mod apart {
-    pub mod faulty_engines;
-    pub mod faulty_hosts;
-    pub mod faulty_training;
-    pub mod healthy_engines;
-    pub mod healthy_training;
+    pub mod faulty_caches;
+    pub mod faulty_exchanges;
+    pub mod faulty_nodes;
+    pub mod healthy_servers;
+    pub mod healthy_stages;
 }

@@ -3,7 +3,7 @@
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    Plan, Rounds, beside, from_the_start, in_pieces, label, one_node, pages, plan,
+    Plan, Rounds, beside, from_the_start, in_pieces, label, one_node, pages, plan, rank_node_or_all,
 };
 use crate::job::{GIB, Job, Layer, MIB, NODE_RANKS};
 use crate::world::{StepPhase, World};
@@ -55,15 +55,6 @@ impl Host {
         if self.growing * own + self.others * self.first > self.limit {
             world.give_up();
         }
-    }
-}
-
-/// One rank, a node or all ranks.
-fn rank_node_or_all(job: &mut Job) -> Vec<u32> {
-    match job.rng.between(0, 3) {
-        0 => vec![job.one()],
-        1 => one_node(job),
-        _ => job.all(),
     }
 }
 

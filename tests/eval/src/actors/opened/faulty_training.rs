@@ -2,8 +2,8 @@
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    RISE_MIN, Rounds, TENSORS, at_most, from_the_start, in_pieces, label, notice, one_or_all,
-    one_role, plan,
+    RISE_MIN, Rounds, TENSORS, at_most, from_the_start, in_pieces, kept_by, label, notice,
+    one_or_all, one_role, plan,
 };
 use crate::allocator::Handle;
 use crate::code::Library;
@@ -15,23 +15,6 @@ pub const FAMILIES: &[Named] = named! {
     viewless_copies, fp8_launches, collected_outputs, replayed_routes, stored_weights,
     stager_streams, packed_remainders
 };
-
-/// Makes tensors in each forward pass, which the backward pass drops. In steps in which they are
-/// kept, the faulty ranks keep them for good.
-fn kept_by(
-    job: &mut Job,
-    ranks: &[u32],
-    make: impl Fn(&mut World, &mut Vec<Handle>) + Clone + Send + Sync + 'static,
-    is_kept: impl Fn(&World) -> bool + Clone + Send + Sync + 'static,
-) {
-    let mut made: Vec<Handle> = Vec::new();
-    job.act_where(ranks, move |phase, world, is_faulty| match phase {
-        StepPhase::Forward => make(world, &mut made),
-        StepPhase::Backward if is_faulty && is_kept(world) => made.clear(),
-        StepPhase::Backward => world.free_all(&mut made),
-        _ => {}
-    });
-}
 
 /// Hidden states are cut into parts for the ranks that share a sequence. A part is a view, and is
 /// copied in order to be none; the copy is marked so that the backward pass does not clear it, and
