@@ -44,6 +44,7 @@ impl Detector {
                 self.findings.note_climb(&key);
             }
             let climbs = self.findings.get(&key).is_some_and(|open| open.climbs);
+            let rises = climbs || trend.rise().is_some();
             let presses = presses(point.layer, steps, ahead);
             let level_bytes = self.level_of(&key);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
@@ -51,7 +52,7 @@ impl Detector {
                 growth.bytes_per_step = rate;
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
-                growth.is_sure |= is_certain(growth, left, (climbs, presses));
+                growth.is_sure |= rises && is_certain(growth, left, (climbs, presses));
             });
             let is_sure = self.findings.get(&key).is_some_and(|open| open.growth.is_sure);
             if is_sure && !known.is_sure {

@@ -1,12 +1,13 @@
 //! Stairs: growth by events, such as saves, evaluations and new process groups.
 //!
 //! Stairs of one kind rise by similar amounts at similar distances, and are flat in between. Four
-//! of them are worth a notice. Stairs of any kind come when something fails or a request is large:
-//! of these eight are, where hardly anything is ever given back and no stack tells more. Neither is
-//! certain before the end is near: some healthy jobs make as many, and then no more. Stairs that go on are a climb
-//! ([`climb`](super::climb)) in longer blocks of steps.
+//! of them are worth a notice. Stairs of any kind have any height and distance: where no stack
+//! tells what grows, eight of them are worth a notice, if the level never falls by more than 1/8 of
+//! the rise. No stairs are certain before the end of memory is near: some healthy jobs make as
+//! many, and then no more. Stairs that go on are a climb ([`climb`](super::climb)) in longer blocks
+//! of steps.
 
-use super::super::constants::{STAIRS_ANY_MIN, STAIRS_MIN};
+use super::super::constants::{GOES_ON_QUARTERS, STAIRS_ANY_MIN, STAIRS_MIN};
 use super::climb::Rise;
 
 /// The smallest stair is at least this part of the largest.
@@ -26,9 +27,6 @@ const ANY_HEIGHT_MAX_DIVISOR: i64 = 3;
 
 /// … the level never falls by more than this part; …
 const ANY_FALL_DIVISOR: i64 = 8;
-
-/// … the later half of the points rises by at least three of these parts; …
-const ANY_LATER_DIVISOR: i64 = 8;
 
 /// … and no two are farther apart than this part of the points.
 const ANY_APART_DIVISOR: usize = 4;
@@ -72,31 +70,31 @@ impl Stairs {
 }
 
 /// Finds stairs of one kind, or of any where that is asked.
-pub(super) fn stairs(values: &[i64], of_any: bool) -> Option<Rise> {
-    of_one_kind(values).or_else(|| of_any_kind(values).filter(|_| of_any))
+pub(super) fn stairs(values: &[i64], has_any: bool) -> Option<Rise> {
+    of_one_kind(values).or_else(|| if has_any { of_any_kind(values) } else { None })
 }
 
-/// Finds stairs of any height at any distance.
+/// Finds stairs of any height at any distance, also one after the other.
 fn of_any_kind(values: &[i64]) -> Option<Rise> {
     let (&first, &last) = (values.first()?, values.last()?);
     let bytes = last - first;
-    let stair = bytes / ANY_HEIGHT_DIVISOR;
-    let (mut high, mut high_at, mut apart, mut count) = (first, 0, 0, 0);
-    let mut began = None;
+    let (mut high, mut began, mut newest) = (first, None, None);
+    let (mut count, mut apart) = (0, 0);
     for (at, &value) in values.iter().enumerate().skip(1) {
         let rise = value - high;
         if -rise > bytes / ANY_FALL_DIVISOR || rise > bytes / ANY_HEIGHT_MAX_DIVISOR {
             return None;
         }
-        if rise > stair {
+        if rise > bytes / ANY_HEIGHT_DIVISOR {
             began = began.or(Some(at));
-            (apart, high_at, count) = (apart.max(at - high_at), at, count + 1);
+            apart = newest.map_or(0, |newest: usize| apart.max(at - newest));
+            (count, newest) = (count + 1, Some(at));
         }
         high = high.max(value);
     }
-    let apart = apart.max(values.len() - high_at);
+    let apart = apart.max(values.len() - newest?);
     let later = last - values.get(values.len() / 2)?;
-    let goes_on = later >= bytes / ANY_LATER_DIVISOR * 3;
+    let goes_on = later >= (bytes - later) / 4 * GOES_ON_QUARTERS;
     let is_it = count >= STAIRS_ANY_MIN && goes_on && apart <= values.len() / ANY_APART_DIVISOR;
     let points = values.len() + 1 - began?;
     is_it.then_some(Rise { points, bytes })
@@ -193,18 +191,24 @@ mod tests {
             let rise = stairs(&after(&rises.concat()), true);
             rise.map(|rise| (rise.points, rise.bytes >> 20))
         };
-        // Judges that nobody waits for, at points of chance and of several sizes.
-        let kept = [(3, 216), (5, 242), (9, 200), (10, 408), (14, 267), (15, 304), (19, 496)];
-        let more = [(24, 400), (29, 350)];
-        assert_eq!(found(&[&kept, &more]), Some((30, 2_883)));
+        // Processes that are left behind, of several sizes and at no regular distances.
+        let kept = [(9, 216), (11, 242), (14, 200), (16, 408), (17, 267), (20, 304), (22, 496)];
+        let more = [(25, 400), (29, 350)];
+        assert_eq!(found(&[&kept, &more]), Some((24, 2_883)));
+        assert_eq!(found(&[&kept, &[(26, 750)]]), Some((24, 2_883)), "eight");
+        assert_eq!(found(&[&kept[..6], &[(25, 600)]]), None, "seven");
         assert_eq!(stairs(&after(&[&kept[..], &more].concat()), false), None);
-        assert_eq!(found(&[&kept, &[(29, 750)]]), None, "too far apart");
         assert_eq!(found(&[&kept, &more, &[(27, -500)]]), None, "it gives back");
-        assert_eq!(found(&[&kept, &more, &[(20, 3_000)]]), None, "most of it came at once");
-        let seven = [(2, 450), (6, 200), (10, 450), (14, 200), (18, 450), (22, 200), (26, 450)];
-        assert_eq!(found(&[&seven]), None);
-        assert_eq!(found(&[&seven, &[(30, 200)]]), Some((31, 2_600)));
-        let fills = [(1, 900), (4, 600), (7, 400), (11, 300), (16, 200), (20, 150), (24, 120)];
-        assert_eq!(found(&[&fills, &[(28, 110), (31, 100)]]), None, "it adds less and less");
+        assert_eq!(found(&[&kept, &more, &[(24, 3_000)]]), None, "most of it came at once");
+        let even = [(2, 450), (4, 200), (6, 450), (8, 200), (18, 450), (20, 200), (22, 450)];
+        assert_eq!(found(&[&even, &[(24, 200), (26, 450)]]), None, "too far apart");
+        assert_eq!(found(&[&even, &[(24, 200), (26, 450), (13, 450)]]), Some((31, 3_500)));
+        // A cache that fills: a part of 1/22 of what is free at each point.
+        let mut free = 1_i64 << 30;
+        let mut fill = |_: usize| {
+            free -= free / 22;
+            (1 << 30) - free
+        };
+        assert_eq!(stairs(&(0..16).map(&mut fill).collect::<Vec<_>>(), true), None);
     }
 }

@@ -71,7 +71,7 @@ fn stairs_of_reserved_memory_are_found_at_the_fourth() {
 /// many findings there were.
 fn certain_with(
     steps: u64,
-    (layer, limit): (Layer, Limit),
+    (layer, limit): (Layer, impl Fn(u64) -> Limit),
     risen: impl Fn(u64) -> u64,
 ) -> (Option<u64>, usize) {
     let mut detector = Detector::default();
@@ -82,8 +82,8 @@ fn certain_with(
             let sample = job.sample(rank, step);
             detector.sample(step * STEP_NS, &sample);
             let bytes = GIB + if rank == 2 { risen(step) } else { 0 };
-            let reading =
-                Reading { rank, device: sample.device, step: step + 1, layer, bytes, limit };
+            let (device, limit) = (sample.device, limit(step));
+            let reading = Reading { rank, device, step: step + 1, layer, bytes, limit };
             detector.reading(step * STEP_NS, &reading);
         }
         let found: Vec<_> = core::iter::from_fn(|| detector.poll()).collect();
@@ -99,34 +99,44 @@ fn certain_with(
 
 #[test]
 fn stairs_that_go_on_become_certain_and_those_that_end_do_not() {
+    let ends = FLAT_STEPS + 5 * 75;
     let certain = |last: u64| {
         let risen = |step: u64| risen(step.min(last), 75);
-        certain_with(3_000, (Layer::NonTorch, Limit::default()), risen).0
+        certain_with(3_000, (Layer::NonTorch, |_| Limit::default()), risen).0
     };
     assert!(certain(3_000).is_some());
-    assert_eq!(certain(FLAT_STEPS + 5 * 75), None);
+    assert_eq!(certain(ends), None);
+    // Others take what is left after they have ended.
+    let limit = |step: u64| limit(if step < ends + 150 { 2_048 } else { 6 });
+    let (certain, count) =
+        certain_with(3_000, (Layer::Shared, limit), |step| risen(step.min(ends), 75));
+    assert_eq!((certain, count), (None, 1));
 }
 
 #[test]
 fn stairs_of_any_kind_become_certain_when_the_end_is_near() {
-    // One in about 40 steps, of 128 MiB to 1 GiB: no two alike, and at no distance of their own.
+    // One in 20 to 80 steps, of 256 to 1,280 MiB: no two alike, and at no distance of their own.
     for seed in seeds(4) {
-        let (mut rng, mut level) = (Rng(seed), 0);
-        let mut next = |step: u64| {
-            let rises = step > FLAT_STEPS && rng.below(40) == 0;
-            level += if rises { (128 + rng.below(896)) * MIB } else { 0 };
+        let (mut rng, mut level, mut next) = (Rng(seed), 0, FLAT_STEPS);
+        let mut risen = |step: u64| {
+            if step == next {
+                level += (256 + rng.below(1_024)) * MIB;
+                next += 20 + rng.below(60);
+            }
             level
         };
-        let levels: Vec<u64> = (0..=1_600).map(&mut next).collect();
+        let levels: Vec<u64> = (0..=1_600).map(&mut risen).collect();
         let risen = |step: u64| levels[step as usize];
-        let (certain, count) =
-            certain_with(1_600, (Layer::Shared, Limit { bytes: 24 * GIB, of: 1 }), risen);
+        let (certain, _) = certain_with(1_600, (Layer::Shared, |_| limit(24)), risen);
         let certain = certain.unwrap_or_else(|| panic!("seed {seed}: never certain"));
         let taken = risen(certain);
         assert!((6 * GIB..16 * GIB).contains(&taken), "seed {seed}: {certain}, {taken}");
         // The same stairs, with far more room.
-        let limit = Limit { bytes: 2_048 * GIB, of: 1 };
-        let far = certain_with(1_000, (Layer::Shared, limit), risen);
-        assert_eq!((far.0, count >= 1), (None, true), "seed {seed}");
+        let (far, count) = certain_with(1_600, (Layer::Shared, |_| limit(2_048)), risen);
+        assert_eq!((far, count >= 1), (None, true), "seed {seed}");
     }
+}
+
+fn limit(gib: u64) -> Limit {
+    Limit { bytes: gib * GIB, of: 1 }
 }
