@@ -48,6 +48,8 @@ pub struct Tracked {
     pub(super) compare_due_ns: Option<u64>,
     /// A comparison is under way.
     pub(super) is_compared: bool,
+    /// That comparison is of an account that the incident was about before.
+    pub(super) is_outdated: bool,
     /// The capture to compare after that.
     pub(super) compare_next: Option<String>,
 }
@@ -65,6 +67,7 @@ impl Tracked {
             considered_ns: None,
             compare_due_ns: None,
             is_compared: false,
+            is_outdated: false,
             compare_next: None,
         }
     }
@@ -95,15 +98,20 @@ impl Tracked {
     }
 
     /// Makes the incident about a finding with this key, and remembers the key it had. A diagnosis
-    /// of another account does not hold for it: the capture that is there is compared again.
+    /// of another account does not hold for it: the capture that is there is compared again, and a
+    /// new one is taken where that is not stored any more.
     pub(super) fn turn_to(&mut self, now: Now, key: GrowthKey) {
         let known = self.incident.growth.key();
         if known != key {
             self.remember(known);
         }
         if known.layer != key.layer && !key.layer.takes_over(known.layer) {
-            self.incident.diagnosis = None;
-            self.compare_due_ns = Some(now.mono_ns);
+            self.tries = 0;
+            self.is_outdated = self.is_compared;
+            let is_known = self.incident.diagnosis.take().is_some();
+            if is_known && !self.is_compared {
+                self.compare_due_ns = Some(now.mono_ns);
+            }
         }
         let growth = &mut self.incident.growth;
         (growth.rank, growth.device) = (key.rank, key.device);

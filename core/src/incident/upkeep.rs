@@ -110,15 +110,14 @@ impl Incidents {
     fn compare_again(&mut self, now: Now) {
         let is_due = |known: &Tracked| {
             let has_due = known.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
-            has_due && (known.incident.is_open() || known.incident.diagnosis.is_none())
+            let is_wanted = known.incident.is_open() || known.incident.diagnosis.is_none();
+            has_due && is_wanted && !known.is_compared
         };
         for id in self.ids(is_due) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
             let Some(capture) = tracked.incident.capture_id.clone() else { continue };
             tracked.compare_due_ns = None;
-            if tracked.compare_next.is_none() {
-                self.compare(&id, &capture);
-            }
+            self.compare(&id, &capture);
         }
     }
 
@@ -148,6 +147,9 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.is_compared = false;
         let next = tracked.compare_next.take();
+        if core::mem::take(&mut tracked.is_outdated) {
+            return self.compare(id, next.as_deref().unwrap_or(capture));
+        }
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());

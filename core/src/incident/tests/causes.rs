@@ -288,3 +288,72 @@ fn blocks_whose_bytes_are_seen_keep_their_diagnosis() {
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.layer, incident.class()), (Allocated, Class::Leak));
 }
+
+/// The effects of the machine, with no request granted.
+fn effects(shell: &mut Shell) -> Vec<Effect> {
+    core::iter::from_fn(|| shell.incidents.poll()).collect()
+}
+
+fn compares(effects: &[Effect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Diagnose { .. })).count()
+}
+
+#[test]
+fn a_first_capture_is_compared_once_whatever_the_incident_turned_to() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(grows(2, 0, Reserved, 7)));
+    shell.found(&job, Finding::Opened(grows(2, 0, Allocated, 2)));
+    shell.log.clear();
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.incidents.tick(shell.now());
+    let more = effects(&mut shell);
+    assert_eq!((compares(&shell.log), compares(&more)), (1, 0));
+}
+
+#[test]
+fn a_comparison_of_the_account_before_is_no_diagnosis() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(grows(2, 0, Reserved, 7)));
+    shell.incidents.capture_closed(0, "cap-inc-0001", &Reason::Manual);
+    shell.carry_out();
+    shell.found(&job, Finding::Opened(grows(2, 0, Allocated, 2)));
+    shell.log.clear();
+    let diagnosed = |shell: &mut Shell, class| {
+        let (now, found) = (shell.now(), Ok(diagnosis(class, 3)));
+        shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", found);
+        shell.carry_out();
+        shell.incident("inc-0001").class()
+    };
+    assert_eq!(diagnosed(&mut shell, Class::Fragmentation), Class::Unknown);
+    assert_eq!(compares(&shell.log), 1, "it is compared for the new account");
+    assert_eq!(diagnosed(&mut shell, Class::Leak), Class::Leak);
+}
+
+#[test]
+fn an_account_whose_capture_is_not_stored_any_more_is_captured() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let of = |layer, returns| Growth { is_sure: false, ..growth(2, layer, OneRank, returns) };
+    shell.found(&job, Finding::Opened(of(Reserved, 0)));
+    shell.found(&job, Finding::Opened(of(Allocated, 0)));
+    shell.found(&job, Finding::Closed(of(Reserved, 0)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Closed(of(Allocated, 0)));
+    let requests = shell.requests();
+    // What returns as a notice requests no capture by itself.
+    shell.found(&job, Finding::Opened(of(Reserved, 1)));
+    let gone = || Err(NotCompared::Failed { why: "the capture is no longer stored".into() });
+    for _ in 0..2 {
+        shell.now_ns += RETRY_NS;
+        shell.incidents.tick(shell.now());
+        for effect in effects(&mut shell) {
+            if let Effect::Diagnose { id, capture } = &effect {
+                shell.incidents.diagnosed(shell.now(), id, capture, gone());
+            }
+            shell.log.push(effect);
+        }
+    }
+    shell.carry_out();
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.layer, incident.is_open()), (Reserved, true));
+    assert_eq!(shell.requests(), requests + 1);
+}
