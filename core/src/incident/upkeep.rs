@@ -182,9 +182,11 @@ impl Incidents {
             Need::Awaited { capture: of, again } if of != capture => {
                 Need::Awaited { capture: of, again }
             }
+            // A later capture would show other memory than its diagnosis.
+            _ if !is_open => Need::Nothing,
             Need::Wanted { due_ns } if is_growth => Need::Wanted { due_ns },
             Need::Awaited { again: true, .. } => Need::Wanted { due_ns: now.mono_ns },
-            _ if is_due && is_open => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
+            _ if is_due => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             _ => Need::Nothing,
         };
         self.store(id, Change::Diagnosed);

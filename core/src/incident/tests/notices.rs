@@ -1,6 +1,7 @@
 //! Growth that is shown at once and becomes a ticket or pages later, or never.
 
 use super::*;
+use crate::identity::end::End;
 
 #[test]
 fn a_notice_does_not_page_though_its_diagnosis_would() {
@@ -257,4 +258,29 @@ fn a_page_does_not_wait_for_a_capture_that_comes_too_late() {
             assert_eq!(shell.incident("inc-0001").urgency, Urgency::Page);
         }
     }
+}
+
+#[test]
+fn a_closed_incident_that_is_explained_is_not_captured_again() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let of = |is_sure| Growth { is_sure, steps_to_oom: Some(40), ..leak(2) };
+    shell.found(&job, Finding::Opened(of(false)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Updated(of(true)));
+    shell.incidents.tick(shell.now());
+    let refusal = Refusal::TooSoon { wait_ns: 50 * SECOND };
+    shell.incidents.capture_answered(shell.now(), "inc-0001", Err(refusal));
+    while shell.incidents.poll().is_some() {}
+    shell.incidents.tick(shell.now());
+    // Its rank ends while the capture that is there is compared.
+    shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
+    let (now, found) = (shell.now(), diagnosis(Class::Leak, 3));
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", Ok(found));
+    let requests = shell.requests();
+    shell.now_ns += 60 * SECOND;
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.is_open(), incident.urgency), (false, Urgency::Page));
+    assert_eq!(shell.requests(), requests);
 }
