@@ -19,9 +19,9 @@ use crate::sharing::Shares;
 /// the tapes had no earlier step yet to compare with.
 const EARLY_TRIES: u32 = 2;
 
-/// A ticket or a page waits for a capture that is put off, while the time left is more than this
-/// many times the wait. Else the known capture is compared again, and decides.
-const WAIT_TIMES_MAX: u64 = 2;
+/// A ticket or a page waits for a capture that is put off only while more than this many times the
+/// wait is left. Else the known capture is compared again, and decides.
+const LEFT_WAITS_MIN: u64 = 2;
 
 /// A restart is considered again after this time, in nanoseconds: the end of memory comes nearer.
 const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
@@ -77,7 +77,7 @@ impl Incidents {
             }
             Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
                 let Incident { seconds_to_oom, diagnosis, .. } = &tracked.incident;
-                let wait_seconds = wait_ns.saturating_mul(WAIT_TIMES_MAX) / 1_000_000_000;
+                let wait_seconds = wait_ns.saturating_mul(LEFT_WAITS_MIN) / 1_000_000_000;
                 let is_too_late = seconds_to_oom.is_some_and(|left| left <= wait_seconds);
                 let rises = tracked.incident.urgency_of_growth(horizons) > reported;
                 if is_too_late && rises && diagnosis.is_some() {
