@@ -4,6 +4,7 @@
 
 use anyhow::bail;
 use memtape_core::diagnosis::Class;
+use memtape_core::paging::Urgency;
 use memtape_proto::api::{
     Capture, CaptureState, Captures, Incident, IncidentState, Incidents, Job, Jobs, Rank,
     RankState, Ranks,
@@ -88,16 +89,16 @@ impl Answers<'_> {
     }
 }
 
-/// Is all known of a rank whose request failed? Its process has ended, the incident of the failure
-/// is compared and stored, and its growth is over.
+/// Is all known of a rank whose request failed? Its process has ended, its growth is over, and the
+/// incident of the failure is stored with that end: until then it is a notice.
 pub(crate) fn is_end_known(number: u32, ranks: &[Rank], incidents: &[Incident]) -> bool {
     let has_ended = ranks.iter().any(|rank| rank.rank == number && rank.end.is_some());
     let of_rank = || incidents.iter().filter(|of| of.rank == number);
     let is_failure = |of: &&Incident| of.class == Class::OutOfMemory;
-    let is_compared = |of: &Incident| of.stored && !of.evidence.is_empty();
+    let tells_end = |of: &Incident| of.stored && of.urgency == Urgency::Page;
     let grows = |of: &Incident| of.state == IncidentState::Open;
     has_ended
-        && of_rank().filter(is_failure).any(is_compared)
+        && of_rank().filter(is_failure).any(tells_end)
         && !of_rank().filter(|of| !is_failure(of)).any(|of| grows(of) || !of.stored)
 }
 
@@ -150,25 +151,28 @@ mod tests {
 
     #[test]
     fn the_end_of_a_rank_is_known_when_its_failure_is_stored() {
-        let incident = |class: Class, state: IncidentState, evidence: &[&str]| Incident {
+        let incident = |class: Class, state: IncidentState, urgency: Urgency| Incident {
             rank: 2,
             class: class.into(),
             state: state.into(),
             stored: true,
-            evidence: evidence.iter().map(|line| line.to_string()).collect(),
+            urgency: urgency.into(),
             ..Incident::default()
         };
         let rank = |end: Option<End>| Rank { rank: 2, end: end.map(Into::into), ..Rank::default() };
-        let failed = || incident(Class::OutOfMemory, IncidentState::Open, &["it did not fit"]);
-        let leak = |state| incident(Class::Leak, state, &["blocks of 90 steps"]);
+        let failed = || incident(Class::OutOfMemory, IncidentState::Open, Urgency::Page);
+        let leak = |state| incident(Class::Leak, state, Urgency::Page);
         let is_known = |end, incidents: &[Incident]| is_end_known(2, &[rank(end)], incidents);
         let ended = Some(End::Failed);
         assert!(is_known(ended, &[leak(IncidentState::Closed), failed()]));
         assert!(!is_known(None, &[leak(IncidentState::Closed), failed()]));
         assert!(!is_known(ended, &[leak(IncidentState::Open), failed()]));
         assert!(!is_known(ended, &[leak(IncidentState::Closed)]));
-        let not_compared = incident(Class::OutOfMemory, IncidentState::Open, &[]);
-        assert!(!is_known(ended, &[not_compared]));
+        // Compared before the end was known.
+        let lives = incident(Class::OutOfMemory, IncidentState::Open, Urgency::Notice);
+        assert!(!is_known(ended, &[lives]));
+        let not_stored = Incident { stored: false, ..failed() };
+        assert!(!is_known(ended, &[not_stored]));
     }
 
     #[test]

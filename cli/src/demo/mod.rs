@@ -337,8 +337,7 @@ impl Demo {
         Ok(capture)
     }
 
-    /// Waits until the coordinator knows how a rank ended, at most for [`END_TIME_MAX`]: what is
-    /// stored then tells all of the story.
+    /// Waits until the store tells how a rank ended, at most for [`END_TIME_MAX`].
     fn wait_for_end(&mut self, client: &Client, rank: u32) -> anyhow::Result<()> {
         let answers = Answers { client, job: &self.job };
         let known = |_: &mut Watch| {
@@ -347,7 +346,8 @@ impl Demo {
         let reached = self.watch.until(Some(END_TIME_MAX), &mut self.children, known)?;
         if reached.is_none() && !self.watch.is_interrupted() {
             let seconds = END_TIME_MAX.as_secs();
-            self.watch.say(&format!("how rank {rank} ended is not known after {seconds} s"));
+            let line = format!("after {seconds} s no stored incident tells the end of rank {rank}");
+            self.watch.say(&line);
         }
         Ok(())
     }

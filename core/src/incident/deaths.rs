@@ -26,7 +26,7 @@ use crate::limits::FAILURE_AGE_SECONDS_MAX;
 const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
 
 /// Time between two comparisons of one capture with the ends that are known, in nanoseconds.
-const COMPARE_EVERY_NS: u64 = 5_000_000_000;
+pub(super) const COMPARE_EVERY_NS: u64 = 5_000_000_000;
 
 /// A death is reported after this time, in nanoseconds: until then all ranks of the job may end, by
 /// a person or a scheduler.

@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::deaths::Held;
+use super::deaths::{COMPARE_EVERY_NS, Held};
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
@@ -555,9 +555,14 @@ impl Incidents {
         let is_open = incident.is_open();
         let is_unknown = incident.is_unexplained();
         let is_failure = incident.failure.is_some();
+        // Its end may have come after its comparison. Of a rank that is known to have died of its
+        // request nothing more is to be told.
+        let knows_end = incident.diagnosis.as_ref().is_none_or(|known| known.ends_soon);
+        let may_learn_end = is_open && is_failure && !knows_end;
         let confirm_from = step.max(incident.growth.last_step);
         let mut tracked = Tracked {
             is_stored: true,
+            compare_due_ns: may_learn_end.then_some(now.mono_ns.saturating_add(COMPARE_EVERY_NS)),
             need: match under_way {
                 _ if !(is_open && is_unknown) => Need::Nothing,
                 Some(capture) => Need::Awaited { capture, again: false },

@@ -3,7 +3,7 @@
 use super::*;
 use crate::diagnosis::{Aftermath, Fate};
 use crate::identity::end::End;
-use crate::incident::deaths::{ASKED_NS, SETTLED_NS};
+use crate::incident::deaths::{ASKED_NS, COMPARE_EVERY_NS, SETTLED_NS};
 use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 
@@ -473,4 +473,26 @@ fn a_newer_attempt_or_a_restart_does_not_hide_a_death() {
     again.failed(&job, failure(2, 0, DIED));
     again.settle(&job);
     assert_eq!(again.incidents.len(), 1);
+}
+
+#[test]
+fn a_failure_is_compared_again_after_a_restart_unless_its_end_is_told() {
+    for (ends_soon, compared) in [(false, 1), (true, 0)] {
+        let (mut shell, job) = (Shell::default(), Job::new(7));
+        shell.at(100);
+        shell.failed(&job, failure(2, 99, FailureKind::OutOfMemory));
+        shell.incidents.capture_closed(7, "cap-oom", &Reason::OutOfMemory { rank: 2 });
+        let (now, mut found) = (shell.now(), diagnosis(Class::OutOfMemory, 3));
+        found.ends_soon = ends_soon;
+        shell.incidents.diagnosed(now, "inc-0001", "cap-oom", Ok(found));
+        // The rank ends, and so does the coordinator before it has compared again.
+        shell.incidents.rank_ended(now, &job, 2, End::Failed);
+        let stored = shell.incident("inc-0001").clone();
+        let mut again = Shell { now_ns: shell.now_ns, ..Shell::default() };
+        again.incidents.restore(now, stored, Holder::default(), 149, None);
+        again.now_ns += COMPARE_EVERY_NS;
+        again.incidents.tick(again.now());
+        again.carry_out();
+        assert_eq!(again.compared().len(), compared, "{ends_soon}");
+    }
 }
