@@ -67,7 +67,13 @@ pub(crate) fn all() -> Vec<Scenario> {
             line: 34,
             function: "train_step".to_string(),
         }),
-        growth: Growth { onset_step: STEP - 90, grown_bytes: 6 * GIB, ..Growth::default() },
+        growth: Growth {
+            onset_step: STEP - 90,
+            last_step: STEP,
+            grown_bytes: 6 * GIB,
+            bytes_per_step: 6 * GIB / 90,
+            ..Growth::default()
+        },
     };
     vec![
         scenario(

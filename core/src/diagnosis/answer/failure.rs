@@ -26,7 +26,7 @@ use crate::diagnosis::words::{bytes, location, plural, ranks};
 use crate::identity::end::End;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{Block, Frame, RankSnapshot};
+use crate::snapshot::{Frame, RankSnapshot};
 
 /// A rank that dies later than this after a request has failed, in nanoseconds, had caught that.
 const CAUGHT_NS: i64 = 60_000_000_000;
@@ -93,6 +93,8 @@ struct Failed<'a> {
     suspect: &'a RankSnapshot,
     /// The request that failed, unless the rank went on after it.
     request: Option<&'a FailedRequest>,
+    /// Bytes that the known growth of the rank had reached.
+    grown: u64,
 }
 
 impl<'a> Failed<'a> {
@@ -108,7 +110,10 @@ impl<'a> Failed<'a> {
             let is_near = request.step.saturating_add(STEPS_BEFORE_MAX) >= last_step;
             is_near && (request.wall_ns == 0 || !was_caught)
         };
-        Self { inquiry, suspect, request: suspect.failed_request.as_ref().filter(is_reason) }
+        let request = suspect.failed_request.as_ref().filter(is_reason);
+        let case = Self { inquiry, suspect, request, grown: 0 };
+        let known = inquiry.context.known_growth.as_ref();
+        Self { grown: known.map_or(0, |known| case.grown_by(known)), ..case }
     }
 
     fn aftermath(&self) -> Aftermath<'_> {
@@ -170,7 +175,7 @@ impl<'a> Failed<'a> {
         let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
             let line = known.culprit.as_ref().map(location);
             let line = line.map_or(String::new(), |line| format!(" at {line}"));
-            format!("; {}{line} had reached {}", known.class.noun(), bytes(self.grown(known)))
+            format!("; {}{line} had reached {}", known.class.noun(), bytes(self.grown))
         });
         format!("{happened}{}", cause.unwrap_or_default())
     }
@@ -204,12 +209,10 @@ impl<'a> Failed<'a> {
             said.extend(self.why_not(request));
         }
         if let Some(known) = &self.inquiry.context.known_growth {
-            said.push(format!(
-                "{} reports growth of this rank ({}): {} by then",
-                known.incident,
-                known.class.as_str(),
-                bytes(self.grown(known))
-            ));
+            let (of, class) = (&known.incident, known.class.as_str());
+            let then = self.request.map_or("", |_| " when the request failed");
+            let grown = bytes(self.grown);
+            said.push(format!("the growth of {of} ({class}) had reached {grown}{then}"));
         }
         said.extend(self.lines());
         let trace = self.inquiry.context.trace.as_ref();
@@ -279,35 +282,30 @@ impl<'a> Failed<'a> {
         }
     }
 
-    /// Bytes that the known growth of this rank had reached. Those of tensors are measured when the
-    /// request failed: what their line held, less what was older than the growth.
-    fn grown(&self, known: &KnownGrowth) -> u64 {
-        let Growth { layer, onset_step, grown_bytes, .. } = known.growth;
+    /// Bytes that a known growth of this rank had reached. Those of tensors are measured when a
+    /// request failed on their device: what their line held, the step under way included, less what
+    /// was older than the growth.
+    fn grown_by(&self, known: &KnownGrowth) -> u64 {
+        let Growth { layer, device, onset_step, grown_bytes, .. } = known.growth;
+        let is_its = |of: &&FailedRequest| of.device == device && !of.uses.is_empty();
         let line = known.culprit.as_ref().filter(|_| layer == Layer::Allocated);
-        let Some((line, held)) = line.zip(self.request.map(|_| self.held_by_line())) else {
-            return grown_bytes;
-        };
-        let older = self.blocks().filter(|block| block.birth_step.saturating_add(1) < onset_step);
+        let Some((line, _)) = line.zip(self.request.filter(is_its)) else { return grown_bytes };
+        let here = self.suspect.devices.iter().filter(|each| each.device == device);
+        let older = here.flat_map(|each| &each.blocks);
+        let older = older.filter(|block| block.birth_step.saturating_add(1) < onset_step);
         let older = self.by_line(older.map(|block| (block.stack, block.size)));
         let of = |lines: &BTreeMap<&Frame, u64>| lines.get(line).copied().unwrap_or(0);
-        grown_bytes.max(of(&held).saturating_sub(of(&older)))
-    }
-
-    /// Steps that the known growth took.
-    fn took_steps(&self, Growth { onset_step, last_step, .. }: &Growth) -> u64 {
-        self.inquiry.growth.last_step.max(*last_step).saturating_sub(*onset_step)
-    }
-
-    /// Live blocks at the end of the last step.
-    fn blocks(&self) -> impl Iterator<Item = &'a Block> {
-        self.suspect.devices.iter().flat_map(|device| &device.blocks)
+        grown_bytes.max(of(&self.held_by_line()).saturating_sub(of(&older)))
     }
 
     /// What each line held: when the request failed, or at the end of the last step.
     fn held_by_line(&self) -> BTreeMap<&'a Frame, u64> {
         match self.request.filter(|request| !request.uses.is_empty()) {
             Some(request) => self.by_line(request.uses.iter().map(|each| (each.stack, each.bytes))),
-            None => self.by_line(self.blocks().map(|block| (block.stack, block.size))),
+            None => {
+                let blocks = self.suspect.devices.iter().flat_map(|device| &device.blocks);
+                self.by_line(blocks.map(|block| (block.stack, block.size)))
+            }
         }
     }
 
@@ -364,7 +362,7 @@ impl<'a> Failed<'a> {
                  for longer",
                 known.incident
             );
-            return Remedy::new(Cause::Unknown, text, Some(self.grown(known)));
+            return Remedy::new(Cause::Unknown, text, Some(self.grown));
         }
         match (self.request, self.end()) {
             (Some(request), _) => self.memory_remedy(request),
@@ -440,20 +438,20 @@ impl<'a> Failed<'a> {
 
     fn restart(&self) -> Restart {
         let known = self.inquiry.context.known_growth.as_ref();
-        let (answer, gives_back_bytes, lasts_steps) = match (self.request, known) {
+        let (answer, gives_back_bytes) = match (self.request, known) {
             (Some(_), Some(known)) => {
-                let took_steps = self.took_steps(&known.growth);
-                (RestartAnswer::GivesBack, Some(self.grown(known)), Some(took_steps))
+                let growth = Growth { steps_to_oom: None, ..known.growth };
+                return Restart::gives_back(Some(self.grown), &growth);
             }
             (Some(request), None) => match self.holder(request) {
-                Holder::Cache => (RestartAnswer::GivesBack, Some(request.free_reserved()), None),
-                Holder::Pools(free) => (RestartAnswer::GivesBack, Some(free), None),
-                Holder::Ranks | Holder::Others(_) => (RestartAnswer::OtherProcesses, None, None),
-                Holder::Step => (RestartAnswer::NeededAgain, None, None),
+                Holder::Cache => (RestartAnswer::GivesBack, Some(request.free_reserved())),
+                Holder::Pools(free) => (RestartAnswer::GivesBack, Some(free)),
+                Holder::Ranks | Holder::Others(_) => (RestartAnswer::OtherProcesses, None),
+                Holder::Step => (RestartAnswer::NeededAgain, None),
             },
-            (None, _) => (RestartAnswer::Unknown, None, None),
+            (None, _) => (RestartAnswer::Unknown, None),
         };
-        Restart { answer, gives_back_bytes, lasts_steps, ends_after_steps: None }
+        Restart { answer, gives_back_bytes, ..Restart::default() }
     }
 }
 
