@@ -76,22 +76,21 @@ pub(crate) fn alike(
         let grows = tense.verb("grows", "grew");
         said += &format!("; it {grows} on {}", listed("device", &devices, devices.len()));
     }
-    if !others.is_empty() {
-        others.sort_unstable();
-        others.dedup();
-        let grow = grow(others.len(), tense);
-        said += &format!("; {} {grow} alike", ranks(&others, others.len()));
-    }
     let was_alike = |key: &&GrowthKey| {
         let is_it = key.rank == growth.rank || others.contains(&key.rank);
         let are_own = [key.scope, growth.scope] == [Scope::OneRank; 2];
         are_own && key.layer == growth.layer && !is_it
     };
     let mut before: Vec<u32> = former.iter().filter(was_alike).map(|key| key.rank).collect();
-    if !before.is_empty() {
-        before.sort_unstable();
-        before.dedup();
-        said += &format!("; {} grew alike", ranks(&before, before.len()));
+    if !is_open {
+        others.append(&mut before);
+    }
+    for (mut of, tense) in [(others, tense), (before, Tense::Past)] {
+        of.sort_unstable();
+        of.dedup();
+        if !of.is_empty() {
+            said += &format!("; {} {} alike", ranks(&of, of.len()), grow(of.len(), tense));
+        }
     }
     said
 }

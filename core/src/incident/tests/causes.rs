@@ -197,6 +197,16 @@ fn a_rank_that_ends_leaves_the_incident_of_another() {
 }
 
 #[test]
+fn a_closed_incident_names_the_ranks_that_grew_alike_together() {
+    let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
+    (0..3).for_each(|rank| shell.found(&job, Finding::Opened(grows(rank, 0, Allocated, 2))));
+    shell.incidents.rank_ended(shell.now(), &job, 1, End::Failed);
+    shell.incidents.attempt_ended(shell.now(), &job);
+    let said = shell.incident("inc-0001").sentence();
+    assert!(said.ends_with("; ranks 1 and 2 grew alike"), "{said}");
+}
+
+#[test]
 fn growth_that_had_ended_is_not_what_a_rank_died_of() {
     let (mut shell, job) = (Shell::default(), Job { clock: Clock::Turns, ..Job::new(7) });
     let ranks: Vec<Growth> = (0..2).map(|rank| grows(rank, 0, Allocated, 2)).collect();
