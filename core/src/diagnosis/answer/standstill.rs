@@ -54,7 +54,8 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
             (None, None) => 0,
         },
         sentence: parts.sentence(&named, true),
-        evidence: steps(&context.fates, behind.is_some() && named.onset_step < growth.last_step)
+        // Only of a rank of one role with others it is known that it has finished fewer steps.
+        evidence: steps(&context.fates, behind.is_some() && named.grown_bytes > 0)
             .into_iter()
             .chain(stuck.iter().filter(|each| Some(**each) != group).map(|of| of.sentence.clone()))
             .collect(),
@@ -93,8 +94,8 @@ fn naming(rank: u32, growth: &Growth, fates: &[Fate]) -> Growth {
     Growth { rank, onset_step, grown_bytes, ..*growth }
 }
 
-/// Which steps the ranks have finished. Those that wait for another rank `run_ahead` of it: a step
-/// is finished when the program has given its work to the GPU.
+/// Which steps the ranks have finished. Those that wait for another rank may `run_ahead` of it: a
+/// step is finished when the program has given its work to the GPU.
 fn steps(fates: &[Fate], run_ahead: bool) -> Option<String> {
     let mut by_step: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     let living = fates.iter().filter(|fate| fate.end.is_none());
@@ -110,7 +111,8 @@ fn steps(fates: &[Fate], run_ahead: bool) -> Option<String> {
         said += &format!("{next}{} {has}step {}", ranks(of, of.len()), count(*step));
     }
     if run_ahead {
-        said += ": their programs give work to the GPUs in advance, and the GPUs wait";
+        said += "; ranks that wait may have finished later steps: a program gives work to its GPU \
+                 in advance";
     }
     (!said.is_empty()).then_some(said)
 }
@@ -146,14 +148,15 @@ mod tests {
 
     fn said(collectives: Option<Comparison>, steps: [u64; 4]) -> Diagnosis {
         let fates = (0..).zip(steps);
+        let (rank, step) = fates.clone().min_by_key(|(_, step)| *step).expect("there are ranks");
         let fates = fates.map(|(rank, step)| {
             let (end, exit_status, activity) = (None, None, Activity::Stalled);
             Fate { rank, end, exit_status, step, activity }
         });
         let context = Context { fates: fates.collect(), collectives, ..Context::default() };
         let (layer, scope) = (Layer::Progress, Scope::AllRanks);
-        let key = GrowthKey { rank: 0, device: 0, layer, scope };
-        let growth = Growth { ranks: 4, ..Growth::still(&key, (448, 448), 0, 3) };
+        let key = GrowthKey { rank, device: 0, layer, scope };
+        let growth = Growth { ranks: 4, ..Growth::still(&key, (step, 448), 448 - step, 3) };
         let suspect = &RankSnapshot::default();
         Inquiry { growth: &growth, suspect, peers: &[], context: &context, past: None }.diagnose()
     }
@@ -171,20 +174,25 @@ mod tests {
         let found = said(Some(group(Verdict::Desynchronised, behind)), [448, 448, 396, 448]);
         assert_eq!(
             found.sentence,
-            "all 4 ranks stand still, rank 2 at step 396; group 0: 3 of 4 ranks wait in \
-             collective 448, for 110.0 s at the capture"
+            "all 4 ranks stand still, rank 2 at step 396 and 52 steps behind its peers; group 0: 3 \
+             of 4 ranks wait in collective 448, for 110.0 s at the capture"
         );
         let (parts, seen) = found.parts.as_ref().zip(found.seen).expect("it is named");
         assert_eq!(
             parts.sentence(&seen, false),
-            "all 4 ranks stood still, rank 2 at step 396; its capture shows: group 0: 3 of 4 ranks \
-             wait in collective 448, for 110.0 s at the capture"
+            "all 4 ranks stood still, rank 2 at step 396 and 52 steps behind its peers; its capture \
+             shows: group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the capture"
         );
-        let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448: their programs give \
-                     work to the GPUs in advance, and the GPUs wait";
-        assert_eq!(found.evidence, [steps]);
+        let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448";
+        let later = "; ranks that wait may have finished later steps: a program gives work to its \
+                     GPU in advance";
+        assert_eq!(found.evidence, [format!("{steps}{later}")]);
         assert_eq!(found.seen.map(|seen| (seen.rank, seen.onset_step)), Some((2, 396)));
         assert_eq!((found.class, found.pages()), (Class::Desynchronised, true));
+        // Of another rank it is not known that its steps compare with those of the others.
+        let behind = [Behind { rank: 1, ..Behind::default() }].into();
+        let found = said(Some(group(Verdict::Desynchronised, behind)), [448, 448, 396, 448]);
+        assert_eq!(found.evidence, [steps]);
     }
 
     #[test]
