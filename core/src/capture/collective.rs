@@ -421,7 +421,6 @@ impl Behind {
     fn sentence(&self) -> String {
         let rank = self.rank;
         let has = if self.why == Lag::Late { "has" } else { "had" };
-        let seconds = seconds(self.ns.unwrap_or(0));
         let reached = match self.enqueued {
             Some(number) => format!("{has} enqueued only {number}"),
             None => format!("{has} enqueued none"),
@@ -430,8 +429,9 @@ impl Behind {
             Lag::Late => format!("rank {rank} {reached}: it is desynchronised, not leaking"),
             Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
             Lag::Silent => format!(
-                "rank {rank} {reached} when last looked at, {seconds} s before: it is stopped, or \
-                 cannot be looked at"
+                "rank {rank} {reached} when last looked at, {} s before: it is stopped, or cannot \
+                 be looked at",
+                seconds(self.ns.unwrap_or(0))
             ),
         }
     }
