@@ -283,7 +283,9 @@ impl Coordinator {
 
     fn tick(&mut self) {
         let now = self.context.now;
-        for (serial, reason) in self.jobs.tick(now, &self.incidents.open_serials()) {
+        // Only a baseline asks for it.
+        let open = LazyCell::new(|| self.incidents.open_serials());
+        for (serial, reason) in self.jobs.tick(now, |serial| !open.contains(&serial)) {
             let asker = Asker::Trigger;
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }

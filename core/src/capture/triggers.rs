@@ -159,9 +159,10 @@ impl Triggers {
     /// The reason to ask for a capture now, once. Then either [`Self::taken`] or [`Self::put_off`]
     /// must report the result; without such a call the reason is dropped. While the attempt has an
     /// open incident it is not healthy, and a baseline is dropped: it is noticed again later.
-    pub fn poll(&mut self, now_ns: u64, is_healthy: bool) -> Option<Reason> {
+    /// `is_healthy` is asked of a baseline only.
+    pub fn poll(&mut self, now_ns: u64, is_healthy: impl FnOnce() -> bool) -> Option<Reason> {
         let (_, reason) = self.pending.take_if(|(due_ns, _)| *due_ns <= now_ns)?;
-        (is_healthy || reason != Reason::Baseline).then_some(reason)
+        (reason != Reason::Baseline || is_healthy()).then_some(reason)
     }
 
     /// Notes that a capture is taken for this reason.
@@ -261,7 +262,7 @@ mod tests {
                 }
             }
             let due = triggers.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns);
-            let reason = triggers.poll(now_ns, true);
+            let reason = triggers.poll(now_ns, || true);
             assert_eq!(reason.is_some(), due);
             reason.iter().for_each(|reason| triggers.taken(now_ns, reason));
             asked.extend(reason.map(|reason| (tenth, reason)));
@@ -317,12 +318,12 @@ mod tests {
         let mut triggers = Triggers::new(TriggerLimits::default());
         let mut polled = |second: u64, is_healthy: bool| {
             triggers.stepped(second * SECOND, 300 + second);
-            triggers.poll((second + 1) * SECOND, is_healthy)
+            triggers.poll((second + 1) * SECOND, || is_healthy)
         };
         assert_eq!([polled(1, false), polled(2, false)], [None, None]);
         assert_eq!(polled(3, true), Some(Reason::Baseline));
         triggers.died(9 * SECOND, 0);
-        assert_eq!(triggers.poll(10 * SECOND, false), Some(Reason::Death { rank: 0 }));
+        assert_eq!(triggers.poll(10 * SECOND, || false), Some(Reason::Death { rank: 0 }));
     }
 
     #[test]
@@ -345,7 +346,7 @@ mod tests {
         triggers.reserved(1, 0, 100, 100);
         triggers.retries(1, 0, 0);
         triggers.retries(1, 0, 100);
-        assert_eq!(triggers.poll(u64::MAX, true), None);
+        assert_eq!(triggers.poll(u64::MAX, || true), None);
     }
 
     #[test]
@@ -359,18 +360,18 @@ mod tests {
         );
         let mut triggers = Triggers::new(TriggerLimits::default());
         triggers.reserved(0, 0, 98, 100);
-        let reason = triggers.poll(SECOND, true).expect("it is due");
+        let reason = triggers.poll(SECOND, || true).expect("it is due");
         triggers.put_off(SECOND, reason, 60 * SECOND);
-        assert_eq!(triggers.poll(60 * SECOND, true), None);
-        assert_eq!(triggers.poll(61 * SECOND, true), Some(Reason::Reserved { rank: 0 }));
+        assert_eq!(triggers.poll(60 * SECOND, || true), None);
+        assert_eq!(triggers.poll(61 * SECOND, || true), Some(Reason::Reserved { rank: 0 }));
         triggers.put_off(61 * SECOND, Reason::Baseline, 60 * SECOND);
         triggers.out_of_memory(62 * SECOND, 0);
-        assert_eq!(triggers.poll(63 * SECOND, true), Some(oom.clone()));
+        assert_eq!(triggers.poll(63 * SECOND, || true), Some(oom.clone()));
         triggers.taken(63 * SECOND, &oom);
         let mut next = Triggers::new(TriggerLimits::default());
         next.continue_from(&triggers);
         next.out_of_memory(64 * SECOND, 0);
-        assert_eq!((next.poll(70 * SECOND, true), next.suppressed()), (None, 1));
+        assert_eq!((next.poll(70 * SECOND, || true), next.suppressed()), (None, 1));
     }
 
     #[test]
@@ -382,6 +383,6 @@ mod tests {
             triggers.stepped(now_ns, u64::MAX);
             triggers.died(now_ns, 7);
         }
-        assert_eq!(triggers.poll(u64::MAX, true), Some(Reason::Death { rank: 7 }));
+        assert_eq!(triggers.poll(u64::MAX, || true), Some(Reason::Death { rank: 7 }));
     }
 }

@@ -156,9 +156,13 @@ impl Jobs {
         self.attempts.get_mut(&serial)?.captures.poll()
     }
 
-    /// Passes the time to the machines; the captures that are due by themselves. `open` are the
-    /// attempts with an open incident.
-    pub(crate) fn tick(&mut self, now: Now, open: &BTreeSet<u32>) -> Vec<(u32, Reason)> {
+    /// Passes the time to the machines; the captures that are due by themselves. `is_healthy` says
+    /// of an attempt that it has no open incident.
+    pub(crate) fn tick(
+        &mut self,
+        now: Now,
+        is_healthy: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, Reason)> {
         let mut due = Vec::new();
         for (serial, attempt) in &mut self.attempts {
             if attempt.captures.poll_timeout().is_some_and(|due_ns| due_ns <= now.mono_ns) {
@@ -168,7 +172,7 @@ impl Jobs {
             if attempt.roles_due {
                 attempt.learn_roles();
             }
-            let reason = attempt.triggers.poll(now.mono_ns, !open.contains(serial));
+            let reason = attempt.triggers.poll(now.mono_ns, || is_healthy(*serial));
             due.extend(reason.map(|reason| (*serial, reason)));
         }
         due
