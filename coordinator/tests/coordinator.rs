@@ -2,6 +2,7 @@
 
 mod access;
 mod agent_captures;
+mod baselines;
 mod censuses;
 mod deaths;
 mod fake;
