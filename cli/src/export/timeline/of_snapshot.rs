@@ -104,10 +104,11 @@ fn instant(
 fn steps(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Vec<Slice> {
     let traces = of.devices.iter().flat_map(|device| &device.trace);
     let mut events: Vec<(u64, u64)> = traces.map(|event| (event.step, event.mono_ns)).collect();
-    events.retain(|(step, _)| *step < of.step);
     events.sort_unstable();
     events.dedup_by_key(|(step, _)| *step);
-    let start = |&(step, mono_ns): &(u64, u64)| (format!("step {}", step + 1), wall_ns(mono_ns));
+    // The step under way has no slice: its first event ends the slice of the last finished one.
+    let name = |step: u64| (step < of.step).then(|| format!("step {}", step + 1));
+    let start = |&(step, mono_ns): &(u64, u64)| (name(step).unwrap_or_default(), wall_ns(mono_ns));
     slices(&events.iter().map(start).collect::<Vec<_>>(), of.wall_ns)
 }
 
@@ -234,10 +235,14 @@ pub(crate) mod tests {
         let names: Vec<&str> = timeline.events.iter().map(|event| event.name.as_str()).collect();
         let retry = "cudaMalloc failed, the allocator retries";
         assert_eq!(names, [retry, "out of memory", "collectives of default_pg"]);
-        let steps = &timeline.tracks[0].slices;
-        let shown: Vec<(&str, i64)> =
-            steps.iter().map(|of| (of.name.as_str(), of.end_ns - of.start_ns)).collect();
-        assert_eq!(shown, [("step 4", 100), ("step 5", 40)]);
+        let steps = |step: u64| -> Vec<(String, i64)> {
+            let of = super::timeline(&RankSnapshot { step, ..of.clone() });
+            let steps = of.tracks[0].slices.iter();
+            steps.map(|of| (of.name.clone(), of.end_ns - of.start_ns)).collect()
+        };
+        assert_eq!(steps(5), [("step 4".to_string(), 100), ("step 5".to_string(), 40)]);
+        // The fifth step is under way.
+        assert_eq!(steps(4), [("step 4".to_string(), 100)]);
         assert_eq!(timeline.tracks[1].slices[0].name, "collective 12 is under way");
     }
 }
