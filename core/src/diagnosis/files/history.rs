@@ -3,6 +3,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use memtape_tape::hash::fnv_1a;
+
 use crate::diagnosis::evidence::account::{Stack, uses};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
@@ -95,18 +97,12 @@ impl History {
         self.is_recorded() || self.newest_us().is_some()
     }
 
-    /// True where both show one process at one point in time: after as many steps of one tape, or
-    /// with the same memory at the same addresses after the same event. Of states without events
-    /// the memory alone is compared.
+    /// True where both show one process at one point in time: the same memory at the same addresses
+    /// after the same event. Of states without events the memory alone is compared, and of recorded
+    /// ones nothing: their tapes count steps.
     fn is_same_state(&self, other: &Self) -> bool {
-        if core::ptr::eq(self, other) {
-            return true;
-        }
         let differ_us = match (self.is_recorded(), other.is_recorded()) {
-            (true, true) => {
-                let of = |rank: &RankSnapshot| (rank.identity.tape_id.clone(), rank.step);
-                return of(&self.rank) == of(&other.rank);
-            }
+            (true, true) => return false,
             (false, false) => 0,
             _ => CLOCKS_DIFFER_US,
         };
@@ -114,7 +110,7 @@ impl History {
             (Some(one), Some(other)) => one.abs_diff(other) <= differ_us,
             (one, other) => one == other,
         };
-        are_near && self.held_in_all() == other.held_in_all() && self.memory() == other.memory()
+        are_near && self.memory() == other.memory()
     }
 
     /// Whether the ends of its steps are known, the number of its events, and whether its segments
@@ -126,20 +122,29 @@ impl History {
         (are_steps_known, events, devices().any(|device| device.shape.is_some()))
     }
 
-    /// Bytes and blocks in all, to tell most states apart without their blocks.
-    fn held_in_all(&self) -> Held {
-        let mut all = Held::default();
-        let blocks = self.devices.iter().flat_map(|device| &device.state.blocks);
-        blocks.for_each(|block| all.add(block.size, 1));
-        all
+    /// Tape and step of a recorded state.
+    fn recorded_step(&self) -> Option<(&str, u64)> {
+        self.is_recorded().then_some((self.rank.identity.tape_id.as_str(), self.rank.step))
     }
 
-    /// Device, address and size of each block, in order.
-    fn memory(&self) -> Vec<(u8, u64, u64)> {
-        let blocks = self.devices.iter().flat_map(|of| {
+    /// Device, address and size of each block, in any order.
+    fn blocks(&self) -> impl Iterator<Item = (u8, u64, u64)> {
+        self.devices.iter().flat_map(|of| {
             of.state.blocks.iter().map(|block| (of.state.device, block.address, block.size))
-        });
-        let mut memory: Vec<_> = blocks.collect();
+        })
+    }
+
+    /// A number that is the same for the same memory, whatever the order of its blocks.
+    fn memory_hash(&self) -> u64 {
+        let hash = |(device, address, size): (u8, u64, u64)| {
+            fnv_1a([device.into(), address, size].into_iter().flat_map(u64::to_le_bytes))
+        };
+        self.blocks().map(hash).fold(0, u64::wrapping_add)
+    }
+
+    /// Its blocks in order.
+    fn memory(&self) -> Vec<(u8, u64, u64)> {
+        let mut memory: Vec<_> = self.blocks().collect();
         memory.sort_unstable();
         memory
     }
@@ -190,14 +195,21 @@ impl Rank {
 /// For each state the index of the first that shows the same process at the same point in time: its
 /// own index where no earlier one does.
 pub fn firsts<'a>(states: impl IntoIterator<Item = &'a History>) -> Vec<usize> {
-    let mut distinct: Vec<(usize, &History)> = Vec::new();
+    let mut of_step: BTreeMap<(&str, u64), usize> = BTreeMap::new();
+    let mut of_memory: BTreeMap<u64, Vec<(usize, &History)>> = BTreeMap::new();
     let first = |(at, state): (usize, &'a History)| {
+        let step = state.recorded_step();
+        if let Some(first) = step.and_then(|step| of_step.get(&step)) {
+            return *first;
+        }
+        let distinct = of_memory.entry(state.memory_hash()).or_default();
         let known = distinct.iter().find(|(_, known)| known.is_same_state(state));
-        let known = known.map(|&(first, _)| first);
-        known.unwrap_or_else(|| {
+        let first = known.map_or(at, |(first, _)| *first);
+        if first == at {
             distinct.push((at, state));
-            at
-        })
+        }
+        of_step.extend(step.map(|step| (step, first)));
+        first
     };
     states.into_iter().enumerate().map(first).collect()
 }
