@@ -2,6 +2,7 @@
 //!
 //! By default it fits a screen.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use memtape_core::detector::Layer;
@@ -275,17 +276,14 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == Mode::OverTime;
-    let mut found: Vec<_> = report.contents().zip(report.originals()).collect();
+    let mut found: Vec<_> = report.contents().zip(&report.ordered.originals).collect();
     found.sort_by_key(|((_, rank, nth, _), _)| (*rank, *nth));
     let rest = found.len().saturating_sub(shown);
     // A copy has the number of the state that it shows again.
-    let mut states = Vec::new();
+    let mut states = BTreeMap::new();
     let shown = found.into_iter().take(shown).flat_map(|((file, rank, _, of), original)| {
-        let path = original.unwrap_or(file).path.as_path();
-        if !states.contains(&path) {
-            states.push(path);
-        }
-        let state = states.iter().position(|known| *known == path).map_or(0, |nth| nth as u64 + 1);
+        let next = states.len() as u64 + 1;
+        let state = *states.entry(original).or_insert(next);
         let number = if over_time { state } else { u64::from(rank) };
         of.devices.iter().map(move |device| (number, file.path.as_path(), device))
     });
