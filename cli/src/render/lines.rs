@@ -22,9 +22,9 @@ const NOTES: &str = "survivors: memory of older steps, without the line's larges
                      grow\n";
 
 /// Why a job has no lines.
-const NO_CENSUS: &str = "no rank has a census: an agent counts a rank that uses a GPU for the \
-                         first time soon after its start; ranks that ended before, and those of \
-                         older agents, have none\n";
+const NO_CENSUS: &str = "no rank has a census: an agent counts a rank soon after its first use of \
+                         a GPU; a rank that ended before that, or whose agent is older, has no \
+                         census\n";
 
 /// The table of lines; `rank` restricts it to one rank.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {

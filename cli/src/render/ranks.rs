@@ -228,7 +228,12 @@ mod tests {
         check(json!({ "state": "healthy", "growth_bytes_per_step": 0 }), "0 B");
         check(json!({ "state": "failed", "end": "failed", "growth_bytes_per_step": null }), "–");
         let rank = parse(&json!({ "rank": 3 })).expect("shape");
-        assert!(text(&[rank], &[]).contains("over the last 256 steps"));
+        let number = format!("{RATE_STEPS} steps");
+        assert!(text(&[rank], &[]).contains(&number));
+        let of_api = include_str!("../../../docs/reference/http-api.md");
+        assert!(of_api.contains(&format!("per-step minimum over {number}, negative")));
+        let of_panels = include_str!("../../../deploy/grafana/memtape.json");
+        assert!(of_panels.contains(&format!("per-step minimum over the last {number}.")));
     }
 
     #[test]
