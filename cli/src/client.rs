@@ -48,8 +48,9 @@ impl std::error::Error for Refused {}
 /// Version and clock of a coordinator.
 #[derive(Debug)]
 pub(crate) struct About {
-    /// Version of the coordinator's program; empty where an older one does not tell it.
-    pub(crate) version: String,
+    /// Version of the coordinator's program, which is empty where an older one does not tell it; or
+    /// its refusal.
+    pub(crate) version: Result<String, Refused>,
     /// Clock of the coordinator, if its answer had a date.
     pub(crate) unix_seconds: Option<i64>,
 }
@@ -159,18 +160,23 @@ impl Client {
         self.fetch(&["captures", incident.capture_id.as_deref()?], &[]).ok()
     }
 
-    /// The coordinator's version and clock.
-    /// Fails as [`Self::get`] does.
+    /// The coordinator's version and clock; a refusal shows the clock alone.
+    /// Fails when there is no coordinator.
     pub(crate) fn about(&self) -> anyhow::Result<About> {
         let url = self.url(&[])?;
         self.runtime.block_on(async {
             let request = self.http.get(url).timeout(CONNECT_TIME_MAX);
             let response = request.send().await.map_err(|error| self.explain(&error))?;
-            let response = self.accepted(response).await?;
             let date = response.headers().get("date").and_then(|date| date.to_str().ok());
             let unix_seconds = date.and_then(clock::of_http);
-            let index: Index = response.json().await.map_err(|error| self.explain(&error))?;
-            Ok(About { version: index.version, unix_seconds })
+            let version = match self.accepted(response).await {
+                Ok(response) => {
+                    let index = response.json::<Index>().await;
+                    Ok(index.map_err(|error| self.explain(&error))?.version)
+                }
+                Err(error) => Err(error.downcast()?),
+            };
+            Ok(About { version, unix_seconds })
         })
     }
 
@@ -209,10 +215,9 @@ impl Client {
         }
         let bytes = response.bytes().await.map_err(|error| self.explain(&error))?;
         let Problem { error: line } = serde_json::from_slice(&bytes).unwrap_or_default();
-        let line = match line.is_empty() {
-            true => self.stranger(status),
-            false => line,
-        };
+        if line.is_empty() {
+            bail!(self.stranger(status));
+        }
         let is_unknown = status == reqwest::StatusCode::NOT_FOUND;
         Err(Refused { is_unknown, line }.into())
     }

@@ -5,7 +5,7 @@
 //! small server stands for the coordinator; it answers two requests of the HTTP API.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtape_core::limits::{FILES_ANALYZED_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::Words;
-use memtape_core::tape::layout::{Layout, Sizes};
+use memtape_core::tape::event::Kind;
+use memtape_core::tape::layout::{Layout, Sizes, descriptor, header};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Lane, Totals};
@@ -65,17 +66,34 @@ impl Job {
         words.map(|word| AtomicU64::new(u64::from_le_bytes(*word))).collect()
     }
 
-    /// Frees all blocks after the last step, as a program does that ends.
-    fn free_all(&self, rank: u32) {
-        let memory = self.memory(rank);
-        let sizes = Sizes { events: EVENTS, table_entries: 2 * BLOCKS, ..Sizes::default() };
-        let lane = Lane::new(Words(&memory), Layout::new(sizes).lanes[0], 0);
+    /// Frees all blocks after the last step, as a program does that ends, and has more events then.
+    fn free_all(&self, rank: u32, more_events: usize) {
         let blocks = &self.state(rank, STEPS).devices[0].blocks;
         let last_ns = blocks.iter().map(|block| block.birth_ns).max().expect("blocks");
-        let totals = Totals { allocated: 0, reserved: 0 };
         let exit_ns = last_ns + 1_000_000_000;
-        blocks.iter().for_each(|of| lane.free(exit_ns, of.address, of.size, totals));
-        assert_eq!(lane.live_bytes(), 0);
+        self.rewrite(rank, |words, layout| {
+            let lane = Lane::new(words, layout.lanes[0], 0);
+            let totals = Totals { allocated: 0, reserved: 0 };
+            blocks.iter().for_each(|of| lane.free(exit_ns, of.address, of.size, totals));
+            assert_eq!(lane.live_bytes(), 0);
+            (0..more_events).for_each(|_| lane.mark(exit_ns, Kind::Mark, 0, 0));
+        });
+    }
+
+    /// Removes the devices, as of a process that used none.
+    fn without_devices(&self, rank: u32) {
+        self.rewrite(rank, |Words(words), layout| {
+            for lane in 0..layout.lanes.len() {
+                let at = header::DESCRIPTORS + lane * descriptor::WORDS + descriptor::STATE;
+                words[at].store(0, Ordering::Relaxed);
+            }
+        });
+    }
+
+    fn rewrite(&self, rank: u32, change: impl FnOnce(Words<'_>, Layout)) {
+        let memory = self.memory(rank);
+        let sizes = Sizes { events: EVENTS, table_entries: 2 * BLOCKS, ..Sizes::default() };
+        change(Words(&memory), Layout::new(sizes));
         let bytes: Vec<u8> =
             memory.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         std::fs::write(&self.tapes[rank as usize], bytes).expect("written");
@@ -171,7 +189,7 @@ fn tapes_are_judged_and_broken_ones_left_out() {
 #[test]
 fn every_command_judges_the_same_state_of_a_tape() {
     let job = Job::recorded();
-    job.free_all(LEAKING);
+    job.free_all(LEAKING, 0);
     let tape = job.tapes[LEAKING as usize].as_path();
     let of_leak = |lines: &Value, function: &str| {
         let lines = lines.as_array().expect("lines");
@@ -184,18 +202,68 @@ fn every_command_judges_the_same_state_of_a_tape() {
     let shown = memtape(&["show", "--json"], &[tape], None).json();
     let line = of_leak(&shown["devices"][0]["lines"], "/frame/function");
     assert_eq!((&line["blocks"], &line["bytes"]), (&held["blocks"], &held["bytes"]));
+    let judged = memtape(&["analyze", "--json"], &[tape], None).json();
+    leaks(&judged);
+    let verdict = &judged["verdict"];
+    assert_eq!((&verdict["blocks"], &verdict["bytes"]), (&held["blocks"], &held["bytes"]));
+    let read = memtape(&["tape", "--json"], &[tape], None).json();
+    assert_eq!(read["moment"], format!("at the end of step {STEPS}"));
+    let stacks = read["devices"][0]["stacks"].as_array().expect("stacks");
+    let is_it = |stack: &&Value| stack["frames"][0].to_string().contains("remember_loss");
+    let stack = stacks.iter().find(is_it).expect("the stack of the leak");
+    assert_eq!((&stack["blocks"], &stack["bytes"]), (&held["blocks"], &held["bytes"]));
+}
+
+#[test]
+fn a_tape_that_cannot_be_counted_is_left_out() {
+    let job = Job::recorded();
+    // What was written after the last step fills the ring.
+    job.free_all(LEAKING, EVENTS);
+    let tapes: Vec<&Path> = job.tapes.iter().map(PathBuf::as_path).collect();
+    let why = format!("cannot rewind {}: step {STEPS} is no longer", tapes[2].display());
+    let said = memtape(&["lines", "--json"], &tapes, None);
+    assert_eq!((said.code, &said.json()["ranks"]), (Some(1), &json!(3)), "{}", said.stderr);
+    assert!(said.stderr.starts_with(&format!("memtape: left out: {why}")), "{}", said.stderr);
+    assert!(said.stderr.ends_with("memtape: 1 of 4 tapes could not be counted\n"), "{said:?}");
+    let said = memtape(&["lines"], &[tapes[2]], None);
+    assert!(said.stderr.starts_with(&format!("memtape: {why}")), "{}", said.stderr);
+
+    job.without_devices(1);
+    let said = memtape(&["lines"], &[tapes[1]], None);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert!(said.stdout.starts_with("the tapes show no memory of a GPU"), "{}", said.stdout);
+    let said = memtape(&["lines", "--json"], &tapes[..2], None);
+    assert_eq!((said.code, &said.json()["ranks"]), (Some(0), &json!(1)), "{}", said.stderr);
 }
 
 #[test]
 fn the_programs_of_coordinator_and_command_are_compared() {
-    let job = Job::recorded();
-    let found = memtape(&["doctor", "--json", "--python", "false"], &[], Some(&coordinator(&job)));
-    let checks = found.json()["checks"].clone();
-    let is_it = |check: &&Value| check["name"] == "coordinator";
-    let check = checks.as_array().and_then(|all| all.iter().find(is_it)).expect("a check");
-    let version = concat!(" answers, version ", env!("CARGO_PKG_VERSION"));
-    assert!(check["found"].as_str().is_some_and(|it| it.ends_with(version)), "{check}");
-    assert_eq!(check["outcome"], "ok", "{check}");
+    let check = |status: Status, index: Value, outcome: &str, found: &str, advice: &str| {
+        let url = serve(move |path| match path {
+            ["", "api", "v1"] => (status, index.to_string().into_bytes()),
+            ["openapi.json"] => (OK, json!({ "info": { "version": "1" } }).to_string().into()),
+            _ => (NOT_FOUND, json!({ "error": "not here" }).to_string().into()),
+        });
+        let report = memtape(&["doctor", "--json", "--python", "false"], &[], Some(&url)).json();
+        let checks = report["checks"].as_array().expect("checks");
+        let named = |name: &str| checks.iter().find(|check| check["name"] == name);
+        let check = named("coordinator").expect("the check");
+        assert_eq!(check["found"], format!("{url} {found}"), "{report:#}");
+        assert_eq!((&check["outcome"], &check["advice"]), (&json!(outcome), &json!(advice)));
+        // The date of the answer is in 1994.
+        let ahead = named("clock").and_then(|check| check["found"].as_str());
+        assert!(ahead.is_some_and(|it| it.ends_with("s ahead of the coordinator's")), "{report:#}");
+    };
+    let of = |version: &str| json!({ "version": version });
+    let own = env!("CARGO_PKG_VERSION");
+    check(OK, of(own), "ok", &format!("answers, version {own}"), "");
+    let advice = format!("this program has version {own}: use one");
+    check(OK, of("0.0.1"), "warn", "answers, version 0.0.1", &advice);
+    check(OK, json!({ "routes": [] }), "ok", "answers, without its version", "");
+    let found = "refuses this program: no credentials were sent";
+    let refusal = json!({ "error": "no credentials were sent" });
+    let advice = "its version and its nodes are not checked";
+    check("401 Unauthorized", refusal, "warn", found, advice);
 }
 
 #[test]
@@ -349,61 +417,70 @@ fn tapes_of_all_nodes_are_listed_and_small_growth_is_seen() {
     assert!(steps[0]["step_min_change_bytes"].is_i64(), "earlier steps are on the tape");
 }
 
+/// Status line of an answer.
+type Status = &'static str;
+
+const OK: Status = "200 OK";
+const NOT_FOUND: Status = "404 Not Found";
+
 /// A server that answers for the captures `cap-early` and `cap-late`, which have all four ranks. It
 /// lists the ranks of `cap-large`, which are more than are compared at once.
 fn coordinator(job: &Job) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
     let captures: Vec<(String, Vec<Vec<u8>>)> = [("cap-early", 20), ("cap-late", STEPS)]
         .map(|(id, step)| (id.to_string(), (0..4).map(|rank| job.stored(rank, step)).collect()))
         .into();
+    serve(move |path| answer(path, &captures))
+}
+
+/// A server with these answers to the segments of a path below `/api/v1/`; its URL.
+fn serve(answer: impl Fn(&[&str]) -> (Status, Vec<u8>) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            answer(stream, &captures);
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+            let first = lines.next().and_then(Result::ok).unwrap_or_default();
+            // The rest of the request's head has to be read before the connection may end.
+            lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+            let path = first.split(' ').nth(1).unwrap_or_default();
+            let path: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
+            let (status, body) = answer(&path);
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\
+                 date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n",
+                body.len()
+            );
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
         }
     });
     url
 }
 
-fn answer(mut stream: TcpStream, captures: &[(String, Vec<Vec<u8>>)]) {
-    let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
-    let first = lines.next().and_then(Result::ok).unwrap_or_default();
-    // The rest of the request's head has to be read before the connection may end.
-    lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
-    let path = first.split(' ').nth(1).unwrap_or_default();
-    let parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
+fn answer(path: &[&str], captures: &[(String, Vec<Vec<u8>>)]) -> (Status, Vec<u8>) {
     let found = |id: &str| captures.iter().find(|(known, _)| known == id);
-    let (status, body) = match parts.as_slice() {
-        ["", "api", "v1"] => {
-            let index = json!({ "version": env!("CARGO_PKG_VERSION") });
-            ("200 OK", index.to_string().into_bytes())
-        }
-        ["openapi.json"] => ("200 OK", json!({ "info": { "version": "1" } }).to_string().into()),
+    match path {
         ["incidents", "inc-1"] => {
             let incident = json!({ "id": "inc-1", "capture_id": "cap-late", "rank": LEAKING });
-            ("200 OK", incident.to_string().into_bytes())
+            (OK, incident.to_string().into_bytes())
         }
         ["captures", "cap-large"] => {
             let part = |rank| json!({ "rank": rank, "hash": "0".repeat(64), "outcome": "aligned" });
             let parts: Vec<Value> = (0..=FILES_ANALYZED_MAX).map(part).collect();
-            ("200 OK", json!({ "id": "cap-large", "parts": parts }).to_string().into_bytes())
+            (OK, json!({ "id": "cap-large", "parts": parts }).to_string().into_bytes())
         }
         ["captures", id] if found(id).is_some() => {
             let part =
                 |rank: u32| json!({ "rank": rank, "hash": "0".repeat(64), "outcome": "aligned" });
             let parts: Vec<Value> = (0..4).map(part).collect();
-            ("200 OK", json!({ "id": id, "parts": parts }).to_string().into_bytes())
+            (OK, json!({ "id": id, "parts": parts }).to_string().into_bytes())
         }
         ["captures", id, "ranks", rank] => {
             let rank: Option<usize> = rank.parse().ok();
             let body = found(id).and_then(|(_, ranks)| ranks.get(rank?));
-            ("200 OK", body.cloned().unwrap_or_default())
+            (OK, body.cloned().unwrap_or_default())
         }
-        _ => ("404 Not Found", json!({ "error": "there is no such thing" }).to_string().into()),
-    };
-    let head =
-        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        _ => (NOT_FOUND, json!({ "error": "there is no such thing" }).to_string().into()),
+    }
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub(crate) fn open_at(
 }
 
 /// Names a file that was not read, and why, on stderr.
-fn say_left_out(error: &anyhow::Error) {
+pub(crate) fn say_left_out(error: &anyhow::Error) {
     eprintln!("memtape: left out: {}", error_line(error));
 }
 

@@ -50,11 +50,18 @@ pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
         }
     };
     let own = env!("CARGO_PKG_VERSION");
-    let found = format!("{} answers, version {}", client.base(), facts.version);
-    checks.push(match facts.version.as_str() {
-        "" => Check::ok(NAME, format!("{} answers, without its version", client.base())),
-        theirs if theirs == own => Check::ok(NAME, found),
-        _ => Check::warn(NAME, found, format!("this program has version {own}: use one")),
+    let base = client.base();
+    let found = |version: &str| format!("{base} answers, version {version}");
+    checks.push(match facts.version.as_deref() {
+        Err(refusal) => {
+            let advice = "its version and its nodes are not checked";
+            Check::warn(NAME, format!("{base} refuses this program: {refusal}"), advice)
+        }
+        Ok("") => Check::ok(NAME, format!("{base} answers, without its version")),
+        Ok(theirs) if theirs == own => Check::ok(NAME, found(theirs)),
+        Ok(theirs) => {
+            Check::warn(NAME, found(theirs), format!("this program has version {own}: use one"))
+        }
     });
     if let Some(seconds) = facts.unix_seconds {
         checks.push(skew(seconds, clock::wall_ns() / 1_000_000_000));

@@ -13,6 +13,7 @@ use super::names::{check_rank, one_job};
 use crate::globals::Globals;
 use crate::output;
 use crate::read::content::{self, Wanted};
+use crate::read::one_rank::say_left_out;
 use crate::read::source::Source;
 use crate::render::lines;
 use crate::watch::Watch;
@@ -34,18 +35,26 @@ pub(crate) struct LinesArgs {
     pub(crate) watch: Watch,
 }
 
-/// Prints the lines. Fails when the coordinator does not answer, or a file is not a tape.
+/// Prints the lines. Fails when the coordinator does not answer, and when a tape cannot be counted,
+/// after the others were.
 pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     let files: Vec<PathBuf> = args.of.iter().map(PathBuf::from).filter(|it| it.is_file()).collect();
     if !files.is_empty() && files.len() == args.of.len() {
-        return args.watch.print(|| {
-            let found = of_tapes(&files, args.rank)?;
+        let mut left_out = 0;
+        args.watch.print(|| {
+            let (found, errors) = of_tapes(&files, args.rank)?;
+            errors.iter().for_each(say_left_out);
+            left_out = errors.len();
             Ok(match globals.json {
                 true => output::json(&found)?,
                 false if found.ranks == 0 => NO_DEVICE.to_string(),
                 false => text(&found, args.rank),
             })
-        });
+        })?;
+        return match left_out {
+            0 => Ok(()),
+            _ => bail!("{left_out} of {} tapes could not be counted", files.len()),
+        };
     }
     let asked = match args.of.as_slice() {
         [] => None,
@@ -72,22 +81,35 @@ fn text(found: &Lines, rank: Option<u32>) -> String {
     found.clock.in_words(&lines::text(found, rank))
 }
 
-fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
+/// The lines of the tapes, and why the others cannot be counted: after an exit the ring may lack
+/// the events back to the last step.
+/// Fails when none can be counted, and when they are of several jobs.
+fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<anyhow::Error>)> {
     let mut counted: Vec<(Identity, Census)> = Vec::new();
-    let mut clocks = Vec::new();
+    let (mut clocks, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
-        let opened = content::rewound(file, Wanted { step: None, oom: false, events_max: 0 })?;
+        let wanted = Wanted { step: None, oom: false, events_max: 0 };
+        let opened = match content::rewound(file, wanted) {
+            Ok(opened) => opened,
+            Err(error) => {
+                left_out.push(error);
+                continue;
+            }
+        };
         clocks.push(opened.clock);
         let state = opened.into_rank(&Source::File(file.clone()));
         let censuses = Census::of_state(&state).into_iter();
         counted.extend(censuses.map(|census| (state.identity.clone(), census)));
     }
-    let Some((first, _)) = counted.first() else { return Ok(Lines::default()) };
+    if clocks.is_empty() && !left_out.is_empty() {
+        return Err(left_out.swap_remove(0));
+    }
+    let Some((first, _)) = counted.first() else { return Ok((Lines::default(), left_out)) };
     let is_other = |of: &Identity| (&of.job, of.attempt) != (&first.job, first.attempt);
     if counted.iter().any(|(of, _)| is_other(of)) {
         bail!("the tapes are of different jobs or attempts: name those of one");
     }
     let censuses: Vec<_> = counted.iter().map(|(of, census)| (of.rank, census)).collect();
     let (job, attempt, clock) = (first.job.clone(), first.attempt, Clock::of_all(clocks));
-    Ok(Lines { job, attempt, clock, ..Lines::new(&censuses, rank) })
+    Ok((Lines { job, attempt, clock, ..Lines::new(&censuses, rank) }, left_out))
 }
