@@ -120,6 +120,24 @@ fn a_dead_rank_is_counted_once_more() {
 }
 
 #[test]
+fn the_last_census_of_a_rank_that_exited_has_what_it_held_before() {
+    let mut world = World::new(1, |_| ());
+    world.connect();
+    world.train(20);
+    world.ticks(2);
+    world.train(5);
+    let now = world.now;
+    (1..=25).for_each(|step| world.ranks[0].free(now, step << 16, 512));
+    world.ranks[0].exit();
+    world.ticks(30);
+    let censuses = world.censuses(0);
+    assert_eq!(censuses.iter().map(|census| census.step).collect::<Vec<_>>(), [20, 25]);
+    let sum: u64 = received(&censuses).values().flat_map(BTreeMap::values).sum();
+    assert_eq!(sum, 25 * 512);
+    assert!(world.down(0).is_some(), "the end follows");
+}
+
+#[test]
 fn a_lying_table_makes_no_number_that_is_refused() {
     let mut world = World::new(1, |_| ());
     world.connect();

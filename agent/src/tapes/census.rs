@@ -1,7 +1,8 @@
 //! Censuses of this node's tapes: when each is due, which are known, and which the coordinator has.
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
-//! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node
+//! has ended: in the state that a tape is judged by, because an exit frees what the process held. One
+//! tape is counted at a time, on a thread of its own, so that the load of a node
 //! does not grow with its ranks; users take turns, and a user's dead tapes come first. The end of a
 //! rank waits only briefly for its last census. The coordinator gets the changes since the last
 //! census on the present stream; a new stream begins with whole ones. Nothing is kept on disk: the
@@ -13,8 +14,10 @@ use std::sync::Arc;
 use memtape_core::census::changes::Changes;
 use memtape_core::census::reader::CensusReader;
 use memtape_core::census::{Census, INTERVAL_MIN_NS, STEPS_MIN};
+use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::sharing::{Amounts, Turns};
 use memtape_core::tape::read::Tape;
+use memtape_core::tape::rewind::PointInTime;
 
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeWords;
@@ -102,10 +105,23 @@ impl Count {
     /// Counts all devices of the tape. Blocks for as long as reading the tables takes: some
     /// milliseconds for 100,000 blocks.
     pub(crate) fn make(mut self) -> CountResult {
-        let devices = self.tape.devices();
-        let count = |device| self.reader.count(&self.tape, device);
-        let censuses = devices.into_iter().filter_map(count).collect();
+        let censuses = self.before_exit().unwrap_or_else(|| {
+            let devices = self.tape.devices();
+            let count = |device| self.reader.count(&self.tape, device);
+            devices.into_iter().filter_map(count).collect()
+        });
         CountResult { reader: self.reader, censuses, is_final: self.is_final }
+    }
+
+    /// Counts what the process held before it exited; none where it did not, or where that state
+    /// is not known any more.
+    fn before_exit(&self) -> Option<Vec<Census>> {
+        let at = PointInTime::judged(&self.tape.status());
+        if !self.is_final || at == PointInTime::Present {
+            return None;
+        }
+        let state = self.tape.snapshot_within(at, None, 0, SNAPSHOT_BYTES_MAX as u64).ok()?;
+        Some(Census::of_state(&state))
     }
 }
 
