@@ -1,12 +1,12 @@
 //! Censuses of this node's tapes: when each is due, which are known, and which the coordinator has.
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
-//! has ended: in the state that a tape is judged by, because an exit frees what the process held. One
-//! tape is counted at a time, on a thread of its own, so that the load of a node
-//! does not grow with its ranks; users take turns, and a user's dead tapes come first. The end of a
-//! rank waits only briefly for its last census. The coordinator gets the changes since the last
-//! census on the present stream; a new stream begins with whole ones. Nothing is kept on disk: the
-//! tape can be counted again.
+//! has ended: in the state that a tape is judged by, because an exit frees what the process held.
+//! One tape is counted at a time, on a thread of its own, so that the load of a node does not grow
+//! with its ranks; users take turns, and a user's dead tapes come first. The end of a rank waits
+//! only briefly for its last census. The coordinator gets the changes since the last census on the
+//! present stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be
+//! counted again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -556,7 +556,7 @@ impl Incidents {
         let is_unknown = incident.is_unexplained();
         let is_failure = incident.failure.is_some();
         // Its end may have come after its comparison. Of a rank that is known to have died of its
-        // request nothing more is to be told.
+        // request nothing more can be learnt.
         let knows_end = incident.diagnosis.as_ref().is_none_or(|known| known.ends_soon);
         let may_learn_end = is_open && is_failure && !knows_end;
         let confirm_from = step.max(incident.growth.last_step);

@@ -158,17 +158,7 @@ impl Incidents {
             incident.urgency = if reported_in.is_some() { Urgency::Notice } else { *urgency };
             incident.reported_in.clone_from(reported_in);
         }
-        match result {
-            Ok(diagnosis) => {
-                // The collectives tell better than the steps which rank the others wait for.
-                if let Some(seen) = diagnosis.seen.filter(Growth::is_standstill) {
-                    incident.growth = Growth { is_sure: incident.growth.is_sure, ..seen };
-                }
-                incident.diagnosis = Some(bounded(diagnosis));
-                incident.not_compared = None;
-            }
-            Err(why) => incident.not_compared = Some(why),
-        }
+        learn(incident, result);
         let urgency = incident.urgency;
         let (is_open, is_growth) = (incident.is_open(), incident.failure.is_none());
         let is_unknown = incident.is_unexplained();
@@ -337,4 +327,19 @@ fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<
     let mut shares = Shares::default();
     all.for_each(|of| shares.add(of.holder.key(), 1));
     shares
+}
+
+/// Gives an incident the result of its comparison.
+fn learn(incident: &mut Incident, result: Result<Box<Diagnosis>, NotCompared>) {
+    match result {
+        Ok(diagnosis) => {
+            // The collectives tell better than the steps which rank the others wait for.
+            if let Some(seen) = diagnosis.seen.filter(Growth::is_standstill) {
+                incident.growth = Growth { is_sure: incident.growth.is_sure, ..seen };
+            }
+            incident.diagnosis = Some(bounded(diagnosis));
+            incident.not_compared = None;
+        }
+        Err(why) => incident.not_compared = Some(why),
+    }
 }

@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(
             parts.sentence(&seen, false),
             "all 4 ranks stood still, rank 2 at step 396 and 52 steps behind its peers; its \
-             capture shows: group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the capture"
+             capture shows: group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the \
+             capture"
         );
         let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448";
         let later = "; ranks that wait may have finished later steps: a program gives work to its \

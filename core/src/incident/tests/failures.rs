@@ -476,7 +476,7 @@ fn a_newer_attempt_or_a_restart_does_not_hide_a_death() {
 }
 
 #[test]
-fn a_failure_is_compared_again_after_a_restart_unless_its_end_is_told() {
+fn a_failure_is_compared_again_after_a_restart_unless_its_end_is_known() {
     for (ends_soon, compared) in [(false, 1), (true, 0)] {
         let (mut shell, job) = (Shell::default(), Job::new(7));
         shell.at(100);
