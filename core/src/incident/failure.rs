@@ -54,13 +54,15 @@ impl Failure {
         Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
-    /// Is more known of this failure than of the `known` one of the same rank?
+    /// Is more known of this failure than of the `known` one of the same rank? An agent that begins
+    /// again reports the failed request of a dead process once more.
     pub(super) fn says_more_than(&self, known: &Self) -> bool {
         match (self.kind, known.kind) {
             (FailureKind::Died(end), FailureKind::Died(known_end)) => {
                 end.says_more_than(self.exit_status, (known_end, known.exit_status))
             }
-            (kind, known) => kind != known,
+            (FailureKind::Died(_), FailureKind::OutOfMemory) => true,
+            (FailureKind::OutOfMemory, _) => false,
         }
     }
 

@@ -476,6 +476,18 @@ fn a_newer_attempt_or_a_restart_does_not_hide_a_death() {
 }
 
 #[test]
+fn a_request_that_is_reported_again_makes_no_dead_rank_alive() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.failed(&job, failure(2, 99, FailureKind::OutOfMemory));
+    shell.failed(&job, failure(2, 100, DIED));
+    assert!(shell.incidents.has_death(7));
+    // The coordinator was restarted, and the agent repeats what it has said.
+    shell.failed(&job, failure(2, 99, FailureKind::OutOfMemory));
+    assert!(shell.incidents.has_death(7));
+    assert_eq!(shell.incident("inc-0001").failure.map(|known| known.kind), Some(DIED));
+}
+
+#[test]
 fn a_failure_is_compared_again_after_a_restart_unless_its_end_is_known() {
     for (ends_soon, compared) in [(false, 1), (true, 0)] {
         let (mut shell, job) = (Shell::default(), Job::new(7));
