@@ -89,17 +89,20 @@ impl Answers<'_> {
     }
 }
 
-/// Is all known of a rank whose request failed? Its process has ended, its growth is over, and the
-/// incident of the failure is stored with that end: until then it is a notice.
-pub(crate) fn is_end_known(number: u32, ranks: &[Rank], incidents: &[Incident]) -> bool {
+/// The incident of a rank whose request failed, once all is known of it: its process has ended, its
+/// growth is over, and the incident is stored with that end: until then it is a notice.
+pub(crate) fn end_known<'a>(
+    number: u32,
+    ranks: &[Rank],
+    incidents: &'a [Incident],
+) -> Option<&'a Incident> {
     let has_ended = ranks.iter().any(|rank| rank.rank == number && rank.end.is_some());
     let of_rank = || incidents.iter().filter(|of| of.rank == number);
     let is_failure = |of: &&Incident| of.class == Class::OutOfMemory;
-    let tells_end = |of: &Incident| of.stored && of.urgency == Urgency::Page;
+    let tells_end = |of: &&Incident| of.stored && of.urgency == Urgency::Page;
     let grows = |of: &Incident| of.state == IncidentState::Open;
-    has_ended
-        && of_rank().filter(is_failure).any(tells_end)
-        && !of_rank().filter(|of| !is_failure(of)).any(|of| grows(of) || !of.stored)
+    let is_over = !of_rank().filter(|of| !is_failure(of)).any(|of| grows(of) || !of.stored);
+    of_rank().filter(is_failure).find(tells_end).filter(|_| has_ended && is_over)
 }
 
 /// Ranks that were judged, and found healthy.
@@ -162,7 +165,8 @@ mod tests {
         let rank = |end: Option<End>| Rank { rank: 2, end: end.map(Into::into), ..Rank::default() };
         let failed = || incident(Class::OutOfMemory, IncidentState::Open, Urgency::Page);
         let leak = |state| incident(Class::Leak, state, Urgency::Page);
-        let is_known = |end, incidents: &[Incident]| is_end_known(2, &[rank(end)], incidents);
+        let is_known =
+            |end, incidents: &[Incident]| end_known(2, &[rank(end)], incidents).is_some();
         let ended = Some(End::Failed);
         assert!(is_known(ended, &[leak(IncidentState::Closed), failed()]));
         assert!(!is_known(None, &[leak(IncidentState::Closed), failed()]));

@@ -341,14 +341,15 @@ impl Demo {
     fn wait_for_end(&mut self, client: &Client, rank: u32) -> anyhow::Result<()> {
         let answers = Answers { client, job: &self.job };
         let known = |_: &mut Watch| {
-            answers::is_end_known(rank, &answers.ranks(), &answers.incidents()).then_some(())
+            answers::end_known(rank, &answers.ranks(), &answers.incidents()).cloned()
         };
-        let reached = self.watch.until(Some(END_TIME_MAX), &mut self.children, known)?;
-        if reached.is_none() && !self.watch.is_interrupted() {
-            let seconds = END_TIME_MAX.as_secs();
-            let line = format!("after {seconds} s no stored incident tells the end of rank {rank}");
-            self.watch.say(&line);
-        }
+        let seconds = END_TIME_MAX.as_secs();
+        let line = match self.watch.until(Some(END_TIME_MAX), &mut self.children, known)? {
+            Some(incident) => format!("incident {}: {}", incident.id, incident.sentence),
+            None if self.watch.is_interrupted() => return Ok(()),
+            None => format!("after {seconds} s no stored incident tells the end of rank {rank}"),
+        };
+        self.watch.say(&line);
         Ok(())
     }
 

@@ -74,7 +74,8 @@ fn named_above(held: &[Held<'_>], width: usize) -> String {
     let mut text = rows.next().map_or(String::new(), |heading| format!("{heading}\n"));
     for ((line, _, is_first), row) in held.iter().zip(rows) {
         if *is_first {
-            let median = format!("; median rank {}", bytes(line.median_bytes));
+            let median = line.median_bytes.map(bytes);
+            let median = median.map_or(String::new(), |held| format!("; median rank {held}"));
             let name = cut(&name(line), width.saturating_sub(median.len()));
             let _ = writeln!(text, "\n{name}{median}");
         }
@@ -109,6 +110,7 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
         Some(_) => grown(of.growth_bytes_per_step),
         None => "–".to_string(),
     };
+    let median = |line: &Line| line.median_bytes.map_or("–".to_string(), bytes);
     let since = |(_, of, _): &Held<'_>| {
         of.growing_since_step.map_or("–".to_string(), |step| step.to_string())
     };
@@ -121,7 +123,7 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
         .column(">oldest step", |(_, of, _)| of.oldest_step)
         .column(">kept/step", growth)
         .column(">since step", since)
-        .column(">median rank", |held| of_line(|line| bytes(line.median_bytes), held))
+        .column(">median rank", |held| of_line(median, held))
 }
 
 /// The innermost frame of a line, then its callers, which may be cut off.
@@ -171,7 +173,7 @@ mod tests {
         let shared = Line {
             frames: vec![frame(model, 77, "LlamaForCausalLMWithAVeryLongNameOfItsClass.forward")],
             ranks: 3,
-            median_bytes: 528 << 20,
+            median_bytes: Some(528 << 20),
             holders: (0..3).map(|rank| holder(rank, 528 << 20, None)).collect(),
         };
         let lines =

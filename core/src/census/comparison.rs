@@ -54,8 +54,9 @@ pub struct Lines {
 pub struct Line {
     /// The frames that tell it from other lines, innermost first; none is memory without a stack.
     pub frames: Vec<Frame>,
-    /// Bytes that the median rank with a census holds by this line.
-    pub median_bytes: u64,
+    /// Bytes that the median rank with a census holds by this line; null with a census of one rank
+    /// only.
+    pub median_bytes: Option<u64>,
     /// Ranks that hold something by it.
     pub ranks: u32,
     /// The ranks that keep most by it, at most 16; with a rank in the query only that one.
@@ -153,9 +154,10 @@ impl Lines {
         let is_wanted = |of: u32| rank.is_none_or(|rank| of == rank);
         let of_rank = censuses.iter().filter(|(of, _)| is_wanted(*of));
         let other = of_rank.fold(Bytes::default(), |sum, (_, of)| sum.plus(of.other_lines));
+        let ranks_known = ranks(censuses.iter().map(|(rank, _)| *rank));
         let shown = lines.iter().take(LINES_SHOWN_MAX).map(|(frames, holders)| Line {
             frames: frames.to_vec(),
-            median_bytes: median_bytes(holders, censuses.len()),
+            median_bytes: (ranks_known > 1).then(|| median_bytes(holders, censuses.len())),
             ranks: ranks(holders.iter().map(|of| of.rank)),
             holders: holders
                 .iter()
@@ -165,7 +167,7 @@ impl Lines {
                 .collect(),
         });
         Self {
-            ranks: ranks(censuses.iter().map(|(rank, _)| *rank)),
+            ranks: ranks_known,
             lines: shown.collect(),
             lines_left_out: count(lines.len().saturating_sub(LINES_SHOWN_MAX)),
             other_bytes: other.bytes,
