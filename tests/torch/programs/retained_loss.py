@@ -17,7 +17,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
-    for step in steps(400):
+    for step in steps(700):
         if step == FROM_STEP and rank == CURIOUS_RANK:
             onset(step)
         output = model(torch.randn(BATCH, WIDTH, device=device))
