@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 10_685, 4_969),
-    ("cli", 19_045, 1_561),
+    ("cli", 19_060, 1_561),
     ("coordinator", 19_992, 7_636),
-    ("core", 30_193, 10_718),
+    ("core", 30_197, 10_730),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
     ("pickle", 4_704, 0),

@@ -167,8 +167,8 @@ mod tests {
                 frame("/app/train.py", 157, "main"),
             ],
             ranks: 1,
+            median_bytes: Some(0),
             holders: vec![holder(2, 5_766_000_000, Some(99))],
-            ..Line::default()
         };
         let shared = Line {
             frames: vec![frame(model, 77, "LlamaForCausalLMWithAVeryLongNameOfItsClass.forward")],
@@ -176,8 +176,8 @@ mod tests {
             median_bytes: Some(528 << 20),
             holders: (0..3).map(|rank| holder(rank, 528 << 20, None)).collect(),
         };
-        let lines =
-            vec![leak, shared, Line { holders: vec![holder(3, 9, None)], ..Line::default() }];
+        let other = Line { holders: vec![holder(3, 9, None)], ..Line::default() };
+        let lines = vec![leak, shared, Line { median_bytes: Some(0), ..other }];
         Lines { ranks: 4, lines, ..Lines::default() }
     }
 
@@ -195,6 +195,14 @@ mod tests {
     fn a_terminal_has_the_name_above_the_numbers() {
         let expected = include_str!("screens/lines_80.txt");
         assert_eq!(of_width(&lines(), None, Some(80)), expected);
+    }
+
+    #[test]
+    fn one_rank_is_no_median() {
+        let alone = Line { median_bytes: None, ..lines().lines.remove(0) };
+        let alone = Lines { ranks: 1, lines: vec![alone], ..Lines::default() };
+        assert!(of_width(&alone, None, None).lines().nth(1).is_some_and(|row| row.ends_with('–')));
+        assert!(!of_width(&alone, None, Some(80)).contains("median"));
     }
 
     #[test]
