@@ -103,7 +103,7 @@ impl Count {
     }
 
     /// Counts all devices of the tape. Blocks for as long as reading the tables takes: some
-    /// milliseconds for 100,000 blocks.
+    /// milliseconds for 100,000 blocks. The last count of a rank that exited rewinds them, too.
     pub(crate) fn make(mut self) -> CountResult {
         let censuses = self.before_exit().unwrap_or_else(|| {
             let devices = self.tape.devices();

@@ -106,11 +106,10 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     if let Some(rise) = climbs.find(stands_out) {
         return Trend::Growing(rise);
     }
-    let lengths = [values.len().min(WINDOW), values.len()];
-    let mut found = lengths
-        .into_iter()
-        .filter(fits)
-        .filter_map(|count| stairs(newest(count), rule.has_no_lines));
+    let longer = Some(values.len()).filter(|count| *count > WINDOW);
+    let lengths = core::iter::once(values.len().min(WINDOW)).chain(longer);
+    let mut found =
+        lengths.filter(fits).filter_map(|count| stairs(newest(count), rule.has_no_lines));
     if let Some(rise) = found.find(stands_out) {
         return Trend::Stairs(rise);
     }
