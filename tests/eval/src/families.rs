@@ -2,7 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
-use crate::actors::{Named, apart, opened};
+use crate::actors::{Named, opened};
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -84,11 +84,11 @@ pub fn families() -> Vec<Family> {
         (Set::Tuned, true, opened::faulty_training::FAMILIES),
         (Set::Tuned, true, opened::faulty_engines::FAMILIES),
         (Set::Tuned, true, opened::faulty_hosts::FAMILIES),
-        (Set::Apart, false, apart::healthy_stages::FAMILIES),
-        (Set::Apart, false, apart::healthy_servers::FAMILIES),
-        (Set::Apart, true, apart::faulty_caches::FAMILIES),
-        (Set::Apart, true, apart::faulty_exchanges::FAMILIES),
-        (Set::Apart, true, apart::faulty_nodes::FAMILIES),
+        (Set::Tuned, false, opened::healthy_stages::FAMILIES),
+        (Set::Tuned, false, opened::healthy_servers::FAMILIES),
+        (Set::Tuned, true, opened::faulty_caches::FAMILIES),
+        (Set::Tuned, true, opened::faulty_exchanges::FAMILIES),
+        (Set::Tuned, true, opened::faulty_nodes::FAMILIES),
     ] {
         all.extend(of(set, is_fault, named));
     }
