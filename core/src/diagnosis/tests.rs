@@ -348,14 +348,19 @@ fn what_is_sure_or_ends_soon_pages() {
 fn one_cause_is_reported_once() {
     let culprit =
         |line: u32| Some(Frame { file: "/app/t.py".to_string(), line, ..Frame::default() });
-    let here = Diagnosis { culprit: culprit(3), ..old_leak() };
-    assert!(here.is_reported_by(Class::Leak, Some(("/app/t.py", 3))));
-    assert!(!here.is_reported_by(Class::Leak, Some(("/app/t.py", 4))));
-    assert!(!here.is_reported_by(Class::Fragmentation, Some(("/app/t.py", 3))));
-    assert!(!old_leak().is_reported_by(Class::Leak, None), "of no line nothing follows");
-    let library = Diagnosis { class: Class::NonTorch, ..old_leak() };
-    assert!(library.is_reported_by(Class::CompilePools, Some(("/app/t.py", 3))));
-    assert!(
-        !Diagnosis { culprit: culprit(9), ..library }.is_reported_by(Class::CompilePools, None)
-    );
+    let of = |class, line: Option<u32>| Diagnosis {
+        class,
+        culprit: line.and_then(culprit),
+        ..old_leak()
+    };
+    let here = of(Class::Leak, Some(3));
+    assert!(here.has_cause_of(&of(Class::Leak, Some(3))));
+    assert!(!here.has_cause_of(&of(Class::Leak, Some(4))));
+    assert!(!here.has_cause_of(&of(Class::Fragmentation, Some(3))));
+    let unknown = of(Class::Leak, None);
+    assert!(!unknown.has_cause_of(&unknown), "of no line nothing follows");
+    let (library, pools) = (of(Class::NonTorch, None), of(Class::CompilePools, Some(3)));
+    assert!(library.has_cause_of(&pools) && pools.has_cause_of(&library));
+    assert!(library.comes_with(&pools) && !pools.comes_with(&library));
+    assert!(!of(Class::NonTorch, Some(9)).has_cause_of(&pools));
 }

@@ -16,7 +16,8 @@ use crate::tape::layout::Clock;
 /// multiple of their rate.
 const FIRST_TIMES_MAX: u64 = 2;
 
-/// Two ranks without steps grow alike when neither grows faster than this multiple of the other.
+/// Two ranks without steps grow alike when neither grows faster than this multiple of the other;
+/// an account that a growth drags along grows no faster than this multiple of that.
 const ALIKE_TIMES_MAX: u64 = 2;
 
 /// Findings with one cause began within this many steps of each other, and a part of their age.
@@ -66,9 +67,15 @@ impl Growth {
             return are_wide == [false; 2] && self.layer.has_rate() && is_elsewhere;
         }
         let is_there = are_wide == [true; 2] || (is_rank && self.device == known.device);
-        let [one, other] = [self.layer, known.layer];
-        let is_caused = one.drags_along(other) || other.drags_along(one);
-        is_there && is_caused && self.began_near(known)
+        is_there && (self.drags_along(known) || known.drags_along(self))
+    }
+
+    /// Does this growth show in that of the other account, which began near it, or later and not
+    /// much faster?
+    fn drags_along(&self, other: &Self) -> bool {
+        let fastest = self.bytes_per_step.saturating_mul(ALIKE_TIMES_MAX);
+        let is_later = self.onset_step <= other.onset_step && other.bytes_per_step <= fastest;
+        self.layer.drags_along(other.layer) && (is_later || self.began_near(other))
     }
 
     fn grows_like(&self, known: &Self) -> bool {

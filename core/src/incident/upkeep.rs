@@ -219,19 +219,18 @@ impl Incidents {
         if urgency == Urgency::Notice {
             return notice;
         }
-        // What is reported itself raises no other: one cause pages once.
+        // What is reported itself raises no other: one cause pages once. A cause that is a notice
+        // is raised by what comes with it.
         let reports_it = |other: &&Tracked| {
-            let incident = &other.incident;
-            let known = incident.diagnosis.as_ref();
-            let culprit = known.and_then(|known| known.culprit.as_ref());
-            incident.id != id
-                && incident.serial == own.incident.serial
-                && other.open_urgency() > Urgency::Notice
-                && other.open_urgency() >= own.open_urgency()
-                && diagnosis.is_reported_by(
-                    incident.class(),
-                    culprit.map(|frame| (frame.file.as_str(), frame.line)),
-                )
+            let Tracked { incident, .. } = other;
+            let is_other = incident.id != id && incident.serial == own.incident.serial;
+            let known = incident.diagnosis.as_ref().filter(|_| is_other && incident.is_open());
+            known.is_some_and(|known| {
+                let is_reported = other.open_urgency() > Urgency::Notice;
+                (is_reported || diagnosis.comes_with(known))
+                    && other.open_urgency() >= own.open_urgency()
+                    && diagnosis.has_cause_of(known)
+            })
         };
         // A job that stands still and has paged is ended in the end.
         let related = own.incident.related.as_ref().and_then(|by| self.known.get(by));

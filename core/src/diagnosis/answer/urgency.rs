@@ -37,13 +37,19 @@ impl Diagnosis {
         paging::diagnosis_pages(fault, (self.ends_soon, is_needed))
     }
 
-    /// Does another growth that is open in the same job, and paged, have the same cause?
-    /// It has where it was diagnosed alike at the same line on other ranks; and a library's
-    /// memory, on the device or the host, grows with the graphs that are captured or compiled.
-    pub fn is_reported_by(&self, class: Class, culprit: Option<(&str, u32)>) -> bool {
-        let own = self.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
-        let is_same_line = class == self.class && own.is_some() && own == culprit;
-        let comes_with_pools = self.class.is_outside();
-        is_same_line || (class == Class::CompilePools && comes_with_pools && own.is_none())
+    /// Does another growth of the same job have the same cause? It has where it was diagnosed alike
+    /// at the same line on other ranks, and where one comes with the other.
+    pub fn has_cause_of(&self, other: &Self) -> bool {
+        let line = |of: &Self| of.culprit.as_ref().map(|at| (at.file.clone(), at.line));
+        let is_same_line = self.class == other.class && self.culprit.is_some();
+        (is_same_line && line(self) == line(other))
+            || self.comes_with(other)
+            || other.comes_with(self)
+    }
+
+    /// Is this growth an effect of the other one? A library's memory, on the device or the host,
+    /// grows with the graphs that are captured or compiled.
+    pub fn comes_with(&self, other: &Self) -> bool {
+        other.class == Class::CompilePools && self.class.is_outside() && self.culprit.is_none()
     }
 }

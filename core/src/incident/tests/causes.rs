@@ -55,6 +55,10 @@ fn what_a_growth_drags_along_belongs_to_it() {
         assert!(is_said, "{:?}", incident.evidence());
     }
     assert_eq!(opened(Clock::Steps, &[leak, grows(3, 0, Reserved, 7)]).len(), 2);
+    // It may be seen long after the cause began, unless it grows much faster than that.
+    let later = |mib| Growth { onset_step: 900, last_step: 1_000, ..grows(2, 0, Reserved, mib) };
+    let incidents = |mib| opened(Clock::Steps, &[leak, later(mib)]).len();
+    assert_eq!([4, 5].map(incidents), [1, 2]);
     assert_eq!(opened(Clock::Steps, &[leak, grows(2, 0, Host, 7)]).len(), 2);
 }
 

@@ -198,6 +198,20 @@ fn a_notice_suppresses_no_page() {
 }
 
 #[test]
+fn what_comes_with_a_notice_raises_that_notice() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(notice(0)));
+    shell.diagnose("inc-0001", diagnosis(Class::CompilePools, 3));
+    shell.found(&job, Finding::Opened(growth(0, Layer::NonTorch, Scope::OneRank, 0)));
+    let library = Diagnosis { culprit: None, ..*diagnosis(Class::NonTorch, 0) };
+    shell.diagnose("inc-0002", Box::new(library));
+    let urgencies = ["inc-0001", "inc-0002"].map(|id| shell.incident(id).urgency);
+    assert_eq!(urgencies, [Urgency::Page, Urgency::Notice]);
+    assert_eq!(shell.incident("inc-0002").reported_in.as_deref(), Some("inc-0001"));
+    assert_eq!(shell.pages(), 1);
+}
+
+#[test]
 fn a_notice_that_returns_is_captured_again_only_when_it_becomes_sure() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(notice(0)));
