@@ -18,6 +18,11 @@ use super::line::{Kept, Line, in_bytes, is_one_rate};
 use super::state::Device;
 use super::totals::Point;
 
+/// Before it rose, a total was level when it moved by at most this part of the rise.
+/// Ablation (522 jobs, seeds 700 and 701): without this rule 97.0 % seen and 74 notices about nothing,
+/// with it 97.7 % and 76.
+const LEVEL_DIVISOR: u64 = 8;
+
 /// Lengths of the ranges of births that are judged, in steps.
 const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
 
@@ -61,7 +66,7 @@ struct Look<'a, 'd> {
     from: u64,
     settled: u64,
     span: u64,
-    /// Only a rank's own growth counts.
+    /// Only a rank's own growth counts, or a rise from a level that had lasted.
     is_early: bool,
 }
 
@@ -108,7 +113,7 @@ impl Detector {
             let Some(from) = step.checked_sub(span) else { continue };
             let there: Vec<_> = devices.iter().collect();
             let absent = steps.len().saturating_sub(there.len());
-            // A rise within two lifetimes of the blocks counts only as a rank's own growth.
+            // A ring fills within two lifetimes of its blocks.
             let is_early = span < life_steps.saturating_mul(2);
             let look = Look { there, absent, id, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
@@ -261,7 +266,9 @@ impl Detector {
             let setup_times = if is_steady && is_replaced { 1 } else { SETUP_TIMES };
             let is_setup = onset_step.saturating_sub(series.first_step) < SETUP_STEPS
                 && *span < setup_times * NOTICE_STEPS;
-            if (look.is_early && !is_own) || (is_setup && !is_near) {
+            // What was level as long before is no ring that fills for the first time.
+            let was_level = line.totals.is_level(onset_step, span / 2, bytes / LEVEL_DIVISOR);
+            if (look.is_early && !is_own && !was_level) || (is_setup && !is_near) {
                 continue;
             }
             let is_even = is_own && !is_setup && *span >= EVEN_STEPS;

@@ -85,6 +85,16 @@ impl Totals {
         onset
     }
 
+    /// Was something held all the time in these steps before `until`, and moved by `most` or less?
+    pub(super) fn is_level(&self, until: u64, steps: u64, most: u64) -> bool {
+        let Some(from) = until.checked_sub(steps) else { return false };
+        let is_known = self.0.first().is_some_and(|point| point.step <= from);
+        let points = || self.since(from).take_while(|point| point.step <= until);
+        let lowest = points().map(|point| point.low).min().unwrap_or(0);
+        let highest = points().map(|point| point.high).max().unwrap_or(0);
+        is_known && lowest > 0 && highest - lowest <= most
+    }
+
     /// Highest less lowest value since a step.
     pub(super) fn swing(&self, from: u64) -> u64 {
         self.highest(from).saturating_sub(self.lowest(from))

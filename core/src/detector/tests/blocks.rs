@@ -321,6 +321,21 @@ fn a_ring_that_is_refilled_at_random_gives_nothing() {
 }
 
 #[test]
+fn a_full_ring_that_no_longer_frees_is_found_within_two_lifetimes() {
+    // Blocks of both ranks are freed after 800 steps. From step 2,200 on none is, and more come.
+    let onset = 2_200;
+    let mut player = Player::new(2, |_, step| {
+        let freed = if step + 800 < onset { step + 800 } else { u64::MAX };
+        let mib = if step < onset { 1 } else { 3 };
+        alloc::vec![Births::one(TESTED, mib * MIB, freed)]
+    });
+    assert_eq!(opened(player.run_to(onset)).len(), closed(player.run_to(onset)).len());
+    let findings = player.run_to(onset + 500);
+    let late = opened(findings).into_iter().filter(|growth| growth.detected_step > onset);
+    assert_eq!(late.count(), 1, "{findings:?}");
+}
+
+#[test]
 fn activations_of_varying_length_give_nothing() {
     for seed in seeds(3) {
         let mut rng = Rng(seed);
