@@ -260,7 +260,9 @@ impl Detector {
         if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
             return;
         }
+        let grown_bytes = u64::try_from(value - onset_value).unwrap_or(0);
         if key.layer.has_no_lines()
+            && !is_near(left, grown_bytes)
             && may_fill(series, (onset_step, onset_value), rate, detected_step)
         {
             return;
@@ -275,7 +277,7 @@ impl Detector {
             detected_step,
             last_step: detected_step,
             bytes_per_step: rate.unsigned_abs(),
-            grown_bytes: u64::try_from(value - onset_value).unwrap_or(0),
+            grown_bytes,
             level_bytes: self.level_of(&key),
             layer: key.layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
@@ -366,7 +368,7 @@ fn is_certain(growth: &Growth, left: Option<u64>, (climbs, presses): (bool, bool
 
 /// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what
 /// they need within the first epoch. In those layers no stack distinguishes that from a leak, so
-/// growth since the start is reported when it has gone on for long.
+/// growth since the start is reported when it has gone on for long, or has taken much of the memory.
 fn may_fill(series: &Series, (step, level): (u64, i64), rate: i64, detected_step: u64) -> bool {
     let warm_step = series.warm_step.unwrap_or(0);
     let over = |from: u64, to: u64| {

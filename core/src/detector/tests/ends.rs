@@ -199,6 +199,14 @@ fn a_leak_of_the_host_pages_with_most_of_its_life_left() {
 }
 
 #[test]
+fn growth_of_the_host_since_the_start_is_reported_when_it_has_taken_much() {
+    // 12 MiB a step on both ranks: memory ends after 900 steps.
+    let held = |_: u32, step: u64| GIB + step * 12 * MIB;
+    let findings = on_a_small_machine((2, 600, 200_000_000), held);
+    assert!(reports(&findings).iter().any(|growth| growth.is_sure), "{findings:?}");
+}
+
+#[test]
 fn growth_of_the_host_pages_near_its_end_and_not_where_the_end_is_unknown() {
     let is_sure = |limit_bytes: u64| {
         let job = Flat { ranks: 4, steps: 1_600, step_ns: 1_200_000_000 };
