@@ -434,8 +434,20 @@ impl Incidents {
                 need => *need = Need::Nothing,
             }
         }
+        let Incident { urgency, related, growth, .. } = &tracked.incident;
+        let passes_on = matches!(reason, ClosedReason::RankEnded | ClosedReason::AttemptEnded);
+        let failed = related.clone().filter(|_| passes_on && !growth.is_standstill());
+        let urgency = *urgency;
         self.store(id, Change::Closed);
         self.release(now, id);
+        // The failure that growth ended in is as urgent, unless its rank was asked to end.
+        let is_failure = |failed: &&String| {
+            let known = self.known.get(*failed).and_then(|known| known.incident.failure);
+            known.is_some_and(|failure| !failure.was_asked())
+        };
+        if let Some(failed) = failed.as_ref().filter(is_failure) {
+            self.raise(now, failed, urgency);
+        }
     }
 
     /// Releases open incidents that a closed one suppressed: they are diagnosed again.

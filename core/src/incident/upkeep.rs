@@ -150,12 +150,16 @@ impl Incidents {
         if core::mem::take(&mut tracked.is_outdated) {
             return self.compare(id, next.as_deref().unwrap_or(capture));
         }
+        // The end of a rank may have come after this comparison began.
+        let is_last = tracked.compare_due_ns.is_none() && next.is_none();
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());
         let before = incident.urgency;
         if let Some((urgency, reported_in)) = &cause {
-            incident.urgency = if reported_in.is_some() { Urgency::Notice } else { *urgency };
+            let least = if is_last { Urgency::Notice } else { before };
+            incident.urgency =
+                if reported_in.is_some() { Urgency::Notice } else { least.max(*urgency) };
             incident.reported_in.clone_from(reported_in);
         }
         learn(incident, result);
@@ -199,9 +203,10 @@ impl Incidents {
 
     /// Raises the incident that reports the cause of another one which has become more urgent: one
     /// cause is one ticket or page.
-    fn raise(&mut self, now: Now, id: &str, urgency: Urgency) {
+    pub(super) fn raise(&mut self, now: Now, id: &str, urgency: Urgency) {
         let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { return };
-        if incident.urgency < urgency {
+        let is_reporter = incident.is_open() && incident.reported_in.is_none();
+        if is_reporter && incident.urgency < urgency {
             incident.urgency = urgency;
             incident.updated_wall_ns = now.wall_ns;
             self.store(id, Change::Updated);
