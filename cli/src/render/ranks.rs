@@ -40,8 +40,8 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     let mut text = table(ranks).text();
     let _ = writeln!(
         text,
-        "growth/step: change of the per-step minimum over the last {RATE_STEPS} steps; – once the \
-         rank has ended"
+        "growth/step: of the growth found on the rank, of a device or its host; else of the \
+         per-step minimum over\nthe last {RATE_STEPS} steps; – once the rank has ended"
     );
     text.push_str(&devices(ranks));
     text.push_str(&hosts(ranks));
@@ -100,7 +100,7 @@ pub(crate) fn memory_bar(rank: &Rank) -> String {
     format!("{bar} {:>3.0} %", ratio * 100.0)
 }
 
-/// The change of the per-step minimum; a rank that has ended has none.
+/// What the rank grows by each step; a rank that has ended has nothing.
 fn growth(rank: &Rank) -> String {
     rank.growth_bytes_per_step.map_or("–".to_string(), signed_bytes)
 }

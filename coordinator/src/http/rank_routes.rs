@@ -111,10 +111,7 @@ fn rank(view: &Visible<'_>, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
-        growth_bytes_per_step: match rank.presence {
-            Presence::Ended => None,
-            _ => Some(attempt.detectors.state(record.rank).growth_bytes_per_step),
-        },
+        growth_bytes_per_step: attempt.growth_of(rank),
         lost_events: rank.lost,
         missed_steps: rank.steps_missed,
         limitations: record.limitations.clone(),

@@ -53,7 +53,7 @@ struct RankFigures {
     pinned_bytes: Option<u64>,
     host: RankHost,
     lost: u64,
-    growth_bytes_per_step: i64,
+    growth_bytes_per_step: Option<i64>,
     devices: Vec<DeviceFigures>,
 }
 
@@ -137,7 +137,7 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone().unwrap_or_default(),
         lost: rank.lost,
-        growth_bytes_per_step: attempt.detectors.state(rank.record.rank).growth_bytes_per_step,
+        growth_bytes_per_step: attempt.growth_of(rank),
         devices: rank.totals.iter().map(device).collect(),
     }
 }

@@ -53,7 +53,8 @@ fn of_devices(view: &MetricsView, values: &dyn Fn(&DeviceFigures) -> Values) -> 
 }
 
 fn progress_families(view: &MetricsView) -> Vec<Family> {
-    let growth = |rank: &RankFigures| (rank.labels.clone(), rank.growth_bytes_per_step as f64);
+    let growth =
+        |rank: &RankFigures| Some((rank.labels.clone(), rank.growth_bytes_per_step? as f64));
     vec![
         gauge(
             "memtape_rank_step",
@@ -62,8 +63,9 @@ fn progress_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_growth_bytes_per_step",
-            "Rise of the per-step minimum over the detector's window",
-            view.ranks.iter().map(growth).collect(),
+            "Rate of the growth found on the rank, of a device or its host; else rise of the \
+             per-step minimum over 256 steps",
+            view.ranks.iter().filter_map(growth).collect(),
         ),
         gauge(
             "memtape_rank_alive",
