@@ -39,7 +39,10 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
     agent.report(vec![report(1, 100, vec![begun])]).await;
     // Only the cohorts: the frames are known.
     let grown = v1::CensusLine { frames: Vec::new(), ..line(40..160, MIB) };
-    agent.report(vec![report(1, STEP, vec![census(STEP, false, vec![grown])])]).await;
+    let mut last = report(1, STEP, vec![census(STEP, false, vec![grown])]);
+    // A request failed in the step after it, which has no record.
+    (last.totals[0].allocated, last.totals[0].ooms) = (900 * MIB, 1);
+    agent.report(vec![last]).await;
     agent.settle().await;
 
     let (status, answer) = running.get("/api/v1/jobs/lines/lines").await;
@@ -77,6 +80,9 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
     let (_, answer) = again.get("/api/v1/jobs/lines/lines?rank=1").await;
     assert_eq!(answer["lines"][0]["holders"][0]["bytes"], 120 * MIB, "{answer:#}");
     assert_eq!(answer["lines"][0]["frames"][0]["file"], "/app/train.py");
+    let (_, answer) = again.get("/api/v1/jobs/lines/ranks").await;
+    let device = &answer["ranks"][1]["devices"][0];
+    assert_eq!((&device["allocated_bytes"], &device["ooms"]), (&json!(900 * MIB), &json!(1)));
     again.stop().await;
 }
 

@@ -167,12 +167,14 @@ fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
     last.into_values().collect()
 }
 
-/// Shows a rank in the state of its newest step until its agent is back.
+/// Shows a rank in the state of its newest step until its agent is back. The totals of a rank that
+/// has ended are those at its end: a step that a failed request cut short has no row.
 fn note_newest(rank: &mut Rank, device: u8, row: StepRecord) {
     rank.step = rank.step.max(row.last_step);
     rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
     rank.newest.insert(device, row);
-    let known = rank.totals.iter_mut().find(|totals| totals.device == device);
+    let is_newer = row.last_step > rank.record.step;
+    let known = rank.totals.iter_mut().find(|totals| is_newer && totals.device == device);
     if let Some(totals) = known {
         *totals = Totals {
             allocated: row.end_allocated,
