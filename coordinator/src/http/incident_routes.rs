@@ -123,6 +123,7 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis, of: &incident::Incident) ->
     let ratio = |ppm: u32| f64::from(ppm) / 1e6;
     let clock = of.clock;
     let restart = diagnosis.restart_now(&of.growth, of.is_open());
+    let (explained_bytes, unexplained_bytes) = diagnosis.explained_now(&of.growth);
     Incident {
         culprit: diagnosis.culprit.clone(),
         stack: diagnosis.stack.clone(),
@@ -130,8 +131,8 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis, of: &incident::Incident) ->
         allocation_steps: diagnosis.allocation_steps,
         advice: clock.in_words(&diagnosis.advice),
         confidence: ratio(diagnosis.confidence_ppm),
-        explained_bytes: diagnosis.explained_bytes,
-        unexplained_bytes: diagnosis.unexplained_bytes,
+        explained_bytes,
+        unexplained_bytes,
         remedy: Remedy {
             cause: diagnosis.remedy.cause.as_str().to_string(),
             is_guess: diagnosis.remedy.is_guess,

@@ -197,17 +197,16 @@ function answers(incident, rank, from) {
 }
 
 function numbers(incident, unit) {
+  const now = value => `${value}, at ${unit} ${whole(incident.last_step)}`;
+  const some = bytes => (bytes > 0 ? now(size(bytes)) : '–');
   return make(
     'div',
     { class: 'columns' },
     facts([
-      ...growth(incident).map(([name, value]) => [
-        name,
-        `${value}, at ${unit} ${whole(incident.last_step)}`,
-      ]),
+      ...growth(incident).map(([name, value]) => [name, now(value)]),
       ['what grows', spaced(incident.layer)],
-      ['of it explained', incident.explained_bytes > 0 ? size(incident.explained_bytes) : '–'],
-      ['not explained', incident.unexplained_bytes > 0 ? size(incident.unexplained_bytes) : '–'],
+      ['of it explained', some(incident.explained_bytes)],
+      ['not explained', some(incident.unexplained_bytes)],
     ]),
     facts([
       ['began', `${unit} ${whole(incident.onset_step)}`],

@@ -89,9 +89,9 @@ pub struct Incident {
     /// How urgent it is: a `notice` is shown, a `ticket` is for the next working day, and a `page`
     /// wakes a person.
     pub urgency: Named<Urgency>,
-    /// Growth the diagnosis explains.
+    /// Part of `grown_bytes` that the diagnosis explains; 0 where no bytes grow.
     pub explained_bytes: u64,
-    /// Growth it does not explain.
+    /// Part of `grown_bytes` that it does not explain.
     pub unexplained_bytes: u64,
     /// What the advice is about.
     pub remedy: Remedy,

@@ -51,14 +51,6 @@ pub struct Diagnosis {
     pub culprit: Option<Frame>,
     /// Its main stack, innermost frame first.
     pub stack: Vec<Frame>,
-    /// Bytes that grew: for tensors between the two steps, less the peers' median for one rank
-    /// alone; for other memory of which a line is named the same, or what the detector saw in that
-    /// time, whichever is more; for all else what the detector saw.
-    pub grown_bytes: u64,
-    /// Of those, bytes that the culprit explains, or the class where there is none.
-    pub explained_bytes: u64,
-    /// Bytes of the growth that nothing explains.
-    pub unexplained_bytes: u64,
     /// Share of the growth that is explained, in parts per million. When the stacks show far less
     /// than the detector saw, it is a share of what was seen.
     pub explained_ppm: u32,
@@ -126,9 +118,6 @@ impl Diagnosis {
             scope: growth.scope,
             culprit: None,
             stack: Vec::new(),
-            grown_bytes: 0,
-            explained_bytes: 0,
-            unexplained_bytes: 0,
             explained_ppm: 0,
             confidence_ppm: of.confidence_ppm,
             allocation_steps: 0,

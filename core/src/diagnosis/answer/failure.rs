@@ -14,9 +14,8 @@ use alloc::vec::Vec;
 use super::aftermath::Aftermath;
 use super::diagnosis::{Condition, Diagnosis};
 use super::restart::Restart;
-use crate::detector::{Growth, Layer};
+use crate::detector::Growth;
 use crate::diagnosis::class::Class;
-use crate::diagnosis::evidence::context::KnownGrowth;
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::past::{Refusal, Refused};
 use crate::diagnosis::evidence::segments::shape;
@@ -93,8 +92,6 @@ struct Failed<'a> {
     suspect: &'a RankSnapshot,
     /// The request that failed, unless the rank went on after it.
     request: Option<&'a FailedRequest>,
-    /// Bytes that the known growth of the rank had reached.
-    grown: u64,
 }
 
 impl<'a> Failed<'a> {
@@ -111,9 +108,7 @@ impl<'a> Failed<'a> {
             is_near && (request.wall_ns == 0 || !was_caught)
         };
         let request = suspect.failed_request.as_ref().filter(is_reason);
-        let case = Self { inquiry, suspect, request, grown: 0 };
-        let known = inquiry.context.known_growth.as_ref();
-        Self { grown: known.map_or(0, |known| case.grown_by(known)), ..case }
+        Self { inquiry, suspect, request }
     }
 
     fn aftermath(&self) -> Aftermath<'_> {
@@ -175,7 +170,7 @@ impl<'a> Failed<'a> {
         let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
             let line = known.culprit.as_ref().map(location);
             let line = line.map_or(String::new(), |line| format!(" at {line}"));
-            format!("; {}{line} had reached {}", known.class.noun(), bytes(self.grown))
+            format!("; {}{line} {}", known.class.noun(), reached(&known.growth))
         });
         format!("{happened}{}", cause.unwrap_or_default())
     }
@@ -210,9 +205,7 @@ impl<'a> Failed<'a> {
         }
         if let Some(known) = &self.inquiry.context.known_growth {
             let (of, class) = (&known.incident, known.class.as_str());
-            let then = self.request.map_or("", |_| " when the request failed");
-            let grown = bytes(self.grown);
-            said.push(format!("the growth of {of} ({class}) had reached {grown}{then}"));
+            said.push(format!("the growth of {of} ({class}) {}", reached(&known.growth)));
         }
         said.extend(self.lines());
         let trace = self.inquiry.context.trace.as_ref();
@@ -282,22 +275,6 @@ impl<'a> Failed<'a> {
         }
     }
 
-    /// Bytes that a known growth of this rank had reached. Those of tensors are measured when a
-    /// request failed on their device: what their line held, the step under way included, less what
-    /// was older than the growth.
-    fn grown_by(&self, known: &KnownGrowth) -> u64 {
-        let Growth { layer, device, onset_step, grown_bytes, .. } = known.growth;
-        let is_its = |of: &&FailedRequest| of.device == device && !of.uses.is_empty();
-        let line = known.culprit.as_ref().filter(|_| layer == Layer::Allocated);
-        let Some((line, _)) = line.zip(self.request.filter(is_its)) else { return grown_bytes };
-        let here = self.suspect.devices.iter().filter(|each| each.device == device);
-        let older = here.flat_map(|each| &each.blocks);
-        let older = older.filter(|block| block.birth_step.saturating_add(1) < onset_step);
-        let older = self.by_line(older.map(|block| (block.stack, block.size)));
-        let of = |lines: &BTreeMap<&Frame, u64>| lines.get(line).copied().unwrap_or(0);
-        grown_bytes.max(of(&self.held_by_line()).saturating_sub(of(&older)))
-    }
-
     /// What each line held: when the request failed, or at the end of the last step.
     fn held_by_line(&self) -> BTreeMap<&'a Frame, u64> {
         match self.request.filter(|request| !request.uses.is_empty()) {
@@ -334,7 +311,9 @@ impl<'a> Failed<'a> {
         let named = lines.iter().take(LINES_NAMED_MAX);
         let named: Vec<String> =
             named.map(|(frame, held)| format!("{} at {}", bytes(*held), location(frame))).collect();
-        (!named.is_empty()).then(|| format!("most memory was held by {}", named.join(", ")))
+        let then = self.request.filter(|request| !request.uses.is_empty());
+        let then = then.map_or("", |_| "when it failed, ");
+        (!named.is_empty()).then(|| format!("{then}most memory was held by {}", named.join(", ")))
     }
 
     fn against(&self) -> Vec<String> {
@@ -362,7 +341,7 @@ impl<'a> Failed<'a> {
                  for longer",
                 known.incident
             );
-            return Remedy::new(Cause::Unknown, text, Some(self.grown));
+            return Remedy::new(Cause::Unknown, text, Some(known.growth.grown_bytes));
         }
         match (self.request, self.end()) {
             (Some(request), _) => self.memory_remedy(request),
@@ -441,7 +420,7 @@ impl<'a> Failed<'a> {
         let (answer, gives_back_bytes) = match (self.request, known) {
             (Some(_), Some(known)) => {
                 let growth = Growth { steps_to_oom: None, ..known.growth };
-                return Restart::gives_back(Some(self.grown), &growth);
+                return Restart::gives_back(Some(growth.grown_bytes), &growth);
             }
             (Some(request), None) => match self.holder(request) {
                 Holder::Cache => (RestartAnswer::GivesBack, Some(request.free_reserved())),
@@ -453,6 +432,11 @@ impl<'a> Failed<'a> {
         };
         Restart { answer, gives_back_bytes, ..Restart::default() }
     }
+}
+
+/// What a growth had reached, and at which step: the figures of its own incident.
+fn reached(growth: &Growth) -> String {
+    format!("had reached {} at step {}", bytes(growth.grown_bytes), growth.last_step)
 }
 
 /// What a process did that ended like this.

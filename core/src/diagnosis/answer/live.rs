@@ -20,12 +20,22 @@ impl Diagnosis {
             .map_or_else(|| self.sentence.clone(), |parts| parts.sentence(growth, is_open))
     }
 
+    /// Bytes grown by now that are explained, and that are not; 0 where no bytes grow.
+    pub fn explained_now(&self, growth: &Growth) -> (u64, u64) {
+        let grown_bytes = if growth.layer.is_bytes() { growth.grown_bytes } else { 0 };
+        let explained = self.explained_of(grown_bytes);
+        (explained, grown_bytes.saturating_sub(explained))
+    }
+
+    /// The explained share of a growth.
+    fn explained_of(&self, grown_bytes: u64) -> u64 {
+        let explained = u128::from(grown_bytes) * u128::from(self.explained_ppm) / 1_000_000;
+        u64::try_from(explained).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that the remedy saves by now; none where that is not known.
     pub fn saves_bytes_now(&self, growth: &Growth) -> Option<u64> {
-        let share = |grown: u64| {
-            let explained = u128::from(grown) * u128::from(self.explained_ppm) / 1_000_000;
-            u64::try_from(explained).unwrap_or(u64::MAX)
-        };
+        let share = |grown| self.explained_of(grown);
         let since = share(self.grown_since(growth));
         let kept = self.kept(growth).map(share);
         self.remedy.saves_bytes.map(|saves| kept.unwrap_or(saves.saturating_add(since)))
@@ -102,6 +112,7 @@ mod tests {
         assert_eq!(known.restart_now(&seen, true), known.restart);
         let now = Growth { steps_to_oom: Some(100), ..growth(549, 450 << 20) };
         assert_eq!(known.saves_bytes_now(&now), Some(240 << 20));
+        assert_eq!(known.explained_now(&now), (225 << 20, 225 << 20));
         let restart = known.restart_now(&now, true);
         assert_eq!(restart.gives_back_bytes, Some(450 << 20));
         assert_eq!((restart.lasts_steps, restart.ends_after_steps), (Some(450), Some(550)));
@@ -132,5 +143,6 @@ mod tests {
         // A finding about blocks that is now about bytes counts nothing twice.
         let blocks = Growth { layer: Layer::Blocks, ..now };
         assert_eq!(known.saves_bytes_now(&blocks), Some(40 << 20));
+        assert_eq!(known.explained_now(&blocks), (0, 0));
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn report(
     let first = alternatives.first();
     let outside = outside_lines(case, class);
     let blame = blame(case, class, top);
-    let (grown_bytes, explained_bytes) = explained(case, class, blame.culprit);
+    let (grown, explained) = explained(case, class, blame.culprit);
     let remedy = (class.judge().remedy)(case, lines);
     let parts = parts(case, lines, class);
     Diagnosis {
@@ -52,12 +52,9 @@ pub(crate) fn report(
         scope: case.growth.scope,
         culprit: blame.frame.cloned(),
         stack: owned(blame.stack),
-        grown_bytes,
-        explained_bytes,
-        unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
         explained_ppm: blame
             .explained_ppm
-            .unwrap_or_else(|| share_of(signed(explained_bytes), signed(grown_bytes))),
+            .unwrap_or_else(|| share_of(signed(explained), signed(grown))),
         confidence_ppm,
         allocation_steps: blame.allocation_steps,
         histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
