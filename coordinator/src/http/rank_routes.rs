@@ -57,8 +57,8 @@ async fn ranks(
     asking.reserve(ranks_of(&asking, &job, attempt).await? * RANK_BYTES).await?;
     let ranks = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
-        let watch = view.watch(attempt);
-        let shown = attempt.ranks.values().map(|of| rank(view, attempt, &watch, of));
+        let (watch, growth) = (view.watch(attempt), view.growth(attempt));
+        let shown = attempt.ranks.values().map(|of| rank(view, attempt, (&watch, &growth), of));
         Ok(Ranks {
             job: attempt.record.job.clone(),
             attempt: attempt.record.attempt,
@@ -88,7 +88,12 @@ fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
         .collect()
 }
 
-fn rank(view: &Visible<'_>, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank) -> Rank {
+fn rank(
+    view: &Visible<'_>,
+    attempt: &Attempt,
+    (watch, growth): (&Watch<'_>, &BTreeMap<u32, i64>),
+    rank: &attempt::Rank,
+) -> Rank {
     let record = &rank.record;
     Rank {
         rank: record.rank,
@@ -111,7 +116,7 @@ fn rank(view: &Visible<'_>, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
-        growth_bytes_per_step: attempt.growth_of(rank),
+        growth_bytes_per_step: growth.get(&rank.record.rank).copied(),
         lost_events: rank.lost,
         missed_steps: rank.steps_missed,
         limitations: record.limitations.clone(),

@@ -2,16 +2,18 @@
 //! changing it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memtape_core::incident::Incident;
+use memtape_core::detector::Growth;
+use memtape_core::incident::{Incident, Tracked};
 
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
 use crate::state::counters::Counters;
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::growth_context::by_newest_reading;
 use crate::state::jobs::silence::Watch;
 use memtape_disk::clock::Now;
@@ -34,6 +36,23 @@ impl View<'_> {
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
         Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns)
+    }
+
+    /// What the ranks of an attempt grow by that have not ended, in bytes a step: as the open
+    /// incidents that name the rank say, the highest of several; else as the detector sees it.
+    pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
+        let is_its = |of: &&Incident| of.serial == attempt.record.serial && of.is_open();
+        let open = self.incidents.iter().map(Tracked::incident).filter(is_its);
+        let open: Vec<Growth> = open.map(|known| self.newest(known).growth).collect();
+        let of_rank = |rank: &Rank| {
+            let number = rank.record.rank;
+            let its = open.iter().filter(|of| of.rank == number && of.layer.is_bytes());
+            let said = its.filter_map(|of| i64::try_from(of.bytes_per_step).ok()).max();
+            let seen = || attempt.detectors.state(number).growth_bytes_per_step;
+            (number, said.filter(|rate| *rate > 0).unwrap_or_else(seen))
+        };
+        let lives = |rank: &&Rank| rank.presence != Presence::Ended;
+        attempt.ranks.values().filter(lives).map(of_rank).collect()
     }
 
     /// An open incident with the newest figures of its growth: the record has those of the last

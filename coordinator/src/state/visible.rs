@@ -4,6 +4,7 @@
 //! `memtape_core::access` decides about visibility.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
@@ -36,6 +37,11 @@ impl<'a> Visible<'a> {
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
         self.view.watch(attempt)
+    }
+
+    /// What the ranks of an attempt grow by.
+    pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
+        self.view.growth(attempt)
     }
 
     /// The newest attempt of each job.

@@ -5,6 +5,7 @@
 //! labelled by stack or step, and only attempts that are not over are shown, so the number of
 //! series is bounded by the ranks that run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -86,8 +87,8 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
     MetricsView {
         ranks: running()
             .flat_map(|attempt| {
-                let watch = view.watch(attempt);
-                let of_rank = move |rank| figures(jobs, attempt, &watch, rank);
+                let (watch, growth) = (view.watch(attempt), view.growth(attempt));
+                let of_rank = move |rank| figures(jobs, attempt, (&watch, &growth), rank);
                 attempt.ranks.values().map(of_rank)
             })
             .collect(),
@@ -113,7 +114,12 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
     }
 }
 
-fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankFigures {
+fn figures(
+    jobs: &Jobs,
+    attempt: &Attempt,
+    (watch, growth): (&Watch<'_>, &BTreeMap<u32, i64>),
+    rank: &Rank,
+) -> RankFigures {
     let node = jobs.node(&rank.record.node);
     let device = |totals: &Totals| DeviceFigures {
         totals: *totals,
@@ -137,7 +143,7 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone().unwrap_or_default(),
         lost: rank.lost,
-        growth_bytes_per_step: attempt.growth_of(rank),
+        growth_bytes_per_step: growth.get(&rank.record.rank).copied(),
         devices: rank.totals.iter().map(device).collect(),
     }
 }

@@ -237,12 +237,7 @@ impl Detector {
         } else {
             RankState::Healthy
         };
-        let named = self.findings.of_rank(rank).map(|open| open.growth).filter(|growth| {
-            growth.rank == rank && growth.layer.is_bytes() && growth.bytes_per_step > 0
-        });
-        let named = named.map(|growth| i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
-        let growth_bytes_per_step = named.max().unwrap_or_else(|| self.own_rate(key));
-        RankView { state, growth_bytes_per_step, last_step: series.last_step }
+        RankView { state, growth_bytes_per_step: self.own_rate(key), last_step: series.last_step }
     }
 
     /// The rank and its primary device: the only one that is compared with peers.

@@ -326,9 +326,8 @@ impl RankState {
 pub struct RankView {
     /// The judgement.
     pub state: RankState,
-    /// Rate of the open finding that names the rank, the highest of several, of a device or its
-    /// host, in bytes a step; else the rise of the per-step minimum over the last [`RATE_STEPS`],
-    /// negative when it falls.
+    /// Rise of the per-step minimum over the last [`RATE_STEPS`], in bytes a step; negative when
+    /// it falls.
     pub growth_bytes_per_step: i64,
     /// Newest step seen.
     pub last_step: u64,

@@ -193,12 +193,6 @@ impl Attempt {
         self.ranks.values().any(|rank| rank.failures().0 > 0)
     }
 
-    /// What a rank grows by, in bytes a step, as the detector sees it; none once it has ended.
-    pub(crate) fn growth_of(&self, rank: &Rank) -> Option<i64> {
-        let lives = rank.presence != Presence::Ended;
-        lives.then(|| self.detectors.state(rank.record.rank).growth_bytes_per_step)
-    }
-
     pub(crate) fn ranks_here(&self) -> usize {
         self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
     }
