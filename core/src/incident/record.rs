@@ -13,6 +13,7 @@ use crate::detector::{Growth, GrowthKey};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
 use crate::paging::{End, Horizons, Urgency};
+use crate::policy::Objection;
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
 
@@ -173,6 +174,14 @@ impl Incident {
     pub fn class(&self) -> Class {
         let first = self.failure.map_or(Class::Unknown, |failure| failure.class());
         self.diagnosis.as_ref().map_or(first, |diagnosis| diagnosis.class)
+    }
+
+    /// What speaks against acting on the job because of this incident, whatever its class.
+    pub fn objection(&self) -> Option<Objection> {
+        match self.failure {
+            Some(_) => Some(Objection::Failed),
+            None => (!self.growth.is_sure).then_some(Objection::NotCertain),
+        }
     }
 
     /// Does no diagnosis explain the incident?

@@ -572,10 +572,10 @@ impl Model {
                     assert_eq!(incident.urgency, urgency);
                     assert!(matches!(reason, None | Some(ClosedReason::AttemptEnded)));
                 }
-                Effect::Store { .. }
-                | Effect::Forget { .. }
-                | Effect::ConsiderRestart { .. }
-                | Effect::Lost => {}
+                Effect::ConsiderRestart { id } => {
+                    assert_eq!(self.shell.incident(&id).objection(), None);
+                }
+                Effect::Store { .. } | Effect::Forget { .. } | Effect::Lost => {}
             }
         }
     }

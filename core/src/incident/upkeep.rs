@@ -262,13 +262,8 @@ impl Incidents {
     }
 
     fn consider_restart(&mut self, now: Now, id: String) {
-        // Growth that is not certain is no reason to restart anything, and after a death the
-        // launcher decides.
-        let is_reason = |known: &&mut Tracked| {
-            known.incident.growth.is_sure && known.incident.failure.is_none()
-        };
-        let known = self.known.get_mut(&id).filter(is_reason);
-        if let Some(tracked) = known {
+        let known = self.known.get_mut(&id);
+        if let Some(tracked) = known.filter(|known| known.incident.objection().is_none()) {
             tracked.considered_ns = Some(now.mono_ns);
             self.effects.push_back(Effect::ConsiderRestart { id });
         }

@@ -6,11 +6,9 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::tests::{Policy, outcome};
-use super::super::{Decision, Facts, Mode, Reach, Rule, Settings};
+use super::super::tests::{Policy, leak, outcome};
+use super::super::{Decision, Facts, Mode, Rule, Settings};
 use super::*;
-use crate::diagnosis::{Class, RestartAnswer};
-use crate::tape::mailbox::Offers;
 
 /// The next event.
 #[derive(Clone, Copy, Debug)]
@@ -76,25 +74,7 @@ fn budgets() -> impl Strategy<Value = Budgets> {
 }
 
 fn facts(job: usize, owner: Option<&Owner>) -> Facts<'_> {
-    Facts {
-        job: JOBS[job],
-        owner,
-        node: "",
-        is_agreed: true,
-        is_current: true,
-        attempt: 0,
-        serial: 0,
-        incident: "inc-1",
-        class: Class::Leak,
-        restart: RestartAnswer::GivesBack,
-        oom_in_ns: None,
-        urgent: true,
-        ended: false,
-        observed: None,
-        offers: Offers::default(),
-        reach: Reach::Unknown,
-        is_approved: false,
-    }
+    Facts { job: JOBS[job], owner, oom_in_ns: None, urgent: true, ..leak() }
 }
 
 fn policy(mode: Mode, budgets: Budgets) -> Policy {

@@ -37,6 +37,10 @@ pub struct Grounds {
 pub enum Objection {
     /// The policy is off.
     Off,
+    /// It is not certain that the growth goes on.
+    NotCertain,
+    /// A rank has failed, and the job's launcher decides what follows.
+    Failed,
     /// The remedy does not help against the class.
     NotSuited {
         /// The remedy.
@@ -223,6 +227,8 @@ impl Display for Objection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Off => formatter.write_str("the policy is off"),
+            Self::NotCertain => formatter.write_str("it is not certain that the growth goes on"),
+            Self::Failed => formatter.write_str("the launcher decides what follows a failure"),
             Self::NotSuited { kind, class } => {
                 write!(formatter, "to {} does not help against {}", kind.verb(), class.as_str())
             }
@@ -237,13 +243,14 @@ impl Display for Objection {
             Self::NotApproved => formatter.write_str(NOT_APPROVED),
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
-            Self::CoolDown { kind, left_ns, is_dry_run } => write!(
-                formatter,
-                "it is too early to {} again{}: {} of cool-down left",
-                kind.verb(),
-                if is_dry_run { " (dry run)" } else { "" },
-                Duration(left_ns)
-            ),
+            Self::CoolDown { kind, left_ns, is_dry_run } => {
+                let (verb, left) = (kind.verb(), Duration(left_ns));
+                match is_dry_run {
+                    false => write!(formatter, "it is too early to {verb} again")?,
+                    true => write!(formatter, "a dry run has said that it would {verb}")?,
+                }
+                write!(formatter, ": {left} of cool-down left")
+            }
             Self::UnderWay { kind } => {
                 write!(formatter, "the last decision to {} is under way", kind.verb())
             }

@@ -75,6 +75,8 @@ pub struct Facts<'a> {
     pub oom_in_ns: Option<u64>,
     /// Memory already failed (an OOM, or retries).
     pub urgent: bool,
+    /// What speaks against acting because of this incident at all.
+    pub objection: Option<Objection>,
     /// True if the attempt is over, so that there is nothing to act on.
     pub ended: bool,
     /// The last action, while it is unknown whether it helped.
@@ -276,10 +278,8 @@ fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     if facts.ended {
         return Some(Objection::Ended { attempt: facts.attempt });
     }
-    if !facts.is_agreed {
-        return Some(Objection::Disputed);
-    }
-    (!facts.is_current).then_some(Objection::NotBack)
+    let disputed = (!facts.is_agreed).then_some(Objection::Disputed);
+    disputed.or((!facts.is_current).then_some(Objection::NotBack)).or(facts.objection)
 }
 
 /// Objection to a remedy inside the ranks, apart from earlier actions.

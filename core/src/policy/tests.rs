@@ -78,7 +78,7 @@ impl Policy {
     }
 }
 
-fn leak() -> Facts<'static> {
+pub(super) fn leak() -> Facts<'static> {
     Facts {
         job: "job",
         owner: None,
@@ -92,6 +92,7 @@ fn leak() -> Facts<'static> {
         restart: RestartAnswer::GivesBack,
         oom_in_ns: Some(10 * MINUTE),
         urgent: false,
+        objection: None,
         ended: false,
         observed: None,
         offers: Offers::default(),
@@ -139,6 +140,9 @@ fn one_decision() {
     check(on.clone(), blind, false, false, why);
     let ended = Facts { ended: true, ..leak() };
     check(on.clone(), ended, false, false, "did nothing: attempt 0 is over");
+    let notice = Facts { objection: Some(Objection::NotCertain), ..leak() };
+    let why = "did nothing: it is not certain that the growth goes on";
+    check(on.clone(), notice, false, false, why);
     let observed = Facts { observed: Some(ActionKind::Restart), ..leak() };
     let why = "did nothing: whether the last action helped is not known yet";
     check(on, observed, false, false, why);
@@ -163,7 +167,7 @@ fn a_dry_run_does_not_claim_that_a_restart_was_made() {
     let mut policy = Policy::new(settings(Mode::DryRun));
     let mut why = || policy.decide(MINUTE, &leak()).to_string();
     assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
-    let again = "did nothing: it is too early to restart again (dry run): 30 min of cool-down left";
+    let again = "did nothing: a dry run has said that it would restart: 30 min of cool-down left";
     assert_eq!(why(), again);
 }
 
@@ -384,7 +388,9 @@ fn remedies_are_tried_mildest_first_and_never_again_after_two_failures() {
 /// The second try waits for its time, and the restart for the second try.
 #[test]
 fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
-    for mode in [Mode::Act, Mode::DryRun] {
+    let act = "it is too early to collect garbage again";
+    let dry_run = "a dry run has said that it would collect garbage";
+    for (mode, why) in [(Mode::Act, act), (Mode::DryRun, dry_run)] {
         let mut policy = Policy::new(settings(mode));
         let mut decide = |second: u64| {
             let decision = policy.decide(second * 1_000_000_000, &offering());
@@ -393,10 +399,7 @@ fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
         };
         assert_eq!(decide(0).kind(), Some(ActionKind::Gc));
         let again = decide(30).to_string();
-        assert!(
-            again.starts_with("did nothing: it is too early to collect garbage again"),
-            "{again}"
-        );
+        assert_eq!(again, format!("did nothing: {why}: 30 s of cool-down left"));
         assert_eq!(decide(61).kind(), Some(ActionKind::Gc));
     }
 }

@@ -49,6 +49,7 @@ fn decided(actions: &Actions, job: &str, uid: u32) -> String {
         restart: RestartAnswer::GivesBack,
         oom_in_ns: None,
         urgent: true,
+        objection: None,
         ended: false,
         observed: None,
         offers: Offers::default(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::end::End;
+use crate::policy::Objection;
 
 #[test]
 fn a_notice_does_not_page_though_its_diagnosis_would() {
@@ -11,6 +12,7 @@ fn a_notice_does_not_page_though_its_diagnosis_would() {
     let incident = shell.incident("inc-0001");
     assert!(incident.diagnosis.as_ref().is_some_and(|found| found.pages()));
     assert_eq!((incident.urgency, shell.pages()), (Urgency::Notice, 0));
+    assert_eq!(incident.objection(), Some(Objection::NotCertain));
     // It grows on: that is no reason for another capture.
     shell.found(&job, Finding::Updated(Growth { grown_bytes: 1 << 30, ..notice(0) }));
     shell.incidents.tick(shell.now());
