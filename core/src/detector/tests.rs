@@ -347,14 +347,21 @@ fn a_finding_is_updated_seldom_and_closed_once() {
 
 /// Runs a flat job to whose floors `extra` (by rank and step) is added, in MiB.
 fn run_with(ranks: u32, steps: u64, extra: impl Fn(u32, u64) -> u64) -> Vec<Finding> {
+    altered(ranks, steps, |rank, step, record| {
+        record.floor_allocated += extra(rank, step) * MIB;
+        record.peak_allocated += extra(rank, step) * MIB;
+    })
+}
+
+/// Runs a flat job whose records are altered, by rank and step.
+fn altered(ranks: u32, steps: u64, alter: impl Fn(u32, u64, &mut StepRecord)) -> Vec<Finding> {
     let mut detector = Detector::default();
     detector.expect_ranks(ranks);
     let (mut job, mut findings) = (Job::new(7, Workload::Flat, ranks, None), Vec::new());
     for step in 1..=steps {
         for rank in 0..ranks {
             let mut sample = job.sample(rank, step);
-            sample.record.floor_allocated += extra(rank, step) * MIB;
-            sample.record.peak_allocated += extra(rank, step) * MIB;
+            alter(rank, step, &mut sample.record);
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
@@ -382,22 +389,11 @@ fn one_rank_first_and_then_all_becomes_one_finding() {
 
 #[test]
 fn reserved_memory_without_use_is_fragmentation() {
-    let mut detector = Detector::default();
-    detector.expect_ranks(4);
-    let mut job = Job::new(3, Workload::Flat, 4, None);
-    let mut findings = Vec::new();
-    for step in 1..=3_000_u64 {
-        for rank in 0..4 {
-            let mut sample = job.sample(rank, step);
-            if rank == 1 {
-                let idle = step.saturating_sub(500) / 7 * 20 * MIB;
-                sample.record.floor_reserved += idle;
-                sample.record.end_reserved += idle;
-            }
-            detector.sample(step * STEP_NS, &sample);
-        }
-        findings.extend(core::iter::from_fn(|| detector.poll()));
-    }
+    let findings = altered(4, 3_000, |rank, step, record| {
+        let idle = u64::from(rank == 1) * (step.saturating_sub(500) / 7 * 20 * MIB);
+        record.floor_reserved += idle;
+        record.end_reserved += idle;
+    });
     let found = opened(&findings);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].rank, found[0].layer), (1, Layer::Reserved));

@@ -247,7 +247,7 @@ impl Detector {
         let Some(window) = windows[scale].as_ref() else { return };
         let began = match trend.climbs() {
             true => onset(&windows, scale, rate),
-            false => first_stair(window, points, block_steps),
+            false => first_stair(window, points, rate, block_steps),
         };
         let (Some((onset_step, onset_value)), Some(value)) = (began, window.last()) else { return };
         // Where the level rose too little since this onset, the beginning is not known.
@@ -348,10 +348,21 @@ fn presses(layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
     !layer.is_host() || ahead.is_some_and(|ahead| ahead.p50 <= limit)
 }
 
-/// Step of the first of the stairs that these last points hold, and its level.
-fn first_stair(window: &Window, points: usize, block_steps: u64) -> Option<(u64, i64)> {
-    let (block, value) = window.backwards().take(points).last()?;
-    Some((block * block_steps, value))
+/// Step at which the growth of `rate` a step began whose stairs these last points hold, and the
+/// level before. Where they rise evenly, points before them that rise belong to it. Between the last
+/// low point and the next it began as late as the rate allows.
+fn first_stair(window: &Window, points: usize, rate: i64, steps: u64) -> Option<(u64, i64)> {
+    let mut older = window.backwards().skip(points.saturating_sub(2));
+    let (mut next, mut low) = (older.next()?, older.next()?);
+    let usual = rate.saturating_mul(i64::try_from(steps).unwrap_or(i64::MAX));
+    for before in older {
+        if (next.1 - low.1) / 2 > usual || low.1 - before.1 < usual / 4 {
+            break;
+        }
+        (next, low) = (low, before);
+    }
+    let risen = u64::try_from((next.1 - low.1) / rate.max(1)).unwrap_or(0);
+    Some(((next.0 * steps).saturating_sub(risen).max(low.0 * steps), low.1))
 }
 
 /// Has the growth used up a large part of the memory, or climbed evenly for long while it

@@ -62,6 +62,20 @@ fn layers_that_are_read_are_judged_like_the_others() {
 }
 
 #[test]
+fn growth_of_the_host_is_dated_to_its_first_step() {
+    // Of readings that are 33 steps apart the one before may be as old.
+    for (every, off_max) in [(1, 4), (33, 33)] {
+        for onset in [190, 200, 207, 300] {
+            let grown = |rank: u32, step: u64| u64::from(rank == 2) * step.saturating_sub(onset);
+            let bytes = |rank: u32, step: u64| 20 * MIB + grown(rank, step) * MIB / 2;
+            let found = run_with_readings(4, 700, Layer::Host, every, bytes);
+            let off = found[0].onset_step.abs_diff(onset);
+            assert!(off <= off_max, "onset {onset}, every {every}: {found:?}");
+        }
+    }
+}
+
+#[test]
 fn a_stage_that_leaks_is_one_finding_about_its_role() {
     for are_roles_given in [false, true] {
         let mut detector = Detector::default();
@@ -122,17 +136,9 @@ fn an_evaluation_that_leaves_something_behind_is_found_by_the_level() {
 
 #[test]
 fn blocks_that_grow_in_number_alone_are_found() {
-    let mut detector = Detector::default();
-    detector.expect_ranks(4);
-    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
-    for step in 1..=1_500_u64 {
-        for rank in 0..4 {
-            let mut sample = job.sample(rank, step);
-            sample.record.blocks += if rank == 3 { step.saturating_sub(300) * 3 } else { 0 };
-            detector.sample(step * STEP_NS, &sample);
-        }
-        findings.extend(core::iter::from_fn(|| detector.poll()));
-    }
+    let findings = altered(4, 1_500, |rank, step, record| {
+        record.blocks += if rank == 3 { step.saturating_sub(300) * 3 } else { 0 };
+    });
     let found = opened(&findings);
     let reported: Vec<_> = found.iter().map(|it| (it.rank, it.layer)).collect();
     assert_eq!(reported, [(3, Layer::Blocks)], "{found:?}");
@@ -164,17 +170,7 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
 
 #[test]
 fn a_cache_that_is_thrown_away_in_every_step_is_reported_once() {
-    let mut detector = Detector::default();
-    detector.expect_ranks(4);
-    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
-    for step in 1..=400_u64 {
-        for rank in 0..4 {
-            let mut sample = job.sample(rank, step);
-            sample.record.floor_reserved -= GIB;
-            detector.sample(step * STEP_NS, &sample);
-        }
-        findings.extend(core::iter::from_fn(|| detector.poll()));
-    }
+    let findings = altered(4, 400, |_, _, record| record.floor_reserved -= GIB);
     let found = opened(&findings);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].layer, found[0].bytes_per_step), (Layer::Churn, 0));
