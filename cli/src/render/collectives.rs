@@ -60,10 +60,11 @@ fn groups(groups: &[CollectiveGroup]) -> String {
         .text()
 }
 
-/// The coordinator's sentences about a capture's ranks; empty if it is older and has none.
-pub(crate) fn of_capture(answer: &api::Collectives) -> String {
+/// The coordinator's sentences about a capture's ranks that are not in what was `said`; empty if it
+/// is older and has none.
+pub(crate) fn of_capture(answer: &api::Collectives, said: &str) -> String {
     let mut text = String::new();
-    for sentence in &answer.comparison.sentences {
+    for sentence in answer.comparison.sentences.iter().filter(|of| !said.contains(of.as_str())) {
         let heading = if text.is_empty() { "\nCollectives\n" } else { "" };
         let _ = writeln!(text, "{heading}  {}", clean(sentence));
     }
@@ -126,9 +127,11 @@ mod tests {
         let mut answer = api::Collectives::default();
         answer.comparison.sentences = sentences.to_vec();
         assert_eq!(
-            of_capture(&answer),
+            of_capture(&answer, "group 7: one"),
             "\nCollectives\n  group 0: one\n  rank 3:\u{fffd}not known\n"
         );
-        assert_eq!(of_capture(&api::Collectives::default()), "");
+        assert_eq!(of_capture(&api::Collectives::default(), ""), "");
+        let once = of_capture(&answer, "all 4 ranks stand still; group 0: one");
+        assert_eq!(once, "\nCollectives\n  rank 3:\u{fffd}not known\n");
     }
 }

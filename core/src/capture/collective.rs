@@ -1,8 +1,8 @@
 //! Compares how far the ranks of a capture are in their collectives, and which ranks wait.
 //!
 //! A collective ends when all ranks of its group have begun it. A rank that left one out holds up
-//! all others: their newest collective is enqueued and not completed, and its own newest is an
-//! earlier one. Such a rank is desynchronised; it does not leak.
+//! all others: they have enqueued it, perhaps with more behind it, and not completed it. The rank's
+//! own newest is an earlier one. Such a rank is desynchronised; it does not leak.
 //!
 //! The ranks were polled at different times, by clocks that differ. A rank counts as behind only
 //! when a poll found it behind [`MARGIN_NS`] after another poll found a peer at the furthest
@@ -126,7 +126,9 @@ pub struct GroupState {
     pub dead: Vec<u32>,
     /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
-    /// Ranks that have enqueued it and wait for its end, in order.
+    /// The first collective that does not end, where the ranks wait; null where none is known to.
+    pub waits_in: Option<u64>,
+    /// Ranks that have enqueued that one, else the furthest, and wait for its end, in order.
     pub waiting: Vec<u32>,
     /// How long the last of them has been waiting at least, in nanoseconds.
     pub waited_ns: u64,
@@ -249,15 +251,22 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
 fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
     members.sort_by_key(|member| member.rank);
     let furthest = members.iter().filter_map(|member| member.group.enqueued).max()?;
-    let is_there = |member: &&Member<'_>| member.group.enqueued == Some(furthest);
-    let there = || members.iter().filter(is_there);
-    let waits = |member: &&Member<'_>| member.group.completed < Some(furthest);
-    let waiting: Vec<u32> = there().filter(waits).map(|member| member.rank).collect();
+    let there = || members.iter().filter(|member| member.group.enqueued == Some(furthest));
+    let waits = |member: &&Member<'_>| member.group.completed < member.group.enqueued;
     let all_wait = there().all(|member| waits(&member));
-    // The earliest time at which a rank is known to have been there.
-    let reached_ns = there().map(|member| member.group.since_wall_ns).min()?;
     let stood = there().filter(waits).map(|m| since(m.look_ns, m.group.since_wall_ns));
     let waited_ns = stood.max().unwrap_or(0);
+    let is_stuck = all_wait && waited_ns >= MARGIN_NS;
+    // A rank that waits has enqueued more: its GPU has the first of them before it. NCCL counts
+    // from 1.
+    let next = there().map(|member| member.group.completed.map_or(1, |number| number + 1)).min();
+    let waits_in = next.map(|next| next.min(furthest)).filter(|_| is_stuck);
+    let is_there =
+        |member: &&Member<'_>| member.group.enqueued >= Some(waits_in.unwrap_or(furthest));
+    let waiting = members.iter().filter(is_there).filter(waits).map(|member| member.rank).collect();
+    // The earliest time at which a rank is known to have been there.
+    let reached = members.iter().filter(is_there).map(|member| member.group.since_wall_ns);
+    let reached_ns = reached.min()?;
     let newest_ns = members.iter().map(|member| member.look_ns).max()?;
     let lag = |member: &Member<'_>| {
         let late_ns = since(member.look_ns, reached_ns);
@@ -279,7 +288,6 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
             lag(member).map(|(why, ns)| Behind { rank, enqueued, why, ns })
         })
         .collect();
-    let is_stuck = all_wait && waited_ns >= MARGIN_NS;
     let holds_up = |behind: &Behind| behind.why != Lag::Silent;
     let verdict = match (is_stuck, behind.iter().any(holds_up)) {
         (true, true) => Verdict::Desynchronised,
@@ -296,6 +304,7 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         ranks: members.iter().map(|member| member.rank).collect(),
         dead: members.iter().filter(|member| member.dead).map(|member| member.rank).collect(),
         furthest,
+        waits_in,
         waiting,
         waited_ns,
         behind,
@@ -345,30 +354,32 @@ impl GroupState {
         let (furthest, seconds) = (self.furthest, seconds(self.waited_ns));
         let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
         match self.verdict {
-            Verdict::InStep if self.dead.is_empty() => {
-                format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
-            }
-            Verdict::InStep => {
-                let alive = known - self.dead.len();
-                let dead = self.dead_ranks();
-                format!(
-                    "{group}: {alive} of {of} ranks are in step, at collective {furthest}; {dead}"
-                )
-            }
+            Verdict::InStep => format!(
+                "{group}: {} of {of} ranks are in step, at collective {furthest}{}",
+                known - self.dead.len(),
+                self.dead_ranks()
+            ),
             Verdict::Uneven => format!(
                 "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \
                  operations do not wait for all ranks{}",
                 self.and_unknown(),
             ),
-            Verdict::Waiting | Verdict::Desynchronised => format!(
-                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s at the \
-                 capture; {}",
-                self.reason(),
-            ),
+            Verdict::Waiting | Verdict::Desynchronised => {
+                let number = self.waits_in.unwrap_or(furthest);
+                let ahead = match furthest > number {
+                    true => format!(", with more enqueued up to {furthest}"),
+                    false => String::new(),
+                };
+                format!(
+                    "{group}: {all} ranks {waits} in collective {number}, for {seconds} s at the \
+                     capture{ahead}; {}",
+                    self.reason(),
+                )
+            }
         }
     }
 
-    /// How far the dead ranks had come.
+    /// How far the dead ranks had come, to follow a sentence; empty where none is dead.
     fn dead_ranks(&self) -> String {
         let said = self.dead.iter().take(NAMED_MAX).map(|&rank| {
             let behind = self.behind.iter().find(|behind| behind.rank == rank);
@@ -377,7 +388,10 @@ impl GroupState {
                 Behind::sentence,
             )
         });
-        listed(said.collect(), self.dead.len(), "are dead")
+        match listed(said.collect(), self.dead.len(), "are dead").as_str() {
+            "" => String::new(),
+            dead => format!("; {dead}"),
+        }
     }
 
     /// `group 0 (default_pg)`.

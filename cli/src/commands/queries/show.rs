@@ -56,7 +56,7 @@ fn of_known(id: &str, globals: &Globals) -> anyhow::Result<()> {
         answer["collectives"] = collectives.clone();
         return globals.print(&answer, |capture| {
             let collectives = parse(&collectives).unwrap_or_default();
-            answers::manifest(&capture) + &collectives::of_capture(&collectives)
+            answers::manifest(&capture) + &collectives::of_capture(&collectives, "")
         });
     }
     globals.print(&answer, |incident: Incident| {
@@ -64,7 +64,7 @@ fn of_known(id: &str, globals: &Globals) -> anyhow::Result<()> {
         let mut text = answers::incident(&incident, capture.as_ref());
         if let Some(capture) = &capture {
             let collectives = parse(&collectives_of(&capture.id)).unwrap_or_default();
-            text += &collectives::of_capture(&collectives);
+            text += &collectives::of_capture(&collectives, &text);
         }
         incident.clock.known().unwrap_or_default().in_words(&text)
     })
