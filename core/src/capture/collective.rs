@@ -372,7 +372,7 @@ impl GroupState {
                 };
                 format!(
                     "{group}: {all} ranks {waits} in collective {number}, for {seconds} s at the \
-                     capture{ahead}; {}",
+                     capture{ahead}{}",
                     self.reason(),
                 )
             }
@@ -388,10 +388,7 @@ impl GroupState {
                 Behind::sentence,
             )
         });
-        match listed(said.collect(), self.dead.len(), "are dead").as_str() {
-            "" => String::new(),
-            dead => format!("; {dead}"),
-        }
+        listed(said.collect(), self.dead.len(), "are dead")
     }
 
     /// `group 0 (default_pg)`.
@@ -416,16 +413,16 @@ impl GroupState {
         }
     }
 
-    /// Whom the others wait for, as far as that is known.
+    /// Whom the others wait for, as far as that is known, to follow a sentence.
     fn reason(&self) -> String {
         let unknown = self.and_unknown();
         if !self.behind.is_empty() {
             let said = self.behind.iter().take(NAMED_MAX).map(Behind::sentence);
             return listed(said.collect(), self.behind.len(), "are behind") + &unknown;
         }
-        match unknown.strip_prefix("; ") {
-            None => "no rank is known to be behind".to_string(),
-            Some(unknown) => format!("{unknown}, and may not have begun it"),
+        match unknown.as_str() {
+            "" => "; no rank is known to be behind".to_string(),
+            unknown => format!("{unknown}, and may not have begun it"),
         }
     }
 }
@@ -451,13 +448,14 @@ impl Behind {
     }
 }
 
-/// What is said of the first [`NAMED_MAX`] of these ranks, and how many more there are.
+/// What is said of the first [`NAMED_MAX`] of these ranks, and how many more there are, to follow a
+/// sentence.
 fn listed(mut said: Vec<String>, ranks: usize, what: &str) -> String {
     match ranks.saturating_sub(NAMED_MAX) {
         0 => {}
         more => said.push(format!("{more} more ranks {what}")),
     }
-    said.join("; ")
+    said.iter().map(|it| format!("; {it}")).collect()
 }
 
 /// Seconds with one digit behind the point.

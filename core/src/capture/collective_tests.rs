@@ -77,8 +77,9 @@ fn a_rank_that_does_not_come_is_named() {
         &[ahead(852), ahead(840), table(811, 811, 90, 114), ahead(852)],
         &[],
         Verdict::Desynchronised,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture, with \
-         more enqueued up to 852; rank 2 has enqueued only 811: it is desynchronised, not leaking",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture, \
+         with more enqueued up to 852; rank 2 has enqueued only 811: it is desynchronised, not \
+         leaking",
     );
     check(
         &[waits(), table(811, 811, 10, 94)],

@@ -178,10 +178,8 @@ impl Incident {
 
     /// What speaks against acting on the job because of this incident, whatever its class.
     pub fn objection(&self) -> Option<Objection> {
-        match self.failure {
-            Some(_) => Some(Objection::Failed),
-            None => (!self.growth.is_sure).then_some(Objection::NotCertain),
-        }
+        let is_notice = !self.growth.is_sure;
+        self.failure.map(|_| Objection::Failed).or(is_notice.then_some(Objection::NotCertain))
     }
 
     /// Does no diagnosis explain the incident?

@@ -216,6 +216,8 @@ impl Display for Grounds {
 }
 
 const AWAY: &str = "an agent of the job is not connected: it is too early to";
+const MADE: [&str; 2] = ["it is too early to", " again"];
+const SAID: [&str; 2] = ["a dry run has said that it would", ""];
 const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
@@ -244,12 +246,9 @@ impl Display for Objection {
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { kind, left_ns, is_dry_run } => {
+                let [early, again] = if is_dry_run { SAID } else { MADE };
                 let (verb, left) = (kind.verb(), Duration(left_ns));
-                match is_dry_run {
-                    false => write!(formatter, "it is too early to {verb} again")?,
-                    true => write!(formatter, "a dry run has said that it would {verb}")?,
-                }
-                write!(formatter, ": {left} of cool-down left")
+                write!(formatter, "{early} {verb}{again}: {left} of cool-down left")
             }
             Self::UnderWay { kind } => {
                 write!(formatter, "the last decision to {} is under way", kind.verb())

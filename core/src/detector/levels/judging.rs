@@ -349,8 +349,8 @@ fn presses(layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
 }
 
 /// Step at which the growth of `rate` a step began whose stairs these last points hold, and the
-/// level before. Where they rise evenly, points before them that rise belong to it. Between the last
-/// low point and the next it began as late as the rate allows.
+/// level before. Where they rise evenly, so do older points that belong to it. Between the last low
+/// point and the next it began as late as the rate allows.
 fn first_stair(window: &Window, points: usize, rate: i64, steps: u64) -> Option<(u64, i64)> {
     let mut older = window.backwards().skip(points.saturating_sub(2));
     let (mut next, mut low) = (older.next()?, older.next()?);
