@@ -96,20 +96,26 @@ export const unknownLine = incident => (incident.class === 'died' ? 'none' : 'no
 export const evidenceTitle = incident =>
   incident.layer === 'process' ? 'What was seen' : 'Evidence for it';
 
+/** The device of an incident; none of the host's memory and of steps. */
+export const deviceOf = incident =>
+  ['host', 'pinned', 'shared', 'workers', 'progress'].includes(incident.layer)
+    ? ''
+    : `device ${incident.device}, `;
+
 /** How much grows, in the unit of its layer: `[name, text]` for each fact. */
 export function growth(incident) {
-  const [soFar, unit] = [incident.grown_bytes, unitOf(incident)];
+  const [soFar, count, unit] = [incident.grown_bytes, incident.grown_count, unitOf(incident)];
   switch (incident.layer) {
     case 'blocks':
       return [
-        ['growth', `+${plural(incident.bytes_per_step, 'tensor')} a ${unit}`],
-        ['grown', plural(soFar, 'tensor')],
+        ['growth', `+${plural(incident.count_per_step, 'tensor')} a ${unit}`],
+        ['grown', plural(count, 'tensor')],
       ];
     case 'retries':
     case 'churn':
-      return [['growth', `in ${whole(soFar)} of the last 64 ${unit}s`]];
+      return [['growth', `in ${whole(count)} of the last 64 ${unit}s`]];
     case 'progress':
-      return [['behind its peers', plural(soFar, 'step')]];
+      return [['behind its peers', plural(count, 'step')]];
     case 'spread':
       return [['above its peers', bytes(soFar)]];
     default:

@@ -219,11 +219,12 @@ fn growth(incident: &Incident) -> String {
     let Named::Known(layer) = incident.layer else {
         return format!("{} a step, {} so far", grown(rate), bytes(so_far));
     };
+    let (tensors, count) = (plural(incident.count_per_step, "tensor"), incident.grown_count);
     match layer {
-        Layer::Blocks => format!("+{} a step, {so_far} so far", plural(rate, "tensor")),
-        Layer::Retries | Layer::Churn => format!("in {so_far} of the last 64 steps"),
-        Layer::Progress if so_far == 0 => "none: the job stands still".to_string(),
-        Layer::Progress => format!("{} behind its peers", plural(so_far, "step")),
+        Layer::Blocks => format!("+{tensors} a step, {count} so far"),
+        Layer::Retries | Layer::Churn => format!("in {count} of the last 64 steps"),
+        Layer::Progress if count == 0 => "none: the job stands still".to_string(),
+        Layer::Progress => format!("{} behind its peers", plural(count, "step")),
         Layer::Spread => format!("{} above its peers", bytes(so_far)),
         Layer::Process => "none: the rank failed".to_string(),
         Layer::Allocated
@@ -279,9 +280,13 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     };
     let sure = percent(incident.confidence, "", "sure");
     let stored = if incident.stored { ", stored" } else { "" };
+    let device = match incident.layer.known() {
+        Some(layer) if layer.is_host() || layer == Layer::Progress => String::new(),
+        _ => format!(", device {}", incident.device),
+    };
     let mut pairs = vec![
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
-        ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
+        ("job", format!("{}, rank {}{device}", incident.job, incident.rank)),
     ];
     if incident.state == IncidentState::Open {
         pairs.extend(urgency(incident).map(|words| ("urgency", words.to_string())));
@@ -448,13 +453,14 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     fn growth_has_the_unit_of_its_layer() {
         let check = |layer: Layer, expected: &str| {
             let of = Incident { layer: layer.into(), ..sample_incident() };
+            let of = Incident { count_per_step: 3, grown_count: 48, ..of };
             assert_eq!(growth(&Incident { bytes_per_step: 2, grown_bytes: 64, ..of }), expected);
         };
         check(Layer::Allocated, "+2 B a step, 64 B so far");
-        check(Layer::Blocks, "+2 tensors a step, 64 so far");
-        check(Layer::Churn, "in 64 of the last 64 steps");
+        check(Layer::Blocks, "+3 tensors a step, 48 so far");
+        check(Layer::Churn, "in 48 of the last 64 steps");
         check(Layer::Spread, "64 B above its peers");
-        check(Layer::Progress, "64 steps behind its peers");
+        check(Layer::Progress, "48 steps behind its peers");
     }
 
     #[test]

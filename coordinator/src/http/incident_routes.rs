@@ -72,6 +72,8 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
     let forecast = incident.growth.forecast.filter(|_| is_open);
     let capture = incident.capture_id.as_ref().and_then(|id| view.capture(id));
     let growth = incident.growth;
+    let is_bytes = growth.layer.is_bytes();
+    let of = |is: bool, amount: u64| if is { amount } else { 0 };
     let state = match incident.is_open() {
         true => IncidentState::Open,
         false => IncidentState::Closed,
@@ -91,8 +93,10 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,
         last_step: growth.last_step,
-        bytes_per_step: growth.bytes_per_step,
-        grown_bytes: growth.grown_bytes,
+        bytes_per_step: of(is_bytes, growth.bytes_per_step),
+        grown_bytes: of(is_bytes, growth.grown_bytes),
+        count_per_step: of(!is_bytes, growth.bytes_per_step),
+        grown_count: of(!is_bytes, growth.grown_bytes),
         steps_to_oom: growth.steps_to_oom.filter(|_| is_open),
         steps_to_oom_p10: forecast.map(|forecast| forecast.p10),
         steps_to_oom_p90: forecast.map(|forecast| forecast.p90),

@@ -33,6 +33,7 @@ import { memoryChart } from '../charts/memory.js';
 import { isKnown, percent, plural, unitOf, whole } from '../units.js';
 import {
   confidence,
+  deviceOf,
   evidenceTitle,
   forecast,
   growth,
@@ -177,8 +178,7 @@ function answers(incident, rank, from) {
     'dl',
     { class: 'answers' },
     box('Which rank', make('a', { href: rankLink(incident.job, incident.rank) }, where), [
-      `device ${incident.device}`,
-      rank ? `, ${rank.node} ` : ' ',
+      rank ? `${deviceOf(incident)}${rank.node} ` : deviceOf(incident),
       rank ? chip(rank.end ?? rank.state) : null,
     ]),
     box('Out of memory in', left.text, left.detail),

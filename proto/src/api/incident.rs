@@ -33,7 +33,7 @@ pub struct Incident {
     pub attempt: u32,
     /// The rank that grows; where several do, one of them.
     pub rank: u32,
-    /// The device.
+    /// The device; of the host's memory and of steps, one that the rank has.
     pub device: u8,
     /// Which ranks grow.
     pub scope: Named<Scope>,
@@ -58,10 +58,15 @@ pub struct Incident {
     pub detected_step: u64,
     /// The last step that was judged.
     pub last_step: u64,
-    /// Growth a step; of a layer that counts blocks or steps, their number; 0 for a failure.
+    /// Growth a step in bytes; 0 where the layer is not counted in bytes, and for a failure.
     pub bytes_per_step: u64,
-    /// Growth since the onset.
+    /// Growth since the onset in bytes; 0 where the layer is not counted in bytes.
     pub grown_bytes: u64,
+    /// Tensors a step, where `layer` is `blocks`; else 0.
+    pub count_per_step: u64,
+    /// What is counted where it is not bytes: tensors since the onset (`blocks`), steps of the last
+    /// 64 (`retries`, `churn`), or steps behind the peers (`progress`); else 0.
+    pub grown_count: u64,
     /// Share of the growth that the culprit explains, 0 to 1; 0 for a line of workers.
     pub explained_ratio: f64,
     /// Distinct steps in which the culprit's live blocks were allocated.
