@@ -78,13 +78,15 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
     let grows = attempt.ranks_here() > 0 && states.contains(&RankState::Growing);
     let has_grown = open.iter().any(|growth| growth.layer != Layer::Progress);
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
+    let stands = open.iter().any(GrowthKey::is_standstill);
     match silence {
         _ if has_grown || grows => JobState::Leaking,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
-        None if open.iter().any(GrowthKey::is_standstill) => JobState::Stalled,
+        None if stands && attempt.ranks.values().any(|of| watch.lags(of)) => JobState::Behind,
+        None if stands => JobState::Stalled,
         None if states.contains(&RankState::Watching) => JobState::Watching,
         None if states.contains(&RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,

@@ -124,7 +124,7 @@ pub enum Activity {
     /// It lives, and finished a step lately.
     #[default]
     Moving,
-    /// It lives, and was not seen to finish a step since its agent connected.
+    /// It lives, and was not seen to finish a step lately, or since its agent connected.
     Alive,
     /// It lives and has finished no step for long, while most others have.
     Behind,
