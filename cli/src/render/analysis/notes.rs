@@ -178,11 +178,13 @@ fn cached(report: &Report<'_>) -> Option<String> {
     let is_much = idle >= IDLE_BYTES_MIN && idle >= shape.reserved / IDLE_PART;
     is_much.then(|| {
         format!(
-            "{} of {} reserved are whole free segments, {} more than the peak of the trace needs: \
-             the allocator gives them back before a request of this process fails; for NCCL and \
-             other processes, call torch.cuda.empty_cache() once after the phase that needed them",
+            "{} of {} reserved are whole free segments; the peak of the trace needs {} of them, {} \
+             are idle: the allocator gives them back before a request of this process fails; for \
+             NCCL and other processes, call torch.cuda.empty_cache() once after the phase that \
+             needed them",
             bytes(shape.cached),
             bytes(shape.reserved),
+            bytes(shape.cached.saturating_sub(idle)),
             bytes(idle)
         )
     })
@@ -254,8 +256,12 @@ fn steps(report: &Report<'_>) -> Option<String> {
         "; older blocks have no step"
     };
     Some(format!(
-        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}",
-        report.analysis.rank, past.events, past.ends
+        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}) in {more}{} \
+         whole and cut steps{before}",
+        report.analysis.rank,
+        past.events,
+        past.ends,
+        past.ends + 1
     ))
 }
 

@@ -295,7 +295,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     }
     let rows = with_levels(table, |(_, _, device)| device)
         .column(">pending free", |(_, _, device)| column_bytes(device.pending()))
-        .column(">steps", |(_, _, device)| device.past.ends)
+        .column(">step ends", |(_, _, device)| device.past.ends)
         .column("file", |(_, path, _)| path.display().to_string())
         .text();
     let more = (rest > 0).then(|| format!("… and {rest} more"));

@@ -4,6 +4,7 @@
 //! Levels that grow from step to step are found by the detector's own test
 //! ([`trend_of_peaks`], [`trend_of_idle`]), memory that stays by [`survivors`].
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -75,7 +76,7 @@ fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
         steps: stays.steps,
         older_steps: stays.older_steps,
         held_bytes: stays.held,
-        evidence: about_staying(one, stays),
+        evidence: about_staying(one, stays, &lines),
         against: doubts(
             one,
             stays.generations < 12,
@@ -92,11 +93,13 @@ fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
     Some(candidate)
 }
 
-fn about_staying(one: &Aligned<'_>, stays: &Survivors) -> Vec<String> {
+fn about_staying(one: &Aligned<'_>, stays: &Survivors, lines: &[Frame]) -> Vec<String> {
     let mut said = Vec::new();
     if one.earlier == 0 && stays.older_steps > 0 {
         let held = bytes(stays.held);
-        said.push(format!("with blocks older than the trace, what stays holds {held}"));
+        let lines: BTreeSet<_> = lines.iter().map(|line| (&line.file, line.line)).collect();
+        let on = if lines.len() > 1 { format!(" on {} lines", lines.len()) } else { String::new() };
+        said.push(format!("with blocks older than the trace, what stays{on} holds {held}"));
     }
     if let Some(minima) = stays.minima.filter(|minima| minima.risen > 0) {
         let level = if one.earlier == 0 { "the per-step minimum" } else { "allocated memory" };
@@ -405,7 +408,8 @@ fn steepest(all: &[Aligned<'_>], rates: &[u64], judged: usize) -> Option<(usize,
 fn doubts(one: &Aligned<'_>, are_few: bool, what: &str) -> Vec<String> {
     let mut doubts = Vec::new();
     if one.earlier == 0 && are_few {
-        doubts.push(format!("the trace holds {} only: {what}", plural(one.past().ends, "step")));
+        let ends = one.past().ends;
+        doubts.push(format!("the trace holds {ends} ends of steps only: {what}"));
     }
     if one.earlier == 0 && !one.past().source.is_known() {
         doubts.push("its steps are guessed from what recurs in the trace".to_string());
