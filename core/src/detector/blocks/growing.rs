@@ -19,8 +19,8 @@ use super::state::Device;
 use super::totals::Point;
 
 /// Before it rose, a total was level when it moved by at most this part of the rise.
-/// Ablation (522 jobs, seeds 700 and 701): without this rule 97.0 % seen and 74 notices about nothing,
-/// with it 97.7 % and 76.
+/// Ablation (522 jobs, seeds 700 and 701): without this rule 97.0 % seen and 74 notices about
+/// nothing, with it 97.7 % and 76.
 const LEVEL_DIVISOR: u64 = 8;
 
 /// Lengths of the ranges of births that are judged, in steps.

@@ -283,10 +283,8 @@ impl Detector {
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
             peers,
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
             is_sure: false,
+            ..Growth::default()
         };
         let presses = presses(key.layer, steps, ahead);
         growth.is_sure = is_certain(&growth, left, (trend.climbs(), presses));
@@ -379,7 +377,8 @@ fn is_certain(growth: &Growth, left: Option<u64>, (climbs, presses): (bool, bool
 
 /// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what
 /// they need within the first epoch. In those layers no stack distinguishes that from a leak, so
-/// growth since the start is reported when it has gone on for long, or has taken much of the memory.
+/// growth since the start is reported when it has gone on for long, or has taken much of the
+/// memory.
 fn may_fill(series: &Series, (step, level): (u64, i64), rate: i64, detected_step: u64) -> bool {
     let warm_step = series.warm_step.unwrap_or(0);
     let over = |from: u64, to: u64| {
