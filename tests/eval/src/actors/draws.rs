@@ -12,6 +12,9 @@ pub(super) const PAGE: u64 = 4_096;
 /// Most that comes at once, where a job would not live to see three of them otherwise.
 pub(super) const PIECE_MAX: f64 = 6e8;
 
+/// What the processes of a rank hold of the host, about.
+pub(super) const HOST_USUAL: u64 = 15 * GIB;
+
 /// Rounds a number of bytes down to whole pages.
 pub(super) fn pages(bytes: f64) -> u64 {
     bytes as u64 / PAGE * PAGE
@@ -139,6 +142,22 @@ pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
     let life = job.rng.log_uniform(200.0, 2_600.0).clamp(steps_of(0.04), steps_of(0.5));
     background(job, (rate * life) as u64);
     Plan { rate, onset }
+}
+
+/// Gives each node a limit that these ranks reach within the job or not long after, and draws the
+/// rate at which they do.
+pub(super) fn limited(job: &mut Job, ranks: &[u32]) -> Plan {
+    let plan = plan(job, 1.0, 2.0);
+    job.fill(job.device_bytes / 3);
+    let on_node = u64::from(job.ranks.min(NODE_RANKS));
+    job.host_limit = on_node * job.rng.between(36, 65) * GIB;
+    job.ends_on_host = true;
+    let left = (job.host_limit - on_node * HOST_USUAL) as f64;
+    let growing = (ranks.len() as u64).min(on_node);
+    let life = job.rng.log_uniform(200.0, 2_500.0);
+    job.tell_apart(ranks);
+    let rate = (left / growing as f64 / life).clamp(MIB as f64, (96 * MIB) as f64);
+    Plan { rate, ..plan }
 }
 
 /// One half of the jobs do nothing else of note, the others one or two things.

@@ -3,7 +3,7 @@
 use strum::VariantArray as _;
 
 use super::Named;
-use super::draws::{Plan, RISE_MIN, TENSORS, label, notice, one_or_all, plan};
+use super::draws::{HOST_USUAL, Plan, RISE_MIN, TENSORS, label, notice, one_or_all, plan};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
 use crate::job::{GIB, Job, Layer, MIB, NODE_RANKS};
@@ -36,9 +36,6 @@ const BLOCKS_MIN: u64 = 1_500;
 
 /// And for retries.
 const RETRIES_MIN: u64 = 40;
-
-/// What the processes of a rank hold of the host, about.
-pub(super) const HOST_USUAL: u64 = 15 * GIB;
 
 /// Keeps this number of bytes, in one to three blocks, in each step that is due.
 fn keep(

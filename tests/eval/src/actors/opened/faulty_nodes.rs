@@ -3,32 +3,15 @@
 
 use crate::actors::Named;
 use crate::actors::draws::{
-    Plan, Rounds, beside, from_the_start, in_pieces, label, one_node, pages, plan, rank_node_or_all,
+    Rounds, beside, from_the_start, in_pieces, label, limited, one_node, pages, rank_node_or_all,
 };
-use crate::actors::faults::HOST_USUAL;
-use crate::job::{GIB, Job, Layer, MIB, NODE_RANKS};
+use crate::job::{Job, Layer};
 use crate::world::StepPhase;
 
 /// All of them, by name.
 pub const FAMILIES: &[Named] = named! {
     writer_queue, frontend_pictures, retained_shards, registered_updates
 };
-
-/// Gives each node a limit that these ranks reach within the job or not long after, and draws the
-/// rate at which they do.
-fn limited(job: &mut Job, ranks: &[u32]) -> Plan {
-    let plan = plan(job, 1.0, 2.0);
-    job.fill(job.device_bytes / 3);
-    let on_node = u64::from(job.ranks.min(NODE_RANKS));
-    job.host_limit = on_node * job.rng.between(36, 65) * GIB;
-    job.ends_on_host = true;
-    let left = (job.host_limit - on_node * HOST_USUAL) as f64;
-    let growing = (ranks.len() as u64).min(on_node);
-    let life = job.rng.log_uniform(200.0, 2_500.0);
-    job.tell_apart(ranks);
-    let rate = (left / growing as f64 / life).clamp(MIB as f64, (96 * MIB) as f64);
-    Plan { rate, ..plan }
-}
 
 /// A save is passed through shared memory to a process that writes it. This process used to end
 /// with each save. Now it stays, and its queue keeps a part of what it was given
