@@ -2,7 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
-use crate::actors::{Named, opened};
+use crate::actors::{Named, apart, opened};
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -89,6 +89,11 @@ pub fn families() -> Vec<Family> {
         (Set::Tuned, true, opened::faulty_caches::FAMILIES),
         (Set::Tuned, true, opened::faulty_exchanges::FAMILIES),
         (Set::Tuned, true, opened::faulty_nodes::FAMILIES),
+        (Set::Apart, false, apart::healthy_devices::FAMILIES),
+        (Set::Apart, false, apart::healthy_processes::FAMILIES),
+        (Set::Apart, true, apart::faulty_passes::FAMILIES),
+        (Set::Apart, true, apart::faulty_devices::FAMILIES),
+        (Set::Apart, true, apart::faulty_services::FAMILIES),
     ] {
         all.extend(of(set, is_fault, named));
     }

@@ -46,4 +46,10 @@ pub mod opened {
 /// their jobs is not read: work on the detector or the diagnosis uses the total alone. A wrong
 /// label is corrected here, and `README.md` records it. When something is tuned after their total
 /// was read, they are opened, and others are written.
-pub mod apart {}
+pub mod apart {
+    pub mod faulty_devices;
+    pub mod faulty_passes;
+    pub mod faulty_services;
+    pub mod healthy_devices;
+    pub mod healthy_processes;
+}
