@@ -430,7 +430,7 @@ fn stuck(asked: &mut Asked) {
     for snapshot in asked.peers.iter_mut().chain([&mut asked.suspect]) {
         let (enqueued, completed, polled_s) = match snapshot.identity.rank {
             2 => (4_007, 4_007, 158),
-            _ => (4_010, 4_009, 161),
+            _ => (4_010, 4_007, 161),
         };
         let group = CollectiveGroup {
             key: 1,
