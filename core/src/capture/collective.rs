@@ -5,11 +5,11 @@
 //! own newest is an earlier one. Such a rank is desynchronised; it does not leak.
 //!
 //! The ranks were polled at different times, by clocks that differ. A rank counts as behind only
-//! when a poll found it behind [`MARGIN_NS`] after another poll found a peer at the furthest
-//! collective. A rank whose last poll is older may be stopped; nothing else follows from it. Where
-//! one rank has completed the furthest collective, no rank waits: some operations (a broadcast, a
-//! send) complete on one rank before others have begun them, and PyTorch counts sends and receives
-//! of a group in the same number.
+//! when a poll found it behind [`MARGIN_NS`] after another poll found a peer at the collective that
+//! the peers wait in. A rank whose last poll is older may be stopped; nothing else follows from it.
+//! Where one rank has completed the furthest collective, no rank waits: some operations (a
+//! broadcast, a send) complete on one rank before others have begun them, and PyTorch counts sends
+//! and receives of a group in the same number.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -80,7 +80,7 @@ impl Verdict {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Lag {
-    /// It was polled there after a peer had begun the furthest collective.
+    /// It was polled there after a peer had begun the collective that the peers wait in.
     Late,
     /// Its process is dead.
     Dead,
@@ -89,7 +89,7 @@ pub enum Lag {
     Silent,
 }
 
-/// A rank that has not begun the furthest collective.
+/// A rank that has not begun the collective that its peers wait in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -126,7 +126,8 @@ pub struct GroupState {
     pub dead: Vec<u32>,
     /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
-    /// The first collective that does not end, where the ranks wait; null where none is known to.
+    /// The first collective that does not end, where the ranks wait; null where no rank is known
+    /// to wait.
     pub waits_in: Option<u64>,
     /// Ranks that have enqueued that one, else the furthest, and wait for its end, in order.
     pub waiting: Vec<u32>,
@@ -259,10 +260,13 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
     let is_stuck = all_wait && waited_ns >= MARGIN_NS;
     // A rank that waits has enqueued more: its GPU has the first of them before it. NCCL counts
     // from 1.
-    let next = there().map(|member| member.group.completed.map_or(1, |number| number + 1)).min();
+    let next = there().map(|member| member.group.completed.map_or(1, |number| number + 1)).max();
     let waits_in = next.map(|next| next.min(furthest)).filter(|_| is_stuck);
-    let is_there =
-        |member: &&Member<'_>| member.group.enqueued >= Some(waits_in.unwrap_or(furthest));
+    let is_there = |member: &&Member<'_>| {
+        // A dead rank completes none of what it has enqueued.
+        let first = waits_in.filter(|_| !member.dead).unwrap_or(furthest);
+        member.group.enqueued >= Some(first)
+    };
     let waiting = members.iter().filter(is_there).filter(waits).map(|member| member.rank).collect();
     // The earliest time at which a rank is known to have been there.
     let reached = members.iter().filter(is_there).map(|member| member.group.since_wall_ns);

@@ -92,6 +92,19 @@ fn a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
+fn a_dead_rank_that_had_enqueued_more_waits_for_nothing() {
+    let waits = || table(852, 811, 100, 114);
+    check(
+        &[waits(), waits(), table(830, 811, 90, 99), waits()],
+        &[2],
+        Verdict::Desynchronised,
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s at the capture, \
+         with more enqueued up to 852; rank 2 is dead and had enqueued only 830 when last looked \
+         at",
+    );
+}
+
+#[test]
 fn a_difference_that_poll_times_explain_is_no_finding() {
     let step = "group 0 (default_pg): 4 of 4 ranks are in step, at collective 812";
     let fresh = || table(812, 811, 100, 101);

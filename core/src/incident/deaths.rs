@@ -223,7 +223,10 @@ impl Incidents {
         };
         let is_its = |growth: &Growth| growth.rank == rank && growth.scope == Scope::OneRank;
         self.leave(now, serial, is_its);
-        for id in self.ids(is_its_own) {
+        let mut own = self.ids(is_its_own);
+        // A failure that its rank survived is closed before the growth passes its urgency on.
+        own.sort_by_key(|id| self.get(id).is_none_or(|known| !is_failure(known)));
+        for id in own {
             self.measure(&id, attempt, None);
             if !self.goes_on(now, attempt, &id) {
                 self.close(now, &id, ClosedReason::RankEnded, true);

@@ -70,11 +70,13 @@ impl Growth {
         is_there && (self.drags_along(known) || known.drags_along(self))
     }
 
-    /// Does this growth show in that of the other account, which began near it, or later and not
-    /// much faster?
+    /// Does this growth show in that of the other account, which began near it, or later, is no
+    /// more certain and not much faster? A condition that recurs has no rate.
     fn drags_along(&self, other: &Self) -> bool {
-        let fastest = self.bytes_per_step.saturating_mul(ALIKE_TIMES_MAX);
-        let is_later = self.onset_step <= other.onset_step && other.bytes_per_step <= fastest;
+        let rates = 1..=self.bytes_per_step.saturating_mul(ALIKE_TIMES_MAX);
+        let is_later = self.onset_step <= other.onset_step
+            && self.is_sure >= other.is_sure
+            && rates.contains(&other.bytes_per_step);
         self.layer.drags_along(other.layer) && (is_later || self.began_near(other))
     }
 
@@ -84,7 +86,7 @@ impl Growth {
         one <= most(other) && other <= most(one)
     }
 
-    fn began_near(&self, known: &Self) -> bool {
+    pub(super) fn began_near(&self, known: &Self) -> bool {
         let last_step = self.last_step.max(known.last_step);
         let age_steps = last_step.saturating_sub(self.onset_step.min(known.onset_step));
         self.onset_step.abs_diff(known.onset_step) <= BEGAN_STEPS + age_steps / BEGAN_AGE_PART

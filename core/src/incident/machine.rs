@@ -442,8 +442,9 @@ impl Incidents {
         self.release(now, id);
         // The failure that growth ended in is as urgent, unless its rank was asked to end.
         let is_failure = |failed: &&String| {
-            let known = self.known.get(*failed).and_then(|known| known.incident.failure);
-            known.is_some_and(|failure| !failure.was_asked())
+            let known = self.known.get(*failed).filter(|known| known.incident.is_open());
+            let failure = known.and_then(|known| known.incident.failure);
+            failure.is_some_and(|failure| !failure.was_asked())
         };
         if let Some(failed) = failed.as_ref().filter(is_failure) {
             self.raise(now, failed, urgency);

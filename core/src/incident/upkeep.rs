@@ -231,8 +231,11 @@ impl Incidents {
             let is_other = incident.id != id && incident.serial == own.incident.serial;
             let known = incident.diagnosis.as_ref().filter(|_| is_other && incident.is_open());
             known.is_some_and(|known| {
-                let is_reported = other.open_urgency() > Urgency::Notice;
-                (is_reported || diagnosis.comes_with(known))
+                let may_rise = diagnosis.comes_with(known)
+                    && known.pages()
+                    && incident.reported_in.is_none()
+                    && incident.growth.began_near(&own.incident.growth);
+                (other.open_urgency() > Urgency::Notice || may_rise)
                     && other.open_urgency() >= own.open_urgency()
                     && diagnosis.has_cause_of(known)
             })

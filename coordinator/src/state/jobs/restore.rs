@@ -173,9 +173,10 @@ fn note_newest(rank: &mut Rank, device: u8, row: StepRecord) {
     rank.step = rank.step.max(row.last_step);
     rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
     rank.newest.insert(device, row);
-    let is_newer = row.last_step > rank.record.step;
-    let known = rank.totals.iter_mut().find(|totals| is_newer && totals.device == device);
-    if let Some(totals) = known {
+    if row.last_step <= rank.record.step {
+        return;
+    }
+    if let Some(totals) = rank.totals.iter_mut().find(|totals| totals.device == device) {
         *totals = Totals {
             allocated: row.end_allocated,
             reserved: row.end_reserved,

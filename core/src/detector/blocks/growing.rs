@@ -266,7 +266,7 @@ impl Detector {
             let setup_times = if is_steady && is_replaced { 1 } else { SETUP_TIMES };
             let is_setup = onset_step.saturating_sub(series.first_step) < SETUP_STEPS
                 && *span < setup_times * NOTICE_STEPS;
-            // What was level as long before is no ring that fills for the first time.
+            // A line that was level before it rose is no ring that fills for the first time.
             let was_level = line.totals.is_level(onset_step, span / 2, bytes / LEVEL_DIVISOR);
             if (look.is_early && !is_own && !was_level) || (is_setup && !is_near) {
                 continue;

@@ -256,15 +256,13 @@ impl Detector {
         }
         let detected_step = point.end_step();
         let left = self.left((key.rank, key.device), key.layer);
-        let has_fallen = own.last().zip(series.newest_since_warm(key.layer));
-        if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
-            return;
-        }
         let grown_bytes = u64::try_from(value - onset_value).unwrap_or(0);
-        if key.layer.has_no_lines()
+        let newest = own.last().zip(series.newest_since_warm(key.layer));
+        let has_fallen = newest.is_some_and(|(block, newest)| block - newest > rise / 2);
+        let fills = key.layer.has_no_lines()
             && !is_near(left, grown_bytes)
-            && may_fill(series, (onset_step, onset_value), rate, detected_step)
-        {
+            && may_fill(series, (onset_step, onset_value), rate, detected_step);
+        if has_fallen || fills {
             return;
         }
         let steps = detected_step.saturating_sub(onset_step);
@@ -283,8 +281,10 @@ impl Detector {
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
             peers,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
             is_sure: false,
-            ..Growth::default()
         };
         let presses = presses(key.layer, steps, ahead);
         growth.is_sure = is_certain(&growth, left, (trend.climbs(), presses));
@@ -347,8 +347,8 @@ fn presses(layer: Layer, steps: u64, ahead: Option<Forecast>) -> bool {
 }
 
 /// Step at which the growth of `rate` a step began whose stairs these last points hold, and the
-/// level before. Where they rise evenly, so do older points that belong to it. Between the last low
-/// point and the next it began as late as the rate allows.
+/// level before. Older points that rise as evenly belong to the growth. It began between the last
+/// low point and the next one, as late as the rate allows.
 fn first_stair(window: &Window, points: usize, rate: i64, steps: u64) -> Option<(u64, i64)> {
     let mut older = window.backwards().skip(points.saturating_sub(2));
     let (mut next, mut low) = (older.next()?, older.next()?);

@@ -329,7 +329,9 @@ fn a_full_ring_that_no_longer_frees_is_found_within_two_lifetimes() {
         let mib = if step < onset { 1 } else { 3 };
         alloc::vec![Births::one(TESTED, mib * MIB, freed)]
     });
-    assert_eq!(opened(player.run_to(onset)).len(), closed(player.run_to(onset)).len());
+    // The filling of the ring was reported, and is over.
+    let before = player.run_to(onset).to_vec();
+    assert_eq!(opened(&before).len(), closed(&before).len(), "{before:?}");
     let findings = player.run_to(onset + 500);
     let late = opened(findings).into_iter().filter(|growth| growth.detected_step > onset);
     assert_eq!(late.count(), 1, "{findings:?}");

@@ -40,9 +40,10 @@ impl Diagnosis {
     /// Does another growth of the same job have the same cause? It has where it was diagnosed alike
     /// at the same line on other ranks, and where one comes with the other.
     pub fn has_cause_of(&self, other: &Self) -> bool {
-        let line = |of: &Self| of.culprit.as_ref().map(|at| (at.file.clone(), at.line));
-        let is_same_line = self.class == other.class && self.culprit.is_some();
-        (is_same_line && line(self) == line(other))
+        let lines = self.culprit.as_ref().zip(other.culprit.as_ref());
+        let is_same_line =
+            lines.is_some_and(|(own, other)| (&own.file, own.line) == (&other.file, other.line));
+        (is_same_line && self.class == other.class)
             || self.comes_with(other)
             || other.comes_with(self)
     }

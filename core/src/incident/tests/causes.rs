@@ -59,6 +59,11 @@ fn what_a_growth_drags_along_belongs_to_it() {
     let later = |mib| Growth { onset_step: 900, last_step: 1_000, ..grows(2, 0, Reserved, mib) };
     let incidents = |mib| opened(Clock::Steps, &[leak, later(mib)]).len();
     assert_eq!([4, 5].map(incidents), [1, 2]);
+    // What is certain, or recurs, is reported beside a notice.
+    let notice = Growth { is_sure: false, ..leak };
+    for other in [later(4), Growth { layer: Layer::Retries, ..later(0) }] {
+        assert_eq!(opened(Clock::Steps, &[notice, other]).len(), 2, "{other:?}");
+    }
     assert_eq!(opened(Clock::Steps, &[leak, grows(2, 0, Host, 7)]).len(), 2);
 }
 
