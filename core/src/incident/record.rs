@@ -65,9 +65,9 @@ pub struct Incident {
     /// The open incident that reports the same cause, no less urgent; this one is a notice.
     #[cfg_attr(feature = "serde", serde(default))]
     pub reported_in: Option<String>,
-    /// The newest closed capture for this incident.
+    /// The capture of the diagnosis; without one, the newest closed capture for this incident.
     pub capture_id: Option<String>,
-    /// Why that capture could not be compared.
+    /// Why the newest capture could not be compared.
     pub not_compared: Option<NotCompared>,
     /// Unix time, in nanoseconds.
     pub opened_wall_ns: i64,
@@ -245,11 +245,11 @@ impl Incident {
     /// Evidence against the class, a sentence each.
     pub fn against(&self) -> Vec<String> {
         match (&self.not_compared, &self.capture_id, &self.diagnosis) {
-            (Some(why), Some(id), _) => {
-                vec![format!("capture {id} could not be compared: {why}")]
-            }
             (.., Some(diagnosis)) => {
                 diagnosis.against.iter().map(|line| self.clock.in_words(line)).collect()
+            }
+            (Some(why), Some(id), None) => {
+                vec![format!("capture {id} could not be compared: {why}")]
             }
             _ => Vec::new(),
         }

@@ -154,7 +154,6 @@ impl Incidents {
         let is_last = tracked.compare_due_ns.is_none() && next.is_none();
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
-        incident.capture_id = Some(capture.into());
         let before = incident.urgency;
         if let Some((urgency, reported_in)) = &cause {
             let least = if is_last { Urgency::Notice } else { before };
@@ -162,7 +161,7 @@ impl Incidents {
                 if reported_in.is_some() { Urgency::Notice } else { least.max(*urgency) };
             incident.reported_in.clone_from(reported_in);
         }
-        learn(incident, result);
+        learn(incident, capture, result);
         let urgency = incident.urgency;
         let (is_open, is_growth) = (incident.is_open(), incident.failure.is_none());
         let is_unknown = incident.is_unexplained();
@@ -331,8 +330,12 @@ fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<
     shares
 }
 
-/// Gives an incident the result of its comparison.
-fn learn(incident: &mut Incident, result: Result<Box<Diagnosis>, NotCompared>) {
+/// Gives an incident the result of comparing a capture. A capture that cannot be compared replaces
+/// none that could be.
+fn learn(incident: &mut Incident, capture: &str, result: Result<Box<Diagnosis>, NotCompared>) {
+    if result.is_ok() || incident.diagnosis.is_none() {
+        incident.capture_id = Some(capture.into());
+    }
     match result {
         Ok(diagnosis) => {
             // The collectives tell better than the steps which rank the others wait for.

@@ -113,13 +113,18 @@ fn a_rise_whose_capture_fails_is_captured_again() {
     assert_eq!((shell.incident("inc-0001").urgency, shell.requests()), (Urgency::Ticket, 2));
     shell.incidents.capture_closed(0, "cap-inc-0001", &Reason::Manual);
     let (now, failed) = (shell.now(), Err(NotCompared::UnknownRank { rank: 0 }));
-    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", failed);
+    shell.incidents.diagnosed(now, "inc-0001", "cap-inc-0001", failed.clone());
     shell.now_ns += RETRY_NS;
     shell.incidents.tick(shell.now());
     shell.carry_out();
     assert_eq!(shell.requests(), 3);
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Urgency::Page, 1));
+    // The capture that could be compared stays.
+    shell.incidents.diagnosed(now, "inc-0001", "cap-0002", failed);
+    let incident = shell.incident("inc-0001");
+    assert_eq!(incident.capture_id.as_deref(), Some("cap-inc-0001"));
+    assert!(!incident.against().concat().contains("compared:"), "{incident:?}");
 }
 
 #[test]
