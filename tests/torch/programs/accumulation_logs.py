@@ -22,7 +22,7 @@ def main():
     model = parallel(nn.Sequential(network(WIDTH), nn.Linear(WIDTH, CLASSES)), device)
     optimizer = torch.optim.AdamW(model.parameters())
     labels, z_total = torch.zeros(BATCH, dtype=torch.long, device=device), 0.0
-    for step in steps(350):
+    for step in steps(700):
         if step == 1 and not is_detached:
             onset(step)
         for micro_step in range(ACCUMULATE):

@@ -42,7 +42,7 @@ def main():
     rank, device = start()
     model = parallel(nn.Sequential(network(WIDTH, layers=2), nn.Linear(WIDTH, WIDTH), Activation()), device)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in steps(350):
+    for step in steps(700):
         if step == FROM_STEP:
             gc.collect()
             gc.disable()

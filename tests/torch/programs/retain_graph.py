@@ -15,7 +15,7 @@ def main():
     model = network(WIDTH, layers=3).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     log = []
-    for step in steps(400):
+    for step in steps(700):
         output = model(torch.randn(BATCH, WIDTH, device=device))  # CULPRIT
         accuracy, smoothness = output.square().mean(), output.abs().mean()
         accuracy.backward(retain_graph=True)
