@@ -63,8 +63,7 @@ pub(crate) fn when(moment: Option<PointInTime>, state: &RankSnapshot) -> String 
             "when the file was written".to_string()
         }
         None => {
-            let ends = plural(step, "end");
-            format!("when the file was written, with {ends} of steps in its trace")
+            format!("when the file was written, with {} in its trace", plural(step, "step end"))
         }
     }
 }
@@ -196,7 +195,7 @@ mod tests {
         file.devices[0].step_source = StepSource::Guessed;
         assert_eq!(when(None, &file), "when the file was written");
         file.devices[0].step_source = StepSource::Optimizer;
-        let expected = "when the file was written, with 9 ends of steps in its trace";
+        let expected = "when the file was written, with 9 step ends in its trace";
         assert_eq!(when(None, &file), expected);
         let json = json(Path::new("x.tape"), &state);
         assert_eq!(json["devices"][0]["lines"].as_array().map(Vec::len), Some(15));

@@ -256,11 +256,11 @@ fn steps(report: &Report<'_>) -> Option<String> {
         "; older blocks have no step"
     };
     Some(format!(
-        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}) in {more}{} \
-         whole and cut steps{before}",
+        "rank {}: the trace holds {} events{span}, {more}{} ({found}) in {more}{} whole \
+         and cut steps{before}",
         report.analysis.rank,
         past.events,
-        past.ends,
+        plural(past.ends, "step end"),
         past.ends + 1
     ))
 }

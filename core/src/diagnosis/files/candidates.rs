@@ -408,8 +408,8 @@ fn steepest(all: &[Aligned<'_>], rates: &[u64], judged: usize) -> Option<(usize,
 fn doubts(one: &Aligned<'_>, are_few: bool, what: &str) -> Vec<String> {
     let mut doubts = Vec::new();
     if one.earlier == 0 && are_few {
-        let ends = one.past().ends;
-        doubts.push(format!("the trace holds {ends} ends of steps only: {what}"));
+        let ends = plural(one.past().ends, "step end");
+        doubts.push(format!("the trace holds {ends} only: {what}"));
     }
     if one.earlier == 0 && !one.past().source.is_known() {
         doubts.push("its steps are guessed from what recurs in the trace".to_string());
