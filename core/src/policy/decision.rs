@@ -1,5 +1,6 @@
 //! Decisions of the policy and their reasons, typed; the sentences are made by [`Display`].
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
@@ -216,8 +217,6 @@ impl Display for Grounds {
 }
 
 const AWAY: &str = "an agent of the job is not connected: it is too early to";
-const MADE: [&str; 2] = ["it is too early to", " again"];
-const SAID: [&str; 2] = ["a dry run has said that it would", ""];
 const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
@@ -246,9 +245,7 @@ impl Display for Objection {
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { kind, left_ns, is_dry_run } => {
-                let [early, again] = if is_dry_run { SAID } else { MADE };
-                let (verb, left) = (kind.verb(), Duration(left_ns));
-                write!(formatter, "{early} {verb}{again}: {left} of cool-down left")
+                formatter.write_str(&cool_down(kind, Duration(left_ns), is_dry_run))
             }
             Self::UnderWay { kind } => {
                 write!(formatter, "the last decision to {} is under way", kind.verb())
@@ -299,6 +296,14 @@ impl Display for Objection {
 /// The party that may refuse an action of this kind.
 fn refuser(kind: ActionKind) -> &'static str {
     if kind.is_inside() { "the ranks" } else { "the restart target" }
+}
+
+fn cool_down(kind: ActionKind, left: Duration, is_dry_run: bool) -> String {
+    let verb = kind.verb();
+    match is_dry_run {
+        true => format!("the dry run decided to {verb} already; it decides again in {left}"),
+        false => format!("it is too early to {verb} again: {left} of cool-down left"),
+    }
 }
 
 fn write_no_help(
