@@ -263,7 +263,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "Forecast of each open incident",
             view.incidents.iter().filter_map(oom).collect(),
         ),
-        counter("memtape_incidents", "Incidents since the start", one(count(Count::Incidents))),
+        counter(
+            "memtape_incidents",
+            "Incidents opened since the coordinator started",
+            one(count(Count::Incidents)),
+        ),
         counter("memtape_reports", "Reports of agents", one(count(Count::Reports))),
         counter("memtape_steps", "Step records taken", one(count(Count::Steps))),
         counter("memtape_captures", "Captures by result", named("result", &captures)),

@@ -15,7 +15,7 @@ pub(super) fn page(exported: &str) -> String {
         "# Metrics\n\nMade from the answer of a running coordinator by a test; do not edit this \
          file.\n`GET /metrics` is in the OpenMetrics text format. Series of ranks exist while \
          their attempt runs.\nA value that is not known is no series.\n\
-         Counters are 0 when the coordinator is started, but those of ranks.\n\n\
+         All counters except those of ranks begin at 0 when the coordinator starts.\n\n\
          | metric | kind | labels | meaning |\n|---|---|---|---|\n",
     );
     for (name, Metric { kind, help, labels }) in metrics(exported) {
