@@ -100,7 +100,7 @@ export const evidenceTitle = incident =>
 export const deviceOf = incident =>
   ['host', 'pinned', 'shared', 'workers', 'progress'].includes(incident.layer)
     ? ''
-    : `device ${incident.device}, `;
+    : `device ${incident.device}`;
 
 /** How much grows, in the unit of its layer: `[name, text]` for each fact. */
 export function growth(incident) {

@@ -178,8 +178,8 @@ function answers(incident, rank, from) {
     'dl',
     { class: 'answers' },
     box('Which rank', make('a', { href: rankLink(incident.job, incident.rank) }, where), [
-      rank ? `${deviceOf(incident)}${rank.node} ` : deviceOf(incident),
-      rank ? chip(rank.end ?? rank.state) : null,
+      [deviceOf(incident), rank?.node].filter(Boolean).join(', '),
+      rank ? [' ', chip(rank.end ?? rank.state)] : null,
     ]),
     box('Out of memory in', left.text, left.detail),
     box(
