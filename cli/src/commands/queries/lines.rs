@@ -1,7 +1,7 @@
 //! `memtape lines JOB|TAPE|FOLDER…`: which lines of code hold live memory, since when, and on which
 //! ranks. For a job it asks the coordinator; tapes are counted here, with no service running.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use memtape_core::census::Census;
@@ -15,7 +15,7 @@ use crate::output;
 use crate::read::content::{self, Wanted};
 use crate::read::folders;
 use crate::read::one_rank::say_left_out;
-use crate::read::source::{Source, Sources};
+use crate::read::source::Source;
 use crate::render::lines;
 use crate::watch::Watch;
 
@@ -39,14 +39,13 @@ pub(crate) struct LinesArgs {
 /// Prints the lines. Fails when the coordinator does not answer, and when a tape cannot be counted,
 /// after the others were.
 pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
-    let files: Vec<PathBuf> = args.of.iter().map(PathBuf::from).filter(|it| is_read(it)).collect();
-    if !files.is_empty() && files.len() == args.of.len() {
-        let (mut left_out, mut all) = (0, 0);
+    let files = tapes(&args.of)?;
+    if !files.is_empty() {
+        let mut left_out = 0;
         args.watch.print(|| {
-            let sources = Sources::find(&files, None, globals)?.list;
-            let (found, errors) = of_tapes(&sources, args.rank)?;
+            let (found, errors) = of_tapes(&files, args.rank)?;
             errors.iter().for_each(say_left_out);
-            (left_out, all) = (errors.len(), sources.len());
+            left_out = errors.len();
             Ok(match globals.json {
                 true => output::json(&found)?,
                 false if found.ranks == 0 => NO_DEVICE.to_string(),
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
         })?;
         return match left_out {
             0 => Ok(()),
-            _ => bail!("{left_out} of {all} tapes could not be counted"),
+            _ => bail!("{left_out} of {} tapes could not be counted", files.len()),
         };
     }
     let asked = match args.of.as_slice() {
@@ -79,10 +78,22 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     })
 }
 
-/// Is it a file, or a folder with tapes? Another folder may have the name of the job.
-fn is_read(path: &Path) -> bool {
-    let tapes = || folders::files(path, |name| name.ends_with(".tape"));
-    path.is_file() || tapes().is_ok_and(|tapes| !tapes.is_empty())
+/// The files that are named, and the tapes in the folders; none when a name is neither a file nor a
+/// folder with tapes: it may be the job's.
+/// Fails when a folder cannot be listed.
+fn tapes(named: &[String]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut tapes = Vec::new();
+    for path in named.iter().map(PathBuf::from) {
+        let found = match path.is_dir() {
+            true => folders::files(&path, |name| name.ends_with(".tape"))?,
+            false => Vec::from_iter(path.is_file().then_some(path)),
+        };
+        if found.is_empty() {
+            return Ok(found);
+        }
+        tapes.extend(found);
+    }
+    Ok(tapes)
 }
 
 fn text(found: &Lines, rank: Option<u32>) -> String {
@@ -92,12 +103,12 @@ fn text(found: &Lines, rank: Option<u32>) -> String {
 /// The lines of the tapes, and why the others cannot be counted: after an exit the ring may lack
 /// the events back to the last step.
 /// Fails when none can be counted, and when they are of several jobs.
-fn of_tapes(files: &[Source], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<anyhow::Error>)> {
+fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<anyhow::Error>)> {
     let mut counted: Vec<(Identity, Census)> = Vec::new();
     let (mut clocks, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
         let wanted = Wanted { step: None, oom: false, events_max: 0 };
-        let opened = match content::open(file, None, wanted) {
+        let opened = match content::rewound(file, wanted) {
             Ok(opened) => opened,
             Err(error) => {
                 left_out.push(error);
@@ -105,7 +116,7 @@ fn of_tapes(files: &[Source], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<a
             }
         };
         clocks.push(opened.clock);
-        let state = opened.into_rank(file);
+        let state = opened.into_rank(&Source::File(file.clone()));
         let censuses = Census::of_state(&state).into_iter();
         counted.extend(censuses.map(|census| (state.identity.clone(), census)));
     }
