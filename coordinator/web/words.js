@@ -97,10 +97,7 @@ export const evidenceTitle = incident =>
   incident.layer === 'process' ? 'What was seen' : 'Evidence for it';
 
 /** The device of an incident; none of the host's memory and of steps. */
-export const deviceOf = incident =>
-  ['host', 'pinned', 'shared', 'workers', 'progress'].includes(incident.layer)
-    ? ''
-    : `device ${incident.device}`;
+export const deviceOf = incident => (incident.names_device ? `device ${incident.device}` : '');
 
 /** How much grows, in the unit of its layer: `[name, text]` for each fact. */
 export function growth(incident) {

@@ -280,9 +280,9 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     };
     let sure = percent(incident.confidence, "", "sure");
     let stored = if incident.stored { ", stored" } else { "" };
-    let device = match incident.layer.known() {
-        Some(layer) if layer.is_host() || layer == Layer::Progress => String::new(),
-        _ => format!(", device {}", incident.device),
+    let device = match incident.names_device {
+        true => format!(", device {}", incident.device),
+        false => String::new(),
     };
     let mut pairs = vec![
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
@@ -375,7 +375,7 @@ mod tests {
 
     fn sample_incident() -> Incident {
         parse(&json!({
-            "id": "inc-7", "job": "train-1", "rank": 2, "device": 0, "class": "leak",
+            "id": "inc-7", "job": "train-1", "rank": 2, "names_device": true, "class": "leak",
             "state": "open", "sentence": "Rank 2 keeps 2.5 MiB a step since step 41",
             "culprit": { "file": "train.py", "line": 36, "function": "remember" },
             "stack": [{ "file": "train.py", "line": 36, "function": "remember" },

@@ -72,9 +72,9 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
     let forecast = incident.growth.forecast.filter(|_| is_open);
     let capture = incident.capture_id.as_ref().and_then(|id| view.capture(id));
     let growth = incident.growth;
-    let is_bytes = growth.layer.is_bytes();
-    let of = |is: bool, amount: u64| if is { amount } else { 0 };
-    let state = match incident.is_open() {
+    let (bytes_per_step, grown_bytes) = growth.bytes().unwrap_or_default();
+    let (count_per_step, grown_count) = growth.count().unwrap_or_default();
+    let state = match is_open {
         true => IncidentState::Open,
         false => IncidentState::Closed,
     };
@@ -84,6 +84,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         attempt: incident.attempt,
         rank: growth.rank,
         device: growth.device,
+        names_device: growth.layer.names_device(),
         scope: growth.scope.into(),
         layer: growth.layer.into(),
         class: incident.class().into(),
@@ -93,10 +94,10 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,
         last_step: growth.last_step,
-        bytes_per_step: of(is_bytes, growth.bytes_per_step),
-        grown_bytes: of(is_bytes, growth.grown_bytes),
-        count_per_step: of(!is_bytes, growth.bytes_per_step),
-        grown_count: of(!is_bytes, growth.grown_bytes),
+        bytes_per_step,
+        grown_bytes,
+        count_per_step,
+        grown_count,
         steps_to_oom: growth.steps_to_oom.filter(|_| is_open),
         steps_to_oom_p10: forecast.map(|forecast| forecast.p10),
         steps_to_oom_p90: forecast.map(|forecast| forecast.p90),

@@ -260,6 +260,16 @@ impl Growth {
         Self { steps_to_oom: self.steps_to_oom.map(left), forecast, ..self }
     }
 
+    /// The bytes of a step and those since the onset; none where no bytes grow.
+    pub fn bytes(&self) -> Option<(u64, u64)> {
+        self.layer.is_bytes().then_some((self.bytes_per_step, self.grown_bytes))
+    }
+
+    /// The count of a step and that since the onset; none where bytes grow.
+    pub fn count(&self) -> Option<(u64, u64)> {
+        (!self.layer.is_bytes()).then_some((self.bytes_per_step, self.grown_bytes))
+    }
+
     /// Is the growth one rank's own: do its peers not grow alike?
     pub fn is_own(&self) -> bool {
         self.scope == Scope::OneRank && self.peers > 0

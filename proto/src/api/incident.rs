@@ -35,6 +35,8 @@ pub struct Incident {
     pub rank: u32,
     /// The device; of the host's memory and of steps, one that the rank has.
     pub device: u8,
+    /// Whether what grows belongs to that device; else it is of the host, or counts steps.
+    pub names_device: bool,
     /// Which ranks grow.
     pub scope: Named<Scope>,
     /// What grows.

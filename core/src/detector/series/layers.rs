@@ -101,6 +101,11 @@ impl Layer {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
     }
 
+    /// Does the device of a finding matter? Memory of the host and steps have none.
+    pub fn names_device(self) -> bool {
+        !self.is_host() && self != Self::Progress
+    }
+
     /// Is the layer memory that no line of code is known to have taken?
     pub(crate) fn has_no_lines(self) -> bool {
         self.is_host() || matches!(self, Self::NonTorch | Self::Other)

@@ -22,7 +22,7 @@ impl Diagnosis {
 
     /// Bytes grown by now that are explained, and that are not; 0 where no bytes grow.
     pub fn explained_now(&self, growth: &Growth) -> (u64, u64) {
-        let grown_bytes = if growth.layer.is_bytes() { growth.grown_bytes } else { 0 };
+        let (_, grown_bytes) = growth.bytes().unwrap_or_default();
         let explained = self.explained_of(grown_bytes);
         (explained, grown_bytes.saturating_sub(explained))
     }

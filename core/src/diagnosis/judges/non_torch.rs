@@ -24,8 +24,8 @@ pub(crate) const JUDGE: Judge = Judge {
 fn evaluate(case: &Case<'_>) -> Facts {
     let (before, now) = (&case.context.before, &case.context.now);
     if !case.layer.is_outside() {
-        let is_known = !case.layer.is_host() && case.layer != Layer::Progress;
-        let grown = Readings::grown(before.non_torch, now.non_torch).filter(|_| is_known);
+        let grown = Readings::grown(before.non_torch, now.non_torch);
+        let grown = grown.filter(|_| case.layer.names_device());
         let said = grown.map(|grown| {
             format!("memory of the process beside PyTorch's grew by {} only", bytes(grown))
         });
