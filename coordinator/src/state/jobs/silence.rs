@@ -64,8 +64,7 @@ impl<'a> Watch<'a> {
         let has_dead = attempt.ranks.values().any(Rank::has_died);
         let stalled_ns = behind_ns.max(STALLED_NS_MIN);
         let watch = Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps };
-        let is_late = |rank: &Rank| rank.presence == Presence::Here && watch.is_behind(rank);
-        let is_explained = has_dead || attempt.ranks.values().any(is_late);
+        let is_explained = has_dead || attempt.ranks.values().any(|rank| watch.is_behind(rank));
         Self { stalled_ns: if is_explained { behind_ns } else { stalled_ns }, ..watch }
     }
 
@@ -150,12 +149,12 @@ impl<'a> Watch<'a> {
         self.stands(rank, self.behind_ns) && self.lags(rank)
     }
 
-    /// Are more than half of all ranks ahead of this one?
+    /// Are more than half of all ranks ahead of this one? One that has ended is not behind.
     pub(crate) fn lags(&self, rank: &Rank) -> bool {
         let most = self.steps.len() / 2 + 1;
         let ahead = rank.step.saturating_add(AHEAD_STEPS);
         let are_ahead = self.steps.len() - self.steps.partition_point(|step| *step < ahead);
-        counts_steps(rank) && are_ahead >= most
+        rank.presence == Presence::Here && counts_steps(rank) && are_ahead >= most
     }
 
     fn is_stalled(&self, rank: &Rank) -> bool {
@@ -284,6 +283,11 @@ mod tests {
         check(&at([5, 5, 5, 5]), 126, 1, [None; 4]);
         check(&at([5, 6, 6, 6]), 126, 1, [None; 4]);
         check(&at([5, 5, 9, 9]), 126, 1, [None; 4]);
+        let mut exited = at([5, 9, 9, 9]);
+        rank(&mut exited, 0).presence = Presence::Ended;
+        let attempt = exited.newest("job").unwrap();
+        let watch = Watch::new(&exited, attempt, 126 * SECOND, SECOND);
+        assert!(!attempt.ranks.values().any(|of| watch.lags(of)), "it goes nowhere any more");
         let mut moving = at([5, 9, 9, 9]);
         rank(&mut moving, 0).stepped_ns = 118 * SECOND;
         check(&moving, 126, 1, [None; 4]);
