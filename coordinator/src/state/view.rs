@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
-use memtape_core::detector::Growth;
 use memtape_core::incident::{Incident, Tracked};
 
 use crate::state::actions::Actions;
@@ -38,18 +38,24 @@ impl View<'_> {
         Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns)
     }
 
-    /// What the ranks of an attempt grow by that have not ended, in bytes a step: as the open
-    /// incidents that name the rank say, the highest of several; else as the detector sees it.
+    /// What the ranks of an attempt grow by that have not ended, in bytes a step: the newest rate
+    /// of the first finding of an open incident that names the rank, the highest of several
+    /// incidents; else as the detector sees it. Others that share the growth may grow slower.
     pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
         let is_its = |of: &&Incident| of.serial == attempt.record.serial && of.is_open();
         let open = self.incidents.iter().map(Tracked::incident).filter(is_its);
-        let open: Vec<Growth> = open.map(|known| self.newest(known).growth).collect();
+        let open: Vec<&Incident> = open.collect();
         let of_rank = |rank: &Rank| {
             let number = rank.record.rank;
-            let its = open.iter().filter(|of| of.rank == number && of.layer.is_bytes());
-            let said = its.filter_map(|of| i64::try_from(of.bytes_per_step).ok()).max();
+            let found = |of: &&Incident| {
+                let mut findings = iter::once(&of.growth).chain(&of.joined);
+                let known = findings.find(|of| of.rank == number)?;
+                let newest = attempt.detectors.newest(&known.key()).unwrap_or(*known);
+                newest.bytes().and_then(|(rate, _)| i64::try_from(rate).ok())
+            };
+            let rate = open.iter().filter_map(found).max().filter(|rate| *rate > 0);
             let seen = || attempt.detectors.state(number).growth_bytes_per_step;
-            (number, said.filter(|rate| *rate > 0).unwrap_or_else(seen))
+            (number, rate.unwrap_or_else(seen))
         };
         let lives = |rank: &&Rank| rank.presence != Presence::Ended;
         attempt.ranks.values().filter(lives).map(of_rank).collect()

@@ -95,8 +95,8 @@ pub struct Rank {
     pub pinned_bytes: Option<u64>,
     /// What it takes of its host.
     pub host: Option<RankHost>,
-    /// Rate of the growth found on it, of a device or its host; else growth of its per-step minimum
-    /// over 256 steps, negative where it shrinks; none once the rank has ended.
+    /// Rate of the open incident that names it, of a device or its host; else growth of its
+    /// per-step minimum over 256 steps, negative where it shrinks; none once the rank has ended.
     pub growth_bytes_per_step: Option<i64>,
     /// Events that did not fit on its tape.
     pub lost_events: u64,

@@ -63,8 +63,8 @@ fn progress_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_growth_bytes_per_step",
-            "Rate of the growth found on the rank, of a device or its host; else rise of the \
-             per-step minimum over 256 steps",
+            "Rate of the open incident that names the rank, of a device or its host; else rise of \
+             the per-step minimum over 256 steps",
             view.ranks.iter().filter_map(growth).collect(),
         ),
         gauge(
