@@ -258,8 +258,7 @@ async fn a_killed_coordinator_resumes_its_state() {
         assert_eq!(found, (&json!("disconnected"), &json!(false), &json!(step)));
     }
     // Until the growth is found again, too.
-    let rate = &incidents["incidents"][0]["bytes_per_step"];
-    assert_eq!(&answer["ranks"][2]["growth_bytes_per_step"], rate);
+    again.check_rate().await;
     let (_, series) = again.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
     assert_eq!(series["steps"].as_array().unwrap().len() as u64, step);
     // The restart that was decided on is remembered, with its cool-down.

@@ -126,6 +126,21 @@ impl Running {
             sleep(Duration::from_millis(20)).await;
         }
     }
+
+    /// Checks that the newest incident, its rank and the metrics of the rank have one rate.
+    pub(crate) async fn check_rate(&self) {
+        let (_, answer) = self.get("/api/v1/incidents").await;
+        let incident = &answer["incidents"][0];
+        let (job, rank) = (incident["job"].as_str().unwrap(), &incident["rank"]);
+        let (_, ranks) = self.get(&format!("/api/v1/jobs/{job}/ranks")).await;
+        let shown = &ranks["ranks"][rank.as_u64().unwrap() as usize];
+        let rate = shown["growth_bytes_per_step"].as_u64().unwrap();
+        assert!(rate > 0 && incident["bytes_per_step"] == rate, "{shown:#} {incident:#}");
+        let text = reqwest::get(self.url("/metrics")).await.unwrap().text().await.unwrap();
+        let labels = format!(r#"job="{job}",attempt="0",rank="{rank}",node="node-a""#);
+        let line = format!("memtape_rank_growth_bytes_per_step{{{labels}}} {rate}.0");
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
 }
 
 /// The training that the agent talks about.

@@ -239,6 +239,7 @@ async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) ->
             }
         }
     };
+    running.check_rate().await;
     running.stop().await;
     incident
 }
