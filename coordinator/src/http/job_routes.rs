@@ -106,8 +106,7 @@ mod tests {
 
     #[test]
     fn a_job_that_stands_still_is_stalled_and_not_leaking() {
-        let (capture, triggers) = Default::default();
-        let limits = Limits { capture, triggers, ranks_max: 1, owners_required: false };
+        let limits = Limits { ranks_max: 1, ..Limits::default() };
         let (mut jobs, now) = (Jobs::new(limits), Now::default());
         jobs.attach(now, Hello { node: "a".into(), ..Hello::default() });
         let up = RankUp { tape_id: "t".into(), job: "job".into(), ..RankUp::default() };

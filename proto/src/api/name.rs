@@ -57,10 +57,7 @@ impl<T> Default for Named<T> {
     }
 }
 
-impl<T> From<T> for Named<T>
-where
-    T: Name,
-{
+impl<T: Name> From<T> for Named<T> {
     fn from(name: T) -> Self {
         Self::Known(name)
     }

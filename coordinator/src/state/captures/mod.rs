@@ -223,9 +223,7 @@ impl Captures {
             step: manifest.step,
             before_step: manifest.before_step,
             requested_wall_ns: context.now.wall_ns,
-            closed_wall_ns: None,
-            closed_store_ns: None,
-            complete: false,
+            ..CaptureRecord::default()
         };
         let (job, ranks) = (&record.job, manifest.parts.len());
         let (step, reason) = (record.step, record.reason.as_str());

@@ -127,7 +127,7 @@ impl Wait {
 }
 
 /// Bounds and settings of new attempts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
     pub(crate) capture: capture::Limits,
     pub(crate) triggers: TriggerLimits,

@@ -111,13 +111,7 @@ mod tests {
     /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
     /// 1000, held as many bytes as steps, and failed once every 100 steps.
     fn attempt() -> Attempt {
-        let limits = Limits {
-            capture: Default::default(),
-            triggers: Default::default(),
-            ranks_max: 4,
-            owners_required: false,
-        };
-        let mut jobs = Jobs::new(limits);
+        let mut jobs = Jobs::new(Limits { ranks_max: 4, ..Limits::default() });
         for rank in 0..4 {
             let (tape_id, job) = (format!("t{rank}"), "job".to_string());
             let up = RankUp { tape_id, job, rank, ..RankUp::default() };

@@ -520,18 +520,11 @@ mod logged_tests;
 
 #[cfg(test)]
 pub(in crate::state) mod tests {
-    use memtape_core::capture::{self, TriggerLimits};
-
     use super::*;
     use crate::state::messages::RankEnd;
 
     pub(in crate::state) fn limits() -> Limits {
-        Limits {
-            capture: capture::Limits::default(),
-            triggers: TriggerLimits::default(),
-            ranks_max: memtape_core::limits::RANKS_MAX,
-            owners_required: false,
-        }
+        Limits { ranks_max: memtape_core::limits::RANKS_MAX, ..Limits::default() }
     }
 
     pub(super) fn killed() -> RankEnd {

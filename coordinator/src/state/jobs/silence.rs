@@ -188,13 +188,7 @@ mod tests {
 
     /// Four ranks on two nodes that have all reported at 100 s, at these steps.
     fn jobs(steps: [u64; 4]) -> Jobs {
-        let limits = Limits {
-            capture: Default::default(),
-            triggers: Default::default(),
-            ranks_max: 4,
-            owners_required: false,
-        };
-        let mut jobs = Jobs::new(limits);
+        let mut jobs = Jobs::new(Limits { ranks_max: 4, ..Limits::default() });
         let now = Now { mono_ns: 100 * SECOND, wall_ns: 0 };
         for (rank, step) in (0..).zip(steps) {
             let node = if rank < 2 { "a" } else { "b" };
