@@ -488,6 +488,13 @@ impl Agent {
         }
     }
 
+    /// Answers all requests that have come.
+    pub(crate) async fn serve_all(&mut self, job: &Job) {
+        while let Some(request) = self.requests.pop() {
+            self.serve(job, &request).await;
+        }
+    }
+
     /// Answers a request for all its tapes, and sends the snapshots; answers the snapshots by rank.
     pub(crate) async fn serve(
         &mut self,

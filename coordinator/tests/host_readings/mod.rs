@@ -229,9 +229,7 @@ async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) ->
         agent.report(reports).await;
         agent.settle().await;
         step += 4;
-        while let Some(request) = agent.requests.pop() {
-            agent.serve(job, &request).await;
-        }
+        agent.serve_all(job).await;
         if step % 64 == 0 {
             let (_, mut answer) = running.get("/api/v1/incidents").await;
             if answer["incidents"][0]["capture_id"].is_string() {

@@ -164,9 +164,7 @@ async fn train_until(
     loop {
         agent.train(job, step + 1..=step + 8).await;
         step += 8;
-        while let Some(request) = agent.requests.pop() {
-            agent.serve(job, &request).await;
-        }
+        agent.serve_all(job).await;
         let (_, answer) = running.get("/api/v1/actions").await;
         if answer["actions"].as_array().unwrap().iter().any(&is_there) {
             return step;

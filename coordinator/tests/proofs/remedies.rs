@@ -54,9 +54,7 @@ async fn train_until_asked(
     while agent.remedies.is_empty() {
         agent.train(job, step + 1..=step + 8).await;
         step += 8;
-        while let Some(request) = agent.requests.pop() {
-            agent.serve(job, &request).await;
-        }
+        agent.serve_all(job).await;
         let (_, answer) = running.get("/api/v1/actions").await;
         assert!(step < from + 2_000, "{answer:#}");
     }
@@ -125,9 +123,7 @@ async fn a_remedy_without_effect_is_tried_twice() {
         loop {
             agent.train(&JOB, step + 1..=step + 8).await;
             step += 8;
-            while let Some(request) = agent.requests.pop() {
-                agent.serve(&JOB, &request).await;
-            }
+            agent.serve_all(&JOB).await;
             if without_effect(&running.get("/api/v1/actions").await.1) {
                 break;
             }
@@ -138,9 +134,7 @@ async fn a_remedy_without_effect_is_tried_twice() {
     for _ in 0..20 {
         agent.train(&JOB, step + 1..=step + 8).await;
         step += 8;
-        while let Some(request) = agent.requests.pop() {
-            agent.serve(&JOB, &request).await;
-        }
+        agent.serve_all(&JOB).await;
     }
     let (_, answer) = running.get("/api/v1/actions").await;
     assert_eq!(of_decision(&answer, "collect garbage").len(), 2, "{answer:#}");
