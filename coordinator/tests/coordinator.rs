@@ -247,6 +247,9 @@ async fn a_killed_coordinator_resumes_its_state() {
         let found = &incidents["incidents"][0][field];
         assert_eq!(found, &before["incidents"][0][field], "{field}");
     }
+    // Nothing is forecast of a job of which no rank is heard.
+    let ends = [&before, &incidents].map(|of| of["incidents"][0]["steps_to_oom"].is_u64());
+    assert_eq!(ends, [true, false]);
     assert_eq!(again.get(&path).await.1, capture);
     for (rank, snapshot) in &snapshots {
         let answer = reqwest::get(again.url(&format!("{path}/ranks/{rank}"))).await.unwrap();

@@ -62,7 +62,7 @@ impl View<'_> {
     }
 
     /// An open incident with the newest figures of its growth: the record has those of the last
-    /// report.
+    /// report. It has no forecast while no rank of its attempt is heard.
     pub(crate) fn newest<'i>(&self, incident: &'i Incident) -> Cow<'i, Incident> {
         let attempt = self.jobs.get(incident.serial).filter(|_| incident.is_open());
         let key = incident.growth.key();
@@ -72,9 +72,14 @@ impl View<'_> {
             let newest = newest.or_else(|| by_newest_reading(attempt, &incident.growth))?;
             Some((newest, step_time_ns))
         });
-        match growth {
+        let newest = match growth {
             Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),
             None => Cow::Borrowed(incident),
+        };
+        let is_heard = |rank: &Rank| rank.presence == Presence::Here;
+        match attempt.is_some_and(|attempt| !attempt.ranks.values().any(is_heard)) {
+            true => Cow::Owned(newest.without_forecast()),
+            false => newest,
         }
     }
 }

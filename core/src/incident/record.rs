@@ -272,6 +272,12 @@ impl Incident {
         newest
     }
 
+    /// A copy that forecasts nothing: nothing is heard of its rank.
+    pub fn without_forecast(&self) -> Self {
+        let growth = Growth { steps_to_oom: None, forecast: None, ..self.growth };
+        Self { growth, seconds_to_oom: None, ..self.clone() }
+    }
+
     /// Updates the figures. The facts of the onset stay.
     pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
         let known = self.growth;
