@@ -230,6 +230,13 @@ fn the_text_fits_a_screen_and_begins_with_the_finding() {
     // Seven steps show no fragmentation, and that is said.
     let unchecked = "not checked: fragmentation that grows (16 whole steps are needed)";
     assert!(healthy.contains(unchecked), "{healthy}");
+    // Neither does any file show the host and the ends of the processes.
+    let absent = "memory of the host, GPU memory outside PyTorch, standstills, how the processes \
+                  ended (not in the files)";
+    assert!(healthy.contains(absent), "{healthy}");
+    let healthy = json(&["analyze", "--json"], &ddp_ranks(&[0, 1, 3]));
+    let unchecked = ["reserved", "host", "non_torch", "progress", "process"];
+    assert_eq!(healthy["unchecked"], serde_json::json!(unchecked));
     let stackless = memtape(&["analyze"], &[recorded("context_none.pickle.gz")], b"");
     let stackless = String::from_utf8(stackless.stdout).expect("UTF-8");
     assert!(stackless.contains("  class      unknown\n"), "{stackless}");

@@ -137,7 +137,10 @@ fn steps_that_need_more_and_more_are_found_with_their_rate() {
     let few = Job { steps: 6, ..Job::default() };
     let analysis = analyze(&ranks(few, 1, &[0], longer));
     assert_eq!(analysis.found, None, "five whole steps");
-    assert_eq!(analysis.unchecked, [(Layer::Peak, 6), (Layer::Reserved, 16)]);
+    let absent = [Layer::Host, Layer::NonTorch, Layer::Progress, Layer::Process];
+    let trends = [(Layer::Peak, 6), (Layer::Reserved, 16)];
+    let expected: Vec<_> = trends.into_iter().chain(absent.map(|layer| (layer, 0))).collect();
+    assert_eq!(analysis.unchecked, expected);
     // A device with few steps beside one with many.
     let mut two = rank(Job { steps: 20, ..Job::default() }, 0);
     let mut beside = rank(few, 0).states.remove(0).devices.remove(0);

@@ -3,6 +3,7 @@
 mod alerts;
 mod analysis;
 mod analysis_faults;
+mod analysis_unwatched;
 mod census;
 mod corpus;
 mod diagnosis;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use memtape_core::diagnosis::files::ProcessState;
 use memtape_core::identity::ids::Kind;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::api::{Capture, Incident};
+use memtape_proto::api::{Capture, Incident, Part, Ranks};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::Value;
 
@@ -19,6 +20,8 @@ pub(crate) struct StoredRank {
     pub(crate) capture: String,
     /// Global rank.
     pub(crate) rank: u32,
+    /// What the capture and its coordinator know of the process.
+    pub(crate) process: ProcessState,
 }
 
 /// True for a name in the form of a capture id or an incident id: `cap-…`, `inc-…`.
@@ -38,7 +41,31 @@ pub(crate) fn ranks(
     let (_, capture) = named(client, id)?;
     let capture = capture.with_context(|| format!("{id} has no capture"))?;
     let stored = chosen(&capture, rank)?;
-    Ok(stored.into_iter().map(|rank| StoredRank { capture: capture.id.clone(), rank }).collect())
+    let processes = processes(client, &capture);
+    let of_rank = |rank: u32| StoredRank {
+        capture: capture.id.clone(),
+        rank,
+        process: processes.get(&rank).copied().unwrap_or_default(),
+    };
+    Ok(stored.into_iter().map(of_rank).collect())
+}
+
+/// What is known of the processes of a capture's ranks. The capture tells which were dead; how they
+/// ended, the coordinator says for as long as it has their attempt.
+fn processes(client: &Client, capture: &Capture) -> BTreeMap<u32, ProcessState> {
+    let has_dead = capture.parts.iter().any(|part| part.dead);
+    let ranks = has_dead.then(|| client.get(&["jobs", &capture.job, "ranks"], &[]).ok()).flatten();
+    let ranks = ranks.and_then(|ranks| parse::<Ranks>(&ranks).ok());
+    let process = |part: &Part| match part.dead {
+        false => ProcessState::Alive,
+        true => {
+            let known = ranks.iter().flat_map(|known| &known.ranks);
+            let own = known.filter(|of| of.tape_id == part.tape_id).find_map(|of| of.end.as_ref());
+            own.and_then(|end| end.as_str().parse().ok())
+                .map_or(ProcessState::Unknown, |end| ProcessState::Ended(end, None))
+        }
+    };
+    capture.parts.iter().map(|part| (part.rank, process(part))).collect()
 }
 
 /// The list of the coordinator that has this id.
@@ -131,8 +158,6 @@ fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use memtape_proto::api::Part;
-
     use super::*;
 
     #[test]

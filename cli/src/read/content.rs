@@ -14,6 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
+use memtape_core::diagnosis::files::ProcessState;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::pickle::torch::TorchFile;
 use memtape_core::snapshot::RankSnapshot;
@@ -95,6 +96,8 @@ pub(crate) struct Opened {
     pub(crate) clock: Clock,
     /// Blocks that did not fit on the tape; `None` where the source does not hold the number.
     pub(crate) lost_blocks: Option<u64>,
+    /// What the source knows of the process.
+    pub(crate) process: ProcessState,
 }
 
 /// The requested state of a tape, and the length of its history.
@@ -137,7 +140,8 @@ pub(crate) fn open(
             let client = client.context("no coordinator to ask")?;
             let encoded = client.snapshot(&of.capture, of.rank);
             let named = || format!("cannot read rank {} of {}", of.rank, of.capture);
-            decode(&encoded.with_context(named)?, Format::Capture).with_context(named)?
+            let opened = decode(&encoded.with_context(named)?, Format::Capture);
+            Opened { process: of.process, ..opened.with_context(named)? }
         }
         Source::File(path) if path == Path::new("-") => {
             read(BufReader::with_capacity(CHUNK_BYTES, std::io::stdin()))
@@ -239,6 +243,7 @@ fn pickle(mut source: impl BufRead + Send) -> anyhow::Result<Opened> {
         moment: None,
         clock: Clock::Steps,
         lost_blocks: None,
+        process: ProcessState::Unknown,
     })
 }
 
@@ -254,13 +259,14 @@ fn decode(encoded: &[u8], format: Format) -> anyhow::Result<Opened> {
         moment,
         clock: Clock::Steps,
         lost_blocks: None,
+        process: ProcessState::Unknown,
     })
 }
 
 /// The state of a tape at the wanted point in time.
 /// Fails when the file is not a tape, is damaged, or does not cover that state.
 pub(crate) fn rewound(path: &Path, wanted: Wanted) -> anyhow::Result<Opened> {
-    let (tape, _) = tape_file::open(path)?;
+    let (tape, writer) = tape_file::open(path)?;
     let status = tape.status();
     let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
     let lost = status.losses.iter().find(|(loss, _)| *loss == Loss::Blocks);
@@ -275,6 +281,7 @@ pub(crate) fn rewound(path: &Path, wanted: Wanted) -> anyhow::Result<Opened> {
         moment: Some(moment),
         clock: status.clock,
         lost_blocks,
+        process: tape_file::process_state(writer, &status),
     })
 }
 

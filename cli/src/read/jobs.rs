@@ -216,7 +216,7 @@ mod tests {
             path: PathBuf::from(format!("{tape}.tape")),
             format: Format::Tape,
             clock: Clock::Steps,
-            history: History { rank, devices: Vec::new() },
+            history: History { rank, ..History::default() },
             notes: Notes::default(),
         }
     }

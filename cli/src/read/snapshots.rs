@@ -101,10 +101,11 @@ fn read(source: &Source, client: Option<&Client>) -> anyhow::Result<Snapshot> {
     let wanted = Wanted { step: None, oom: false, events_max: TAPE_EVENTS_ANALYZED_MAX };
     let opened = content::open(source, client, wanted)?;
     let (format, bytes, clock) = (opened.format, opened.bytes, opened.clock);
+    let process = opened.process;
     let notes = match &opened.content {
         Content::Torch(torch) => torch.notes.clone(),
         Content::Rank(_) => Notes { bytes, ..Notes::default() },
     };
-    let history = History::of(opened.into_rank(source));
+    let history = History { process, ..History::of(opened.into_rank(source)) };
     Ok(Snapshot { path: source.name(), format, clock, history, notes })
 }

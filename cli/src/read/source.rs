@@ -109,6 +109,8 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::diagnosis::files::ProcessState;
+
     use super::*;
 
     #[test]
@@ -142,7 +144,9 @@ mod tests {
         let empty = scratch.path().join("empty");
         std::fs::create_dir(&empty).expect("a folder");
         assert!(find(empty).expect_err("nothing").to_string().contains("holds no snapshot"));
-        let stored = Source::Stored(StoredRank { capture: "cap-1".to_string(), rank: 3 });
+        let process = ProcessState::Alive;
+        let stored = StoredRank { capture: "cap-1".to_string(), rank: 3, process };
+        let stored = Source::Stored(stored);
         assert_eq!(stored.name(), Path::new("cap-1/rank3"));
     }
 }

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memtape_agent::Writer;
+use memtape_core::diagnosis::files::ProcessState;
+use memtape_core::identity::end::End;
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
@@ -46,6 +48,17 @@ pub(crate) fn point_in_time(status: &Status, step: Option<u64>, oom: bool) -> Po
         _ if oom => PointInTime::LastOom,
         Some(step) => PointInTime::EndOf(step),
         None => PointInTime::judged(status),
+    }
+}
+
+/// The state of a tape's process, as the diagnosis takes it.
+pub(crate) fn process_state(writer: Writer, status: &Status) -> ProcessState {
+    match (writer, status.sealed, status.exit_status) {
+        (Writer::Alive(_), _, _) => ProcessState::Alive,
+        (_, true, Some(code)) if code != 0 => ProcessState::Ended(End::Failed, Some(code)),
+        (_, true, code) => ProcessState::Ended(End::Exited, code),
+        (Writer::Gone, false, _) => ProcessState::Unsealed,
+        (Writer::Unknown, false, _) => ProcessState::Unknown,
     }
 }
 

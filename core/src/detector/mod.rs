@@ -22,7 +22,9 @@ mod tests;
 use crate::tape::StepRecord;
 
 pub use forecast::Forecast;
-pub(crate) use levels::trace::{StepTrend, trace_points_min, trend_of_idle, trend_of_peaks};
+pub(crate) use levels::trace::{
+    StepTrend, has_idle_risen, trace_points_min, trend_of_idle, trend_of_peaks,
+};
 pub use levels::windows::RATE_STEPS;
 pub use machine::{Detector, SETTLE_NS};
 pub use series::Layer;

@@ -93,7 +93,9 @@ fn healthy(report: &Report<'_>) -> String {
         Some((why, advice)) => format!("cannot judge {what}: {why}\n\n  try first  {advice}"),
         None => {
             let layers = &report.analysis.unchecked;
-            let what_grows = if layers.is_empty() { "nothing grows" } else { "no line keeps more" };
+            let is_trend = |layer: &Layer| matches!(layer, Layer::Peak | Layer::Reserved);
+            let are_judged = !layers.iter().any(|(layer, _)| is_trend(layer));
+            let what_grows = if are_judged { "nothing grows" } else { "no line keeps more" };
             let (span, rest) = (plural(steps, "step"), not_checked(layers));
             format!("nothing wrong is seen in {what}: {what_grows} over {span}{rest}")
         }
@@ -102,18 +104,28 @@ fn healthy(report: &Report<'_>) -> String {
 
 /// What was not checked, and how many steps that takes; empty where everything was.
 pub(super) fn not_checked(layers: &[(Layer, usize)]) -> String {
-    let named = layers.iter().map(|(layer, steps_min)| {
-        let what = match layer {
-            Layer::Peak => "growth of the peaks",
-            _ => "fragmentation that grows",
-        };
-        format!("{what} ({steps_min} whole steps are needed)")
-    });
-    let named: Vec<String> = named.collect();
-    if named.is_empty() {
-        String::new()
-    } else {
-        format!("; not checked: {}", named.join(", and "))
+    let what = |layer: Layer| match layer {
+        Layer::Peak => "growth of the peaks",
+        Layer::Host => "memory of the host",
+        Layer::NonTorch => "GPU memory outside PyTorch",
+        Layer::Progress => "standstills",
+        Layer::Process => "how the processes ended",
+        _ => "fragmentation that grows",
+    };
+    // What no file holds comes last.
+    let named = |(layer, steps_min): &(Layer, usize)| match (layer, steps_min) {
+        (Layer::Reserved, 0) => {
+            format!("{} (reserved memory rose in large pieces)", what(Layer::Reserved))
+        }
+        (layer, 0) => what(*layer).to_string(),
+        (layer, min) => format!("{} ({min} whole steps are needed)", what(*layer)),
+    };
+    let named: Vec<String> = layers.iter().map(named).collect();
+    let is_absent = layers.iter().any(|(layer, _)| *layer == Layer::Host);
+    let why = if is_absent { " (not in the files)" } else { "" };
+    match named.as_slice() {
+        [] => String::new(),
+        named => format!("; not checked: {}{why}", named.join(", ")),
     }
 }
 

@@ -53,17 +53,31 @@ pub(crate) fn trend_of_peaks(peaks: &[u64], floors: &[u64]) -> Option<StepTrend>
 pub(crate) fn trend_of_idle(reserved: &[u64], peaks: &[u64]) -> Option<StepTrend> {
     let (bytes, ppm) = Layer::Reserved.least_rise();
     let rule = Rule::absolute(rise_min(reserved, bytes, ppm));
-    let mut highest = 0;
-    let idle = reserved.iter().zip(peaks).map(|(&reserved, &peak)| {
-        highest = peak.max(highest);
-        idle_bytes(reserved, highest)
-    });
-    let idle: Vec<u64> = idle.collect();
+    let idle = idle(reserved, peaks);
     BLOCKS.into_iter().find_map(|steps| {
         let own = window(&idle, steps, Iterator::min)?;
         let Trend::Growing(rise) = judge(&own, &rule) else { return None };
         Some(trend(&own, rise, steps))
     })
+}
+
+/// True where reserved memory beyond the peaks ends higher than it began, by the least rise.
+pub(crate) fn has_idle_risen(reserved: &[u64], peaks: &[u64]) -> bool {
+    let (bytes, ppm) = Layer::Reserved.least_rise();
+    let idle = idle(reserved, peaks);
+    let ends = idle.first().zip(idle.last());
+    let risen = ends.map_or(0, |(first, last)| last.saturating_sub(*first));
+    i64::try_from(risen).is_ok_and(|risen| risen >= rise_min(reserved, bytes, ppm))
+}
+
+/// What is reserved in each step beyond the highest peak so far.
+fn idle(reserved: &[u64], peaks: &[u64]) -> Vec<u64> {
+    let mut highest = 0;
+    let idle = reserved.iter().zip(peaks).map(|(&reserved, &peak)| {
+        highest = peak.max(highest);
+        idle_bytes(reserved, highest)
+    });
+    idle.collect()
 }
 
 /// The larger of this many bytes and this share of the newest level.

@@ -8,6 +8,7 @@ use memtape_tape::hash::fnv_1a;
 use crate::diagnosis::evidence::account::{Stack, uses};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
+use crate::identity::end::End;
 use crate::snapshot::{DeviceSnapshot, RankSnapshot};
 
 /// The clocks of PyTorch and of a recorder may differ by as much about one event.
@@ -20,6 +21,22 @@ pub struct History {
     pub rank: RankSnapshot,
     /// Its devices.
     pub devices: Vec<DeviceHistory>,
+    /// What its source knows of the process.
+    pub process: ProcessState,
+}
+
+/// What a source knows of the process of a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessState {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// The process lived when the state was read.
+    Alive,
+    /// The tape is not sealed and has no writer: the process was killed, or the tape is a copy.
+    Unsealed,
+    /// The process ended like this, with its exit status where that is known.
+    Ended(End, Option<i32>),
 }
 
 /// One device of a rank.
@@ -68,7 +85,7 @@ impl History {
             state.trace = Vec::new();
             condensed.push(DeviceHistory { state, shape, past });
         }
-        Self { rank, devices: condensed }
+        Self { rank, devices: condensed, process: ProcessState::Unknown }
     }
 
     /// The device that holds most bytes.

@@ -37,7 +37,7 @@ pub use super::evidence::past::{Alive, Past, Refusal, Refused};
 pub use super::evidence::segments::Shape;
 pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
-pub use history::{DeviceHistory, Held, History, Rank, firsts};
+pub use history::{DeviceHistory, Held, History, ProcessState, Rank, firsts};
 pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
 pub use program::Program;
 pub use unjudged::Unjudged;
@@ -65,8 +65,8 @@ pub struct Analysis {
     pub peak_nameless: (u64, u64),
     /// Steps that growth was counted over; 0 where none are known.
     pub steps: u64,
-    /// What grows with the steps and was not looked for on every device, because a trace holds too
-    /// few of them, with the whole steps that it takes.
+    /// What was not checked on every device, with the whole steps that the check takes; 0 where no
+    /// number of steps is enough.
     pub unchecked: Vec<(Layer, usize)>,
     /// A line that keeps something of each step, too little for a finding, and how much a step.
     pub small: Option<(Frame, u64)>,
@@ -127,7 +127,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     let newest = all_states.iter().find(|(rank, _)| *rank == analysis.rank);
     let newest = newest.and_then(|(_, states)| states.last().copied());
     analysis.state = alone.or_else(|| index_of(ranks, analysis.rank, newest)).unwrap_or(0);
-    analysis.unchecked = unchecked(all_states.iter().filter_map(|of| of.1.last().copied()));
+    analysis.unchecked = unchecked(&all_states);
     if analysis.found.is_none() {
         analysis.unjudged = unjudged(&all_states);
     }

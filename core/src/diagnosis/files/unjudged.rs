@@ -8,8 +8,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::States;
-use super::history::{DeviceHistory, History};
-use crate::detector::{Layer, trace_points_min};
+use super::history::{DeviceHistory, History, ProcessState};
+use crate::detector::{Layer, has_idle_risen, trace_points_min, trend_of_idle};
 use crate::diagnosis::constants::GENERATIONS_MIN;
 use crate::diagnosis::evidence::past::whole;
 use crate::diagnosis::words::plural;
@@ -126,20 +126,40 @@ fn moving(state: &History) -> impl Iterator<Item = &DeviceHistory> {
     state.devices.iter().filter(move |device| ends == 0 || device.past.events >= ends)
 }
 
-/// The layers that are not judged by their trend on every device of the states, with the whole
-/// steps that a trend takes. The device with the fewest steps decides.
-pub(super) fn unchecked<'a>(states: impl Iterator<Item = &'a History>) -> Vec<(Layer, usize)> {
-    let of_devices = states.flat_map(moving).map(DeviceHistory::unchecked);
-    of_devices.max_by_key(Vec::len).unwrap_or_default()
+/// What was not checked on every device of the ranks, with the whole steps that a trend takes: the
+/// device with the fewest steps decides. Then what the files do not hold.
+pub(super) fn unchecked(ranks: &[States<'_>]) -> Vec<(Layer, usize)> {
+    let states = || ranks.iter().filter_map(|(_, states)| states.last().copied());
+    let of_devices = states().flat_map(moving).map(DeviceHistory::unchecked);
+    let mut layers = of_devices.max_by_key(Vec::len).unwrap_or_default();
+    // No file holds readings of the host, of the device and of the progress over time.
+    layers.extend([Layer::Host, Layer::NonTorch, Layer::Progress].map(|layer| (layer, 0)));
+    let of_process = || states().map(|state| state.process);
+    let is_live = of_process().any(|process| process == ProcessState::Alive);
+    let is_known = |process: ProcessState| match process {
+        ProcessState::Unknown => false,
+        ProcessState::Unsealed => is_live,
+        ProcessState::Alive | ProcessState::Ended(..) => true,
+    };
+    if !of_process().all(is_known) {
+        layers.push((Layer::Process, 0));
+    }
+    layers
 }
 
 impl DeviceHistory {
     /// The layers for whose trend the trace holds too few whole steps, with the steps that a trend
-    /// takes.
+    /// takes; 0 for reserved memory that rose in stairs too few for a trend.
     pub fn unchecked(&self) -> Vec<(Layer, usize)> {
         let steps = whole(&self.past.peaks).len();
         let of = [Layer::Peak, Layer::Reserved].map(|layer| (layer, trace_points_min(layer)));
-        of.into_iter().filter(|&(_, steps_min)| steps < steps_min).collect()
+        let mut few: Vec<_> = of.into_iter().filter(|&(_, min)| steps < min).collect();
+        let (reserved, peaks) = (whole(&self.past.reserved), whole(&self.past.peaks));
+        let has_risen = trend_of_idle(reserved, peaks).is_none() && has_idle_risen(reserved, peaks);
+        if has_risen && few.is_empty() {
+            few.push((Layer::Reserved, 0));
+        }
+        few
     }
 
     /// Why this device by itself allows no all-clear; none where it does.
