@@ -130,7 +130,7 @@ pub(super) const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
 /// A difference that came after warm-up is no stage: 1/25 of the device, and 1/10 of the peak, is
 /// enough.
 /// Ablation: half: seen 96.6 %, recall 84.6 %; twice: seen 97.4 %, recall 85.5 %.
-pub(super) const SPREAD_NEWS_DIVISOR: u64 = 25;
+pub(crate) const SPREAD_NEWS_DIVISOR: u64 = 25;
 
 /// A condition recurs when it holds in this many of the last 64 steps: retries, …
 /// Ablation: no change at half or twice the value.

@@ -1,5 +1,6 @@
 //! Notes below an analysis: missing parts of the files, and how ranks and steps were found.
 
+use memtape_core::detector::Layer;
 use memtape_core::diagnosis::files::{DeviceHistory, Found, History};
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::Record;
@@ -172,8 +173,11 @@ fn lacks(file: &Snapshot, record: Record, key: &str) -> bool {
 /// What the allocator keeps in whole free segments beyond the peak of the trace, where it is much.
 fn cached(report: &Report<'_>) -> Option<String> {
     let device = report.device()?;
-    let shape = device.shape.as_ref()?;
     let peak = device.past.peak.as_ref()?.bytes;
+    let Some(shape) = &device.shape else {
+        let is_found = report.found().any(|found| found.growth.layer == Layer::Reserved);
+        return if is_found { None } else { idle(device.state.reserved, peak) };
+    };
     let idle = shape.cached.saturating_sub(peak.saturating_sub(device.state.allocated));
     let is_much = idle >= IDLE_BYTES_MIN && idle >= shape.reserved / IDLE_PART;
     is_much.then(|| {
@@ -186,6 +190,20 @@ fn cached(report: &Report<'_>) -> Option<String> {
             bytes(shape.reserved),
             bytes(shape.cached.saturating_sub(idle)),
             bytes(idle)
+        )
+    })
+}
+
+/// What is reserved beyond the peak of the trace, where it is much and the segments are not known.
+fn idle(reserved: u64, peak: u64) -> Option<String> {
+    let idle = reserved.saturating_sub(peak);
+    let is_much = peak > 0 && idle >= IDLE_BYTES_MIN && idle >= reserved / IDLE_PART;
+    is_much.then(|| {
+        format!(
+            "{} of {} reserved are beyond the peak of the trace: a cache of an earlier phase, or \
+             fragments; no segments are recorded, which memtape run --detail does",
+            bytes(idle),
+            bytes(reserved)
         )
     })
 }

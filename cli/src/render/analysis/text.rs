@@ -337,8 +337,8 @@ fn split_free(device: &DeviceHistory) -> String {
 /// Requests that failed.
 fn requests(text: &mut String, report: &Report<'_>) {
     let is_found = |rank: u32| {
-        let found = report.analysis.found.as_ref().map(|found| &found.growth);
-        found.is_some_and(|growth| growth.rank == rank && growth.layer == Layer::Process)
+        let mut found = report.found().map(|found| &found.growth);
+        found.any(|growth| growth.rank == rank && growth.layer == Layer::Process)
     };
     for (_, rank, _, state) in report.contents() {
         let Some(device) = state.primary_device().filter(|_| !is_found(rank)) else { continue };

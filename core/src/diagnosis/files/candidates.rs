@@ -10,11 +10,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::aligned::Aligned;
+use super::failures;
 use super::held::{self, HeldLine, Kind, by_line, kept};
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
-    Growth, GrowthKey, Layer, Scope, StepTrend, trace_points_min, trend_of_idle, trend_of_peaks,
+    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepTrend, trace_points_min,
+    trend_of_idle, trend_of_peaks,
 };
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
@@ -46,13 +48,14 @@ pub(super) struct Candidate {
     pub(super) request: Option<FailedRequest>,
 }
 
-type Finder = fn(&[Aligned<'_>]) -> Option<Candidate>;
+pub(super) type Finder = fn(&[Aligned<'_>]) -> Option<Candidate>;
 
 /// What is looked for, in this order: growth of tensors explains that of peaks, and that of peaks
 /// what the allocator does.
-pub(super) const FINDERS: [Finder; 9] = [
+pub(super) const FINDERS: [Finder; 11] = [
     staying,
-    refused,
+    failures::refused,
+    failures::ended,
     |all| growing(all, Layer::Peak),
     thrashing,
     pending,
@@ -60,6 +63,7 @@ pub(super) const FINDERS: [Finder; 9] = [
     split,
     |all| uneven(all, false, |one| Some(one.device.state.allocated)),
     |all| uneven(all, true, lowest_peak),
+    idle,
 ];
 
 /// Blocks of every age that stay.
@@ -160,7 +164,7 @@ pub(super) fn whole_peaks<'a>(one: &Aligned<'a>) -> &'a [u64] {
     whole(&one.past().peaks)
 }
 
-fn trend(one: &Aligned<'_>, layer: Layer) -> Option<StepTrend> {
+pub(super) fn trend(one: &Aligned<'_>, layer: Layer) -> Option<StepTrend> {
     let past = one.past();
     let found = match layer {
         Layer::Peak => trend_of_peaks(whole(&past.peaks), whole(&past.floors)),
@@ -219,33 +223,6 @@ fn in_segments(one: &Aligned<'_>, layer: Layer) -> Vec<String> {
     divided.into_iter().chain(rate).collect()
 }
 
-/// A request that failed.
-fn refused(all: &[Aligned<'_>]) -> Option<Candidate> {
-    let at = all.iter().position(|one| !one.past().refused.is_empty())?;
-    let one = all.get(at)?;
-    let request = super::failed_request(one.past())?;
-    let mut against = Vec::new();
-    if one.past().refused_count > 1 {
-        let count = plural(one.past().refused_count, "request");
-        against.push(format!("{count} failed; this is the last"));
-    }
-    if request.device_free.is_none() {
-        against.push("it is not known how much the device had free".to_string());
-    }
-    let rate = trend(one, Layer::Peak).map(|trend| {
-        let (rate, steps) = (bytes(trend.bytes_per_step), plural(trend.steps, "step"));
-        format!("each of the last {steps} needed about {rate} more than the one before")
-    });
-    let trace =
-        TraceGrowth { against, evidence: rate.into_iter().collect(), ..TraceGrowth::default() };
-    let ranks = alloc::vec![one.rank];
-    let mut candidate = Candidate::new(all, at, (Layer::Process, Scope::OneRank), ranks, trace);
-    candidate.growth.last_step = request.step;
-    candidate.context.request_failed = true;
-    candidate.request = Some(request);
-    Some(candidate)
-}
-
 /// Segments that are given back and taken again in most steps.
 fn thrashing(all: &[Aligned<'_>]) -> Option<Candidate> {
     let is_thrashing = |one: &Aligned<'_>| one.past().churn.is_thrash();
@@ -286,11 +263,47 @@ fn split(all: &[Aligned<'_>]) -> Option<Candidate> {
         .then(|| Candidate::standing(all, at, Layer::Reserved, split, alloc::vec![one.rank]))
 }
 
+/// Reserved memory of one rank that its steps do not need, far beyond that of its peers, where
+/// nothing recorded the segments: with segments, [`split`] tells inactive splits from a cache.
+fn idle(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let beyond_peak = |one: &Aligned<'_>| {
+        let peak = one.past().peak.as_ref().filter(|_| one.past().ends > 0)?;
+        Some(one.device.state.reserved.saturating_sub(peak.bytes))
+    };
+    let idle: Vec<u64> = all.iter().map(beyond_peak).collect::<Option<_>>()?;
+    let most = idle.iter().copied().max()?;
+    let at = idle.iter().position(|&bytes| bytes == most)?;
+    let one = all.get(at).filter(|one| all.len() >= 3 && one.device.shape.is_none())?;
+    let typical = median(idle);
+    let beyond = most.saturating_sub(typical);
+    let is_much = beyond.saturating_mul(10) >= one.device.state.reserved.saturating_mul(3);
+    if beyond < EXCESS_BYTES_MIN || !is_much {
+        return None;
+    }
+    let ranks = alloc::vec![one.rank];
+    let mut candidate = Candidate::standing(all, at, Layer::Reserved, most, ranks);
+    let trace = candidate.context.trace.get_or_insert_default();
+    let typical = bytes(typical);
+    trace.evidence.push(format!("{typical} are reserved beyond the peak on the median rank"));
+    let doubt = "segments that stay from an earlier phase (an evaluation, a checkpoint) look the \
+                 same where no segments are recorded";
+    trace.against.push(doubt.to_string());
+    Some(candidate)
+}
+
 /// What the smallest of the whole steps needs: batches differ, and the largest of some may come to
 /// any rank.
 fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
     let peaks = whole_peaks(one);
     peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
+}
+
+/// From how many bytes on the excess of one rank matters: on a small device as in a running job.
+fn spread_bytes_min(one: &Aligned<'_>) -> u64 {
+    match one.device.state.device_bytes {
+        0 => EXCESS_BYTES_MIN,
+        size => EXCESS_BYTES_MIN.min(size / SPREAD_NEWS_DIVISOR),
+    }
 }
 
 /// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of
@@ -303,11 +316,12 @@ fn uneven(
     let levels: Vec<u64> = all.iter().map(level).collect::<Option<_>>()?;
     let typical = median(levels.clone());
     // Stages of a pipeline differ by half and half; that is how they were cut.
-    let beyond = |level: &u64| {
+    let beyond = |(one, level): (&Aligned<'_>, &u64)| {
         let beyond = level.saturating_sub(typical);
-        (beyond >= EXCESS_BYTES_MIN && beyond >= typical / 4).then_some(beyond)
+        let is_much = beyond >= spread_bytes_min(one) && beyond >= typical / 4;
+        is_much.then_some(beyond)
     };
-    let excess: Vec<Option<u64>> = levels.iter().map(beyond).collect();
+    let excess: Vec<Option<u64>> = all.iter().zip(&levels).map(beyond).collect();
     let ranks: Vec<u32> =
         all.iter().zip(&excess).filter(|(_, of)| of.is_some()).map(|(one, _)| one.rank).collect();
     if all.len() < 3 || ranks.len() * 4 > all.len().max(4) {
@@ -348,7 +362,7 @@ fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> Option<HeldLine> {
 
 impl Candidate {
     /// Growth of a layer of one rank, without its rate.
-    fn new(
+    pub(super) fn new(
         all: &[Aligned<'_>],
         at: usize,
         (layer, scope): (Layer, Scope),

@@ -10,6 +10,7 @@ mod aligned;
 mod alone;
 mod candidates;
 mod diff;
+mod failures;
 mod held;
 mod history;
 mod levels;
@@ -22,13 +23,13 @@ use alloc::vec::Vec;
 
 use self::aligned::{Aligned, aligned};
 use self::candidates::{Candidate, FINDERS};
+use self::failures::FAILURES;
 use self::survivors::survivors;
 use self::unjudged::{unchecked, unjudged};
 use super::answer::diagnosis::Diagnosis;
 use super::class::Class;
 use super::evidence::inquiry::Inquiry;
 use crate::detector::{Growth, Layer};
-use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
 
@@ -105,6 +106,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
             Some((*rank, vec![*states.get(states.len().checked_sub(back)?)?]))
         });
         for mut one in of_devices(&alone.collect::<Vec<_>>()) {
+            one.also.clear();
             let Some(found) = &mut one.found else { continue };
             let of_rank = all_states.iter().find(|(rank, _)| *rank == found.growth.rank);
             let states = of_rank.map(|(_, states)| states.as_slice()).unwrap_or_default();
@@ -121,8 +123,8 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
         (class.is_none(), class == Some(Class::Unknown))
     });
     let mut analysis = all.remove(0);
-    let rest = all.into_iter().filter_map(|other| other.found);
-    analysis.also = alone::without_repeats(analysis.found.as_ref(), rest);
+    let rest = all.into_iter().flat_map(|other| other.found.into_iter().chain(other.also));
+    analysis.also.extend(alone::without_repeats(analysis.found.as_ref(), rest));
     let alone = analysis.found.as_ref().and_then(|found| found.alone);
     let newest = all_states.iter().find(|(rank, _)| *rank == analysis.rank);
     let newest = newest.and_then(|(_, states)| states.last().copied());
@@ -159,6 +161,12 @@ fn of_devices(ranks: &[States<'_>]) -> Vec<Analysis> {
 
 fn analyzed(all: &[Aligned<'_>]) -> Analysis {
     let found = FINDERS.iter().find_map(|find| find(all)).and_then(|found| judged(all, found));
+    let failures = FAILURES.iter().filter_map(|find| find(all));
+    let failures = failures.filter_map(|failure| judged(all, failure));
+    let is_new = |failure: &Found| {
+        found.as_ref().is_some_and(|found| found.diagnosis.class != failure.diagnosis.class)
+    };
+    let also = failures.filter(is_new).collect();
     // Of equal ones the first, as a reader expects.
     let most = || all.iter().rev().max_by_key(|one| one.device.state.allocated);
     let rank = found.as_ref().map(|found| found.growth.rank);
@@ -168,8 +176,8 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
     let others: Vec<_> = others.map(|other| held::by_line(other, &other.kept)).collect();
     let peak = one.past().peak.as_ref();
     Analysis {
+        also,
         found,
-        also: Vec::new(),
         unjudged: None,
         rank: one.rank,
         device: one.device.state.device,
@@ -209,9 +217,4 @@ fn small(one: &Aligned<'_>) -> Option<(Frame, u64)> {
     let found = survivors(one).filter(|found| are_steps_known && !found.matters())?;
     let stack = one.stack(*found.stacks.first()?);
     Some((telling_frame(&stack).cloned().unwrap_or_default(), found.rate()))
-}
-
-/// The failed request that a trace ends with, in the form that a capture has it.
-pub(crate) fn failed_request(past: &Past) -> Option<FailedRequest> {
-    past.refused.last().map(|refused| refused.request.clone())
 }
