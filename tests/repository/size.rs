@@ -10,13 +10,13 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 10_685, 4_969),
-    ("cli", 19_060, 1_561),
-    ("coordinator", 19_992, 7_636),
-    ("core", 30_196, 10_730),
+    ("cli", 19_173, 1_569),
+    ("coordinator", 20_030, 7_662),
+    ("core", 30_455, 10_957),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
     ("pickle", 4_704, 0),
-    ("proto", 2_747, 890),
+    ("proto", 2_751, 890),
     ("recorder", 7_626, 145),
     ("store", 6_922, 2_531),
     ("tape", 10_594, 2_666),
