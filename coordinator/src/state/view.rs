@@ -43,22 +43,23 @@ impl View<'_> {
     /// incidents; else as the detector sees it. Others that share the growth may grow slower.
     pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
         let is_its = |of: &&Incident| of.serial == attempt.record.serial && of.is_open();
-        let open = self.incidents.iter().map(Tracked::incident).filter(is_its);
-        let open: Vec<&Incident> = open.collect();
+        let mut rates = BTreeMap::new();
+        for of in self.incidents.iter().map(Tracked::incident).filter(is_its) {
+            let findings = iter::once(&of.growth).chain(&of.joined).rev();
+            let first: BTreeMap<_, _> = findings.map(|known| (known.rank, known)).collect();
+            for (rank, known) in first {
+                let newest = attempt.detectors.newest(&known.key()).unwrap_or(*known);
+                let (rate, _) = newest.bytes().unwrap_or_default();
+                let most: &mut i64 = rates.entry(rank).or_default();
+                *most = i64::try_from(rate).unwrap_or(0).max(*most);
+            }
+        }
         let of_rank = |rank: &Rank| {
             let number = rank.record.rank;
-            let found = |of: &&Incident| {
-                let mut findings = iter::once(&of.growth).chain(&of.joined);
-                let known = findings.find(|of| of.rank == number)?;
-                let newest = attempt.detectors.newest(&known.key()).unwrap_or(*known);
-                newest.bytes().and_then(|(rate, _)| i64::try_from(rate).ok())
-            };
-            let rate = open.iter().filter_map(found).max().filter(|rate| *rate > 0);
             let seen = || attempt.detectors.state(number).growth_bytes_per_step;
-            (number, rate.unwrap_or_else(seen))
+            (number, rates.get(&number).copied().filter(|rate| *rate > 0).unwrap_or_else(seen))
         };
-        let lives = |rank: &&Rank| rank.presence != Presence::Ended;
-        attempt.ranks.values().filter(lives).map(of_rank).collect()
+        attempt.ranks.values().filter(|of| of.presence != Presence::Ended).map(of_rank).collect()
     }
 
     /// An open incident with the newest figures of its growth: the record has those of the last
@@ -76,8 +77,7 @@ impl View<'_> {
             Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),
             None => Cow::Borrowed(incident),
         };
-        let is_heard = |rank: &Rank| rank.presence == Presence::Here;
-        match attempt.is_some_and(|attempt| !attempt.ranks.values().any(is_heard)) {
+        match attempt.is_some_and(|attempt| attempt.ranks_here() == 0) {
             true => Cow::Owned(newest.without_forecast()),
             false => newest,
         }

@@ -35,9 +35,8 @@ impl Diagnosis {
 
     /// Bytes that the remedy saves by now; none where that is not known.
     pub fn saves_bytes_now(&self, growth: &Growth) -> Option<u64> {
-        let share = |grown| self.explained_of(grown);
-        let since = share(self.grown_since(growth));
-        let kept = self.kept(growth).map(share);
+        let since = self.explained_of(self.grown_since(growth));
+        let kept = self.kept(growth).map(|kept| self.explained_of(kept));
         self.remedy.saves_bytes.map(|saves| kept.unwrap_or(saves.saturating_add(since)))
     }
 
