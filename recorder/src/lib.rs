@@ -21,8 +21,8 @@
 //!
 //! `unsafe` is in `hooks/mod.rs`, `hooks/c10.rs`, `hooks/cudart.rs`, `hooks/nccl.rs` and
 //! `hooks/program.rs` (C signatures), `hooks/tracker.rs` and `hooks/tracker/tests.rs` (PyTorch's
-//! allocator), `background/optimizer_hook.rs`, `background/python_api.rs` and
-//! `background/remedies.rs` (Python's C functions),
+//! allocator), `background/activities.rs`, `background/optimizer_hook.rs`,
+//! `background/python_api.rs` and `background/remedies.rs` (Python's C functions),
 //! `background/flight_recorder.rs` (PyTorch's flight recorder), `background/cupti.rs` (CUPTI),
 //! `writer/state.rs` (the state's pointer), `writer/tape_file.rs` (mapping),
 //! `stacks/availability.rs`, `stacks/interpreter.rs`, `stacks/python_frames.rs`,

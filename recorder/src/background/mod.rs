@@ -4,6 +4,8 @@ pub(crate) mod control;
 
 pub(crate) mod optimizer_hook;
 
+mod activities;
+
 mod python_api;
 
 pub(crate) mod remedies;

@@ -8,13 +8,13 @@
 //!
 //! The interpreter is also asked to call back when it ends: its frames must not be read afterwards.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_tape::layout::{StepSource, header};
 
 use crate::background::python_api::{Api, MethodDef, Object};
-use crate::background::remedies;
+use crate::background::{activities, remedies};
 use crate::stacks::availability;
 use crate::writer::panic_boundary::guarded;
 use crate::writer::{state, steps};
@@ -122,40 +122,30 @@ extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
 unsafe fn register(api: &Api) {
     let Some(recorder) = state::recording() else { return };
     // SAFETY: the caller's promise.
-    unsafe { ask_for_the_end(api) };
+    unsafe {
+        ask_for_the_end(api);
+        activities::register(api);
+    }
     if recorder.words().get(header::STEP_SOURCE) != StepSource::None as u64 {
         return;
     }
-    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
-    // whatever was raised is cleared before the program goes on.
+    const REGISTER: &CStr = c"register_optimizer_step_post_hook";
+    // SAFETY: the caller's promise; a module is a borrowed reference, and the others are new.
     unsafe {
-        // Only looked up, never imported: an import from here could deadlock with the program's.
-        let module = (api.dict_get)((api.modules)(), c"torch.optim.optimizer".as_ptr());
-        if module.is_null() {
-            (api.clear_error)();
-            return;
-        }
-        let register = (api.attribute)(module, c"register_optimizer_step_post_hook".as_ptr());
-        if register.is_null() {
-            (api.clear_error)();
-            // Half imported modules get it a moment later; a finished one never.
-            if !(api.dict_get)((api.modules)(), c"torch.optim.sgd".as_ptr()).is_null() {
-                recorder.words().set(header::STEP_SOURCE, StepSource::Unavailable as u64);
-            }
+        let module = api.imported(c"torch.optim.optimizer");
+        let register = api.attribute(module, REGISTER);
+        // Half imported modules get it a moment later; a finished one never.
+        if register.is_null() && api.imported(c"torch.optim.sgd").is_null() {
             return;
         }
         let null: Object = std::ptr::null_mut();
         let hook = (api.function)(&raw const STEPPED, null, null);
-        let handle = if hook.is_null() { null } else { (api.call)(register, hook, null) };
-        if handle.is_null() {
-            (api.clear_error)();
-            recorder.words().set(header::STEP_SOURCE, StepSource::Unavailable as u64);
-        } else {
-            recorder.words().set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
-        }
-        for object in [register, hook, handle].into_iter().filter(|object| !object.is_null()) {
-            (api.decrement)(object);
-        }
+        let is_registered = !hook.is_null() && api.calls(module, REGISTER, [hook, null, null]);
+        (api.clear_error)();
+        let source =
+            if is_registered { StepSource::OptimizerHook } else { StepSource::Unavailable };
+        recorder.words().set(header::STEP_SOURCE, source as u64);
+        api.release([register, hook]);
     }
 }
 
@@ -170,36 +160,25 @@ unsafe fn ask_for_the_end(api: &Api) {
         return;
     }
     let null: Object = std::ptr::null_mut();
-    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
-    // whatever was raised is cleared before the program goes on.
+    // SAFETY: the caller's promise; the module is a borrowed reference, and the handler is new.
     unsafe {
-        // Looked up only, as below: `logging` imports it, and PyTorch imports that.
-        let module = (api.dict_get)((api.modules)(), c"atexit".as_ptr());
+        // Imported by `logging`, which PyTorch imports.
+        let module = api.imported(c"atexit");
         if module.is_null() {
-            (api.clear_error)();
             return;
         }
-        let register = (api.attribute)(module, c"register".as_ptr());
         let handler = (api.function)(&raw const ENDS, null, null);
-        let mut done = null;
-        if !register.is_null() && !handler.is_null() {
-            done = (api.call)(register, handler, null);
-        }
-        if done.is_null() {
-            (api.clear_error)();
-        } else {
-            IS_ASKED.store(true, Ordering::Relaxed);
-        }
-        for object in [register, handler, done].into_iter().filter(|object| !object.is_null()) {
-            (api.decrement)(object);
-        }
+        let is_asked = !handler.is_null() && api.calls(module, c"register", [handler, null, null]);
+        (api.clear_error)();
+        IS_ASKED.store(is_asked, Ordering::Relaxed);
+        api.release([handler]);
     }
 }
 
 /// Called by `atexit`: stops reading Python's frames.
 unsafe extern "C-unwind" fn on_end(_: Object, _: Object) -> Object {
     guarded(availability::end);
-    none()
+    Api::return_none()
 }
 
 /// The hook: PyTorch calls it with the optimizer, its arguments and its keyword arguments.
@@ -226,13 +205,5 @@ unsafe extern "C-unwind" fn on_step(_: Object, arguments: Object) -> Object {
             return std::ptr::null_mut();
         }
     }
-    none()
-}
-
-/// A new reference to None. The calling thread holds the GIL.
-fn none() -> Object {
-    let Some(api) = Api::find() else { return std::ptr::null_mut() };
-    // SAFETY: None lives for ever; a function returns a new reference to it.
-    unsafe { (api.increment)(api.none) };
-    api.none
+    Api::return_none()
 }

@@ -4,7 +4,7 @@
 //! interpreter is being torn down: such calls are `C-unwind`, and no frame of this library that
 //! they unwind has anything to drop.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::host::libraries::global_symbol;
@@ -34,17 +34,18 @@ pub(super) struct Api {
     /// Ends the calling thread from inside where the interpreter is being torn down.
     pub(super) gil_ensure: unsafe extern "C-unwind" fn() -> c_int,
     pub(super) gil_release: unsafe extern "C" fn(c_int),
-    pub(super) modules: unsafe extern "C" fn() -> Object,
-    pub(super) dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
-    pub(super) attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    modules: unsafe extern "C" fn() -> Object,
+    dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    get_attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
     pub(super) function: unsafe extern "C" fn(*const MethodDef, Object, Object) -> Object,
     pub(super) call: unsafe extern "C-unwind" fn(Object, ...) -> Object,
     pub(super) clear_error: unsafe extern "C" fn(),
-    pub(super) increment: unsafe extern "C" fn(Object),
-    pub(super) decrement: unsafe extern "C" fn(Object),
-    pub(super) none: Object,
+    increment: unsafe extern "C" fn(Object),
+    decrement: unsafe extern "C" fn(Object),
+    none: Object,
     pub(super) tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
     pub(super) from_number: unsafe extern "C" fn(u64) -> Object,
+    pub(super) from_text: unsafe extern "C" fn(*const c_char) -> Object,
     pub(super) is_true: unsafe extern "C-unwind" fn(Object) -> c_int,
     /// Whether the exception that is set is of this class.
     pub(super) error_is: unsafe extern "C" fn(Object) -> c_int,
@@ -63,6 +64,82 @@ impl Api {
     pub(super) fn is_ending(&self) -> bool {
         // SAFETY: the function reads a flag and needs no GIL.
         self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
+    }
+
+    /// A module that is imported, or null: only looked up, as an import from here could deadlock
+    /// with the program's. The reference is borrowed.
+    ///
+    /// # Safety
+    /// The calling thread must hold the GIL, and no exception may be set.
+    pub(super) unsafe fn imported(&self, name: &CStr) -> Object {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let module = (self.dict_get)((self.modules)(), name.as_ptr());
+            if module.is_null() {
+                (self.clear_error)();
+            }
+            module
+        }
+    }
+
+    /// An attribute of an object, or null where it has none or is null. The reference is new.
+    ///
+    /// # Safety
+    /// As for [`Api::imported`].
+    pub(super) unsafe fn attribute(&self, object: Object, name: &CStr) -> Object {
+        if object.is_null() {
+            return object;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = (self.get_attribute)(object, name.as_ptr());
+            if found.is_null() {
+                (self.clear_error)();
+            }
+            found
+        }
+    }
+
+    /// Calls a method of an object with its arguments, up to the first null. True where it
+    /// returned, false where there is no such method or an exception was raised.
+    ///
+    /// # Safety
+    /// As for [`Api::imported`].
+    pub(super) unsafe fn calls(&self, object: Object, name: &CStr, given: [Object; 3]) -> bool {
+        let null: Object = std::ptr::null_mut();
+        let [first, second, third] = given;
+        // SAFETY: the caller's promise; the list of arguments ends with a null.
+        unsafe {
+            let method = self.attribute(object, name);
+            if method.is_null() {
+                return false;
+            }
+            let result = (self.call)(method, first, second, third, null);
+            if result.is_null() {
+                (self.clear_error)();
+            }
+            self.release([method, result]);
+            !result.is_null()
+        }
+    }
+
+    /// Gives references back, where they are not null.
+    ///
+    /// # Safety
+    /// The calling thread must hold the GIL and own the references.
+    pub(super) unsafe fn release<const COUNT: usize>(&self, objects: [Object; COUNT]) {
+        for object in objects.into_iter().filter(|object| !object.is_null()) {
+            // SAFETY: the caller's promise.
+            unsafe { (self.decrement)(object) };
+        }
+    }
+
+    /// A new reference to None: what a callback returns. The calling thread holds the GIL.
+    pub(super) fn return_none() -> Object {
+        let Some(api) = Self::find() else { return std::ptr::null_mut() };
+        // SAFETY: None lives for ever; a function returns a new reference to it.
+        unsafe { (api.increment)(api.none) };
+        api.none
     }
 
     /// The functions, resolved once; `None` where there is no interpreter.
@@ -100,7 +177,7 @@ impl Api {
             gil_release: function!(c"PyGILState_Release"),
             modules: function!(c"PyImport_GetModuleDict"),
             dict_get: function!(c"PyDict_GetItemString"),
-            attribute: function!(c"PyObject_GetAttrString"),
+            get_attribute: function!(c"PyObject_GetAttrString"),
             function: function!(c"PyCFunction_NewEx"),
             call: function!(c"PyObject_CallFunctionObjArgs"),
             clear_error: function!(c"PyErr_Clear"),
@@ -109,6 +186,7 @@ impl Api {
             none,
             tuple_get: function!(c"PyTuple_GetItem"),
             from_number: function!(c"PyLong_FromUnsignedLongLong"),
+            from_text: function!(c"PyUnicode_FromString"),
             is_true: function!(c"PyObject_IsTrue"),
             error_is: function!(c"PyErr_ExceptionMatches"),
             exception: exception.cast::<Object>().cast_const(),

@@ -111,7 +111,7 @@ unsafe fn carry_out(api: &Api, remedy: Remedy, steps: u64) -> Result<bool, Raise
             Remedy::Checkpoint => {
                 let number = (api.from_number)(steps);
                 let result = call(api, [c"memtape", c"_run_checkpoint"], Some(number));
-                (!number.is_null()).then(|| (api.decrement)(number));
+                api.release([number]);
                 result.map(|result| result == Some(true))
             }
         }
@@ -130,21 +130,18 @@ unsafe fn call(
     argument: Option<Object>,
 ) -> Result<Option<bool>, Raised> {
     let null: Object = std::ptr::null_mut();
-    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, which
-    // are given back.
+    // SAFETY: the GIL is held; the module is a borrowed reference, the others are new and given
+    // back.
     unsafe {
-        let module = (api.dict_get)((api.modules)(), module.as_ptr());
-        let function =
-            if module.is_null() { null } else { (api.attribute)(module, function.as_ptr()) };
+        let function = api.attribute(api.imported(module), function);
         if function.is_null() {
-            (api.clear_error)();
             return Ok(None);
         }
         let result = match argument {
             Some(argument) => (api.call)(function, argument, null),
             None => (api.call)(function, null),
         };
-        (api.decrement)(function);
+        api.release([function]);
         if result.is_null() {
             if (api.error_is)(*api.exception) == 0 {
                 return Err(Raised);
@@ -154,7 +151,7 @@ unsafe fn call(
         }
         let is_true = (api.is_true)(result) == 1;
         (api.clear_error)();
-        (api.decrement)(result);
+        api.release([result]);
         Ok(Some(is_true))
     }
 }

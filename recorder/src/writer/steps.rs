@@ -1,7 +1,10 @@
-//! Steps, phases and annotations.
+//! Steps, phases, annotations and activities.
 //!
 //! PyTorch's optimizer hook counts steps until the program marks a step itself; from then on only
 //! the program's marks count.
+//!
+//! An activity is marked in the step in which it begins. One that goes on in the next step is not
+//! marked again: a save reports every tensor, and some programs evaluate in each step.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtape_tape::event::Kind;
 use memtape_tape::interned::STRING_BYTES_MAX;
 use memtape_tape::layout::{HOST_LANE, StepSource, header};
+use memtape_tape::snapshot::marks::Activity;
 
 use crate::host::clock;
 use crate::writer::state::{Recorder, recording};
@@ -89,16 +93,36 @@ pub(crate) fn woken(recorder: &Recorder) {
 /// The program notes something, as `key=value`.
 pub(crate) fn annotate(text: &[u8]) {
     let Some(recorder) = recording() else { return };
-    mark(recorder, header::ANNOTATION, recorder.interner().text(text));
+    let text = recorder.interner().text(text);
+    recorder.words().set(header::ANNOTATION, u64::from(text));
+    mark(recorder, text);
+}
+
+/// PyTorch saves, loads or evaluates.
+pub(crate) fn activity(activity: Activity) {
+    /// Step of the newest report of each activity, plus one; 0 is none.
+    static LAST: [AtomicU64; Activity::ALL.len()] =
+        [const { AtomicU64::new(0) }; Activity::ALL.len()];
+    let Some(recorder) = recording() else { return };
+    let Some(last) = LAST.get(activity as usize) else { return };
+    let now = recorder.words().get(header::STEP).saturating_add(1);
+    let last = last.swap(now, Ordering::Relaxed);
+    if last == 0 || now > last.saturating_add(1) {
+        let text = [Activity::KEY, activity.as_str()].join("=");
+        match recorder.interner().text(text.as_bytes()) {
+            0 => {} // There is no room for the text; the mark would end a phase.
+            text => mark(recorder, text),
+        }
+    }
 }
 
 fn mark_phase(recorder: &Recorder, name: &[u8]) {
     let number = if name.is_empty() { 0 } else { recorder.interner().text(name) };
-    mark(recorder, header::PHASE, number);
+    recorder.words().set(header::PHASE, u64::from(number));
+    mark(recorder, number);
 }
 
-fn mark(recorder: &Recorder, word: usize, text: u32) {
-    recorder.words().set(word, u64::from(text));
+fn mark(recorder: &Recorder, text: u32) {
     recorder.write_host(HOST_LANE, |lane| {
         lane.mark(clock::mono_ns(), Kind::Mark, 0, u64::from(text));
     });

@@ -21,6 +21,8 @@ pub(crate) struct LaneState {
     pub(crate) segments: Segments,
     /// State at the earlier point in time.
     pub(crate) before: Option<Before>,
+    /// Events of the lane before the point in time.
+    pub(crate) end: u64,
     pub(crate) trace: Vec<Event>,
     /// Events of the lane before the first of the trace.
     pub(crate) trace_first: u64,
@@ -145,7 +147,7 @@ impl<S: Source> Tape<S> {
             }
         };
         let (allocated, reserved) = (believable(allocated), believable(reserved));
-        Ok(LaneState { live, segments, before, trace, trace_first, allocated, reserved })
+        Ok(LaneState { live, segments, before, end, trace, trace_first, allocated, reserved })
     }
 }
 

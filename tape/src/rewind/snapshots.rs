@@ -8,7 +8,6 @@ use crate::layout::sizes::{CPU_LANE, HOST_LANE, LANES};
 use crate::layout::states::Tracker;
 use crate::layout::{head, header};
 use crate::limits::MARKS_MAX;
-use crate::read::marks;
 use crate::read::source::Source;
 use crate::read::tape::Tape;
 use crate::rewind::allowance::Allowance;
@@ -50,8 +49,8 @@ impl<S: Source> Tape<S> {
         let segments_of = |device: u8| self.segments_of(device, &of_devices);
         let (outside_stacks, outside_stacks_left_out) =
             outside_stacks::by_stack(&lanes, before, segments_of, &mut stacks);
-        let events = host.map(|host| host.trace.as_slice()).unwrap_or_default();
-        let marks = marks::newest(events.iter().copied(), &stacks.interned, MARKS_MAX);
+        let end = host.map_or(0, |host| host.end);
+        let marks = self.marks_until(end, &stacks.interned, MARKS_MAX);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices

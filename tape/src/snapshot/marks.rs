@@ -1,6 +1,34 @@
-//! Phases and annotations that the program set while it was recorded.
+//! Phases and annotations that the program set, and activities that the recorder noticed.
 
 use alloc::string::String;
+
+/// Work beside the training steps that the recorder marks by itself. Its mark is the annotation
+/// `activity=save`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum Activity {
+    /// PyTorch serializes tensors: `torch.save`, `torch.distributed.checkpoint`.
+    Save,
+    /// PyTorch reads serialized tensors: `torch.load`.
+    Load,
+    /// A module is set to evaluation: `model.eval()`.
+    Evaluation,
+}
+
+impl Activity {
+    /// All of them, in the order of their numbers.
+    pub const ALL: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    /// Key of the annotation that marks an activity.
+    pub const KEY: &'static str = "activity";
+
+    /// The name in marks and in user-facing text.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
 
 /// A point in time that the program marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,5 +60,11 @@ impl Mark {
             text if text.contains('=') => Meaning::Annotation(text),
             name => Meaning::PhaseBegins(name),
         }
+    }
+
+    /// The activity that began, where the mark is of one.
+    pub fn activity(&self) -> Option<Activity> {
+        let (key, name) = self.text.split_once('=')?;
+        name.parse().ok().filter(|_| key == Activity::KEY)
     }
 }

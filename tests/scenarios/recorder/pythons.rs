@@ -2,7 +2,8 @@
 //!
 //! `torch/stacks.py` takes blocks from every kind of code there is, needs no PyTorch, and writes
 //! down file, line and function of each frame as Python's own frame objects have them. Code objects
-//! that die and whose memory the next one gets are part of it.
+//! that die and whose memory the next one gets are part of it. On CPython 3.12 and later, the
+//! script's evaluation is marked.
 //!
 //! Looked for: `python3.9` to `python3.14` in `MEMTAPE_TEST_PYTHONS` (paths, separated by colons),
 //! among pyenv's versions and on the `PATH`. A version that is missing is reported as left out; the
@@ -85,6 +86,9 @@ fn compare(folder: &Path, blocks: &[Value], minor: u8) -> usize {
     assert!(!status.limitations.iter().any(|line| line.contains("stacks")), "{status:?}");
     assert_eq!(status.lost, 0, "3.{minor}: {status:?}");
     let snapshot = tape.snapshot(PointInTime::Present, None, 0).expect("the present");
+    // Since 3.12 the interpreter tells of running code.
+    let evaluations = snapshot.marks.iter().filter(|mark| mark.text == "activity=evaluation");
+    assert_eq!(evaluations.count(), usize::from(minor >= 12), "3.{minor}");
     let [device] = &*snapshot.devices else { panic!("3.{minor}: one device") };
     let recorded: HashMap<u64, u32> =
         device.blocks.iter().map(|block| (block.address, block.stack)).collect();
