@@ -2,6 +2,7 @@
 
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::{Cause, Class};
+use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
     CollectiveGroup, CollectiveSource, Collectives, OutsideUse, TraceKind,
@@ -390,7 +391,19 @@ fn lines_on_the_host() -> Vec<Scenario> {
         rank.took(Origin::HostPinned, &[pin, RUN, MAIN], 8 * MIB, ONSET..STEP);
         rank.took(Origin::CpuTensor, &["/app/log.py:5:note", RUN, MAIN], MIB, ONSET..STEP);
     };
+    let pins_at_saves = |rank: &mut Rank| {
+        let saves = || (ONSET..STEP).step_by(32);
+        rank.took(Origin::HostPinned, &["/app/save.py:8:save", RUN, MAIN], 256 * MIB, saves());
+        let mark = |step| Mark { mono_ns: 0, step, text: "activity=save".to_string() };
+        rank.snapshot().marks.extend(saves().map(mark));
+    };
     vec![
+        scenario(
+            "copies that stay pinned at each save",
+            named("save.py:8", Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Pinned, 8 * MIB), pins_at_saves),
+        ),
         scenario(
             "pinned memory that a line takes",
             named("data.py:33", Cause::PinnedPool),

@@ -1,5 +1,8 @@
 //! What the recorder promises to the program that it runs in, and to those who read its tape.
 
+// Saves, loads and evaluations are marked, and said with what grows at each.
+mod activities;
+
 // Gradients have the line of their forward pass.
 mod backward;
 

@@ -121,7 +121,9 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     let where_to = if layer.is_in_blocks() || class == Class::Leak {
         where_to(case, lines, class)
     } else if class.is_outside() {
-        case.outside_lines.as_ref().map_or(String::new(), |outside| outside.where_to())
+        case.outside_lines
+            .as_ref()
+            .map_or(String::new(), |outside| outside.where_to(&case.activities))
     } else {
         String::new()
     };
@@ -337,7 +339,7 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
         return String::new();
     }
     let perhaps = if class.judge().share == Share::Nothing { "perhaps " } else { "" };
-    let here = location(line.frame);
+    let here = location(line.frame) + &case.at_each(line);
     if line.lines_inside > 1 {
         return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
     }

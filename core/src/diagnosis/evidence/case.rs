@@ -8,6 +8,7 @@ use super::account::{
     Account, Amount, Measure, Reading, account, median, median_amount, primary_device, signed,
     unsigned,
 };
+use super::activities::{Activities, Occasions};
 use super::births::{AgeProfile, Generations};
 use super::bursts::{Burst, Bursts, bursts};
 use super::churn::Churn;
@@ -77,6 +78,8 @@ pub(crate) struct Case<'a> {
     pub(crate) past: Option<&'a Past>,
     /// The allocator's own counter at the step of the snapshots.
     pub(crate) allocated: u64,
+    /// Saves, loads and evaluations of the suspect.
+    pub(crate) activities: Activities,
 }
 
 /// The lines that grew.
@@ -197,6 +200,7 @@ impl<'a> Case<'a> {
             workers: WorkerEvidence::of(suspect).filter(|_| layer == Layer::Workers),
             comparison: compared(suspect, peers),
             allocated: device.allocated,
+            activities: Activities::of(suspect),
         }
     }
 
@@ -323,6 +327,14 @@ impl<'a> Case<'a> {
     /// Did tensors grow by more than half of what the detector saw?
     pub(crate) fn tensors_grew(&self) -> bool {
         self.layer != Layer::Deferred && unsigned(self.net.bytes) > self.seen() / 2
+    }
+
+    /// ` at each save`, where a line's blocks were allocated at each save.
+    pub(crate) fn at_each(&self, line: &Line<'_>) -> String {
+        let mut born = line.births.since(self.born_since).map(|(step, _)| step);
+        let count = born.clone().count() as u64;
+        let ends = born.next().zip(born.next_back());
+        self.activities.said(ends.map(|(first, last)| Occasions { first, last, count }))
     }
 
     /// How the births of a line's blocks lie in time.

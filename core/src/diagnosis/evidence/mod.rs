@@ -2,6 +2,7 @@
 //! tape or a file of PyTorch holds them, and from what their traces show ([`past`]).
 
 pub(crate) mod account;
+pub(crate) mod activities;
 pub(crate) mod births;
 mod bursts;
 pub(crate) mod case;

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use super::account::{
     Account, Amount, Measure, Stack, median_amount, primary_device, signed, unsigned,
 };
+use super::activities::{Activities, Occasions};
 use super::case::{Case, Lines, share_of};
 use super::context::Readings;
 use super::inquiry::Inquiry;
@@ -181,10 +182,12 @@ impl<'a> Outside<'a> {
         self.culprit().map_or(0, |line| share_of(line.net_grown, self.whole))
     }
 
-    /// `, taken with cudaMalloc at train.py:12 in step`.
-    pub(crate) fn where_to(&self) -> String {
+    /// `, pinned at train.py:12 at each save`.
+    pub(crate) fn where_to(&self, activities: &Activities) -> String {
         let Some((line, named)) = self.culprit().zip(self.named) else { return String::new() };
-        format!(", {} at {}", verb(named.origin), location(line.frame))
+        let Named { first_step: first, last_step: last, births: count, .. } = named;
+        let at_each = activities.said(Some(Occasions { first, last, count }));
+        format!(", {} at {}{at_each}", verb(named.origin), location(line.frame))
     }
 
     /// What speaks for the line, a sentence each.
