@@ -309,8 +309,7 @@ mod tests {
         check(
             "memtape export cap-1 --format pickel",
             "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, \
-             flamegraph, speedscope, perfetto] (did you mean pickle?); see memtape export \
-             --help",
+             flamegraph, perfetto] (did you mean pickle?); see memtape export --help",
         );
         check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
     }

@@ -5,7 +5,6 @@
 
 pub(crate) mod flamegraph;
 pub(crate) mod perfetto;
-pub(crate) mod speedscope;
 pub(crate) mod stacks;
 pub(crate) mod timeline;
 
@@ -18,8 +17,6 @@ pub(crate) enum Format {
     Json,
     /// Flame graph of the live bytes by stack, an SVG for a browser.
     Flamegraph,
-    /// The same for speedscope.app.
-    Speedscope,
     /// Trace of the recorded events, for ui.perfetto.dev.
     Perfetto,
 }
@@ -31,7 +28,6 @@ impl Format {
             Self::Pickle => ("pickle", Some("pytorch.org/memory_viz")),
             Self::Json => ("json", None),
             Self::Flamegraph => ("svg", Some("a browser")),
-            Self::Speedscope => ("speedscope.json", Some("speedscope.app")),
             Self::Perfetto => ("pftrace", Some("ui.perfetto.dev")),
         }
     }

@@ -1,4 +1,4 @@
-//! Live bytes by stack, of one rank at one step: what the flame graph and speedscope show.
+//! Live bytes by stack, of one rank at one step: what the flame graph shows.
 //!
 //! The sum over all stacks equals the allocated bytes exactly. Blocks without a stack and bytes
 //! without a block have entries of their own. Blocks that are pending free are left out: the

@@ -19,7 +19,7 @@ use crate::args::Mistakes;
 use crate::client::Client;
 use crate::export::stacks::{LiveBytes, of_peers};
 use crate::export::timeline::{Instant, Timeline, of_pytorch, of_snapshot, of_tape};
-use crate::export::{Format, flamegraph, perfetto, speedscope};
+use crate::export::{Format, flamegraph, perfetto};
 use crate::globals::Globals;
 use crate::output;
 use crate::read::captures::{StoredRank, is_id, named, several};
@@ -57,10 +57,10 @@ pub(crate) struct ExportArgs {
     #[arg(long, conflicts_with = "step")]
     pub(crate) oom: bool,
     /// Show the growth since this step: of a tape, or of a PyTorch file, whose steps are counted
-    /// from the start of its trace. For flamegraph and speedscope.
+    /// from the start of its trace. For flamegraph.
     #[arg(long, value_name = "STEP", conflicts_with = "against")]
     pub(crate) since_step: Option<u64>,
-    /// Show what the rank of a capture holds more or less than this. For flamegraph and speedscope.
+    /// Show what the rank of a capture holds more or less than this. For flamegraph.
     #[arg(long, value_enum)]
     pub(crate) against: Option<Against>,
     /// Format of the file.
@@ -86,8 +86,8 @@ struct Export {
 /// Fails when there is no such state, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let compares = args.since_step.is_some() || args.against.is_some();
-    if compares && !matches!(args.format, Format::Flamegraph | Format::Speedscope) {
-        let line = "--since-step and --against are for --format flamegraph and speedscope";
+    if compares && args.format != Format::Flamegraph {
+        let line = "--since-step and --against are for --format flamegraph";
         return Err(Mistakes::one(line).into());
     }
     let is_trace = args.format == Format::Perfetto && args.rank.is_none();
@@ -177,8 +177,8 @@ fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
     match args.format {
         Format::Pickle => Ok(torch_snapshot(state)),
         Format::Json => Ok(serde_json::to_vec(&whole(state))?),
-        Format::Flamegraph | Format::Speedscope => {
-            by_stack(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title, args.format)
+        Format::Flamegraph => {
+            Ok(flamegraph::document(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title))
         }
         Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
     }
@@ -195,19 +195,6 @@ fn whole(state: &RankSnapshot) -> serde_json::Value {
         "wall_ns": state.wall_ns, "before_step": state.before_step, "frames": state.frames,
         "stacks": state.stacks, "devices": state.devices,
     })
-}
-
-/// Live bytes, or what differs from others, as a flame graph or for speedscope.
-fn by_stack(
-    live: &LiveBytes<'_>,
-    base: Option<&LiveBytes<'_>>,
-    title: &str,
-    format: Format,
-) -> anyhow::Result<Vec<u8>> {
-    if format == Format::Speedscope {
-        return speedscope::document(live, base, title);
-    }
-    Ok(flamegraph::document(live, base, title))
 }
 
 /// What follows the name of a rank in a title.
@@ -330,11 +317,11 @@ fn from_pytorch(
             Ok(perfetto::document(&[timeline]))
         }
         (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations, settings)),
-        (Format::Flamegraph | Format::Speedscope, Some(step)) => {
+        (Format::Flamegraph, Some(step)) => {
             let history = History::of(state.clone());
             let base = LiveBytes::after(&history, step)
                 .with_context(|| format!("the trace of {} has no step {step}", path.display()))?;
-            by_stack(&LiveBytes::of_history(&history), Some(&base), &title, args.format)
+            Ok(flamegraph::document(&LiveBytes::of_history(&history), Some(&base), &title))
         }
         _ => encode(&Subject { title, ..Subject::alone(state, None, args) }, args),
     }
