@@ -156,11 +156,6 @@ impl<'a> LiveBytes<'a> {
         self.by_stack.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Every stack with its bytes, in the order of the stacks.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[Node<'a>], u64)> {
-        self.by_stack.iter().map(|(stack, bytes)| (stack.as_slice(), *bytes))
-    }
-
     /// Every stack of either side.
     pub(crate) fn against(&self, base: &Self) -> Vec<Held<'a>> {
         let mut all: BTreeMap<&Vec<Node<'a>>, (u64, u64)> = BTreeMap::new();

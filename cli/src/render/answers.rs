@@ -220,6 +220,10 @@ fn growth(incident: &Incident) -> String {
         return format!("{} a step, {} so far", grown(rate), bytes(so_far));
     };
     let (tensors, count) = (plural(incident.count_per_step, "tensor"), incident.grown_count);
+    if let Some(since) = incident.paused_since_step {
+        let so_far = if layer == Layer::Blocks { count.to_string() } else { bytes(so_far) };
+        return format!("{so_far} so far, none since step {since}");
+    }
     match layer {
         Layer::Blocks => format!("+{tensors} a step, {count} so far"),
         Layer::Retries | Layer::Churn => format!("in {count} of the last 64 steps"),

@@ -94,6 +94,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,
         last_step: growth.last_step,
+        paused_since_step: growth.paused_since_step.filter(|_| is_open),
         bytes_per_step,
         grown_bytes,
         count_per_step,

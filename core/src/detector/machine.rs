@@ -14,7 +14,7 @@ use super::findings::Findings;
 use super::groups::{Groups, Medians};
 use super::series::{BLOCK_STEPS, BLOCKS, Layer, SCALES, Series, TRACKED_LAYERS, TRACKS, WINDOW};
 use super::step_time::StepTime;
-use super::{Finding, Growth, GrowthKey, RankState, RankView, Reading, Sample};
+use super::{Finding, Growth, GrowthKey, RankState, RankView, Reading, Sample, Scope};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
 /// nanoseconds.
@@ -211,11 +211,18 @@ impl Detector {
     }
 
     /// The open finding that this key names, with its newest figures: reports of it are seldom.
-    /// What is left counts from the newest step of its rank.
+    /// What is left counts from the newest step of its rank. Growth of one rank says when it
+    /// pauses; growth of many has a pace on each.
     pub fn newest(&self, key: &GrowthKey) -> Option<Growth> {
         let growth = self.findings.named(key)?.growth;
         let newest = self.series.get(&(growth.rank, growth.device)).map(|series| series.last_step);
-        Some(growth.forecast_from(newest.unwrap_or(growth.last_step)))
+        let now = growth.forecast_from(newest.unwrap_or(growth.last_step));
+        let pause = self.pause(&growth.key(), growth.onset_step);
+        let is_paused = growth.scope == Scope::OneRank && growth.layer.has_rate();
+        Some(match pause.in_progress().filter(|_| is_paused) {
+            Some(since_step) => now.paused_since(since_step),
+            None => now,
+        })
     }
 
     /// Returns the state of a rank.

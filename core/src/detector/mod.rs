@@ -173,6 +173,10 @@ pub struct Growth {
     /// gone on evenly for long. Else the growth is a notice.
     #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
     pub is_sure: bool,
+    /// Step in which the level rose last, while it pauses for longer than it ever did; none while
+    /// it grows.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub paused_since_step: Option<u64>,
 }
 
 impl Default for Growth {
@@ -196,6 +200,7 @@ impl Default for Growth {
             returns: 0,
             give_backs: 0,
             is_sure: true,
+            paused_since_step: None,
         }
     }
 }
@@ -263,14 +268,25 @@ impl Growth {
         Self { steps_to_oom: self.steps_to_oom.map(left), forecast, ..self }
     }
 
-    /// The bytes of a step and those since the onset; none where no bytes grow.
-    pub fn bytes(&self) -> Option<(u64, u64)> {
-        self.layer.is_bytes().then_some((self.bytes_per_step, self.grown_bytes))
+    /// The growth while its level has not risen since this step: it has no end that could be
+    /// forecast.
+    fn paused_since(self, step: u64) -> Self {
+        Self { paused_since_step: Some(step), steps_to_oom: None, forecast: None, ..self }
     }
 
-    /// The count of a step and that since the onset; none where bytes grow.
+    /// What it grows by in a step now.
+    fn present_rate(&self) -> u64 {
+        if self.paused_since_step.is_some() { 0 } else { self.bytes_per_step }
+    }
+
+    /// The bytes of a step now and those since the onset; none where no bytes grow.
+    pub fn bytes(&self) -> Option<(u64, u64)> {
+        self.layer.is_bytes().then_some((self.present_rate(), self.grown_bytes))
+    }
+
+    /// The count of a step now and that since the onset; none where bytes grow.
     pub fn count(&self) -> Option<(u64, u64)> {
-        (!self.layer.is_bytes()).then_some((self.bytes_per_step, self.grown_bytes))
+        (!self.layer.is_bytes()).then_some((self.present_rate(), self.grown_bytes))
     }
 
     /// Is the growth one rank's own: do its peers not grow alike?

@@ -304,6 +304,9 @@ fn seconds_to_oom(growth: &Growth, step_time_ns: Option<u64>) -> Option<u64> {
 
 /// Urgency that growth can have, before its diagnosis, when memory is full in this time.
 fn urgency_of(growth: &Growth, seconds_to_oom: Option<u64>, horizons: Horizons) -> Urgency {
+    if growth.paused_since_step.is_some() {
+        return Urgency::Notice;
+    }
     let end = match seconds_to_oom {
         Some(seconds) => End::InSeconds(seconds),
         None if growth.bytes_per_step > 0 => End::Unknown,

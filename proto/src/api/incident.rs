@@ -60,11 +60,15 @@ pub struct Incident {
     pub detected_step: u64,
     /// The last step that was judged.
     pub last_step: u64,
-    /// Growth a step in bytes; 0 where the layer is not counted in bytes, and for a failure.
+    /// The step in which the level of a growth of one rank rose last, while it pauses for longer
+    /// than ever before; null while it grows.
+    pub paused_since_step: Option<u64>,
+    /// Growth a step in bytes; 0 in a pause, where the layer is not counted in bytes, and for a
+    /// failure.
     pub bytes_per_step: u64,
     /// Growth since the onset in bytes; 0 where the layer is not counted in bytes.
     pub grown_bytes: u64,
-    /// Tensors a step, where `layer` is `blocks`; else 0.
+    /// Tensors a step, where `layer` is `blocks`; else 0, and 0 in a pause.
     pub count_per_step: u64,
     /// What is counted where it is not bytes: tensors since the onset (`blocks`), steps of the last
     /// 64 (`retries`, `churn`), or steps behind the peers (`progress`); else 0.

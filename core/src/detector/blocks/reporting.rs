@@ -111,6 +111,7 @@ impl Detector {
             returns: 0,
             give_backs: main.collections,
             is_sure: lines.iter().any(|one| one.is_sure),
+            paused_since_step: None,
         };
         Some((main.line, growth))
     }

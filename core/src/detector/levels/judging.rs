@@ -285,6 +285,7 @@ impl Detector {
             returns: 0,
             give_backs: 0,
             is_sure: false,
+            paused_since_step: None,
         };
         let presses = presses(key.layer, steps, ahead);
         growth.is_sure = is_certain(&growth, left, (trend.climbs(), presses));

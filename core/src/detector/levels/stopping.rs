@@ -25,7 +25,7 @@ const RISE_DIVISOR: i64 = 4;
 
 /// How long a growth pauses, in blocks of [`PAUSE_SCALE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pause {
+pub(in crate::detector) struct Pause {
     /// Longest time between two rises.
     longest: u64,
     /// Block of the last rise.
@@ -33,6 +33,8 @@ pub(super) struct Pause {
     /// Time since then.
     present: u64,
     rises: usize,
+    /// The level is where it rose to: nothing else gave memory back meanwhile.
+    is_at_high: bool,
 }
 
 impl Pause {
@@ -55,12 +57,21 @@ impl Pause {
             }
         }
         (pause.last, pause.present) = (before, newest - before);
+        let last = points.last().map_or(high, |(_, value)| *value);
+        pause.is_at_high = last >= high.saturating_sub(least.saturating_mul(RISE_DIVISOR));
         pause
     }
 
     /// Is the present pause longer than those before?
     pub(super) fn is_longest(&self) -> bool {
         self.rises >= RISES_MIN && self.present > self.longest
+    }
+
+    /// The step of the last rise, in a pause that is certain enough to be said: twice as long as
+    /// any before, and at the level of that rise.
+    pub(in crate::detector) fn in_progress(&self) -> Option<u64> {
+        let is_said = self.rises >= RISES_MIN && self.present >= 2 * self.longest;
+        (is_said && self.is_at_high).then(|| self.rose_step())
     }
 
     /// First step of the last block that rose: its value is the lowest in it.
@@ -77,7 +88,7 @@ impl Pause {
 impl Detector {
     /// The pauses of a level of one rank since `onset_step`, up to the newest finished block. Peers
     /// that begin to grow alike are no pause.
-    pub(super) fn pause(&self, key: &GrowthKey, onset_step: u64) -> Pause {
+    pub(in crate::detector) fn pause(&self, key: &GrowthKey, onset_step: u64) -> Pause {
         let Some(series) = self.series.get(&(key.rank, key.device)) else {
             return Pause::default();
         };
@@ -98,6 +109,20 @@ mod tests {
     fn has_stopped(blocks: u64, value: impl Fn(i64) -> i64) -> bool {
         let points: Vec<(u64, i64)> = (0..blocks).map(|n| (n, value(n as i64))).collect();
         Pause::of(&points).has_stopped()
+    }
+
+    #[test]
+    fn a_pause_is_said_before_growth_counts_as_stopped() {
+        let said = |blocks: i64, value: fn(i64) -> i64| {
+            let points: Vec<(u64, i64)> = (0..blocks).map(|n| (n as u64, value(n))).collect();
+            Pause::of(&points).in_progress()
+        };
+        let line = |n: i64| n.min(30) * 100;
+        let rose = Some(30 * BLOCK_STEPS[PAUSE_SCALE]);
+        assert_eq!([31, 32, 33].map(|blocks| said(blocks, line)), [None, None, rose]);
+        // Other memory was given back: the growth may go on below it.
+        assert_eq!(said(40, |n| if n > 30 { 1_500 } else { n * 100 }), None);
+        assert_eq!(said(8, |n| n.min(4) * 100), None);
     }
 
     #[test]

@@ -283,6 +283,25 @@ fn a_finding_about_all_ranks_is_named_by_each_of_them() {
 }
 
 #[test]
+fn growth_that_pauses_says_since_when_and_has_no_forecast() {
+    let stop = 600;
+    let program = |rank, step| match step < stop && rank == 2 {
+        true => leak(step, 100, 8 * MIB),
+        false => Vec::new(),
+    };
+    let mut player = Player::new(4, program);
+    let newest = |player: &mut Player<_>, step| {
+        let key = opened(player.run_to(step)).first().expect("it is found").key();
+        player.detector.newest(&key).expect("it is open")
+    };
+    let growing = newest(&mut player, stop);
+    assert!(growing.forecast.is_some() && growing.paused_since_step.is_none(), "{growing:?}");
+    let paused = newest(&mut player, stop + 96);
+    assert!(paused.paused_since_step.is_some_and(|step| step.abs_diff(stop) <= 16), "{paused:?}");
+    assert_eq!((paused.forecast, paused.bytes()), (None, Some((0, paused.grown_bytes))));
+}
+
+#[test]
 fn a_cache_with_eviction_is_never_sure() {
     let window = |step| alloc::vec![Births::one(TESTED, 4 * MIB, step + 200)];
     let mut player = Player::new(4, |_, step| window(step));

@@ -24,8 +24,9 @@ enum Tense {
 }
 
 impl Tense {
-    fn of(is_open: bool) -> Self {
-        if is_open { Self::Present } else { Self::Past }
+    fn of(growth: &Growth, is_open: bool) -> Self {
+        let goes_on = is_open && growth.paused_since_step.is_none();
+        if goes_on { Self::Present } else { Self::Past }
     }
 
     fn verb(self, present: &'static str, past: &'static str) -> &'static str {
@@ -34,25 +35,30 @@ impl Tense {
 
     /// Since when it grows, or between which steps it grew.
     fn when(self, growth: &Growth) -> String {
-        let (onset, last) = (growth.onset_step, growth.last_step);
+        let onset = growth.onset_step;
+        let last = growth.paused_since_step.unwrap_or(growth.last_step).max(onset);
         match self {
             Self::Present => format!("since step {onset}"),
             Self::Past => format!("from step {onset} to about step {last}"),
         }
     }
 
-    /// When memory ends, while the growth goes on.
-    fn end(self, growth: &Growth) -> String {
-        if self == Self::Present { end(growth) } else { String::new() }
+    /// When memory ends, while the growth goes on; or that an open growth pauses.
+    fn end(self, growth: &Growth, is_open: bool) -> String {
+        match self {
+            Self::Present => end(growth),
+            Self::Past if is_open => "; it has not grown since".into(),
+            Self::Past => String::new(),
+        }
     }
 }
 
 /// What can be said before any snapshot is there; with a forecast only while the growth goes on.
 pub fn first_sentence(growth: &Growth, is_open: bool) -> String {
-    let tense = Tense::of(is_open);
+    let tense = Tense::of(growth, is_open);
     let who = who(growth, tense, true, &[]);
     let (peers, others) = (median_peer(growth, tense), others(growth, tense));
-    format!("{who}{peers}{others}{}", tense.end(growth))
+    format!("{who}{peers}{others}{}", tense.end(growth, is_open))
 }
 
 /// What else grows of the same account: other devices of the rank, or other ranks; and the `former`
@@ -63,7 +69,7 @@ pub(crate) fn alike(
     former: &[GrowthKey],
     is_open: bool,
 ) -> String {
-    let tense = Tense::of(is_open);
+    let tense = Tense::of(growth, is_open);
     let same = || joined.iter().filter(|of| of.layer == growth.layer);
     let mut devices: Vec<u32> =
         same().filter(|of| of.rank == growth.rank).map(|of| of.device.into()).collect();
@@ -156,13 +162,13 @@ impl Parts {
 
     /// The sentence about this growth; with a forecast only while it goes on.
     pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
-        let tense = Tense::of(is_open);
+        let tense = Tense::of(growth, is_open);
         let who = who(growth, tense, self.is_numbered, &self.growing);
         let middle = match tense {
             Tense::Past => &self.middle_past,
             Tense::Present => &self.middle,
         };
-        let end = if self.goes_on { tense.end(growth) } else { String::new() };
+        let end = if self.goes_on { tense.end(growth, is_open) } else { String::new() };
         format!("{who}{middle}{end}")
     }
 }
