@@ -21,11 +21,6 @@ const NOTES: &str = "survivors: memory of older steps, without the line's larges
                      kept/step: bytes that the line keeps from each step; – where it does not \
                      grow\n";
 
-/// Why a job has no lines.
-const NO_CENSUS: &str = "no rank has a census: an agent counts a rank soon after its first use of \
-                         a GPU; a rank that ended before that, or whose agent is older, has no \
-                         census\n";
-
 /// The table of lines; `rank` restricts it to one rank.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     of_width(of, rank, terminal::width())
@@ -34,7 +29,7 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
 /// The table of lines at a width; without one, a row is one line of any length.
 fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
     if of.ranks == 0 {
-        return NO_CENSUS.to_string();
+        return format!("no rank has a census: {}\n", clean(&of.missing));
     }
     if of.lines.is_empty() {
         return rank.map_or_else(

@@ -75,12 +75,13 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
     }
     let states: Vec<RankState> =
         attempt.ranks.keys().map(|rank| attempt.detectors.state(*rank).state).collect();
-    let grows = attempt.ranks_here() > 0 && states.contains(&RankState::Growing);
+    let is_heard = attempt.ranks.values().any(|rank| watch.is_alive(rank));
     let has_grown = open.iter().any(|growth| growth.layer != Layer::Progress);
+    let grows = is_heard && (has_grown || states.contains(&RankState::Growing));
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
     let stands = open.iter().any(GrowthKey::is_standstill);
     match silence {
-        _ if has_grown || grows => JobState::Leaking,
+        _ if grows => JobState::Leaking,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
@@ -113,17 +114,19 @@ mod tests {
         jobs.rank_up(&mut Context::new(now), "a", up, None);
         let attempt = jobs.newest("job").unwrap();
         let watch = Watch::new(&jobs, attempt, 0, 1);
-        let check = |expected, open: &[(Layer, Scope)]| {
+        let check = |expected, watch: &Watch<'_>, open: &[(Layer, Scope)]| {
             let key = |&(layer, scope)| GrowthKey { rank: 0, device: 0, layer, scope };
             let open: Vec<GrowthKey> = open.iter().map(key).collect();
-            assert_eq!(state(attempt, &watch, &open), expected, "{open:?}");
+            assert_eq!(state(attempt, watch, &open), expected, "{open:?}");
         };
         let (leak, standstill) =
             ((Layer::Allocated, Scope::OneRank), (Layer::Progress, Scope::AllRanks));
-        check(JobState::Warming, &[]);
-        check(JobState::Stalled, &[standstill]);
-        check(JobState::Leaking, &[standstill, leak]);
+        check(JobState::Warming, &watch, &[]);
+        check(JobState::Stalled, &watch, &[standstill]);
+        check(JobState::Leaking, &watch, &[standstill, leak]);
         // A rank that is silent has that state.
-        check(JobState::Warming, &[(Layer::Progress, Scope::OneRank)]);
+        check(JobState::Warming, &watch, &[(Layer::Progress, Scope::OneRank)]);
+        let unheard = Watch::new(&jobs, attempt, 11_000_000_000, 1);
+        check(JobState::Disconnected, &unheard, &[standstill, leak]);
     }
 }

@@ -12,6 +12,14 @@ use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Rank;
 
+/// Why no rank of a job that is heard has a census.
+const NONE_YET: &str = "an agent counts a rank soon after its first use of a GPU; a rank that \
+                        ended before that, or whose agent is older, has no census";
+
+/// Why no rank of a job that is not heard has one.
+const NOT_HEARD: &str = "no rank of the job is heard since the coordinator was restarted, and the \
+                         census of a rank is stored when the rank ends";
+
 /// Memory of the censuses of one rank, while they are compared.
 const CENSUSES_BYTES: u64 = 32 << 10;
 
@@ -28,11 +36,16 @@ async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>
             of.censuses.values().map(|census| (of.record.rank, census.clone())).collect()
         };
         let censuses: Vec<_> = attempt.ranks.values().flat_map(of_rank).collect();
+        let missing = match censuses.is_empty() {
+            true if attempt.has_ended() || attempt.ranks_here() > 0 => NONE_YET,
+            true => NOT_HEARD,
+            false => "",
+        };
         let of = (attempt.record.job.clone(), attempt.record.attempt, attempt.clock());
-        Ok::<_, Problem>((of, censuses))
+        Ok::<_, Problem>((of, missing.to_string(), censuses))
     });
     // Only copied in the loop; a comparison of thousands of censuses would hold it up.
-    let ((job, attempt, clock), censuses) = found.await??;
+    let ((job, attempt, clock), missing, censuses) = found.await??;
     let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
-    Ok(Json(Lines { job, attempt, clock, ..Lines::new(&censuses, rank) }))
+    Ok(Json(Lines { job, attempt, clock, missing, ..Lines::new(&censuses, rank) }))
 }

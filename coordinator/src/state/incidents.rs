@@ -255,12 +255,17 @@ impl Incidents {
         }
     }
 
-    /// Scans the attempts for standstills, and for the ends of known ones.
+    /// Scans the attempts for standstills, for the ends of known ones, and for those that are not
+    /// heard any more.
     fn scan_progress(&mut self, now: Now, jobs: &Jobs, interval_ns: u64) {
         if now.mono_ns.saturating_sub(self.scanned_ns) < SCAN_EVERY_NS {
             return;
         }
         self.scanned_ns = now.mono_ns;
+        let heard_ns = |of: &Attempt| of.ranks.values().map(|rank| rank.reported_ns).max();
+        let quiet_ns = |of| now.mono_ns.saturating_sub(heard_ns(of).unwrap_or(0));
+        let running = |serial| jobs.get(serial).filter(|of| !of.has_ended());
+        self.machine.scan_heard(now, |serial| running(serial).map(|of| (of, quiet_ns(of))));
         let standing: BTreeSet<u32> = self.machine.standing().collect();
         for attempt in jobs.attempts().filter(|attempt| !attempt.has_ended()) {
             let is_open = standing.contains(&attempt.record.serial);
@@ -433,3 +438,6 @@ impl Incidents {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

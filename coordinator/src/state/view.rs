@@ -73,13 +73,13 @@ impl View<'_> {
             let newest = newest.or_else(|| by_newest_reading(attempt, &incident.growth))?;
             Some((newest, step_time_ns))
         });
-        let newest = match growth {
+        let mut newest = match growth {
             Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),
             None => Cow::Borrowed(incident),
         };
-        match attempt.is_some_and(|attempt| attempt.ranks_here() == 0) {
-            true => Cow::Owned(newest.without_forecast()),
-            false => newest,
+        if attempt.is_some_and(|attempt| attempt.ranks_here() == 0) {
+            newest.to_mut().forget_forecast();
         }
+        newest
     }
 }

@@ -87,6 +87,20 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_reason_for_no_census_is_shown() {
+    let (dir, running, mut agent) = training(&JOB).await;
+    agent.train(&JOB, 1..=8).await;
+    let missing = |answer: (u16, serde_json::Value)| answer.1["missing"].to_string();
+    let none_yet = missing(running.get("/api/v1/jobs/lines/lines").await);
+    assert!(none_yet.contains("after its first use of a GPU"), "{none_yet}");
+    running.stop().await;
+    let again = start(config(dir.path())).await;
+    let not_heard = missing(again.get("/api/v1/jobs/lines/lines").await);
+    assert!(not_heard.contains("no rank of the job is heard"), "{not_heard}");
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn changes_without_their_beginning_are_not_shown() {
     let (_dir, running, mut agent) = training(&JOB).await;
     agent.report(vec![report(0, STEP, vec![census(STEP, false, vec![line(0..80, MIB)])])]).await;

@@ -34,6 +34,8 @@ pub struct Lines {
     pub attempt: u32,
     /// Ranks with a census.
     pub ranks: u32,
+    /// Why no rank has a census; empty where one has.
+    pub missing: String,
     /// What all numbers of steps here count; `steps` where some ranks count turns.
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::tape::schema::words::<Clock>"))]
     pub clock: Clock,

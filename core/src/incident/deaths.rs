@@ -98,10 +98,7 @@ impl Incidents {
             self.known.values().rev().find(|known| {
                 known.incident.serial == serial && known.incident.growth.is_standstill()
             });
-        let stood = stood.filter(|known| match known.incident.closed.map(|closed| closed.reason) {
-            None | Some(ClosedReason::AttemptEnded) => true,
-            Some(_) => false,
-        });
+        let stood = stood.filter(|known| known.incident.lasted());
         let before = growth.or(stood.map(|known| known.incident.id.clone()));
         let (failed, Some(growth)) = (failed.incident.id.clone(), before) else { return };
         for (of, other) in [(&failed, &growth), (&growth, &failed)] {
@@ -403,9 +400,8 @@ impl Incident {
     /// Growth of a rank that this incident reports, in its newest figures: it goes on, or went on
     /// until the rank or its attempt ended.
     fn growth_of(&self, rank: u32, attempt: &impl Attempt) -> Option<Growth> {
-        match self.closed.map(|closed| closed.reason) {
-            None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => {}
-            Some(_) => return None,
+        if !self.lasted() {
+            return None;
         }
         let is_its = |growth: &&Growth| growth.rank == rank || growth.scope != Scope::OneRank;
         let known = core::iter::once(&self.growth).chain(&self.joined).find(is_its);

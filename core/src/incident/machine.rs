@@ -3,7 +3,7 @@
 //! This file handles findings; `upkeep.rs` handles captures, time and limits.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -15,6 +15,7 @@ use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::Fate;
 use crate::identity::owner::Holder;
+use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::paging::{Horizons, Urgency};
 use crate::tape::layout::Clock;
 
@@ -272,6 +273,34 @@ impl Incidents {
 
     /// Handles the end of an attempt, which ends its growth.
     pub fn attempt_ended(&mut self, now: Now, attempt: &impl Attempt) {
+        self.end_growth(now, attempt, ClosedReason::AttemptEnded);
+    }
+
+    /// Ends the growth of attempts of which no rank has been heard for as long as a death makes an
+    /// incident, and goes on with it once one is heard again. `find` answers an attempt that has
+    /// not ended, and the time since a rank of it was heard, in nanoseconds.
+    pub fn scan_heard<'a, A: Attempt + 'a>(
+        &mut self,
+        now: Now,
+        find: impl Fn(u32) -> Option<(&'a A, u64)>,
+    ) {
+        let growth = self.known.values().map(Tracked::incident).filter(|of| of.failure.is_none());
+        let was_lost = |of: &Incident| match of.closed.map(|closed| closed.reason) {
+            None => Some((of.serial, false)),
+            Some(reason) => (reason == ClosedReason::NotHeard).then_some((of.serial, true)),
+        };
+        let known: BTreeSet<(u32, bool)> = growth.filter_map(was_lost).collect();
+        for (serial, was_lost) in known {
+            let Some((attempt, quiet_ns)) = find(serial) else { continue };
+            match (quiet_ns / 1_000_000_000 >= FAILURE_AGE_SECONDS_MAX, was_lost) {
+                (true, false) => self.end_growth(now, attempt, ClosedReason::NotHeard),
+                (false, true) => self.attempt_goes_on(now, attempt),
+                (true, true) | (false, false) => {}
+            }
+        }
+    }
+
+    fn end_growth(&mut self, now: Now, attempt: &impl Attempt, reason: ClosedReason) {
         let serial = attempt.serial();
         self.silent.retain(|(of, _), _| *of != serial);
         // A failure is looked at after its job is dead.
@@ -279,7 +308,7 @@ impl Incidents {
             |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
         for id in self.ids(is_growth) {
             self.measure(&id, attempt, None);
-            self.close(now, &id, ClosedReason::AttemptEnded, true);
+            self.close(now, &id, reason, reason == ClosedReason::AttemptEnded);
         }
     }
 
@@ -287,8 +316,9 @@ impl Incidents {
     /// Each is closed later unless its growth is found again.
     pub fn attempt_goes_on(&mut self, now: Now, attempt: &impl Attempt) {
         let is_of = |known: &Tracked| {
-            let closed = known.incident.closed.map(|closed| closed.reason);
-            known.incident.serial == attempt.serial() && closed == Some(ClosedReason::AttemptEnded)
+            let Some(Closed { reason, .. }) = known.incident.closed else { return false };
+            let was_over = matches!(reason, ClosedReason::AttemptEnded | ClosedReason::NotHeard);
+            known.incident.serial == attempt.serial() && was_over
         };
         for id in self.ids(is_of) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
@@ -516,7 +546,7 @@ impl Incidents {
             let is_about = incident.is_about(serial, &key);
             let was_about = incident.was_about(serial, &key);
             incident.closed.is_some_and(|closed| match closed.reason {
-                ClosedReason::AttemptEnded => is_about,
+                ClosedReason::AttemptEnded | ClosedReason::NotHeard => is_about,
                 ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),
                 ClosedReason::NotFoundAgain
                 | ClosedReason::RankEnded

@@ -12,6 +12,7 @@ use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
+use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::paging::{End, Horizons, Urgency};
 use crate::policy::Objection;
 use crate::snapshot::Frame;
@@ -99,6 +100,8 @@ pub enum ClosedReason {
     },
     /// The attempt ended.
     AttemptEnded,
+    /// No rank of the attempt was heard any more.
+    NotHeard,
     /// The rank's process ended.
     RankEnded,
     /// The rank went on after a request of it had failed.
@@ -151,6 +154,13 @@ impl Incident {
     /// Is the incident open?
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
+    }
+
+    /// Is it open, or was it until its rank or its attempt ended, or was not heard any more?
+    pub(super) fn lasted(&self) -> bool {
+        use ClosedReason::{AttemptEnded, NotHeard, RankEnded};
+        let lasts = |closed: Closed| matches!(closed.reason, AttemptEnded | NotHeard | RankEnded);
+        self.closed.is_none_or(lasts)
     }
 
     /// Urgency that the growth can have, before its diagnosis.
@@ -272,10 +282,10 @@ impl Incident {
         newest
     }
 
-    /// A copy that forecasts nothing: nothing is heard of its rank.
-    pub fn without_forecast(&self) -> Self {
-        let growth = Growth { steps_to_oom: None, forecast: None, ..self.growth };
-        Self { growth, seconds_to_oom: None, ..self.clone() }
+    /// Removes the forecast: nothing is heard of its rank.
+    pub fn forget_forecast(&mut self) {
+        (self.growth.steps_to_oom, self.growth.forecast) = (None, None);
+        self.seconds_to_oom = None;
     }
 
     /// Updates the figures. The facts of the onset stay.
@@ -324,6 +334,10 @@ impl Display for ClosedReason {
                 write!(formatter, "the growth ended at step {at_step}")
             }
             Self::AttemptEnded => formatter.write_str("the attempt is over"),
+            Self::NotHeard => {
+                let minutes = FAILURE_AGE_SECONDS_MAX / 60;
+                write!(formatter, "no rank of the job has been heard for {minutes} min")
+            }
             Self::RankEnded => formatter.write_str("the process of its rank has ended"),
             Self::WentOn { at_step } => {
                 write!(formatter, "the rank went on, and has finished step {at_step}")

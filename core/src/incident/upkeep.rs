@@ -250,16 +250,9 @@ impl Incidents {
         // A closed incident is a notice, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
         let is_first = own.incident.diagnosis.is_none();
-        let counts = match own.incident.closed.map(|closed| closed.reason) {
-            Some(ClosedReason::NewAttempt) => is_first,
-            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => true,
-            Some(
-                ClosedReason::GrowthEnded { .. }
-                | ClosedReason::NotFoundAgain
-                | ClosedReason::WentOn { .. }
-                | ClosedReason::NoNews,
-            ) => false,
-        };
+        let was_restarted =
+            own.incident.closed.is_some_and(|closed| closed.reason == ClosedReason::NewAttempt);
+        let counts = own.incident.lasted() || (was_restarted && is_first);
         (if counts { urgency } else { Urgency::Notice }, reported_in)
     }
 

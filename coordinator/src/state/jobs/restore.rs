@@ -76,6 +76,7 @@ impl Jobs {
         self.holdings.add(&record.node, presence);
         let rank = Rank {
             presence,
+            reported_ns: now.mono_ns,
             step: record.step,
             totals: record.devices.clone(),
             host: record.host.clone(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::end::End;
+use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::policy::Objection;
 
 #[test]
@@ -304,4 +305,28 @@ fn a_closed_incident_that_is_explained_is_not_captured_again() {
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.is_open(), incident.urgency), (false, Urgency::Page));
     assert_eq!(shell.requests(), requests);
+}
+
+#[test]
+fn growth_of_a_job_that_is_not_heard_is_over_until_it_is_heard_again() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    shell.found(&job, Finding::Opened(leak(2)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    let gone_ns = FAILURE_AGE_SECONDS_MAX * SECOND;
+    let heard = |shell: &mut Shell, job: &Job, quiet_ns| {
+        shell.incidents.scan_heard(shell.now(), |of| (of == 7).then_some((job, quiet_ns)));
+        shell.carry_out();
+        shell.incident("inc-0001").clone()
+    };
+    assert!(heard(&mut shell, &job, gone_ns - 1).is_open(), "its agent may come back");
+    let closed = heard(&mut shell, &job, gone_ns);
+    assert_eq!(closed.closed_reason(), "no rank of the job has been heard for 15 min");
+    assert_eq!(heard(&mut shell, &job, 2 * gone_ns).closed, closed.closed);
+    // Its agent was away. It is over unless the growth is found again.
+    let back = heard(&mut shell, &job, SECOND);
+    assert_eq!((back.closed, back.urgency, shell.pages()), (None, Urgency::Page, 1));
+    job.last_step = CONFIRM_STEPS + back.growth.last_step + 1;
+    shell.review(&job);
+    let reason = shell.incident("inc-0001").closed.map(|closed| closed.reason);
+    assert_eq!(reason, Some(ClosedReason::NotFoundAgain));
 }
