@@ -79,15 +79,12 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
     let has_grown = open.iter().any(|growth| growth.layer != Layer::Progress);
     let grows = is_heard && (has_grown || states.contains(&RankState::Growing));
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
-    let stands = open.iter().any(GrowthKey::is_standstill);
     match silence {
         _ if grows => JobState::Leaking,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
-        None if stands && attempt.ranks.values().any(|of| watch.lags(of)) => JobState::Behind,
-        None if stands => JobState::Stalled,
         None if states.contains(&RankState::Watching) => JobState::Watching,
         None if states.contains(&RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,
@@ -122,7 +119,7 @@ mod tests {
         let (leak, standstill) =
             ((Layer::Allocated, Scope::OneRank), (Layer::Progress, Scope::AllRanks));
         check(JobState::Warming, &watch, &[]);
-        check(JobState::Stalled, &watch, &[standstill]);
+        check(JobState::Stalled, &Watch::new(&jobs, attempt, 1, 1).of_standstill(), &[standstill]);
         check(JobState::Leaking, &watch, &[standstill, leak]);
         // A rank that is silent has that state.
         check(JobState::Warming, &watch, &[(Layer::Progress, Scope::OneRank)]);

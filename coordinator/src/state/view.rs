@@ -35,7 +35,10 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
-        Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns)
+        let watch = Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns);
+        let is_its = |of: &Incident| of.serial == attempt.record.serial && of.is_open();
+        let mut its = self.incidents.iter().map(Tracked::incident).filter(|of| is_its(of));
+        if its.any(|of| of.growth.is_standstill()) { watch.of_standstill() } else { watch }
     }
 
     /// What the ranks of an attempt grow by that have not ended, in bytes a step: the newest rate

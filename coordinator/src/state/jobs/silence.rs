@@ -68,6 +68,12 @@ impl<'a> Watch<'a> {
         Self { stalled_ns: if is_explained { behind_ns } else { stalled_ns }, ..watch }
     }
 
+    /// The same of an attempt that is known to stand still: its ranks do so from the start, also
+    /// where this process has not watched them for long.
+    pub(crate) fn of_standstill(self) -> Self {
+        Self { behind_ns: 0, stalled_ns: 0, step_time_ns: self.step_time_ns.or(Some(0)), ..self }
+    }
+
     /// Silence of a rank; none when it is not silent, or has ended.
     pub(crate) fn of(&self, rank: &Rank) -> Option<Silence> {
         match rank.presence {
@@ -150,7 +156,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Are more than half of all ranks ahead of this one? One that has ended is not behind.
-    pub(crate) fn lags(&self, rank: &Rank) -> bool {
+    fn lags(&self, rank: &Rank) -> bool {
         let most = self.steps.len() / 2 + 1;
         let ahead = rank.step.saturating_add(AHEAD_STEPS);
         let are_ahead = self.steps.len() - self.steps.partition_point(|step| *step < ahead);
