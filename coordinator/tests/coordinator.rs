@@ -94,7 +94,7 @@ async fn a_leak_is_found_captured_named_and_stored() {
 async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     let (_, answer) = running.get("/api/v1/jobs").await;
     let job = &answer["jobs"][0];
-    assert_eq!((&job["job"], &job["state"]), (&json!("train"), &json!("leaking")));
+    assert_eq!((&job["state"], &job["class"]), (&json!("incident"), &json!("leak")));
     assert_eq!((&job["ranks_alive"], &job["step_max"]), (&json!(4), &json!(step)));
     assert_eq!((&job["incidents_open"], &job["nodes"]), (&json!(1), &json!(["node-a"])));
     let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;

@@ -4,7 +4,7 @@
 // processes and are not trusted.
 
 import { bytes, duration, isKnown } from './units.js';
-import { lineOf, state } from './words.js';
+import { lineOf, spaced, state } from './words.js';
 import { route, setQuery } from './route.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -29,13 +29,14 @@ function fill(node, attributes, children) {
 
 export const link = (view, id) => `#/${view}/${encodeURIComponent(id)}`;
 
-export function chip(name) {
+/** A state; an incident's with its class. */
+export function chip(name, kind) {
   const [symbol, tone, word] = state(name);
   return make(
     'span',
     { class: `chip ${tone}` },
     make('span', { 'aria-hidden': 'true' }, symbol),
-    ` ${word}`,
+    ` ${kind ? spaced(kind) : word}`,
   );
 }
 

@@ -8,7 +8,7 @@ const STATES = {
   healthy: ['✓', 'good', 'healthy'],
   watching: ['◉', 'warn', 'watching'],
   growing: ['▲', 'bad', 'growing'],
-  leaking: ['▲', 'bad', 'leaking'],
+  incident: ['▲', 'bad', 'incident'],
   ended: ['■', '', 'ended'],
   failed: ['✕', 'bad', 'failed'],
   unknown: ['?', 'warn', 'unknown'],

@@ -301,7 +301,7 @@ impl Demo {
             return Ok(reached);
         }
         let state = answers.job().map_or("no agent has reported a rank".to_string(), |job| {
-            format!("the job was {} at step {}", job.state, job.step_min)
+            format!("the job was {} at step {}", job.state_in_words(), job.step_min)
         });
         let incident = nearest.and_then(|found| found.incident);
         let seen = incident.map_or(state, |incident| {

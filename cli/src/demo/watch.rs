@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use memtape_proto::api::{JobState, Named};
+use memtape_proto::api::{Job, JobState};
 
 use super::answers::Answers;
 use super::children::Children;
@@ -113,11 +113,11 @@ impl Watch {
     pub(crate) fn show_progress(&mut self, answers: Answers<'_>) {
         let Some(job) = answers.job() else { return };
         let (shown, shown_step) = &self.shown;
-        let words = words(&job.state);
-        if shown != words || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
+        let words = words(&job);
+        if *shown != words || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
             let ranks = plural(u64::from(job.ranks_alive), "rank");
             self.say(&format!("job {}: {ranks}, step {}, {words}", job.job, job.step_min));
-            self.shown = (words.to_string(), job.step_min);
+            self.shown = (words, job.step_min);
         }
     }
 
@@ -135,16 +135,18 @@ impl Watch {
 
 /// The demo's words for a job in this state. The detector watches a rise of a healthy job for some
 /// steps now and then, which is no finding.
-fn words(state: &Named<JobState>) -> &str {
-    match state.known() {
-        Some(JobState::Healthy | JobState::Watching) => "no incident",
-        Some(JobState::Warming) => "warming up",
-        _ => state.as_str(),
+fn words(job: &Job) -> String {
+    match job.state.known() {
+        Some(JobState::Healthy | JobState::Watching) => "no incident".to_string(),
+        Some(JobState::Warming) => "warming up".to_string(),
+        _ => job.state_in_words(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::diagnosis::Class;
+
     use super::*;
 
     #[test]
@@ -153,11 +155,13 @@ mod tests {
             (JobState::Warming, "warming up"),
             (JobState::Healthy, "no incident"),
             (JobState::Watching, "no incident"),
-            (JobState::Leaking, "leaking"),
+            (JobState::Incident, "incident"),
             (JobState::Failed, "failed"),
             (JobState::Behind, "behind"),
         ] {
-            assert_eq!(words(&state.into()), expected);
+            assert_eq!(words(&Job { state: state.into(), ..Job::default() }), expected);
         }
+        let (state, class) = (JobState::Incident.into(), Some(Class::CompilePools.into()));
+        assert_eq!(words(&Job { state, class, ..Job::default() }), "compile pools");
     }
 }

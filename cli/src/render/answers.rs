@@ -41,7 +41,7 @@ pub(crate) fn job_table<'a>(
         .column("job", |job| Cell::new(&job.job, Meaning::Strong))
         .column("owner", owner)
         .column(">attempt", |job| job.attempt)
-        .column("state", |job| Cell::new(job.state.as_str(), palette::of_job(&job.state)))
+        .column("state", |job| Cell::new(job.state_in_words(), palette::of_job(&job.state)))
         .column(">alive", |job| format!("{}/{}", job.ranks_alive, world(job)))
         .column(">step", |job| counted(&job.clock, &steps(job)))
         .column(">open incidents", |job| count_of_trouble(job.incidents_open.into()))
@@ -489,10 +489,10 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     fn a_job_shows_how_far_its_ranks_are_apart() {
         let job: Job =
             parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
-            "step_max": 5, "state": "leaking", "nodes": ["a", "b"] }))
+            "step_max": 5, "state": "incident", "class": "host", "nodes": ["a", "b"] }))
             .expect("shape");
         let text = jobs(&[job], 0);
-        for word in ["7/8", "3-5", "leaking", "a,b"] {
+        for word in ["7/8", "3-5", "host", "a,b"] {
             assert!(text.contains(word), "{word} in {text}");
         }
     }

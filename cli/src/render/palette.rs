@@ -59,7 +59,7 @@ impl Meaning {
 /// The meaning of a job's state.
 pub(crate) fn of_job(state: &Named<JobState>) -> Meaning {
     match state.known() {
-        Some(JobState::Leaking | JobState::Failed) => Meaning::Bad,
+        Some(JobState::Incident | JobState::Failed) => Meaning::Bad,
         Some(JobState::Watching | JobState::Behind | JobState::Stalled) => Meaning::Warn,
         Some(JobState::Silent | JobState::Disconnected) => Meaning::Warn,
         Some(JobState::Healthy) => Meaning::Good,

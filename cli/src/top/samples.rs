@@ -43,8 +43,8 @@ fn line(file: &str, number: u32, bytes: u64, growth: u64) -> Value {
 /// Two jobs; the second has four ranks, of which rank 2 leaks.
 pub(super) fn answer() -> Answer {
     let jobs: Vec<Job> = parse(&json!([
-        { "job": "train-7b", "attempt": 1, "state": "leaking", "ranks_alive": 4, "world_size": 4,
-          "ranks": 4, "step_min": 1198, "step_max": 1200, "incidents_open": 1,
+        { "job": "train-7b", "attempt": 1, "state": "incident", "class": "leak", "ranks_alive": 4,
+          "world_size": 4, "ranks": 4, "step_min": 1198, "step_max": 1200, "incidents_open": 1,
           "started_wall_ns": NOW_NS - 900_000_000_000, "nodes": ["node-0", "node-1"] },
         { "job": "eval", "attempt": 0, "state": "ended", "ranks_alive": 0, "world_size": 2,
           "ranks": 2, "step_min": 400, "step_max": 400, "incidents_open": 0,

@@ -1,8 +1,9 @@
 //! `/jobs`: every job by its newest attempt.
 
 use axum::response::Json;
-use memtape_core::detector::{GrowthKey, Layer, RankState};
-use memtape_core::incident::Tracked;
+use memtape_core::detector::{Layer, RankState};
+use memtape_core::diagnosis::Class;
+use memtape_core::incident::{Incident, Tracked};
 use memtape_proto::api::{Job, JobState, Jobs};
 
 use crate::http::asking::Asking;
@@ -23,15 +24,14 @@ async fn jobs(asking: Asking) -> Answer<Jobs> {
 
 fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let of_attempt = || {
-        view.incidents().filter(|incident| {
-            incident.incident().serial == record.serial && incident.incident().is_open()
-        })
-    };
-    let incidents_open = count(of_attempt().count());
-    let growths = of_attempt().map(Tracked::incident).filter(|known| known.failure.is_none());
-    let growths: Vec<GrowthKey> = growths.map(|known| known.growth.key()).collect();
-    let watch = view.watch(attempt);
+    let is_its = |of: &&Incident| of.serial == record.serial && of.is_open();
+    let open = || view.incidents().map(Tracked::incident).filter(is_its);
+    let incidents_open = count(open().count());
+    // Of equals the oldest.
+    let worst = open().rev().max_by_key(|of| of.urgency);
+    let state = state(attempt, &view.watch(attempt), worst.map(|of| of.growth.layer));
+    let class = worst.map(Incident::class).filter(|class| *class != Class::Unknown);
+    let class = class.filter(|_| state == JobState::Incident);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;
     let steps = || attempt.ranks.values().filter(of_clock).map(|rank| rank.step);
@@ -50,7 +50,8 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         clock: clock.into(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
-        state: state(attempt, &watch, &growths).into(),
+        state: state.into(),
+        class: class.map(Into::into),
         started_wall_ns: record.started_wall_ns,
         ended_wall_ns: record.ended_wall_ns,
         incidents_open,
@@ -64,9 +65,9 @@ pub(crate) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The most severe state of its ranks and of the growth and standstills of its open incidents. A
-/// rank that is not heard of ranks before healthy ones.
-fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
+/// The most severe state of its ranks and of its most urgent open incident. Incidents about
+/// progress have the state of their ranks.
+fn state(attempt: &Attempt, watch: &Watch<'_>, worst: Option<Layer>) -> JobState {
     if attempt.ranks.values().any(Rank::has_died) {
         return JobState::Failed;
     }
@@ -76,24 +77,22 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, open: &[GrowthKey]) -> JobState {
     let states: Vec<RankState> =
         attempt.ranks.keys().map(|rank| attempt.detectors.state(*rank).state).collect();
     let is_heard = attempt.ranks.values().any(|rank| watch.is_alive(rank));
-    let has_grown = open.iter().any(|growth| growth.layer != Layer::Progress);
-    let grows = is_heard && (has_grown || states.contains(&RankState::Growing));
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
+    let has = |state| states.contains(&state);
     match silence {
-        _ if grows => JobState::Leaking,
+        _ if is_heard && worst.is_some_and(|layer| layer != Layer::Progress) => JobState::Incident,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
-        None if states.contains(&RankState::Watching) => JobState::Watching,
-        None if states.contains(&RankState::Healthy) => JobState::Healthy,
+        None if has(RankState::Watching) || has(RankState::Growing) => JobState::Watching,
+        None if has(RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::detector::Scope;
     use memtape_disk::clock::Now;
 
     use super::*;
@@ -111,19 +110,16 @@ mod tests {
         jobs.rank_up(&mut Context::new(now), "a", up, None);
         let attempt = jobs.newest("job").unwrap();
         let watch = Watch::new(&jobs, attempt, 0, 1);
-        let check = |expected, watch: &Watch<'_>, open: &[(Layer, Scope)]| {
-            let key = |&(layer, scope)| GrowthKey { rank: 0, device: 0, layer, scope };
-            let open: Vec<GrowthKey> = open.iter().map(key).collect();
-            assert_eq!(state(attempt, watch, &open), expected, "{open:?}");
+        let check = |expected, watch: &Watch<'_>, worst: Option<Layer>| {
+            assert_eq!(state(attempt, watch, worst), expected, "{worst:?}");
         };
-        let (leak, standstill) =
-            ((Layer::Allocated, Scope::OneRank), (Layer::Progress, Scope::AllRanks));
-        check(JobState::Warming, &watch, &[]);
-        check(JobState::Stalled, &Watch::new(&jobs, attempt, 1, 1).of_standstill(), &[standstill]);
-        check(JobState::Leaking, &watch, &[standstill, leak]);
-        // A rank that is silent has that state.
-        check(JobState::Warming, &watch, &[(Layer::Progress, Scope::OneRank)]);
+        let (leak, standstill) = (Some(Layer::Allocated), Some(Layer::Progress));
+        check(JobState::Warming, &watch, None);
+        check(JobState::Incident, &watch, leak);
+        // What is about progress has the state of its ranks.
+        check(JobState::Warming, &watch, standstill);
+        check(JobState::Stalled, &Watch::new(&jobs, attempt, 1, 1).of_standstill(), standstill);
         let unheard = Watch::new(&jobs, attempt, 11_000_000_000, 1);
-        check(JobState::Disconnected, &unheard, &[standstill, leak]);
+        check(JobState::Disconnected, &unheard, leak);
     }
 }

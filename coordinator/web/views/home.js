@@ -8,7 +8,7 @@ import { incidentCard, rankIn } from './parts.js';
 
 const ORDER = [
   'failed',
-  'leaking',
+  'incident',
   'behind',
   'stalled',
   'silent',
@@ -81,7 +81,7 @@ function jobTable(jobs) {
   };
   return table(
     [
-      { title: 'state', cell: row => chip(row.state), sort: row => order(row.state) },
+      { title: 'state', cell: row => chip(row.state, row.class), sort: row => order(row.state) },
       {
         title: 'job',
         cell: row => make('a', { href: link('job', row.job) }, row.job),

@@ -1,5 +1,6 @@
 //! Jobs, each by its newest attempt.
 
+use memtape_core::diagnosis::Class;
 use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -40,8 +41,11 @@ pub struct Job {
     pub step_min: u64,
     /// Last finished step of the rank that is furthest ahead.
     pub step_max: u64,
-    /// The most severe state of its ranks.
+    /// The most severe state of its ranks and of its open incidents.
     pub state: Named<JobState>,
+    /// Class of the most urgent open incident where the state is `incident`; null in another state,
+    /// and before a diagnosis.
+    pub class: Option<Named<Class>>,
     /// Start of the first rank, in nanoseconds of Unix time.
     pub started_wall_ns: i64,
     /// End of the last rank; null while one runs.
@@ -56,6 +60,14 @@ pub struct Job {
     pub namespace: String,
 }
 
+impl Job {
+    /// Its state in words: of an open incident the class.
+    pub fn state_in_words(&self) -> String {
+        let class = self.class.as_ref().map(Named::as_str);
+        class.unwrap_or(self.state.as_str()).replace('_', " ")
+    }
+}
+
 /// How a job is doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -66,8 +78,8 @@ pub enum JobState {
     Healthy,
     /// A rise is being watched.
     Watching,
-    /// An incident about growth is open, or a rank grows.
-    Leaking,
+    /// An incident is open that is not about its progress.
+    Incident,
     /// A rank has finished no step for long, its peers have.
     Behind,
     /// Ranks have finished no step for long, and none is behind most others.

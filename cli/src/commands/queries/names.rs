@@ -97,6 +97,6 @@ mod tests {
         check(&[], Err("memtape run"));
         check(&[job("a", "ended")], Err("memtape jobs"));
         check(&[job("a", "ended"), job("b", "healthy")], Ok("b"));
-        check(&[job("a", "leaking"), job("b", "healthy")], Err("name one of a, b"));
+        check(&[job("a", "incident"), job("b", "healthy")], Err("name one of a, b"));
     }
 }
