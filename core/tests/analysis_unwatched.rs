@@ -74,8 +74,9 @@ fn reserved_memory_far_beyond_that_of_the_peers_is_fragmentation() {
     assert_eq!(classes(&analysis), [(Class::Fragmentation, 2)], "{:?}", analysis.found);
     let found = analysis.found.expect("fragmentation");
     assert_eq!(found.bytes, 4 * GIB + GIB / 4, "what is reserved beyond the peak");
-    let against = &found.diagnosis.against;
+    let (against, evidence) = (&found.diagnosis.against, &found.diagnosis.evidence);
     assert!(against.iter().any(|doubt| doubt.contains("earlier phase")), "{against:?}");
+    assert!(evidence.iter().any(|line| line.starts_with("live tensors hold ")), "{evidence:?}");
     for (count, odd) in [(1, &[0][..]), (2, &[1]), (4, &[0, 1, 2, 3])] {
         assert_eq!(classes(&analyze(&idle(count, odd))), [], "{odd:?} of {count} ranks");
     }

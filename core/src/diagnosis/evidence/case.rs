@@ -259,11 +259,15 @@ impl<'a> Case<'a> {
         if !self.layer.has_rate() {
             return 0;
         }
-        match &self.context.trace {
-            // A level that is too high has no rate.
-            Some(_) if self.growth.bytes_per_step == 0 => self.growth.grown_bytes,
-            _ => self.growth.bytes_per_step.saturating_mul(self.counted_steps()),
+        match self.is_level() {
+            true => self.growth.grown_bytes,
+            false => self.growth.bytes_per_step.saturating_mul(self.counted_steps()),
         }
+    }
+
+    /// Is it a level in a file that is too high, and has no rate?
+    pub(crate) fn is_level(&self) -> bool {
+        self.context.trace.is_some() && self.growth.bytes_per_step == 0
     }
 
     /// Steps over which growth is counted and was there.

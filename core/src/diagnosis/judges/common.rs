@@ -80,10 +80,10 @@ pub(crate) fn is_about_tensors(case: &Case<'_>) -> bool {
 pub(crate) fn other_account(case: &Case<'_>) -> String {
     match case.layer {
         Layer::Allocated | Layer::Blocks => String::new(),
-        Layer::Reserved => {
-            let grown = bytes(unsigned(case.net.bytes));
-            format!("live tensors grew by {grown} only")
-        }
+        Layer::Reserved => match unsigned(case.net.bytes) {
+            0 => "live tensors did not grow".into(),
+            grown => format!("live tensors grew by {} only", bytes(grown)),
+        },
         Layer::Spread if case.context.in_peaks == Some(false) => {
             "none of its lines keeps more in each step".into()
         }

@@ -40,7 +40,10 @@ fn evaluate(case: &Case<'_>) -> Facts {
         None => (None, None),
     };
     let grown = bytes(unsigned(case.account.grown.bytes));
-    let span = case.span();
+    let tensors = match case.is_level() || case.account.grown.bytes <= 0 {
+        true => format!("live tensors hold {}", bytes(case.account.held_bytes)),
+        false => format!("live tensors grew by {grown} {}", case.span()),
+    };
     let retries = case.context.retries.filter(|&retries| retries > 0);
     let cached = "most of it is in whole free segments, which the allocator gives back before it \
                   fails";
@@ -48,7 +51,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
         .needs(is_possible, "", "")
         .needs(
             Some(case.is_counted() && !case.tensors_grew()),
-            format!("live tensors grew by {grown} {span}"),
+            tensors,
             format!("live tensors grew by {grown} too, so it is more than fragmentation"),
         )
         .excluded_by(Some(is_deferred(case)), "deferred frees explain it", "")
@@ -71,8 +74,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
 
 /// Is it a level that is too high, and no request failed for it?
 fn is_unharmed(case: &Case<'_>) -> bool {
-    let is_level = case.context.trace.is_some() && case.growth.bytes_per_step == 0;
-    is_level && case.context.ooms == Some(0)
+    case.is_level() && case.context.ooms == Some(0)
 }
 
 fn confidence_ppm(case: &Case<'_>) -> u64 {
