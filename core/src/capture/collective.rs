@@ -359,9 +359,11 @@ impl GroupState {
         let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
         match self.verdict {
             Verdict::InStep => format!(
-                "{group}: {} of {of} ranks are in step, at collective {furthest}{}",
+                "{group}: {} of {of} ranks {}, at collective {furthest}{}{}",
                 known - self.dead.len(),
-                self.dead_ranks()
+                if self.dead.is_empty() { "are in step" } else { "live" },
+                self.dead_ranks(),
+                self.and_unknown(),
             ),
             Verdict::Uneven => format!(
                 "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \

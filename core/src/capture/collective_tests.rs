@@ -114,7 +114,7 @@ fn a_difference_that_poll_times_explain_is_no_finding() {
     }
     check(&[fresh(), fresh(), fresh(), table(812, 812, 100, 101)], &[], Verdict::InStep, step);
     // A dead rank is not in step, whatever it had enqueued.
-    let alive = "group 0 (default_pg): 3 of 4 ranks are in step, at collective 812; rank 1 is dead";
+    let alive = "group 0 (default_pg): 3 of 4 ranks live, at collective 812; rank 1 is dead";
     let there = format!("{alive} and had enqueued it");
     check(&[fresh(), fresh(), fresh(), fresh()], &[1], Verdict::InStep, &there);
     let before = format!("{alive} and had enqueued only 664 when last looked at");
@@ -173,7 +173,8 @@ fn an_unknown_verdict_is_reported_with_its_reason() {
     assert_eq!(
         found.sentences,
         [
-            "group 0 (default_pg): 1 of 4 ranks are in step, at collective 5",
+            "group 0 (default_pg): 1 of 4 ranks are in step, at collective 5; 3 ranks are not \
+             known",
             "rank 2: the flight recorder was asked and had not answered",
             "rank 5: not known: no answer in time",
             "rank 2: not known: since its last look: an NCCL communicator is being made",
