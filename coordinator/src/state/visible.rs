@@ -10,6 +10,7 @@ use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::policy::Explanation;
+use memtape_disk::clock::Now;
 
 use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node};
@@ -27,6 +28,10 @@ impl<'a> Visible<'a> {
     /// Restricts the state to this caller.
     pub(crate) fn new(view: &'a View<'a>, caller: &'a Caller) -> Self {
         Self { view, caller }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.view.now
     }
 
     /// An incident with the newest figures of its growth.

@@ -140,6 +140,22 @@ impl Ranks {
     /// The standstill of these ranks; none while the job goes on, or may pause.
     fn standstill(&self) -> Option<Growth> {
         let (of, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
+        let [still_in_ns, sure_in_ns] = self.due_in_ns()?;
+        if still_in_ns > 0 {
+            return None;
+        }
+        let layer = Layer::Progress;
+        let key = GrowthKey { rank: of.rank, device: of.device, layer, scope: Scope::AllRanks };
+        let peers = self.world.saturating_sub(1);
+        let standstill = Growth::still(&key, (of.step, self.furthest()), lag, peers);
+        let ranks = u32::try_from(self.heard.len()).unwrap_or(u32::MAX);
+        Some(Growth { ranks, is_sure: sure_in_ns == 0, ..standstill })
+    }
+
+    /// Times in nanoseconds until ranks that go on standing are a standstill, and until that is
+    /// certain and may page; none where the time of a step is not known.
+    pub fn due_in_ns(&self) -> Option<[u64; 2]> {
+        let (_, lag) = self.behind()?;
         let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
@@ -149,17 +165,9 @@ impl Ranks {
             (false, false) => BUSY_NS_MIN,
         };
         let limit_ns = least_ns.max(pause_ns).max(self.step_time_ns?.saturating_mul(STILL_STEPS));
-        if stood_ns < limit_ns {
-            return None;
-        }
-        let layer = Layer::Progress;
-        let key = GrowthKey { rank: of.rank, device: of.device, layer, scope: Scope::AllRanks };
-        let peers = self.world.saturating_sub(1);
-        let standstill = Growth::still(&key, (of.step, self.furthest()), lag, peers);
         let first_ns = if self.pauses.has_paused() { 0 } else { FIRST_NS_MIN };
-        let is_sure = stood_ns >= limit_ns.saturating_mul(CERTAIN_TIMES).max(first_ns);
-        let ranks = u32::try_from(self.heard.len()).unwrap_or(u32::MAX);
-        Some(Growth { ranks, is_sure, ..standstill })
+        let sure_ns = limit_ns.saturating_mul(CERTAIN_TIMES).max(first_ns);
+        Some([limit_ns, sure_ns].map(|due_ns| due_ns.saturating_sub(stood_ns)))
     }
 
     /// Has the job gone on since this standstill of it was found?

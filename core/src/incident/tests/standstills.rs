@@ -173,6 +173,7 @@ fn the_first_pause_of_a_job_is_not_certain_for_long() {
     assert_eq!(found(&ranks([448; 4], 479, 3)), Some(false));
     assert_eq!(found(&ranks([448; 4], 480, 3)), Some(true));
     assert_eq!(found(&ranks([448, 448, 396, 448], 479, 3)), Some(false));
+    assert_eq!(ranks([448; 4], 79, 3).due_in_ns(), Some([0, 401 * SECOND]));
     // It has paused before.
     assert_eq!(found(&ranks([448; 4], 179, 20)), Some(false));
     assert_eq!(found(&ranks([448; 4], 180, 20)), Some(true));
