@@ -14,10 +14,14 @@ use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
 use crate::state::visible::Visible;
-use memtape_store::records::Totals;
+use memtape_store::records::{End, Totals};
 
 /// No agent reports a rank's host memory before its first sample.
 const NOT_SAMPLED: &str = "its agent has not read it yet";
+
+/// Why a death is no incident yet.
+const NOT_SETTLED: &str = "an incident is opened after 10 s, or 45 s where the rank was asked to \
+                           end, unless the whole job was ended";
 
 /// Memory of one rank in an answer, as a value and as JSON.
 const RANK_BYTES: u64 = 4 << 10;
@@ -81,6 +85,11 @@ fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
                 reasons.entry((what, why)).or_default().push(rank.record.rank);
             }
         }
+    }
+    if view.is_unsettled(attempt.record.serial) {
+        let has_died = |rank: &&attempt::Rank| rank.record.end.is_some_and(End::is_death);
+        let died = attempt.ranks.values().filter(has_died).map(|rank| rank.record.rank).collect();
+        reasons.insert((UnknownPart::End, NOT_SETTLED), died);
     }
     let reasons = reasons.into_iter();
     reasons

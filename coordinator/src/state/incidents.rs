@@ -142,6 +142,11 @@ impl Incidents {
         open.map(|incident| incident.serial).collect()
     }
 
+    /// Has this attempt a death that is not reported yet?
+    pub(crate) fn is_unsettled(&self, serial: u32) -> bool {
+        self.machine.unsettled().contains(&serial)
+    }
+
     /// The captures that open incidents need.
     pub(crate) fn captures_in_use(&self) -> BTreeSet<String> {
         self.machine.iter().flat_map(Tracked::captures).map(ToString::to_string).collect()

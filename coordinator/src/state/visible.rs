@@ -30,6 +30,11 @@ impl<'a> Visible<'a> {
         Self { view, caller }
     }
 
+    /// Has this attempt a death that is not reported yet?
+    pub(crate) fn is_unsettled(&self, serial: u32) -> bool {
+        self.view.incidents.is_unsettled(serial)
+    }
+
     pub(crate) fn now(&self) -> Now {
         self.view.now
     }

@@ -70,3 +70,18 @@ async fn a_dead_rank_is_captured_with_the_others() {
     );
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_death_waits_for_is_shown() {
+    let job = Job::new("waits", 2);
+    let (_dir, running, mut agent) = training(&job).await;
+    agent.train(&job, 1..=8).await;
+    let (tape_id, end) = (job.tape(1), v1::RankEnd::Killed.into());
+    let down = v1::RankDown { tape_id, end, wall_ns: wall_ns(), step: 8, ..Default::default() };
+    agent.say(FromAgent::RankDown(down)).await;
+    let has_reason = |answer: &Value| answer["unknown"].to_string().contains("is opened after");
+    let answer = running.wait("/api/v1/jobs/waits/ranks", has_reason).await;
+    let unknown = answer["unknown"].as_array().unwrap().iter().find(|of| of["what"] == "end");
+    assert_eq!(unknown.unwrap()["ranks"], json!([1]), "{answer:#}");
+    running.stop().await;
+}

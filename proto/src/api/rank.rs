@@ -48,6 +48,8 @@ pub enum UnknownPart {
     Device,
     /// What it takes of its host.
     Host,
+    /// The cause of its end.
+    End,
 }
 
 /// One rank.
