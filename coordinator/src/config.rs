@@ -90,7 +90,7 @@ pub struct Config {
     )]
     pub page_within: Duration,
     /// Make a ticket of growth that all ranks share (one rank without peers is all), or of host
-    /// memory, when the memory is full within this time.
+    /// memory, when the memory is full within this time, or before the job itself ends.
     #[arg(
         long,
         value_name = "TIME",

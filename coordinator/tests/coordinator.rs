@@ -7,6 +7,7 @@ mod censuses;
 mod deaths;
 mod fake;
 mod host_readings;
+mod job_end;
 mod openapi;
 mod page;
 mod proofs;

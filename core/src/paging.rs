@@ -4,9 +4,14 @@
 //! for long, `detector/constants.rs`), and its end decides between the two ([`Horizons::urgency`]).
 //! And its diagnosis pages ([`diagnosis_pages`]): a fault that is confirmed, or an end that comes
 //! soon. `incident/upkeep.rs` knows how urgent an incident was before.
+//!
+//! Where it is known when the job itself ends ([`seconds_to_job_end`]), that is a horizon too
+//! ([`End::of_memory`]): growth that fills the memory after it costs the job nothing.
 
 #[cfg(test)]
 mod tests;
+
+use crate::identity::planned_end::PlannedEnd;
 
 /// How urgent an incident is, the least urgent first. The alert rules of `deploy/prometheus` have
 /// these names as their `severity`.
@@ -48,10 +53,48 @@ impl Urgency {
 pub(crate) enum End {
     /// The condition does not grow, or the rank has failed: it has no end to wait for.
     Reached,
-    /// Memory is full in this many seconds.
+    /// Memory is full in this many seconds. It is not known whether the job itself ends before.
     InSeconds(u64),
+    /// Memory is full in this many seconds, before the job itself ends.
+    BeforeJob(u64),
+    /// The job itself ends before memory is full.
+    AfterJob,
     /// The size of the memory, or the step time, is not known.
     Unknown,
+}
+
+impl End {
+    /// The end of memory that is full in `likely` seconds and, in one job of ten, in `early`
+    /// seconds. The job itself ends in `job` seconds, where that is known. It ends first only where
+    /// it does so in nine jobs of ten: a missed page costs more than a needless one.
+    pub(crate) fn of_memory((early, likely): (u64, u64), job: Option<u64>) -> Self {
+        match job {
+            Some(job) if job < early => Self::AfterJob,
+            Some(job) if job > likely => Self::BeforeJob(likely),
+            Some(_) | None => Self::InSeconds(likely),
+        }
+    }
+}
+
+/// A job counts as at its end for this time after its scheduler's limit, in nanoseconds: the
+/// scheduler takes a while to end it, and clocks differ. A job that runs on has another end.
+const ENDS_LATE_NS: i64 = 10 * 60 * 1_000_000_000;
+
+/// Time until the job itself ends, in seconds: the earlier of its scheduler's limit and its last
+/// step. None where neither is known, or the job has gone on beyond it. `steps` of the rank are
+/// finished.
+pub(crate) fn seconds_to_job_end(
+    planned: PlannedEnd,
+    now_wall_ns: i64,
+    steps: impl FnOnce() -> Option<u64>,
+    step_time_ns: Option<u64>,
+) -> Option<u64> {
+    let left_ns = planned.ends_at_wall_ns.map(|at| at.saturating_sub(now_wall_ns));
+    let is_ahead = |left_ns: &i64| *left_ns > -ENDS_LATE_NS;
+    let by_time = left_ns.filter(is_ahead).map(|left_ns| left_ns.max(0).unsigned_abs());
+    let left_steps = planned.total_steps.and_then(|total| total.checked_sub(steps()?));
+    let by_steps = left_steps.zip(step_time_ns).map(|(left, step_ns)| left.saturating_mul(step_ns));
+    by_time.into_iter().chain(by_steps).min().map(|left_ns| left_ns / 1_000_000_000)
 }
 
 /// How near the end of memory must be for growth that ranks share.
@@ -65,7 +108,8 @@ pub struct Horizons {
 
 impl Default for Horizons {
     /// Growth that ends in the night pages. Growth that ends by this time tomorrow is a ticket: a
-    /// working day begins before it ends. When the job itself ends is not known.
+    /// working day begins before it ends. So is growth that ends the job before its own end,
+    /// however far that is.
     /// Evaluation (tuned families, seeds 700 to 702, at most 8 ranks): 7 tickets, none about
     /// nothing; recall 81.4 % by pages alone, 83.9 % with tickets.
     fn default() -> Self {
@@ -75,15 +119,21 @@ impl Default for Horizons {
 
 impl Horizons {
     /// Urgency that growth can have, before its diagnosis. Certain growth of one rank alone pages
-    /// wherever its end is: the job does not need it.
+    /// wherever its end is: the job does not need it. Where the job itself ends before, nothing is
+    /// lost, and the growth is a ticket: its fault is in the next run too, which may be longer.
+    /// Growth that ranks share may be what the job needs, and is a notice then.
     pub(crate) fn urgency(self, (is_sure, is_own): (bool, bool), end: End) -> Urgency {
         match end {
             _ if !is_sure => Urgency::Notice,
+            End::AfterJob if is_own => Urgency::Ticket,
+            End::AfterJob => Urgency::Notice,
             _ if is_own => Urgency::Page,
             End::Reached => Urgency::Page,
-            End::InSeconds(seconds) if seconds <= self.page_seconds => Urgency::Page,
+            End::InSeconds(seconds) | End::BeforeJob(seconds) if seconds <= self.page_seconds => {
+                Urgency::Page
+            }
             End::InSeconds(seconds) if seconds > self.ticket_seconds => Urgency::Notice,
-            End::InSeconds(_) | End::Unknown => Urgency::Ticket,
+            End::InSeconds(_) | End::BeforeJob(_) | End::Unknown => Urgency::Ticket,
         }
     }
 }

@@ -7,6 +7,7 @@ use memtape_core::access::{Role, Scope};
 use memtape_core::capture::{CaptureId, Manifest, Reason};
 use memtape_core::census::Census;
 use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::incident::standstill::Pauses;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Clock;
@@ -123,6 +124,8 @@ pub struct RankRecord {
     pub allocator: Option<String>,
     /// Allocator settings that hints set at the start; empty where they set none.
     pub hints: String,
+    /// Planned end of the job, as the environment of the process names it.
+    pub planned_end: PlannedEnd,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

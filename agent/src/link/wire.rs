@@ -183,6 +183,8 @@ pub(crate) fn rank_up(
         offered: memtape_proto::remedies::offered(status.offered),
         allocator_settings: identity.allocator.as_deref().map(settings),
         applied_hints: settings(&identity.hints),
+        ends_at_wall_ns: identity.planned_end.ends_at_wall_ns.unwrap_or(0),
+        total_steps: identity.planned_end.total_steps.unwrap_or(0),
     }
 }
 
@@ -284,6 +286,7 @@ pub(crate) fn chunks(
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::identity::planned_end::PlannedEnd;
     use prost::Message as _;
 
     use super::*;
@@ -304,8 +307,12 @@ mod tests {
 
     #[test]
     fn texts_of_a_tape_are_cut() {
-        let identity =
-            Identity { job: "j".repeat(9_999), command: "é".repeat(9_999), ..Identity::default() };
+        let identity = Identity {
+            job: "j".repeat(9_999),
+            command: "é".repeat(9_999),
+            planned_end: PlannedEnd { ends_at_wall_ns: Some(7), total_steps: Some(9) },
+            ..Identity::default()
+        };
         let status = Status {
             limitations: vec!["l".repeat(9_999); 9_999],
             disabled: Some("an inner failure".to_string()),
@@ -316,6 +323,7 @@ mod tests {
         let up = rank_up(of, &identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
         assert!(up.encoded_len() < 16 << 10, "{} bytes", up.encoded_len());
         assert_eq!(up.device_uuids, ["", "", "GPU-1"]);
+        assert_eq!((up.ends_at_wall_ns, up.total_steps), (7, 9));
         assert_eq!(up.limitations[0], "recording stopped: an inner failure");
     }
 

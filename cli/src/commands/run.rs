@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,11 @@ pub(crate) struct RunArgs {
         value_parser = offer
     )]
     pub(crate) actions: Vec<Offer>,
+    /// Steps that each process takes in all, counted from its start: of a run that goes on from a
+    /// checkpoint, those that are left. Growth that fills the memory later does not page
+    /// [default: not known].
+    #[arg(long, value_name = "N", env = "MEMTAPE_TOTAL_STEPS")]
+    pub(crate) total_steps: Option<NonZeroU64>,
     /// Ask the coordinator for hints about the job's last attempt, and set those that are settings
     /// of PyTorch's allocator in the command's environment. What PYTORCH_CUDA_ALLOC_CONF or
     /// PYTORCH_ALLOC_CONF has stays.
@@ -101,6 +107,9 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         let offers: Offers = args.actions.iter().copied().collect();
         let names: Vec<&str> = offers.iter().map(Offer::as_str).collect();
         command.env("MEMTAPE_ACTIONS", names.join(","));
+    }
+    if let Some(steps) = args.total_steps {
+        command.env("MEMTAPE_TOTAL_STEPS", steps.to_string());
     }
     if args.detail {
         command.env("MEMTAPE_DETAIL", "1");

@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 /// A variable that no option declares, which program reads it, and what it does.
 struct Variable(&'static str, &'static str, &'static str);
 
-const OTHERS: [Variable; 19] = [
+const OTHERS: [Variable; 20] = [
     Variable("MEMTAPE_ATTEMPT", "recorder", "number of the job's attempt; before the launcher's"),
     Variable("MEMTAPE_BLOCKS", "recorder", "live blocks that a device has room for: 131,072"),
     Variable("MEMTAPE_COLLECTIVES", "recorder", "`0` does not read PyTorch's flight recorder"),
@@ -18,6 +18,11 @@ const OTHERS: [Variable; 19] = [
     Variable("MEMTAPE_DETAIL", "recorder", "`1` is `memtape run --detail`"),
     Variable("MEMTAPE_DIR", "recorder, agent, CLI", "folder of the tapes: `/dev/shm/memtape`"),
     Variable("MEMTAPE_DISABLE", "recorder", "`1` records nothing"),
+    Variable(
+        "MEMTAPE_ENDS_AT",
+        "recorder",
+        "Unix time in seconds when the job ends; before Slurm's",
+    ),
     Variable("MEMTAPE_EVENTS", "recorder", "events that a device has room for: 524,288"),
     Variable("MEMTAPE_HINTS", "recorder", "settings that `memtape run --apply-hints` set"),
     Variable("MEMTAPE_JOB", "recorder", "name of the job; before the launcher's"),

@@ -46,7 +46,17 @@ pub(crate) fn job_table<'a>(
         .column(">step", |job| counted(&job.clock, &steps(job)))
         .column(">open incidents", |job| count_of_trouble(job.incidents_open.into()))
         .column(">started", |job| age(job.started_wall_ns, now_ns))
+        .column_if_any("ends", |job| planned_end(job, now_ns))
         .column("nodes", |job| job.nodes.join(","))
+}
+
+/// Planned end of a job that runs: `in 2.5 h`, `at step 5000`, or the earlier of both.
+fn planned_end(job: &Job, now_ns: i64) -> Option<String> {
+    let left = |at: i64| duration(at.saturating_sub(now_ns).max(0) as f64 / 1e9);
+    let time = job.ends_at_wall_ns.map(|at| format!("in {}", left(at)));
+    let step = job.total_steps.map(|steps| format!("at step {steps}"));
+    let ends: Vec<String> = time.into_iter().chain(step).collect();
+    (job.ended_wall_ns.is_none() && !ends.is_empty()).then(|| ends.join(" or "))
 }
 
 /// User id of a job's owner, with the namespace in Kubernetes.
@@ -495,6 +505,24 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         for word in ["7/8", "3-5", "host", "a,b"] {
             assert!(text.contains(word), "{word} in {text}");
         }
+        assert!(!text.contains("ENDS"), "{text}");
+    }
+
+    #[test]
+    fn a_job_shows_its_planned_end_while_it_runs() {
+        let hours = |hours: i64| Some(hours * 3_600 * 1_000_000_000);
+        let (ends_at_wall_ns, total_steps) = (hours(5), Some(5_000));
+        let both = Job { ends_at_wall_ns, total_steps, ..Job::default() };
+        let steps = Job { ends_at_wall_ns: None, ..both.clone() };
+        let ended = Job { ended_wall_ns: Some(1), ..both.clone() };
+        let late = Job { total_steps: None, ends_at_wall_ns: hours(1), ..both.clone() };
+        let found = [&both, &steps, &ended, &late, &Job::default()];
+        let found = found.map(|job| planned_end(job, 2 * 3_600 * 1_000_000_000));
+        let found = found.each_ref().map(Option::as_deref);
+        let expected =
+            [Some("in 3.0 h or at step 5000"), Some("at step 5000"), None, Some("in 0 s"), None];
+        assert_eq!(found, expected);
+        assert!(jobs(&[both, ended], 0).contains("in 5.0 h or at step 5000"));
     }
 
     #[test]

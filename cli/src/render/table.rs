@@ -76,6 +76,14 @@ impl<'a, T> Table<'a, T> {
         self
     }
 
+    /// The same where one row at least has something to show; a dash stands in the others.
+    pub(crate) fn column_if_any(self, title: &'a str, cell: impl Fn(&T) -> Option<String>) -> Self {
+        match self.rows.iter().any(|row| cell(row).is_some()) {
+            true => self.column(title, |row| cell(row).unwrap_or_else(|| "–".to_string())),
+            false => self,
+        }
+    }
+
     /// The table with these of its columns only, in this order.
     pub(crate) fn only(self, titles: &[&str]) -> Self {
         let column = |title: &&str| self.columns.iter().find(|(of, _)| of == title).cloned();

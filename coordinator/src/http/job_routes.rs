@@ -3,6 +3,7 @@
 use axum::response::Json;
 use memtape_core::detector::{Layer, RankState};
 use memtape_core::diagnosis::Class;
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_proto::api::{Job, JobState, Jobs};
 
@@ -39,6 +40,8 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         attempt.ranks.values().map(|rank| rank.record.node.clone()).collect();
     nodes.sort();
     nodes.dedup();
+    let mut plans = attempt.ranks.values().map(|rank| rank.record.planned_end);
+    let planned = plans.find(|plan| *plan != PlannedEnd::default()).unwrap_or_default();
     Job {
         job: record.job.clone(),
         attempt: record.attempt,
@@ -54,6 +57,8 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         class: class.map(Into::into),
         started_wall_ns: record.started_wall_ns,
         ended_wall_ns: record.ended_wall_ns,
+        ends_at_wall_ns: planned.ends_at_wall_ns,
+        total_steps: planned.total_steps,
         incidents_open,
         nodes,
         owner_uid: record.owner.as_ref().map(|owner| owner.uid),

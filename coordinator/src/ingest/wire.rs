@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::ids::is_agent_capture;
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::identity::{cut, job_in_paths};
 use memtape_core::limits::{
     CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
@@ -159,6 +160,11 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         offered,
         allocator: up.allocator_settings.as_deref().map(host::settings),
         hints: host::settings(&up.applied_hints),
+        planned_end: PlannedEnd {
+            ends_at_wall_ns: Some(up.ends_at_wall_ns),
+            total_steps: Some(up.total_steps),
+        }
+        .of_process(up.start_wall_ns),
     })
 }
 

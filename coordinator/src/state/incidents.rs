@@ -10,6 +10,7 @@ use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
 use memtape_core::diagnosis::{Activity, Diagnosis, Fate};
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::identity::owner::Holder;
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
 use memtape_core::paging::Horizons;
 use memtape_core::policy::Decision;
@@ -79,6 +80,10 @@ impl incident::Attempt for Attempt {
 
     fn step_time_ns(&self, rank: u32) -> Option<u64> {
         self.detectors.of(rank).step_time_ns()
+    }
+
+    fn planned_end(&self, rank: u32) -> PlannedEnd {
+        self.ranks.get(&rank).map_or_else(PlannedEnd::default, |rank| rank.record.planned_end)
     }
 
     fn rank(&self, rank: u32) -> RankView {

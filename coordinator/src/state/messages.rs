@@ -5,6 +5,7 @@ use memtape_core::action::remedy;
 use memtape_core::capture::Part;
 use memtape_core::census;
 use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
@@ -92,6 +93,8 @@ pub(crate) struct RankUp {
     pub(crate) allocator: Option<String>,
     /// Allocator settings that hints set at the start.
     pub(crate) hints: String,
+    /// Planned end of the job.
+    pub(crate) planned_end: PlannedEnd,
 }
 
 /// Report of a node.

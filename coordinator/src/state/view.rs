@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 
-use memtape_core::incident::{Incident, Tracked};
+use memtape_core::incident::{Attempt as _, Incident, Tracked};
 
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
@@ -71,13 +71,12 @@ impl View<'_> {
         let attempt = self.jobs.get(incident.serial).filter(|_| incident.is_open());
         let key = incident.growth.key();
         let growth = attempt.and_then(|attempt| {
-            let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
             let newest = attempt.detectors.newest(&key);
             let newest = newest.or_else(|| by_newest_reading(attempt, &incident.growth))?;
-            Some((newest, step_time_ns))
+            Some((newest, attempt.times(self.now.wall_ns, key.rank)))
         });
         let mut newest = match growth {
-            Some((growth, step_ns)) => Cow::Owned(incident.with_newest(&growth, step_ns)),
+            Some((growth, times)) => Cow::Owned(incident.with_newest(&growth, times)),
             None => Cow::Borrowed(incident),
         };
         if attempt.is_some_and(|attempt| attempt.ranks_here() == 0) {

@@ -224,7 +224,7 @@ impl Incidents {
         // A failure that its rank survived is closed before the growth passes its urgency on.
         own.sort_by_key(|id| self.get(id).is_none_or(|known| !is_failure(known)));
         for id in own {
-            self.measure(&id, attempt, None);
+            self.measure(now, &id, attempt, None);
             if !self.goes_on(now, attempt, &id) {
                 self.close(now, &id, ClosedReason::RankEnded, true);
             }

@@ -204,7 +204,7 @@ impl Incidents {
         }
         let next = tracked.incident.joined.remove(0);
         tracked.be_about(now, attempt, next);
-        self.measure(id, attempt, None);
+        self.measure(now, id, attempt, None);
         self.store(id, Change::Updated);
         true
     }
@@ -217,7 +217,7 @@ impl Tracked {
         let is_sure = growth.is_sure || self.incident.growth.is_sure;
         self.turn_to(now, growth.key());
         self.incident.growth = Growth { is_sure, ..growth };
-        self.incident.measure(&growth, attempt.step_time_ns(growth.rank));
+        self.incident.measure(&growth, attempt.times(now.wall_ns, growth.rank));
         self.incident.updated_wall_ns = now.wall_ns;
         self.want_again(now);
     }

@@ -9,14 +9,15 @@ use alloc::vec::Vec;
 
 use super::deaths::{COMPARE_EVERY_NS, Held};
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
-use super::record::{Closed, ClosedReason, Incident};
+use super::record::{Closed, ClosedReason, Incident, Times};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::Fate;
 use crate::identity::owner::Holder;
+use crate::identity::planned_end::PlannedEnd;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
-use crate::paging::{Horizons, Urgency};
+use crate::paging::{Horizons, Urgency, seconds_to_job_end};
 use crate::tape::layout::Clock;
 
 /// Captures for one incident at most, while its class is unknown or it is a notice. The count
@@ -72,6 +73,19 @@ pub trait Attempt {
     fn newest(&self, key: &GrowthKey) -> Option<Growth>;
     /// Duration of a step, or a turn, of a rank, in nanoseconds.
     fn step_time_ns(&self, rank: u32) -> Option<u64>;
+    /// Planned end of the job, as the environment of a rank names it.
+    fn planned_end(&self, _rank: u32) -> PlannedEnd {
+        PlannedEnd::default()
+    }
+    /// Times of a rank and its job at a Unix time.
+    fn times(&self, now_wall_ns: i64, rank: u32) -> Times {
+        let step_ns = self.step_time_ns(rank);
+        // A plan does not count turns.
+        let steps = || (self.clock(rank) == Clock::Steps).then(|| self.rank(rank).last_step);
+        let planned = self.planned_end(rank);
+        let seconds_to_job_end = seconds_to_job_end(planned, now_wall_ns, steps, step_ns);
+        Times { step_ns, seconds_to_job_end }
+    }
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
     /// What became of each of its ranks.
@@ -215,7 +229,7 @@ impl Incidents {
                     && let Some(id) = self.open_about(serial, &key)
                     && !self.goes_on(now, attempt, &id)
                 {
-                    self.measure(&id, attempt, Some(growth));
+                    self.measure(now, &id, attempt, Some(growth));
                     let reason = ClosedReason::GrowthEnded { at_step: growth.last_step };
                     self.close(now, &id, reason, attempt.has_ended());
                 }
@@ -261,8 +275,8 @@ impl Incidents {
         let nearer = |known: &Tracked| {
             let incident = Some(&known.incident).filter(|_| is_open_of(known, attempt.serial()))?;
             let growth = attempt.newest(&incident.growth.key())?;
-            let step_time_ns = attempt.step_time_ns(growth.rank);
-            let rises = incident.rises_with(&growth, step_time_ns, self.horizons);
+            let times = attempt.times(now.wall_ns, growth.rank);
+            let rises = incident.rises_with(&growth, times, self.horizons);
             rises.then(|| (incident.id.clone(), growth))
         };
         let nearer: Vec<(String, Growth)> = self.known.values().filter_map(nearer).collect();
@@ -307,7 +321,7 @@ impl Incidents {
         let is_growth =
             |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
         for id in self.ids(is_growth) {
-            self.measure(&id, attempt, None);
+            self.measure(now, &id, attempt, None);
             self.close(now, &id, reason, reason == ClosedReason::AttemptEnded);
         }
     }
@@ -397,6 +411,7 @@ impl Incidents {
             clock: attempt.clock(growth.rank),
             failure,
             seconds_to_oom: None,
+            seconds_to_job_end: None,
             diagnosis: None,
             urgency: Urgency::Notice,
             reported_in: None,
@@ -409,7 +424,7 @@ impl Incidents {
             updated_wall_ns: now.wall_ns,
             closed: None,
         };
-        incident.measure(growth, attempt.step_time_ns(growth.rank));
+        incident.measure(growth, attempt.times(now.wall_ns, growth.rank));
         let mut tracked = Tracked::new(incident, holder);
         let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
         tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
@@ -423,7 +438,7 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm(&tracked.incident.growth.key());
         tracked.considered_ns = None;
-        tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
+        tracked.incident.measure(growth, attempt.times(now.wall_ns, growth.rank));
         let urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.updated_wall_ns = now.wall_ns;
         // A notice is captured once, and again when its growth is more urgent than what is
@@ -444,11 +459,17 @@ impl Incidents {
 
     /// Brings the growth of an incident that ends up to date: the detector reports it seldom, and
     /// there is no later report. `ended` are its figures where the detector has closed it.
-    pub(super) fn measure(&mut self, id: &str, attempt: &impl Attempt, ended: Option<Growth>) {
+    pub(super) fn measure(
+        &mut self,
+        now: Now,
+        id: &str,
+        attempt: &impl Attempt,
+        ended: Option<Growth>,
+    ) {
         let Some(Tracked { incident, .. }) = self.known.get_mut(id) else { return };
         let key = incident.growth.key();
         if let Some(growth) = ended.or_else(|| attempt.newest(&key)) {
-            incident.measure(&growth, attempt.step_time_ns(key.rank));
+            incident.measure(&growth, attempt.times(now.wall_ns, key.rank));
         }
     }
 

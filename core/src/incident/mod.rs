@@ -23,5 +23,5 @@ mod upkeep;
 
 pub use failure::{Failure, FailureKind};
 pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX};
-pub use record::{Closed, ClosedReason, Incident, NotCompared};
+pub use record::{Closed, ClosedReason, Incident, NotCompared, Times};
 pub use tracked::Tracked;

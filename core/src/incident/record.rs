@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
 use super::failure::{Failure, FailureKind};
+use crate::action::Duration;
 use crate::capture::Outcome;
-use crate::detector::{Growth, GrowthKey};
+use crate::detector::{Forecast, Growth, GrowthKey};
 use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
 use crate::identity::cut;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
@@ -58,6 +59,9 @@ pub struct Incident {
     pub failure: Option<Failure>,
     /// Time until memory is full at the last finding, in seconds.
     pub seconds_to_oom: Option<u64>,
+    /// Time until the job itself ends at the last finding, in seconds, where it is known.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub seconds_to_job_end: Option<u64>,
     /// Diagnosis from the newest capture that could be compared.
     pub diagnosis: Option<Box<Diagnosis>>,
     /// How urgent the incident is.
@@ -76,6 +80,15 @@ pub struct Incident {
     pub updated_wall_ns: i64,
     /// End of the incident; none while it is open.
     pub closed: Option<Closed>,
+}
+
+/// Times of a rank and its job, where they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Duration of a step, or a turn, in nanoseconds.
+    pub step_ns: Option<u64>,
+    /// Time until the job itself ends, in seconds.
+    pub seconds_to_job_end: Option<u64>,
 }
 
 /// End of an incident.
@@ -165,18 +178,19 @@ impl Incident {
 
     /// Urgency that the growth can have, before its diagnosis.
     pub(super) fn urgency_of_growth(&self, horizons: Horizons) -> Urgency {
-        urgency_of(&self.growth, self.seconds_to_oom, horizons)
+        urgency_of(&self.growth, self.end(), horizons)
+    }
+
+    /// The end that the growth leads to.
+    fn end(&self) -> End {
+        end_of(&self.growth, self.seconds_to_oom, self.seconds_to_job_end)
     }
 
     /// Is the growth, in its newest figures, more urgent than in those of the last report?
-    pub(super) fn rises_with(
-        &self,
-        newest: &Growth,
-        step_time_ns: Option<u64>,
-        horizons: Horizons,
-    ) -> bool {
-        let newest = urgency_of(newest, seconds_to_oom(newest, step_time_ns), horizons);
-        newest > self.urgency_of_growth(horizons)
+    pub(super) fn rises_with(&self, newest: &Growth, times: Times, horizons: Horizons) -> bool {
+        let seconds_to_oom = seconds_to_oom(newest, times.step_ns);
+        let end = end_of(newest, seconds_to_oom, times.seconds_to_job_end);
+        urgency_of(newest, end, horizons) > self.urgency_of_growth(horizons)
     }
 
     /// Class of the incident; before a diagnosis that of its failure, and [`Class::Unknown`] for
@@ -217,9 +231,24 @@ impl Incident {
                     Some(diagnosis) => diagnosis.sentence_now(&self.growth, is_open),
                     None => first_sentence(&self.growth, is_open),
                 };
-                format!("{said}{}", alike(&self.growth, &self.joined, &self.former, is_open))
+                let alike = alike(&self.growth, &self.joined, &self.former, is_open);
+                format!("{said}{alike}{}", self.job_end())
             }
         })
+    }
+
+    /// Whether memory or the job ends first, where that decides how urgent the growth is.
+    fn job_end(&self) -> String {
+        let decides = self.is_open() && self.growth.is_sure;
+        let Some(seconds) = self.seconds_to_job_end.filter(|_| decides) else {
+            return String::new();
+        };
+        let time = Duration(seconds.saturating_mul(1_000_000_000));
+        match self.end() {
+            End::AfterJob => format!("; the job ends in {time}, before the memory does"),
+            End::BeforeJob(_) => format!("; memory ends before the job's own end in {time}"),
+            End::Reached | End::InSeconds(_) | End::Unknown => String::new(),
+        }
     }
 
     /// The sentence, with the fates of the other ranks since the rank failed; for growth without
@@ -276,9 +305,9 @@ impl Incident {
     }
 
     /// A copy with the newest figures of its growth.
-    pub fn with_newest(&self, growth: &Growth, step_time_ns: Option<u64>) -> Self {
+    pub fn with_newest(&self, growth: &Growth, times: Times) -> Self {
         let mut newest = self.clone();
-        newest.measure(growth, step_time_ns);
+        newest.measure(growth, times);
         newest
     }
 
@@ -289,7 +318,7 @@ impl Incident {
     }
 
     /// Updates the figures. The facts of the onset stay.
-    pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
+    pub(super) fn measure(&mut self, growth: &Growth, times: Times) {
         let known = self.growth;
         self.growth = Growth {
             rank: known.rank,
@@ -302,26 +331,35 @@ impl Incident {
             is_sure: known.is_sure || growth.is_sure,
             ..growth.continuing(&known)
         };
-        self.seconds_to_oom = seconds_to_oom(growth, step_time_ns);
+        self.seconds_to_oom = seconds_to_oom(growth, times.step_ns);
+        self.seconds_to_job_end = times.seconds_to_job_end;
     }
 }
 
 /// Time until memory is full, in seconds.
-fn seconds_to_oom(growth: &Growth, step_time_ns: Option<u64>) -> Option<u64> {
-    let (steps, step_ns) = growth.steps_to_oom.zip(step_time_ns)?;
+fn seconds_to_oom(growth: &Growth, step_ns: Option<u64>) -> Option<u64> {
+    let (steps, step_ns) = growth.steps_to_oom.zip(step_ns)?;
     Some(steps.saturating_mul(step_ns) / 1_000_000_000)
 }
 
-/// Urgency that growth can have, before its diagnosis, when memory is full in this time.
-fn urgency_of(growth: &Growth, seconds_to_oom: Option<u64>, horizons: Horizons) -> Urgency {
+/// The end that growth leads to when memory is full, and the job ends, in these times.
+fn end_of(growth: &Growth, seconds_to_oom: Option<u64>, seconds_to_job_end: Option<u64>) -> End {
+    match seconds_to_oom {
+        Some(likely) => {
+            let early = |of: Forecast| likely.saturating_mul(of.p10) / of.p50.max(1);
+            let early = growth.forecast.map_or(likely, early);
+            End::of_memory((early, likely), seconds_to_job_end)
+        }
+        None if growth.bytes_per_step > 0 => End::Unknown,
+        None => End::Reached,
+    }
+}
+
+/// Urgency that growth can have, before its diagnosis, when it leads to this end.
+fn urgency_of(growth: &Growth, end: End, horizons: Horizons) -> Urgency {
     if growth.paused_since_step.is_some() {
         return Urgency::Notice;
     }
-    let end = match seconds_to_oom {
-        Some(seconds) => End::InSeconds(seconds),
-        None if growth.bytes_per_step > 0 => End::Unknown,
-        None => End::Reached,
-    };
     // The ranks of a node share its memory.
     let is_own = growth.is_own() && !growth.layer.is_host();
     horizons.urgency((growth.is_sure, is_own), end)

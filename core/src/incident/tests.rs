@@ -20,6 +20,7 @@ use crate::capture::{Reason, Refusal};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::{Class, Diagnosis, Fate, diagnose};
 use crate::identity::owner::{Holder, Owner};
+use crate::identity::planned_end::PlannedEnd;
 use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::paging::Urgency;
 use crate::snapshot::{Frame, RankSnapshot};
@@ -39,6 +40,7 @@ struct Job {
     is_on_two_nodes: bool,
     clock: Clock,
     fates: Vec<Fate>,
+    planned_end: PlannedEnd,
 }
 
 impl Job {
@@ -54,6 +56,7 @@ impl Job {
             is_on_two_nodes: false,
             clock: Clock::Steps,
             fates: Vec::new(),
+            planned_end: PlannedEnd::default(),
         }
     }
 
@@ -102,6 +105,10 @@ impl Attempt for Job {
 
     fn step_time_ns(&self, _: u32) -> Option<u64> {
         Some(SECOND)
+    }
+
+    fn planned_end(&self, _: u32) -> PlannedEnd {
+        self.planned_end
     }
 
     fn newest(&self, key: &GrowthKey) -> Option<Growth> {

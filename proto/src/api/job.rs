@@ -50,6 +50,10 @@ pub struct Job {
     pub started_wall_ns: i64,
     /// End of the last rank; null while one runs.
     pub ended_wall_ns: Option<i64>,
+    /// When its scheduler ends it, in nanoseconds of Unix time; null where that is not known.
+    pub ends_at_wall_ns: Option<i64>,
+    /// Steps that each of its processes takes in all; null where that is not known.
+    pub total_steps: Option<u64>,
     /// Incidents of this attempt that are open.
     pub incidents_open: u32,
     /// Nodes of its ranks.

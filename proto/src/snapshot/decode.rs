@@ -7,6 +7,7 @@
 
 use std::io::Read;
 
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
     ALLOCATOR_SETTINGS_BYTES_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, MARKS_MAX,
@@ -258,7 +259,7 @@ fn stack_use(of: &v1::StackUse, tables: Tables) -> Result<StackUse, DecodeError>
     Ok(StackUse { stack: tables.stack(of.stack)?, bytes: of.bytes, blocks: of.blocks })
 }
 
-/// The host stays empty: the manifest of a capture names the node.
+/// The host stays empty: the manifest of a capture names the node. A snapshot has no planned end.
 fn identity(rank: v1::RankUp) -> Identity {
     Identity {
         tape_id: text(rank.tape_id, NAME_BYTES_MAX),
@@ -273,6 +274,7 @@ fn identity(rank: v1::RankUp) -> Identity {
         command: text(Redaction::default().line(&rank.command), COMMAND_BYTES_MAX),
         allocator: rank.allocator_settings.map(|of| text(of, ALLOCATOR_SETTINGS_BYTES_MAX)),
         hints: text(rank.applied_hints, ALLOCATOR_SETTINGS_BYTES_MAX),
+        planned_end: PlannedEnd::default(),
     }
 }
 

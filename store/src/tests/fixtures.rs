@@ -26,6 +26,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         growth: Growth::default(),
         clock: Clock::Steps,
         seconds_to_oom: None,
+        seconds_to_job_end: None,
         diagnosis: None,
         urgency: Urgency::Notice,
         reported_in: None,

@@ -8,11 +8,14 @@ pub mod accounts;
 pub mod end;
 pub mod ids;
 pub mod owner;
+pub mod planned_end;
 
 use crate::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX};
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+
+use planned_end::PlannedEnd;
 
 /// Identity of one rank process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct Identity {
     pub allocator: Option<String>,
     /// Allocator settings that `memtape run --apply-hints` set; empty where it set none.
     pub hints: String,
+    /// Planned end of the job.
+    pub planned_end: PlannedEnd,
 }
 
 impl Identity {
@@ -51,8 +56,8 @@ impl Identity {
         let text = |names: &[&str]| {
             names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()))
         };
-        let number =
-            |names: &[&str]| text(names).and_then(|value| value.trim().parse::<u32>().ok());
+        let wide = |names: &[&str]| text(names).and_then(|value| value.trim().parse::<u64>().ok());
+        let number = |names: &[&str]| wide(names).and_then(|value| u32::try_from(value).ok());
         // torchrun says "none" when no rendezvous id was given, and makes one up for --standalone.
         let one_node = number(&["GROUP_WORLD_SIZE"]) == Some(1);
         let torchrun =
@@ -92,6 +97,7 @@ impl Identity {
             allocator: Some(allocator_settings(&lookup)),
             hints: cut(text(&["MEMTAPE_HINTS"]).unwrap_or_default().trim(), SETTINGS_MAX)
                 .to_string(),
+            planned_end: PlannedEnd::from_numbers(wide),
             ..Self::default()
         }
     }

@@ -10,6 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::event::Event;
+use crate::identity::planned_end::PlannedEnd;
 use crate::identity::{Identity, cut};
 use crate::interned::stacks::Interned;
 use crate::interned::stream_pools;
@@ -406,6 +407,10 @@ fn read_identity<S: Source>(
             .any(|line| line.starts_with("allocator="))
             .then(|| visible(field("allocator"), ALLOCATOR_SETTINGS_BYTES_MAX)),
         hints: visible(field("hints"), ALLOCATOR_SETTINGS_BYTES_MAX),
+        planned_end: PlannedEnd {
+            ends_at_wall_ns: field("ends_at_wall_ns").parse().ok(),
+            total_steps: field("total_steps").parse().ok(),
+        },
     })
 }
 
@@ -432,8 +437,9 @@ pub fn identity_text(identity: &Identity) -> String {
         hints => format!("hints={hints}\n"),
     };
     format!(
-        "{role}{allocator}{hints}job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\n\
+        "{role}{allocator}{hints}{}job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\n\
          host={}\ncommand={}\n",
+        identity.planned_end.lines(),
         one_line(&identity.job),
         identity.attempt,
         identity.rank,

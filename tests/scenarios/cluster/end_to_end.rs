@@ -2,7 +2,7 @@
 //! the very line; a capture of all ranks at one step lies in the store and outlives SIGKILL.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtape_tests::cluster::Cluster;
 use memtape_tests::processes::{Process, wait_for};
@@ -87,14 +87,19 @@ fn a_leaking_rank_is_caught_captured_stored_and_explained() {
 fn the_same_job_without_the_leak_gives_no_incident() {
     let Some(torch) = torch("a clean DDP job gives no incident") else { return };
     let cluster = Cluster::start(&["node-a"]);
-    let job = start(&cluster, &torch, "clean", &["--steps", "700"]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
+    let ends_at = now.as_secs() + 24 * 3_600;
+    let ends = [("SLURM_JOB_END_TIME", ends_at), ("MEMTAPE_TOTAL_STEPS", 700)];
+    let job = start_with(&cluster, &torch, "clean", &["--steps", "700"], &ends);
     let (code, said) = job.end(Duration::from_secs(200));
     assert_eq!(code, Some(0), "{said:#?}");
     wait_for("the end is seen", Duration::from_secs(30), || {
         (cluster.ask(&["jobs"])["jobs"][0]["state"] == "ended").then_some(())
     });
     let jobs = cluster.ask(&["jobs"]);
-    assert_eq!(jobs["jobs"][0]["step_max"], 700, "{jobs:#}");
+    let job = &jobs["jobs"][0];
+    assert_eq!((&job["step_max"], &job["total_steps"]), (&700.into(), &700.into()), "{jobs:#}");
+    assert_eq!(job["ends_at_wall_ns"], ends_at * 1_000_000_000, "as the environment says");
     assert_eq!(cluster.incidents("clean"), Vec::<serde_json::Value>::new());
 }
 
@@ -119,6 +124,16 @@ fn leaking_line(cluster: &Cluster, words: &[&str]) {
 
 /// Starts the script the way a user does: `memtape run -- torchrun …`.
 fn start(cluster: &Cluster, torch: &Torch, job: &str, arguments: &[&str]) -> Process {
+    start_with(cluster, torch, job, arguments, &[])
+}
+
+fn start_with(
+    cluster: &Cluster,
+    torch: &Torch,
+    job: &str,
+    arguments: &[&str],
+    variables: &[(&str, u64)],
+) -> Process {
     library();
     // The fake runtime must stand behind the recorder, so its launcher is what `run` runs.
     let inner = torch.command(RANKS, "4G");
@@ -126,6 +141,7 @@ fn start(cluster: &Cluster, torch: &Torch, job: &str, arguments: &[&str]) -> Pro
     command.args(["run", "--job", job, "--dir"]).arg(cluster.tapes("node-a")).arg("--");
     command.arg(inner.get_program()).args(inner.get_args());
     command.args(Torch::torchrun(RANKS)).arg(SCRIPT).args(arguments);
+    command.envs(variables.iter().map(|(name, value)| (name, value.to_string())));
     command.current_dir(memtape_tests::root());
     Process::start(&mut command)
 }

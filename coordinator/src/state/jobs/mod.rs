@@ -506,6 +506,7 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.peer_groups = up.peer_groups;
     record.allocator = up.allocator;
     record.hints = up.hints;
+    record.planned_end = up.planned_end;
     // Of a process that is gone its agent knows the user alone; what it said before stays.
     if record.owner.is_none() || up.owner.as_ref().is_some_and(|of| !of.namespace.is_empty()) {
         record.owner = up.owner;

@@ -165,6 +165,74 @@ fn growth_of_one_rank_pages_at_any_time_but_that_of_the_host_near_its_end() {
     }
 }
 
+/// A job that ends itself after these hours.
+fn planned(hours: u64) -> Job {
+    let planned_end = PlannedEnd { total_steps: Some(hours * 3_600), ..PlannedEnd::default() };
+    Job { planned_end, ..Job::new(0) }
+}
+
+#[test]
+fn growth_that_outlasts_the_job_does_not_page() {
+    use Urgency::{Notice, Page, Ticket};
+    let own = Growth { scope: Scope::OneRank, ..ends_in(11) };
+    let host = Growth { layer: Layer::Host, ..own };
+    let turns = Job { clock: Clock::Turns, ..planned(2) };
+    let first = "; the job ends in 2 h, before the memory does";
+    let memory = "; memory ends before the job's own end in 40 h";
+    for (growth, job, urgency, said) in [
+        (ends_in(11), Job::new(0), Page, ""),
+        (ends_in(11), planned(2), Notice, first),
+        (ends_in(11), planned(40), Page, memory),
+        (ends_in(20), planned(2), Notice, first),
+        (ends_in(30), Job::new(0), Notice, ""),
+        (ends_in(30), planned(40), Ticket, memory),
+        (own, planned(2), Ticket, first),
+        (own, planned(40), Page, memory),
+        (host, planned(2), Notice, first),
+        (ends_in(11), turns, Page, ""),
+        (Growth { steps_to_oom: None, ..own }, planned(2), Page, ""),
+        (Growth { is_sure: false, ..own }, planned(2), Notice, ""),
+    ] {
+        let mut shell = Shell::default();
+        shell.found(&job, Finding::Opened(growth));
+        shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+        let incident = shell.incident("inc-0001");
+        assert_eq!(incident.urgency, urgency, "{growth:?} {:?}", job.planned_end);
+        let sentence = incident.sentence();
+        let clause = sentence.find("; the job ends").or(sentence.find("; memory ends"));
+        assert_eq!(clause.map_or("", |at| &sentence[at..]), said, "{sentence}");
+    }
+}
+
+#[test]
+fn an_urgency_does_not_fall_when_the_job_ends_first_after_all() {
+    use Urgency::{Notice, Page, Ticket};
+    let (mut shell, mut job) = (Shell::default(), planned(40));
+    let own = |hours| Growth { scope: Scope::OneRank, ..ends_in(hours) };
+    shell.found(&job, Finding::Opened(ends_in(100)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!(shell.incident("inc-0001").urgency, Notice);
+    assert_eq!(grow(&mut shell, &job, ends_in(30)), (Ticket, 2));
+    assert_eq!(grow(&mut shell, &job, ends_in(50)), (Ticket, 2));
+    assert_eq!(grow(&mut shell, &job, ends_in(11)), (Page, 3));
+    job.planned_end = planned(2).planned_end;
+    assert_eq!(grow(&mut shell, &job, ends_in(11)), (Page, 3));
+    let said = shell.incident("inc-0001").sentence();
+    assert!(said.ends_with("; the job ends in 2 h, before the memory does"), "{said}");
+    // A job that goes on after its plan has no end any more.
+    let (mut shell, mut job) = (Shell::default(), planned(2));
+    shell.found(&job, Finding::Opened(own(11)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!(shell.incident("inc-0001").urgency, Ticket);
+    job.last_step = 2 * 3_600 + 1;
+    job.newest = Some(own(9));
+    shell.review(&job);
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incident("inc-0001").urgency, shell.pages()), (Page, 1));
+}
+
 #[test]
 fn a_ticket_rises_to_a_page_with_another_finding_of_its_cause() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
