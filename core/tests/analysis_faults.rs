@@ -2,20 +2,24 @@
 //! show nothing else, and what comes close to one is left alone.
 
 use crate::training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
-use memtape_core::detector::Scope;
+use memtape_core::detector::{Layer, Scope};
 use memtape_core::diagnosis::files::{Found, History, Past, Rank, analyze};
-use memtape_core::diagnosis::{Class, Standing};
+use memtape_core::diagnosis::{Cause, Class, Standing};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
 
 /// A rank whose training does something more behind each step.
-fn behaving(rank: u32, steps: u64, mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
-    let mut trainer = Trainer::new(Job::default());
-    for step in 0..steps {
+fn behaving(rank: u32, steps: u64, each: impl FnMut(&mut Trainer, u64)) -> Rank {
+    training(rank, Job { steps, ..Job::default() }, each)
+}
+
+fn training(rank: u32, job: Job, mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
+    let mut trainer = Trainer::new(job);
+    for step in 0..job.steps {
         trainer.step();
         each(&mut trainer, step);
     }
-    Rank { rank, states: vec![through_a_file(&trainer.sim.done(rank, usize::MAX))] }
+    Rank { rank, states: vec![through_a_file(&trainer.sim.done(rank, job.ring))] }
 }
 
 fn found(ranks: &[Rank], class: Class, what: &str) -> Found {
@@ -50,6 +54,35 @@ fn pieces_that_nothing_fits_are_fragmentation_before_a_request_fails() {
         "{verdict:?}"
     );
     clean(&[held(10)], "some hundred MiB");
+}
+
+/// A rank whose tensor a larger one replaces in each step; it begins again every `emptied` steps.
+fn replacing(rank: u32, job: Job, emptied: u64) -> Rank {
+    let bank = "/app/bank.py:12:extend /app/train.py:80:main";
+    let mut kept: Option<u64> = None;
+    training(rank, job, |trainer, step| {
+        let larger = trainer.sim.alloc(bank, (8 + 4 * (step % emptied)) * MIB);
+        kept.replace(larger).into_iter().for_each(|old| trainer.sim.free(old));
+    })
+}
+
+#[test]
+fn a_tensor_that_larger_ones_replace_is_a_leak() {
+    for (ranks, steps, ring) in [(1, 20, usize::MAX), (4, 20, usize::MAX), (1, 60, 900)] {
+        let job = Job { steps, ring, ..Job::default() };
+        let all: Vec<Rank> = (0..ranks).map(|rank| replacing(rank, job, u64::MAX)).collect();
+        let verdict = found(&all, Class::Leak, "a bank");
+        let Found { diagnosis, growth, .. } = &verdict;
+        assert_eq!((line(&verdict), growth.layer), (Some(12), Layer::Allocated), "{verdict:?}");
+        assert_eq!(growth.bytes_per_step, 4 * MIB, "{verdict:?}");
+        assert_eq!(diagnosis.remedy.cause, Cause::GrowingTensor, "{verdict:?}");
+        assert!(diagnosis.sentence.contains("a larger one each time"), "{}", diagnosis.sentence);
+        let emptied: Vec<Rank> = (0..ranks).map(|rank| replacing(rank, job, 7)).collect();
+        clean(&emptied, "a bank that is emptied every seven steps");
+    }
+    // Each activation is larger than in the step before, as is the batch that stays meanwhile.
+    let job = Job { steps: 20, pattern: Pattern::Longer { bytes: MIB }, ..Job::default() };
+    found(&[replacing(0, job, u64::MAX)], Class::Pressure, "longer batches");
 }
 
 #[test]

@@ -12,6 +12,7 @@ const PROFILES = {
   few: 'too few steps to conclude anything',
   passing: 'only of the newest steps: older ones are freed',
   backlog: 'of the newest steps, more of them all the time: fewer are freed than allocated',
+  replaced: 'only of the newest steps: each took the place of a smaller one',
   ended: 'of many steps, but of no late ones: it has ended',
   filling: 'of many steps, most bytes early: it comes to its end',
   steady: 'of every step from the beginning on: nothing is freed',

@@ -14,7 +14,7 @@ use super::findings::Findings;
 use super::groups::{Groups, Medians};
 use super::series::{BLOCK_STEPS, BLOCKS, Layer, SCALES, Series, TRACKED_LAYERS, TRACKS, WINDOW};
 use super::step_time::StepTime;
-use super::{Finding, Growth, GrowthKey, RankState, RankView, Reading, Sample, Scope};
+use super::{Finding, Growth, GrowthKey, RankState, RankView, Reading, Sample, Scope, StepNeed};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
 /// nanoseconds.
@@ -252,10 +252,14 @@ impl Detector {
         Some((rank, self.ranks.get(&rank)?.primary))
     }
 
-    /// Returns what the steps of a rank need beyond their floors, in bytes: before a growth that
-    /// began at `onset_step`, and now. None where the blocks of those steps are no longer kept.
-    pub fn step_need(&self, rank: u32, device: u8, onset_step: u64) -> Option<(u64, u64)> {
-        self.series.get(&(rank, device))?.step_need(onset_step)
+    /// Returns what the steps of a rank need beyond their floors: at the earlier step of a capture,
+    /// or before the growth where that began later, and at the step of the capture. None where the
+    /// blocks of those steps are no longer kept.
+    pub fn step_need(&self, growth: &Growth, step: u64, before_step: u64) -> Option<StepNeed> {
+        let series = self.series.get(&(growth.rank, growth.device))?;
+        let onset_step = growth.onset_step.saturating_sub(BLOCK_STEPS[0]);
+        let before = series.step_need(onset_step.max(before_step))?;
+        Some(StepNeed { before, now: series.step_need(step)? })
     }
 
     /// Returns the present duration of a step, in nanoseconds; none before a few steps have passed.

@@ -24,7 +24,7 @@ use crate::tape::StepRecord;
 pub(crate) use constants::SPREAD_NEWS_DIVISOR;
 pub use forecast::Forecast;
 pub(crate) use levels::trace::{
-    StepTrend, has_idle_risen, trace_points_min, trend_of_idle, trend_of_peaks,
+    StepTrend, has_idle_risen, trace_points_min, trend_of_floors, trend_of_idle, trend_of_peaks,
 };
 pub use levels::windows::RATE_STEPS;
 pub use machine::{Detector, SETTLE_NS};
@@ -67,6 +67,15 @@ pub struct Limit {
     pub bytes: u64,
     /// Number of what has the limit (a cgroup, a node): ranks with equal numbers share the bytes.
     pub of: u64,
+}
+
+/// What steps need beyond the floor that is there between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepNeed {
+    /// Highest use less the floor at the earlier step, or just before the growth began, in bytes.
+    pub before: u64,
+    /// The same at the step of the snapshots.
+    pub now: u64,
 }
 
 /// The ranks that grow.

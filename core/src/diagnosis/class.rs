@@ -36,7 +36,7 @@ pub enum Class {
     /// Tensors in cycles of Python objects: they wait for the garbage collector, which frees many
     /// at once.
     ReferenceCycles,
-    /// Blocks of more and more steps stay alive.
+    /// Blocks of more and more steps stay alive, or larger ones replace a block again and again.
     Leak,
     /// The rank is at another collective than its peers; memory is not to blame.
     Desynchronised,

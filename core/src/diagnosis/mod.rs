@@ -20,6 +20,7 @@ mod judges;
 mod tests;
 mod words;
 
+pub use crate::detector::StepNeed;
 pub use crate::snapshot::frames::{is_user_frame, telling_frame};
 pub use answer::aftermath::Aftermath;
 pub use answer::diagnose::diagnose;
@@ -33,7 +34,7 @@ pub use constants::{BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_M
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
 pub use evidence::context::{
-    Activity, Context, Fate, KnownGrowth, Neighbours, Peaks, Readings, StepNeed, TraceGrowth,
+    Activity, Context, Fate, KnownGrowth, Neighbours, Peaks, Readings, TraceGrowth,
 };
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;

@@ -1,7 +1,7 @@
 //! Growths that are easily taken for another one: each has advice of its own.
 
-use memtape_core::detector::Layer::{Allocated, Reserved};
-use memtape_core::diagnosis::{Cause, Class, StepNeed};
+use memtape_core::detector::Layer::{self, Allocated, Peak, Reserved};
+use memtape_core::diagnosis::{AgeProfile, Cause, Class, StepNeed};
 use memtape_core::snapshot::TraceKind;
 
 use super::maker::*;
@@ -57,18 +57,8 @@ fn taken_for_others() -> Vec<Scenario> {
     let one = |size: u64| growth(Allocated, size);
     let log = "/app/logs.py:7:log";
     vec![
-        scenario(
-            "a tensor that is concatenated onto itself",
-            leak("replay.py:12", Cause::GrowingTensor),
-            true,
-            Asked::new(one(4 * MIB), |rank| {
-                rank.add(&["/app/replay.py:12:extend", MAIN], GIB, [STEP - 1]);
-            })
-            // The old one and the new one are alive at once.
-            .with(|context| {
-                context.step_need = Some(StepNeed { before: 200 * MIB, now: 200 * MIB + GIB });
-            }),
-        ),
+        concatenated("a tensor that is concatenated onto itself", Allocated, 4 * MIB),
+        concatenated("peaks of a tensor that is concatenated onto itself", Peak, 8 * MIB),
         scenario(
             "a leak in a closure that the optimizer calls",
             leak("model.py:40", Cause::Kept),
@@ -112,6 +102,19 @@ fn taken_for_others() -> Vec<Scenario> {
             }),
         ),
     ]
+}
+
+/// A larger tensor replaces one in each step: the growth that is seen is of this layer.
+fn concatenated(name: &'static str, layer: Layer, rate: u64) -> Scenario {
+    let asked = Asked::new(growth(layer, rate), |rank| {
+        rank.add(&["/app/replay.py:12:extend", MAIN], GIB, [STEP - 1]);
+    })
+    .with(|context| {
+        // The old one and the new one are alive at once.
+        context.step_need = Some(StepNeed { before: 200 * MIB, now: 200 * MIB + GIB });
+        context.in_peaks = Some(layer == Peak);
+    });
+    scenario(name, leak("replay.py:12", Cause::GrowingTensor), true, asked)
 }
 
 fn unpickled() -> Vec<Scenario> {
@@ -159,6 +162,30 @@ fn sentence(others: &[u32]) -> String {
     });
     let peers = [0, 1, 3, 4, 5, 6].map(made).to_vec();
     Asked { peers, ..asked }.but(|asked| asked.growth.peers = 6).diagnosed().sentence
+}
+
+#[test]
+fn a_tensor_that_larger_ones_replace_is_said_to_be_one() {
+    for (layer, said) in [
+        (Allocated, "rank 2 keeps 8 MiB more each step since step 120, allocated at replay.py:12"),
+        (Peak, "the peaks of rank 2 rise by 8 MiB each step since step 120, allocated at"),
+    ] {
+        let asked = concatenated("", layer, 8 * MIB).asked;
+        let of = asked.diagnosed();
+        assert!(of.sentence.starts_with(said), "{}", of.sentence);
+        let replaces = " in extend, which replaces its tensor by a larger one each time";
+        assert!(of.sentence.contains(replaces), "{}", of.sentence);
+        assert_eq!(of.histogram.course, AgeProfile::Replaced);
+        // Longer sequences cost more within the steps, and what is emptied now and then is no leak.
+        let longer = concatenated("", layer, 8 * MIB).asked.with(|context| {
+            context.step_need = Some(StepNeed { before: 200 * MIB, now: 4 * GIB });
+        });
+        let emptied = asked.but(|asked| asked.growth.give_backs = 3);
+        for other in [longer, emptied] {
+            let of = other.diagnosed();
+            assert!(of.class != Class::Leak && !of.pages(), "{:?}: {}", of.class, of.sentence);
+        }
+    }
 }
 
 #[test]

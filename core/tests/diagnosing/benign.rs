@@ -1,7 +1,7 @@
 //! Growths that are no mistake: each near to a fault.
 
 use memtape_core::detector::Layer::{Allocated, Peak, Retries, Spread};
-use memtape_core::diagnosis::{Cause, Class, Peaks};
+use memtape_core::diagnosis::{Cause, Class, Peaks, StepNeed};
 
 use super::maker::*;
 use super::{Scenario, scenario};
@@ -130,7 +130,8 @@ fn passing() -> Vec<Scenario> {
                     [375],
                 );
                 rank.was(100 * MIB, 1);
-            }),
+            })
+            .with(|context| context.step_need = Some(StepNeed { before: GIB, now: 3 * GIB })),
         ),
     ]
 }

@@ -9,7 +9,7 @@ use memtape_core::census::Census;
 use memtape_core::detector::{
     Detector, Growth, GrowthKey, Layer, Limit, RankView, Reading, Sample, Scope,
 };
-use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
+use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 use memtape_core::tape::layout::Clock;
 
@@ -100,10 +100,7 @@ impl Product {
             step_time_ns: Some(case.step_ns),
             in_peaks: (growth.layer == Layer::Peak).then_some(true),
             peaks: Some(Peaks { own, peers }),
-            step_need: self
-                .detector
-                .step_need(growth.rank, growth.device, growth.onset_step)
-                .map(|(before, now)| StepNeed { before, now }),
+            step_need: self.detector.step_need(growth, case.suspect.step, case.suspect.before_step),
             ..Context::default()
         }
     }

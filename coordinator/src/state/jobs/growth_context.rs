@@ -5,7 +5,7 @@
 //! known.
 
 use memtape_core::detector::{Growth, Layer};
-use memtape_core::diagnosis::{Context, Peaks, StepNeed};
+use memtape_core::diagnosis::{Context, Peaks};
 use memtape_core::hints::Config;
 
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
@@ -49,11 +49,7 @@ pub(crate) fn of_growth(
             _ => None,
         },
         peaks: peaks(attempt, rank, growth.device),
-        step_need: attempt
-            .detectors
-            .of(growth.rank)
-            .step_need(growth.rank, growth.device, growth.onset_step)
-            .map(|(before, now)| StepNeed { before, now }),
+        step_need: attempt.detectors.of(growth.rank).step_need(growth, step, before_step),
         // Where nothing is set, the segments may still show what the program has chosen.
         expandable_segments: rank
             .record

@@ -30,7 +30,7 @@ pub(crate) struct StepTrend {
 
 /// The fewest whole steps whose levels are judged.
 pub(crate) fn trace_points_min(layer: Layer) -> usize {
-    let rule = if layer == Layer::Peak { Rule::of_trace(0) } else { Rule::absolute(0) };
+    let rule = if layer == Layer::Reserved { Rule::absolute(0) } else { Rule::of_trace(0) };
     rule.points_min
 }
 
@@ -47,6 +47,11 @@ pub(crate) fn trend_of_peaks(peaks: &[u64], floors: &[u64]) -> Option<StepTrend>
         Some((trend(&own, rise, steps), floors.rise(rise.points)))
     })?;
     is_within_steps(of_floors, found.grown_bytes.try_into().ok()?).then_some(found)
+}
+
+/// The trend of the lowest levels of whole steps; none where they do not grow.
+pub(crate) fn trend_of_floors(floors: &[u64]) -> Option<StepTrend> {
+    trend_of_peaks(floors, &alloc::vec![0; floors.len()])
 }
 
 /// The trend of what is reserved beyond the peaks; none where it does not grow.

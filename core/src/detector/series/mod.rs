@@ -165,22 +165,21 @@ impl Series {
         Some(self.absolute(layer, scale, block)? - self.track(layer)?.baseline?)
     }
 
-    /// Returns the peak less the floor, in bytes: in the block before that of `onset_step`, and in
-    /// the newest finished block. The newest is a short block: growth within a long block would add
-    /// to the difference.
-    pub(super) fn step_need(&self, onset_step: u64) -> Option<(u64, u64)> {
-        let newest = (self.last_step / BLOCK_STEPS[EXCESS_SCALE]).checked_sub(1)?;
-        // The shortest blocks that reach back to the onset.
-        let before = (EXCESS_SCALE..SCALES).find_map(|scale| {
-            self.need(scale, (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?)
-        })?;
-        Some((before, self.need(EXCESS_SCALE, newest)?))
+    /// Returns what the steps around `step` needed beyond their floors, in bytes: in the shortest
+    /// block with it that is kept.
+    pub(super) fn step_need(&self, step: u64) -> Option<u64> {
+        (EXCESS_SCALE..SCALES).find_map(|scale| self.need(scale, step / BLOCK_STEPS[scale]))
     }
 
-    /// Peak less floor of a block, in bytes.
+    /// Peak less floor of a block, in bytes. The floor is the highest of the blocks beside it: what
+    /// it rises by within the block is no need, and where it was lower for a while (a restart
+    /// within the process, an evaluation that lets the weights go) the steps needed no more.
     fn need(&self, scale: usize, block: u64) -> Option<u64> {
+        let beside = [block.checked_sub(1), Some(block), block.checked_add(1)];
+        let floor = |block: Option<u64>| self.absolute(Layer::Allocated, scale, block?);
+        let floor = beside.into_iter().filter_map(floor).max()?;
         let peak = self.absolute(Layer::Peak, scale, block)?;
-        u64::try_from(peak - self.absolute(Layer::Allocated, scale, block)?).ok()
+        Some(u64::try_from(peak - floor).unwrap_or(0))
     }
 
     /// Has the block been finished?
@@ -311,22 +310,14 @@ impl Series {
     }
 
     /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are
-    /// kept: the next step that needs as much may run out of memory. A floor that was lower than
-    /// in the blocks beside it is left out: a restart within the process, or an evaluation that
-    /// lets the weights go, needs no more than a step.
+    /// kept: the next step that needs as much may run out of memory.
     fn excess(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let warm = self.warm_step.unwrap_or(0).div_ceil(BLOCK_STEPS[EXCESS_SCALE]);
         let blocks = newest.saturating_sub(BLOCKS as u64).max(warm)..newest;
-        let floor = |block: u64| self.absolute(Layer::Allocated, EXCESS_SCALE, block);
-        let need = |block: u64| {
-            let beside = [block.checked_sub(1), Some(block), block.checked_add(1)];
-            let floor = beside.into_iter().filter_map(|block| floor(block?)).max()?;
-            let peak = self.absolute(Layer::Peak, EXCESS_SCALE, block)?;
-            Some(u64::try_from(peak - floor).unwrap_or(0))
-        };
         let known = self.peak_allocated.saturating_sub(self.last.floor_allocated);
-        blocks.filter_map(need).max().unwrap_or(known)
+        let needs = blocks.filter_map(|block| self.need(EXCESS_SCALE, block));
+        needs.max().unwrap_or(known)
     }
 
     /// Estimated bytes of inactive splits that no request fits into: what no peak needed lately.

@@ -76,6 +76,27 @@ fn growth_of_the_host_is_dated_to_its_first_step() {
 }
 
 #[test]
+fn a_capture_compares_what_the_steps_need_at_its_own_two_steps() {
+    let mut detector = Detector::default();
+    detector.expect_ranks(1);
+    let mut job = Job::new(7, Workload::Flat, 1, None);
+    for step in 1..=900 {
+        let mut sample = job.sample(0, step);
+        // A tensor of one MiB more in each step, of which two are alive at the peak.
+        let bank = step.saturating_sub(100) * MIB;
+        sample.record.floor_allocated = GIB + bank;
+        sample.record.peak_allocated = 2 * GIB + 2 * bank;
+        detector.sample(step * STEP_NS, &sample);
+    }
+    let growth = Growth { onset_step: 100, last_step: 900, ..Growth::default() };
+    for (before_step, step, grown) in [(0, 400, 300), (400, 656, 256), (560, 816, 256)] {
+        let need = detector.step_need(&growth, step, before_step).expect("the blocks are kept");
+        let more = need.now.abs_diff(need.before) / MIB;
+        assert!(more.abs_diff(grown) <= 16, "{before_step} to {step}: {more} MiB");
+    }
+}
+
+#[test]
 fn a_stage_that_leaks_is_one_finding_about_its_role() {
     for are_roles_given in [false, true] {
         let mut detector = Detector::default();

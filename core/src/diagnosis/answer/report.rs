@@ -12,6 +12,7 @@ use super::sentence::parts;
 use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::SUSPECTS_MAX;
 use crate::diagnosis::evidence::account::{Measure, signed, unsigned};
+use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::evidence::outside::Outside;
@@ -119,8 +120,10 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
         },
         explained_ppm: match culprit {
             Some(_) if taker.is_some() => outside.map(|outside| outside.share_ppm()),
-            Some(line) if case.outgrows(line) => Some(case.outgrown_ppm()),
-            Some(line) => Some(case.share_ppm(line.net_grown)),
+            Some(line) => Some(match case.outgrown(line) {
+                Some(of) => share_of(signed(of.rising_sizes), signed(of.large_sizes)),
+                None => case.share_ppm(line.net_grown),
+            }),
             // Samples of time explain no bytes.
             None if of_workers.is_some() => Some(0),
             None => of_trace.map(|(_, ppm)| *ppm),
@@ -276,7 +279,9 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     let range = if is_numbered { format!(", {first} to {last}") } else { String::new() };
     let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
     let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
-    let meaning = if class == Class::Leak { ": blocks of every age stay" } else { "" };
+    let is_replaced = case.age_profile(line) == AgeProfile::Replaced;
+    let stay = class == Class::Leak && !is_replaced;
+    let meaning = if stay { ": blocks of every age stay" } else { "" };
     let born = format!("were allocated in {generations} distinct steps");
     Some(format!("its {blocks} live blocks {born}{range}{every}{meaning}"))
 }

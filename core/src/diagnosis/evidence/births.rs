@@ -60,6 +60,8 @@ pub enum AgeProfile {
     /// The newest steps, and more of them all the time: the oldest go first, and fewer go than
     /// come.
     Backlog,
+    /// Only the newest steps: each block took the place of a smaller one.
+    Replaced,
     /// Many steps, but no late ones: it has ended.
     Ended,
     /// Many steps, most bytes early: it comes to its end.
@@ -200,8 +202,8 @@ impl Births {
         later * 1_000_000 < all * u128::from(LATER_HALF_PPM_MIN)
     }
 
-    /// The births as a histogram, with what follows from those since `since`.
-    pub(crate) fn generations(&self, since: u64, onset: u64, step: u64) -> Generations {
+    /// The births as a histogram, with what follows from them.
+    pub(crate) fn generations(&self, since: u64, course: AgeProfile) -> Generations {
         let mut buckets: Vec<Bucket> = Vec::new();
         let (first, last) = (self.first().unwrap_or(0), self.last().unwrap_or(0));
         let width = (last - first) / BUCKETS_MAX as u64 + 1;
@@ -217,12 +219,7 @@ impl Births {
                 bucket.blocks = bucket.blocks.saturating_add(born.blocks);
             }
         }
-        Generations {
-            buckets,
-            births: self.count(),
-            every_steps: self.every_steps(since),
-            course: self.age_profile(since, onset, step),
-        }
+        Generations { buckets, births: self.count(), every_steps: self.every_steps(since), course }
     }
 }
 
@@ -281,7 +278,7 @@ mod tests {
         for (count, stride) in [(1, 1), (31, 1), (33, 1), (1000, 1), (500, 7), (2, u64::MAX / 2)] {
             let steps = (0..count).map(|index: u64| index.saturating_mul(stride));
             let births = births(steps, |_| 3);
-            let generations = births.generations(0, 0, u64::MAX);
+            let generations = births.generations(0, AgeProfile::Steady);
             assert!(generations.buckets.len() <= BUCKETS_MAX, "{count} {stride}");
             let sum: u64 = generations.buckets.iter().map(|bucket| bucket.bytes).sum();
             let blocks: u64 = generations.buckets.iter().map(|bucket| bucket.blocks).sum();

@@ -21,8 +21,10 @@ use super::segments::{Requests, Shape, requests, shape};
 use super::shared::shared;
 use super::workers::WorkerEvidence;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
-use crate::detector::{Growth, Layer, Scope};
-use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
+use crate::detector::{Growth, Layer, Scope, StepNeed};
+use crate::diagnosis::constants::{
+    CONFIRMED_PPM, EXPLAINED_PPM_MIN, GENERATIONS_MIN, ONSET_SLACK_STEPS,
+};
 use crate::diagnosis::evidence::past::replay::Replay;
 use crate::diagnosis::words::plural;
 use crate::snapshot::frames::telling_frame;
@@ -224,7 +226,8 @@ impl<'a> Case<'a> {
     /// however large it is.
     fn leave_out_passing(&mut self, all: &mut [Line<'_>]) {
         let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
-        let leaking = all.iter().filter(|line| self.leaks(line)).fold(0, sum);
+        let stays = |line: &&Line<'_>| self.leaks(line) && !self.passes(line);
+        let leaking = all.iter().filter(stays).fold(0, sum);
         let seen = signed(self.seen());
         if seen == 0 || leaking.saturating_mul(2) < seen {
             return;
@@ -242,11 +245,7 @@ impl<'a> Case<'a> {
         let span = self.step.saturating_sub(self.growth.onset_step);
         let young = self.step.saturating_sub((span / 4).max(2));
         let is_young = line.births.first().is_some_and(|first| first >= young);
-        is_young
-            && matches!(
-                self.age_profile(line),
-                AgeProfile::Once | AgeProfile::Few | AgeProfile::Passing
-            )
+        is_young && !matches!(self.age_profile(line), AgeProfile::Steady | AgeProfile::Backlog)
     }
 
     /// What is to be explained, in the measure of the growth.
@@ -345,7 +344,9 @@ impl<'a> Case<'a> {
     pub(crate) fn age_profile(&self, line: &Line<'_>) -> AgeProfile {
         // Births count from the onset, also those of before the earlier step: they live still.
         match line.births.age_profile(self.born_since, self.growth.onset_step, self.step) {
+            AgeProfile::Steady if self.outgrown(line).is_none() => AgeProfile::Steady,
             AgeProfile::Passing if self.falls_behind(line) => AgeProfile::Backlog,
+            _ if self.is_replaced(line) => AgeProfile::Replaced,
             course => course,
         }
     }
@@ -364,17 +365,18 @@ impl<'a> Case<'a> {
 
     /// The same as a histogram.
     pub(crate) fn generations(&self, line: &Line<'_>) -> Generations {
-        let mut generations =
-            line.births.generations(self.born_since, self.growth.onset_step, self.step);
-        generations.course = self.age_profile(line);
-        generations
+        line.births.generations(self.born_since, self.age_profile(line))
     }
 
-    /// Blocks of many steps are alive, also of late ones, and as much late as early.
+    /// Does a line keep more and more: in blocks of many steps, as many late as early, or in a
+    /// block that a larger one replaces?
     pub(crate) fn leaks(&self, line: &Line<'_>) -> bool {
         let trace = self.context.trace.as_ref();
         trace.is_some_and(|trace| trace.survivors.contains(line.frame))
-            || matches!(self.age_profile(line), AgeProfile::Steady | AgeProfile::Backlog)
+            || matches!(
+                self.age_profile(line),
+                AgeProfile::Steady | AgeProfile::Backlog | AgeProfile::Replaced
+            )
     }
 
     /// Whole free segments that no step needs: the others are only free between two steps.
@@ -388,31 +390,38 @@ impl<'a> Case<'a> {
         self.shape.as_ref().is_some_and(|shape| self.idle_cache() > shape.inactive)
     }
 
-    /// Is it the few newest blocks of a line that grew, each made in place of an older one, while
-    /// the steps need at most one such copy more than before? A tensor that is concatenated to
-    /// looks like that: the old one and the new one are alive at once. Longer sequences do not:
-    /// they cost more within the steps than between them.
-    pub(crate) fn swells(&self, line: &Line<'_>) -> bool {
-        let Some(need) = self.context.step_need else { return false };
-        let grown = signed(need.now).saturating_sub(signed(need.before));
+    /// Does the memory that a line keeps grow because a larger block replaces its block again and
+    /// again, as `torch.cat` of a tensor and a new piece does? Growth of tensors, of peaks and of
+    /// reserved memory alike. The requests of the trace tell, or the blocks: the few of the line
+    /// are new and not twice as many as before, and the steps need at most one copy more, as the
+    /// old block and the new one are alive at once. Longer sequences cost more within the steps.
+    fn is_replaced(&self, line: &Line<'_>) -> bool {
+        let is_possible = matches!(self.layer, Layer::Allocated | Layer::Reserved | Layer::Peak)
+            && self.give_backs().is_none()
+            && line.net.bytes > 0
+            && !line.has_larger_blocks();
         let span = self.step.saturating_sub(self.growth.onset_step);
         let is_new = |birth: u64| birth.saturating_add((span / 8).max(4)) >= self.step;
-        line.blocks <= 64
-            && line.births.first().is_some_and(is_new)
-            && grown <= line.net.bytes.saturating_add(line.net.bytes / 8)
-            && self.share_ppm(line.net_grown) >= CONFIRMED_PPM
+        let are_few_more = line.net.blocks.saturating_mul(2) < signed(line.blocks);
+        let copies = |need: StepNeed| {
+            let more = signed(need.now).saturating_sub(signed(need.before));
+            more <= line.net.bytes.saturating_add(line.net.bytes / 8)
+        };
+        is_possible
+            && (self.outgrown(line).is_some()
+                || line.blocks <= 64
+                    && (are_few_more || line.blocks == 1)
+                    && line.births.first().is_some_and(is_new)
+                    && self.context.step_need.is_some_and(copies)
+                    && self.share_ppm(line.net_grown) >= EXPLAINED_PPM_MIN
+                    && share_of(line.net_grown, self.net.by(self.measure)) >= CONFIRMED_PPM)
     }
 
-    /// Does a line leave free memory behind, because it asks for a larger block each time? The
-    /// next one fits into none of the earlier ones.
-    pub(crate) fn outgrows(&self, line: &Line<'_>) -> bool {
-        self.layer == Layer::Reserved && line.net.bytes > 0 && self.rising_frame == Some(line.frame)
-    }
-
-    /// Share of the large requests, by their sizes, that [`Self::outgrows`] is about.
-    pub(crate) fn outgrown_ppm(&self) -> u32 {
-        let Requests { rising_sizes, large_sizes, .. } = self.requests.unwrap_or_default();
-        share_of(signed(rising_sizes), signed(large_sizes))
+    /// The requests, where a line leaves free memory behind because it asks for a larger block each
+    /// time: the next one fits into none of the earlier ones.
+    pub(crate) fn outgrown(&self, line: &Line<'_>) -> Option<Requests> {
+        let is_left = self.layer == Layer::Reserved && line.net.bytes > 0;
+        self.requests.filter(|_| is_left && self.rising_frame == Some(line.frame))
     }
 
     /// Is each new block of a line on a stream of its own? Then they are workspaces of a library,

@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::capture::collective::Comparison;
-use crate::detector::Growth;
+use crate::detector::{Growth, StepNeed};
 use crate::diagnosis::class::Class;
 use crate::identity::end::End;
 use crate::snapshot::Frame;
@@ -44,15 +44,6 @@ pub struct Peaks {
     pub own: u64,
     /// Median of the same over its peers.
     pub peers: u64,
-}
-
-/// What steps need beyond the floor that is there between them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepNeed {
-    /// Highest use less the floor just before the growth began, in bytes.
-    pub before: u64,
-    /// The same now.
-    pub now: u64,
 }
 
 /// What is known beside the growth and the snapshots.

@@ -72,6 +72,14 @@ impl<'a> Line<'a> {
         }
     }
 
+    /// About as many blocks as on the peers, and more bytes.
+    pub(crate) fn has_larger_blocks(&self) -> bool {
+        let (here, there) = (super::account::signed(self.blocks), self.peer_blocks);
+        there > 0
+            && here.abs_diff(there) <= (there / 4).unsigned_abs()
+            && self.peer_grown.bytes.saturating_mul(10) < self.grown.bytes.saturating_mul(9)
+    }
+
     pub(crate) fn add(&mut self, growing: &Growing<'a>) {
         self.stacks += u32::from(growing.net_grown > 0);
         self.grown.add(growing.held.grown);

@@ -15,20 +15,22 @@ use super::held::{self, HeldLine, Kind, by_line, kept};
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
-    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepTrend, trace_points_min,
-    trend_of_idle, trend_of_peaks,
+    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepNeed, StepTrend, trace_points_min,
+    trend_of_floors, trend_of_idle, trend_of_peaks,
 };
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
 use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::case::share_of;
 use crate::diagnosis::evidence::context::{Context, Peaks, TraceGrowth};
+use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::past::whole;
+use crate::diagnosis::judges::remedy::Cause;
 use crate::diagnosis::words::{bytes, plural};
 use crate::roles::are_most;
-use crate::snapshot::Frame;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Frame, RankSnapshot};
 
 /// Share of the growth with which a line is named, in parts per million.
 const NAMED_PPM_MIN: u32 = 500_000;
@@ -52,8 +54,9 @@ pub(super) type Finder = fn(&[Aligned<'_>]) -> Option<Candidate>;
 
 /// What is looked for, in this order: growth of tensors explains that of peaks, and that of peaks
 /// what the allocator does.
-pub(super) const FINDERS: [Finder; 11] = [
+pub(super) const FINDERS: [Finder; 12] = [
     staying,
+    replaced,
     failures::refused,
     failures::ended,
     |all| growing(all, Layer::Peak),
@@ -95,6 +98,13 @@ fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
     growth.onset_step = stays.onset_step.max(one.before_step);
     (growth.bytes_per_step, growth.grown_bytes) = (stays.rate(), stays.grown);
     Some(candidate)
+}
+
+/// A tensor that larger ones replace: no block of it stays, and the per-step minima rise. Whether
+/// it is one the judges know.
+fn replaced(all: &[Aligned<'_>]) -> Option<Candidate> {
+    let candidate = growing(all, Layer::Allocated)?;
+    (candidate.diagnosed(all)?.remedy.cause == Cause::GrowingTensor).then_some(candidate)
 }
 
 fn about_staying(one: &Aligned<'_>, stays: &Survivors, lines: &[Frame]) -> Vec<String> {
@@ -150,6 +160,7 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     growth.peers = u32::try_from(judged.len().saturating_sub(1)).unwrap_or(u32::MAX);
     (growth.bytes_per_step, growth.grown_bytes) = (trend.bytes_per_step, trend.grown_bytes);
     candidate.context.in_peaks = Some(is_peak);
+    candidate.context.step_need = step_need(one).filter(|_| layer != Layer::Reserved);
     candidate.context.peaks = (judged.len() > 1).then(|| {
         let highest = |one: &Aligned<'_>| whole_peaks(one).iter().copied().max();
         let others = judged.iter().filter(|other| other.rank != one.rank);
@@ -157,6 +168,13 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
         Peaks { own: highest(one).unwrap_or(0), peers }
     });
     Some(candidate)
+}
+
+/// What the first and the last whole step need beyond their floors, since the moment before.
+fn step_need(one: &Aligned<'_>) -> Option<StepNeed> {
+    let (floors, peaks) = one.levels();
+    let need = |at: usize| Some(peaks.get(at)?.saturating_sub(*floors.get(at)?));
+    Some(StepNeed { before: need(0)?, now: need(floors.len().checked_sub(2)?)? })
 }
 
 /// The peaks of the whole steps of a trace.
@@ -167,6 +185,12 @@ pub(super) fn whole_peaks<'a>(one: &Aligned<'a>) -> &'a [u64] {
 pub(super) fn trend(one: &Aligned<'_>, layer: Layer) -> Option<StepTrend> {
     let past = one.past();
     let found = match layer {
+        // Blocks are compared with the moment before, whenever the growth began.
+        Layer::Allocated => trend_of_floors(whole(&past.floors)).map(|found| StepTrend {
+            steps: one.steps(),
+            grown_bytes: found.bytes_per_step.saturating_mul(one.steps()),
+            ..found
+        }),
         Layer::Peak => trend_of_peaks(whole(&past.peaks), whole(&past.floors)),
         _ => trend_of_idle(whole(&past.reserved), whole(&past.peaks)),
     };
@@ -375,6 +399,21 @@ impl Candidate {
         let mut growth = Growth::still(&key, (one.before_step, one.step), 0, peers);
         growth.ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         Self { at, growth, ranks, context: context(one, trace), request: None }
+    }
+
+    /// The judges' answer.
+    pub(super) fn diagnosed(&self, all: &[Aligned<'_>]) -> Option<Diagnosis> {
+        let Self { growth, context, request, .. } = self;
+        let one = all.get(self.at)?;
+        let mut suspect = one.snapshot();
+        suspect.failed_request = request.clone().or(suspect.failed_request);
+        let others = all.iter().filter(|other| other.rank != one.rank);
+        let at =
+            |other: &Aligned<'_>| RankSnapshot { before_step: one.before_step, ..other.snapshot() };
+        let peers: Vec<RankSnapshot> = others.map(at).collect();
+        let peers: Vec<&RankSnapshot> = peers.iter().collect();
+        let (suspect, peers, past) = (&suspect, peers.as_slice(), Some(one.past()));
+        Some(Inquiry { growth, suspect, peers, context, past }.diagnose())
     }
 
     /// A level that is too high and does not grow.

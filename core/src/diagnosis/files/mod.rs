@@ -28,10 +28,9 @@ use self::survivors::survivors;
 use self::unjudged::{unchecked, unjudged};
 use super::answer::diagnosis::Diagnosis;
 use super::class::Class;
-use super::evidence::inquiry::Inquiry;
 use crate::detector::{Growth, Layer};
+use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{Frame, RankSnapshot};
 
 pub use super::answer::failure::why_refused;
 pub use super::evidence::past::{Alive, Past, Refusal, Refused};
@@ -160,9 +159,9 @@ fn of_devices(ranks: &[States<'_>]) -> Vec<Analysis> {
 }
 
 fn analyzed(all: &[Aligned<'_>]) -> Analysis {
-    let found = FINDERS.iter().find_map(|find| find(all)).and_then(|found| judged(all, found));
+    let found = FINDERS.iter().find_map(|find| find(all)).and_then(|found| judged(all, &found));
     let failures = FAILURES.iter().filter_map(|find| find(all));
-    let failures = failures.filter_map(|failure| judged(all, failure));
+    let failures = failures.filter_map(|failure| judged(all, &failure));
     let is_new = |failure: &Found| {
         found.as_ref().is_some_and(|found| found.diagnosis.class != failure.diagnosis.class)
     };
@@ -192,23 +191,13 @@ fn analyzed(all: &[Aligned<'_>]) -> Analysis {
 }
 
 /// The judges' answer to what was found.
-fn judged(all: &[Aligned<'_>], candidate: Candidate) -> Option<Found> {
+fn judged(all: &[Aligned<'_>], candidate: &Candidate) -> Option<Found> {
     let one = all.get(candidate.at)?;
-    let Candidate { growth, ranks, context, request, .. } = candidate;
-    let mut suspect = one.snapshot();
-    suspect.failed_request = request.or(suspect.failed_request);
-    let others = all.iter().filter(|other| other.rank != one.rank);
-    let at =
-        |other: &Aligned<'_>| RankSnapshot { before_step: one.before_step, ..other.snapshot() };
-    let peers: Vec<RankSnapshot> = others.map(at).collect();
-    let peers: Vec<&RankSnapshot> = peers.iter().collect();
-    let past = Some(one.past());
-    let inquiry =
-        Inquiry { growth: &growth, suspect: &suspect, peers: &peers, context: &context, past };
-    let diagnosis = inquiry.diagnose();
-    let request = suspect.failed_request.as_ref();
-    let (bytes, blocks) = candidates::concerned(one, &growth, &diagnosis, request);
-    Some(Found { diagnosis, growth, ranks, bytes, blocks, alone: None })
+    let diagnosis = candidate.diagnosed(all)?;
+    let Candidate { growth, ranks, request, .. } = candidate;
+    let request = request.as_ref().or(one.history.rank.failed_request.as_ref());
+    let (bytes, blocks) = candidates::concerned(one, growth, &diagnosis, request);
+    Some(Found { diagnosis, growth: *growth, ranks: ranks.clone(), bytes, blocks, alone: None })
 }
 
 /// A line that keeps too little in each step to matter; none where the ends of steps are unknown.

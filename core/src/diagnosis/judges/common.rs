@@ -9,7 +9,7 @@ use crate::detector::Layer;
 use crate::diagnosis::constants::{CONFIRMED_PPM, EXPLAINED_PPM_MIN};
 use crate::diagnosis::evidence::account::{signed, unsigned};
 use crate::diagnosis::evidence::births::AgeProfile;
-use crate::diagnosis::evidence::case::{Case, Lines, net_grown, share_of};
+use crate::diagnosis::evidence::case::{Case, Lines, net_grown};
 use crate::diagnosis::evidence::context::Readings;
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::words::{bytes, location, percent, times};
@@ -128,15 +128,9 @@ pub(crate) fn outlasts(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
     Some(line.births.bytes_before(burst.step).saturating_mul(2) > all)
 }
 
-/// Did the level give back most of its growth again and again? None where that was not counted.
-pub(crate) fn is_sawtooth(case: &Case<'_>) -> Option<bool> {
-    case.give_backs().map(|backs| backs > 0)
-}
-
 pub(crate) fn gave_back(case: &Case<'_>) -> String {
-    let backs = case.give_backs().filter(|&backs| backs > 0);
     let said = |backs| format!("the level gave back most of what it had grown by {}", times(backs));
-    backs.map(said).unwrap_or_default()
+    case.give_backs().map(said).unwrap_or_default()
 }
 
 /// What the ages of a line's blocks say against a leak.
@@ -157,16 +151,10 @@ pub(crate) fn about_births(case: &Case<'_>, line: &Line<'_>) -> String {
         }
         AgeProfile::Ended => format!("{here} has no blocks of late steps: it has ended"),
         AgeProfile::Filling => format!("{here} adds less and less: something fills up"),
-        AgeProfile::Steady | AgeProfile::Backlog | AgeProfile::Unknown => String::new(),
+        AgeProfile::Steady | AgeProfile::Backlog | AgeProfile::Replaced | AgeProfile::Unknown => {
+            String::new()
+        }
     }
-}
-
-/// About as many blocks as on the peers, and more bytes.
-pub(crate) fn has_larger_blocks(line: &Line<'_>) -> bool {
-    let (here, there) = (signed(line.blocks), line.peer_blocks);
-    there > 0
-        && here.abs_diff(there) <= (there / 4).unsigned_abs()
-        && share_of(line.peer_grown.bytes, line.grown.bytes) < 900_000
 }
 
 /// Which line took memory outside the allocator, and what no line explains.

@@ -10,7 +10,7 @@ use crate::diagnosis::evidence::case::{Case, Lines};
 
 /// One class of trouble.
 pub(crate) struct Judge {
-    /// What speaks for and against it; the last argument: blocks of every age stay.
+    /// What speaks for and against it; the last argument: does a line leak?
     pub(crate) evaluate: fn(&Case<'_>, &Lines<'_>, bool) -> Facts,
     /// The upper bound of its confidence before doubts, in parts per million.
     pub(crate) confidence_ppm: fn(&Case<'_>, &Lines<'_>) -> u64,

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::common::{has_larger_blocks, is_about_tensors};
+use super::common::is_about_tensors;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy, is_named};
 use crate::detector::{Layer, Scope};
@@ -28,7 +28,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     }
     let facts = Facts::default().excluded_by(
         Some(leaks),
-        "blocks of every age stay, which more work does not do",
+        "memory of earlier steps stays, which more work does not do",
         "",
     );
     if leaks {
@@ -46,7 +46,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
         (said, u128::from(peaks.own) * 10 >= u128::from(peaks.peers) * 11)
     });
     let has_high_peak = peaks.as_ref().is_some_and(|(_, is_high)| *is_high);
-    let larger = lines.top().filter(|line| has_larger_blocks(line));
+    let larger = lines.top().filter(|line| line.has_larger_blocks());
     let is_uneven =
         in_peaks || larger.is_some() || (case.context.in_peaks == Some(true) && has_high_peak);
     let said = match (case.layer, larger) {

@@ -1,11 +1,11 @@
-//! Blocks of more and more steps stay alive.
+//! Blocks of more and more steps stay alive, or larger ones replace a block again and again.
 
 use alloc::format;
 use alloc::string::String;
 
 use super::common::{
-    about_births, gave_back, has_larger_blocks, is_about_tensors, is_explained, is_sawtooth,
-    other_account, outlasts, too_early, unexplained,
+    about_births, gave_back, is_about_tensors, is_explained, other_account, outlasts, too_early,
+    unexplained,
 };
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{
@@ -18,6 +18,7 @@ use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines, net_grown};
 use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::segments::Requests;
 use crate::diagnosis::evidence::shared::model_call;
 use crate::diagnosis::words::{bytes, location, plural};
 use crate::snapshot::Frame;
@@ -38,34 +39,27 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
         let unknown = "it is not recorded whether what it holds grows";
         return Facts::default().needs(None, "", "").doubts(Some(unknown));
     }
-    if let Some(line) = lines.top().filter(|line| case.outgrows(line)) {
-        return Facts::default().needs(
-            Some(case.is_counted()),
-            outgrows(case, line),
-            too_early(case),
-        );
+    let top = lines.top();
+    if let Some(line) = top.filter(|line| case.age_profile(line) == AgeProfile::Replaced) {
+        let is_counted = Some(case.is_counted());
+        return Facts::default().needs(is_counted, replaces(case, line), too_early(case));
     }
     if !is_about_tensors(case) {
         return Facts::default().needs(Some(false), "", other_account(case));
     }
-    let top = lines.top();
     let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
-    // Where the peers have as many blocks on that line, all do it, and this rank more of it.
-    let swelling = top.filter(|line| case.swells(line) && !has_larger_blocks(line));
-    let is_leaking = top.is_some_and(|line| case.leaks(line))
-        || case.share_ppm(leaking) >= 500_000
-        || swelling.is_some();
+    let is_leaking = top.is_some_and(|line| case.leaks(line)) || case.share_ppm(leaking) >= 500_000;
     let outlasts = outlasts(case, lines);
     Facts::default()
         .needs(Some(case.is_counted()), "", too_early(case))
         .needs(Some(is_explained(case, lines)), "", unexplained(case, lines))
         .needs(
             Some(is_leaking),
-            swelling.map_or_else(|| backlog(case, top), |line| swells(case, line)),
+            backlog(case, top),
             top.map(|line| about_births(case, line)).unwrap_or_default(),
         )
         .excluded_by(
-            is_sawtooth(case).map(|is_sawtooth| is_sawtooth && outlasts != Some(true)),
+            Some(case.give_backs().is_some() && outlasts != Some(true)),
             gave_back(case),
             "",
         )
@@ -88,7 +82,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
 
 fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     let top = lines.top();
-    if top.is_some_and(|line| case.swells(line) || case.outgrows(line)) {
+    if top.is_some_and(|line| case.age_profile(line) == AgeProfile::Replaced) {
         return 850_000;
     }
     let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
@@ -105,28 +99,23 @@ fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     explained.min(1_000_000) * births / 1_000_000
 }
 
-/// A tensor that is replaced by a larger one again and again.
-fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
+/// What shows that larger tensors replace one: the requests, or the blocks.
+fn replaces(case: &Case<'_>, line: &Line<'_>) -> String {
+    let here = location(line.frame);
+    if let Some(Requests { rising_sizes, large_sizes, .. }) = case.outgrown(line) {
+        return format!(
+            "{rising_sizes} of the {large_sizes} different sizes that were asked for lately are of \
+             {here}, and most are larger than all before: they do not fit into the memory that \
+             those left free"
+        );
+    }
     let need = case.context.step_need.unwrap_or_default();
     format!(
-        "{} of {} took the place of smaller ones, and the steps need at most one copy more than \
-         before ({} beyond the per-step minimum, {} then)",
+        "{} of {here} took the place of smaller ones, and the steps need at most one copy more \
+         than before ({} beyond the per-step minimum, {} then)",
         plural(line.blocks, "block"),
-        location(line.frame),
         bytes(need.now),
         bytes(need.before),
-    )
-}
-
-/// What shows that a tensor leaves its smaller predecessors' memory behind.
-fn outgrows(case: &Case<'_>, line: &Line<'_>) -> String {
-    let requests = case.requests.unwrap_or_default();
-    format!(
-        "{} of the {} different sizes that were asked for lately are of {}, and most are larger \
-         than all before: they do not fit into the memory that those left free",
-        requests.rising_sizes,
-        requests.large_sizes,
-        location(line.frame),
     )
 }
 
@@ -145,20 +134,11 @@ fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown(case.past) };
     let saved = Some(case.kept_bytes(unsigned(line.net.bytes)));
-    let here = location(line.frame);
-    if case.swells(line) || case.outgrows(line) {
-        let text = format!(
-            "the tensor of {here} is longer each time it is made, as torch.cat or torch.stack onto \
-             itself makes it, and the old one is alive until the new one is: preallocate it and \
-             write into it, or keep the pieces in a list (on the CPU) and torch.cat them once at \
-             the end"
-        );
-        return Remedy::new(Cause::GrowingTensor, text, saved).guess();
-    }
-    let (cause, is_guess) = match cause(line) {
-        _ if case.age_profile(line) == AgeProfile::Backlog => (Cause::Batches, false),
-        (Cause::Kept | Cause::RetainedLoss, _) if is_of_logger(case) => (Cause::Log, true),
-        known => known,
+    let (cause, is_guess) = match (cause(line), case.age_profile(line)) {
+        (_, AgeProfile::Backlog) => (Cause::Batches, false),
+        (_, AgeProfile::Replaced) => (Cause::GrowingTensor, false),
+        ((Cause::Kept | Cause::RetainedLoss, _), _) if is_of_logger(case) => (Cause::Log, true),
+        (known, _) => known,
     };
     let remedy = Remedy::new(cause, advice(case, line, cause), saved);
     if is_guess { remedy.guess() } else { remedy }
@@ -201,6 +181,7 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
                               written, and wait for an asynchronous save before the next one"
             .into(),
         Cause::Loaded | Cause::Received => advice_for_unpickled(cause, &here),
+        Cause::GrowingTensor => advice_for_growing(&here),
         Cause::Log => format!(
             "only rank 0, which mostly does the logging, keeps what {here} makes: log \
              loss.item() or .detach().cpu() instead of the tensor, and give the log a bound \
@@ -230,6 +211,15 @@ fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
             autocast(line.stack)
         ),
     }
+}
+
+fn advice_for_growing(here: &str) -> String {
+    format!(
+        "the tensor of {here} is longer each time it is made, as torch.cat or torch.stack onto \
+         itself makes it, and the old one is alive until the new one is: keep a bounded part of \
+         it, preallocate it and write into it, or keep the detached pieces in a list on the CPU \
+         and torch.cat them once at the end"
+    )
 }
 
 /// What to do about casts of weights, where the stack shows autocast: its cache is emptied where

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use super::common::{
-    about_births, gave_back, is_about_tensors, is_explained, is_sawtooth, too_early, unexplained,
+    about_births, gave_back, is_about_tensors, is_explained, too_early, unexplained,
 };
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{
@@ -27,10 +27,11 @@ pub(crate) const JUDGE: Judge = Judge {
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     let facts = Facts::default();
+    let leak = "memory of earlier steps stays: a job that only needs more does not keep it";
     match case.layer {
         Layer::Peak => {
             let said = "the peaks within steps grow: it is given back in each step";
-            return facts.needs(Some(true), said, "");
+            return facts.needs(Some(!leaks), said, leak);
         }
         Layer::Retries => {
             let said = "the allocator had to empty its cache to serve what the steps ask for";
@@ -45,11 +46,11 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
         .needs(Some(is_explained(case, lines)), "", unexplained(case, lines))
         .excluded_by(
             Some(leaks),
-            "blocks of every age stay: a job that only needs more does not keep old ones",
+            leak,
             lines.top().map(|line| about_births(case, line)).unwrap_or_default(),
         )
         .supports(in_peaks.then_some("the peaks within steps grow, and the per-step minima do not"))
-        .excluded_by(is_sawtooth(case), gave_back(case), "")
+        .excluded_by(Some(case.give_backs().is_some()), gave_back(case), "")
 }
 
 fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {

@@ -3,7 +3,7 @@
 
 use alloc::format;
 
-use super::common::{gave_back, is_about_tensors, is_sawtooth, outlasts};
+use super::common::{gave_back, is_about_tensors, outlasts};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use crate::detector::Layer;
@@ -27,12 +27,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
         return Facts::default().needs(Some(false), "", "");
     }
     let stays = outlasts(case, lines);
-    let comes_back = stays == Some(false);
-    let collects = match is_sawtooth(case) {
-        Some(is_sawtooth) => Some(is_sawtooth || comes_back),
-        None => comes_back.then_some(true),
-    };
-    let is_collected = collects == Some(true);
+    let is_collected = case.give_backs().is_some() || stays == Some(false);
     let is_passing = lines.top().map(|line| case.age_profile(line) == AgeProfile::Passing);
     let burst = lines.top().and_then(|line| {
         let (_, burst) = case.burst(line)?;
@@ -46,7 +41,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
         ))
     });
     Facts::default()
-        .needs(collects, gave_back(case), gave_back(case))
+        .needs(is_collected.then_some(true), gave_back(case), "")
         .doubts(
             is_collected.then_some("a list that the program empties at one moment looks the same"),
         )
