@@ -252,8 +252,7 @@ async fn a_killed_coordinator_resumes_its_state() {
     let ends = [&before, &incidents].map(|of| of["incidents"][0]["steps_to_oom"].is_u64());
     assert_eq!(ends, [true, false]);
     assert_eq!(again.get(&path).await.1, capture);
-    let (_, jobs) = again.get("/api/v1/jobs").await;
-    assert_eq!(jobs["jobs"][0]["state"], "disconnected");
+    assert_eq!(again.get("/api/v1/jobs").await.1["jobs"][0]["state"], "disconnected");
     for (rank, snapshot) in &snapshots {
         let answer = reqwest::get(again.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
         assert_eq!(answer.bytes().await.unwrap(), snapshot);

@@ -1,6 +1,7 @@
 //! The codec of snapshots: what is written is read, and what contradicts itself is refused.
 
 use memtape_core::identity::Identity;
+use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
@@ -122,6 +123,7 @@ fn sample() -> RankSnapshot {
             world_size: 8,
             local_rank: 1,
             host: String::new(),
+            planned_end: PlannedEnd::default(),
             pid: 4711,
             command: "python train.py".to_string(),
             allocator: None,

@@ -267,7 +267,7 @@ pub(crate) mod tests {
         let live = LiveBytes::of_snapshot(&snapshot);
         assert_eq!(live.total(), snapshot.devices[0].allocated);
         let by_end: Vec<(Option<&Node<'_>>, u64)> =
-            live.iter().map(|(stack, bytes)| (stack.last(), bytes)).collect();
+            live.by_stack.iter().map(|(stack, bytes)| (stack.last(), *bytes)).collect();
         assert_eq!(
             by_end,
             [
@@ -286,7 +286,8 @@ pub(crate) mod tests {
         snapshot.devices.push(second);
         let live = LiveBytes::of_snapshot(&snapshot);
         assert_eq!(live.total(), 2 * snapshot.devices[0].allocated);
-        let roots: Vec<&Node<'_>> = live.iter().filter_map(|(stack, _)| stack.first()).collect();
+        let roots: Vec<&Node<'_>> =
+            live.by_stack.keys().filter_map(|stack| stack.first()).collect();
         assert_eq!(roots.iter().filter(|root| ***root == Node::Device(1)).count(), 4);
     }
 

@@ -12,8 +12,9 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::attempt::Attempt;
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure, FailureKind};
-use super::machine::{Attempt, Change, Incidents, Now};
+use super::machine::{Change, Incidents, Now};
 use super::record::{ClosedReason, Incident};
 use super::tracked::{Need, Tracked, is_open_of};
 use crate::capture::Reason;

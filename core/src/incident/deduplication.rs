@@ -7,7 +7,8 @@
 
 use alloc::vec::Vec;
 
-use super::machine::{Attempt, Change, Incidents, Now};
+use super::attempt::Attempt;
+use super::machine::{Change, Incidents, Now};
 use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::tape::layout::Clock;

@@ -10,6 +10,7 @@
 //! It does not detect growth, take captures, read snapshots or decide about restarts, and it does
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.
 
+mod attempt;
 mod deaths;
 mod deduplication;
 mod failure;
@@ -21,7 +22,8 @@ mod tests;
 mod tracked;
 mod upkeep;
 
+pub use attempt::Attempt;
 pub use failure::{Failure, FailureKind};
-pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX};
+pub use machine::{Change, Effect, Incidents, Now, TRIES_MAX};
 pub use record::{Closed, ClosedReason, Incident, NotCompared, Times};
 pub use tracked::Tracked;

@@ -13,7 +13,8 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::machine::{Attempt, Incidents, Now};
+use super::attempt::Attempt;
+use super::machine::{Incidents, Now};
 use super::record::ClosedReason;
 use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
