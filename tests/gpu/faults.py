@@ -127,6 +127,7 @@ def row(options, case, code, said, incidents):
         "right": code == 0 and bool(right) == bool(of_class) and (bool(of_class) or not shown),
         "line": f"{os.path.basename(culprit['file'])}:{culprit['line']}" if culprit else "",
         "line_right": is_line if has_line else None,
+        "sentence": shown["sentence"] if shown else None,
         "delay_steps": right["detected_step"] - int(onset) if right and onset else None,
         "false_incidents": len(incidents) - bool(right),
         "exit_code": code,
@@ -146,12 +147,15 @@ def text(rows):
         ]
         lines.append(f"{each['case']:20} {each['expected']:26} {each['found']:30} {each['line']:16} "
                      f"{delay!s:>5} {' '.join(filter(None, remarks))}".rstrip())  # fmt: skip
+        if each["sentence"]:
+            lines.append(f"    {each['sentence']}")
     return "\n".join(lines)
 
 
 def not_run(case):
     return {"case": case, "expected": "", "found": "not run: no time left", "right": False, "line": "",
-            "line_right": None, "delay_steps": None, "false_incidents": 0, "exit_code": None}  # fmt: skip
+            "sentence": None, "line_right": None, "delay_steps": None, "false_incidents": 0,
+            "exit_code": None}  # fmt: skip
 
 
 def main():
@@ -179,7 +183,7 @@ def main():
             left_s = began + options.budget_s - time.monotonic()
             done = run_case(options, services, tapes, case, left_s) if left_s > 30 else not_run(case)
             rows.append(done)
-            print(text([done]).splitlines()[-1], file=sys.stderr, flush=True)
+            print("\n".join(text([done]).splitlines()[1:]), file=sys.stderr, flush=True)
             found = {
                 "figures": {
                     "cases": len(rows),

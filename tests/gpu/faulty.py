@@ -10,6 +10,7 @@ allocated that stays carries the comment CULPRIT and the name of its case.
 import argparse
 import os
 import random
+import tempfile
 import time
 
 import torch
@@ -130,7 +131,7 @@ def process_groups(job):
 
 
 def pinned_saves(job):
-    """FSDP2. Every 40 steps one rank copies 64 MiB to pinned memory of the host, for a save in the background,
+    """FSDP2. Every 40 steps one rank copies 64 MiB to pinned memory of the host, saves them,
     and keeps the copy."""
     copies, guilty, onset = [], job.ranks // 2, 120
     state = torch.randn(64 * MIB // 4, device=job.device)
@@ -139,6 +140,7 @@ def pinned_saves(job):
         if step >= onset and step % 40 == 0 and job.rank == guilty:
             copy = torch.empty_like(state, device="cpu", pin_memory=True)  # CULPRIT pinned_saves
             copies.append(copy.copy_(state))
+            torch.save({"state": copy}, os.path.join(tempfile.gettempdir(), f"saved-{os.getpid()}"))
             if step == onset:
                 job.onset(step)
 
