@@ -134,7 +134,8 @@ def main():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="memtape-activities-"))
         (folder / "tapes").mkdir()
         preloaded = filter(None, [str(memtape / "libmemtape.so"), os.environ.get("LD_PRELOAD")])
-        environment = {**os.environ, "LD_PRELOAD": ":".join(preloaded), "MEMTAPE_DIR": str(folder / "tapes")}
+        environment = {**os.environ, "LD_PRELOAD": ":".join(preloaded), "MEMTAPE_DIR": str(folder / "tapes"),
+                       "CUDA_VISIBLE_DEVICES": "0"}  # fmt: skip
         run = subprocess.run([sys.executable, __file__, "--program", name, folder], env=environment,
                              capture_output=True, text=True)  # fmt: skip
         tapes = list((folder / "tapes").glob("*.tape"))
