@@ -102,6 +102,13 @@ export const deviceOf = incident => (incident.names_device ? `device ${incident.
 /** How much grows, in the unit of its layer: `[name, text]` for each fact. */
 export function growth(incident) {
   const [soFar, count, unit] = [incident.grown_bytes, incident.grown_count, unitOf(incident)];
+  if (incident.paused_since_step != null) {
+    const grown = incident.layer === 'blocks' ? plural(count, 'tensor') : bytes(soFar);
+    return [
+      ['growth', `none since ${unit} ${whole(incident.paused_since_step)}`],
+      ['grown', grown],
+    ];
+  }
   switch (incident.layer) {
     case 'blocks':
       return [

@@ -53,6 +53,10 @@ impl View<'_> {
             for (rank, known) in first {
                 let newest = attempt.detectors.newest(&known.key()).unwrap_or(*known);
                 let (rate, _) = newest.bytes().unwrap_or_default();
+                // What does not grow by bytes has no rate; what pauses has the rate 0.
+                if rate == 0 && newest.paused_since_step.is_none() {
+                    continue;
+                }
                 let most: &mut i64 = rates.entry(rank).or_default();
                 *most = i64::try_from(rate).unwrap_or(0).max(*most);
             }
@@ -60,7 +64,7 @@ impl View<'_> {
         let of_rank = |rank: &Rank| {
             let number = rank.record.rank;
             let seen = || attempt.detectors.state(number).growth_bytes_per_step;
-            (number, rates.get(&number).copied().filter(|rate| *rate > 0).unwrap_or_else(seen))
+            (number, rates.get(&number).copied().unwrap_or_else(seen))
         };
         attempt.ranks.values().filter(|of| of.presence != Presence::Ended).map(of_rank).collect()
     }

@@ -212,17 +212,14 @@ impl Detector {
 
     /// The open finding that this key names, with its newest figures: reports of it are seldom.
     /// What is left counts from the newest step of its rank. Growth of one rank says when it
-    /// pauses; growth of many has a pace on each.
+    /// pauses; ranks that share a growth rise at different steps.
     pub fn newest(&self, key: &GrowthKey) -> Option<Growth> {
         let growth = self.findings.named(key)?.growth;
         let newest = self.series.get(&(growth.rank, growth.device)).map(|series| series.last_step);
         let now = growth.forecast_from(newest.unwrap_or(growth.last_step));
-        let pause = self.pause(&growth.key(), growth.onset_step);
-        let is_paused = growth.scope == Scope::OneRank && growth.layer.has_rate();
-        Some(match pause.in_progress().filter(|_| is_paused) {
-            Some(since_step) => now.paused_since(since_step),
-            None => now,
-        })
+        let may_pause = growth.scope == Scope::OneRank && growth.layer.has_rate();
+        let pause = may_pause.then(|| self.pause(&growth.key(), growth.onset_step));
+        Some(Growth { paused_since_step: pause.and_then(|pause| pause.since_step()), ..now })
     }
 
     /// Returns the state of a rank.

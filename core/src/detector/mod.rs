@@ -182,9 +182,9 @@ pub struct Growth {
     /// gone on evenly for long. Else the growth is a notice.
     #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
     pub is_sure: bool,
-    /// Step in which the level rose last, while it pauses for longer than it ever did; none while
-    /// it grows.
-    #[cfg_attr(feature = "serde", serde(default))]
+    /// Step in which the level rose last, while it pauses for twice as long as it ever did; none
+    /// while it grows. Known of the newest figures only, and not stored.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub paused_since_step: Option<u64>,
 }
 
@@ -275,12 +275,6 @@ impl Growth {
             p90: left(p90),
         });
         Self { steps_to_oom: self.steps_to_oom.map(left), forecast, ..self }
-    }
-
-    /// The growth while its level has not risen since this step: it has no end that could be
-    /// forecast.
-    fn paused_since(self, step: u64) -> Self {
-        Self { paused_since_step: Some(step), steps_to_oom: None, forecast: None, ..self }
     }
 
     /// What it grows by in a step now.

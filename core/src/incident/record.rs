@@ -190,7 +190,8 @@ impl Incident {
     pub(super) fn rises_with(&self, newest: &Growth, times: Times, horizons: Horizons) -> bool {
         let seconds_to_oom = seconds_to_oom(newest, times.step_ns);
         let end = end_of(newest, seconds_to_oom, times.seconds_to_job_end);
-        urgency_of(newest, end, horizons) > self.urgency_of_growth(horizons)
+        !self.pauses_in(newest)
+            && urgency_of(newest, end, horizons) > self.urgency_of_growth(horizons)
     }
 
     /// Class of the incident; before a diagnosis that of its failure, and [`Class::Unknown`] for
@@ -308,7 +309,16 @@ impl Incident {
     pub fn with_newest(&self, growth: &Growth, times: Times) -> Self {
         let mut newest = self.clone();
         newest.measure(growth, times);
+        if self.pauses_in(growth) {
+            newest.forget_forecast();
+            newest.growth.paused_since_step = growth.paused_since_step;
+        }
         newest
+    }
+
+    /// Does all that the incident is about pause, in these newest figures of its growth?
+    pub fn pauses_in(&self, newest: &Growth) -> bool {
+        newest.paused_since_step.is_some() && self.joined.is_empty()
     }
 
     /// Removes the forecast: nothing is heard of its rank.
@@ -329,6 +339,7 @@ impl Incident {
             returns: known.returns.max(growth.returns),
             give_backs: known.give_backs.max(growth.give_backs),
             is_sure: known.is_sure || growth.is_sure,
+            paused_since_step: None,
             ..growth.continuing(&known)
         };
         self.seconds_to_oom = seconds_to_oom(growth, times.step_ns);
@@ -357,9 +368,6 @@ fn end_of(growth: &Growth, seconds_to_oom: Option<u64>, seconds_to_job_end: Opti
 
 /// Urgency that growth can have, before its diagnosis, when it leads to this end.
 fn urgency_of(growth: &Growth, end: End, horizons: Horizons) -> Urgency {
-    if growth.paused_since_step.is_some() {
-        return Urgency::Notice;
-    }
     // The ranks of a node share its memory.
     let is_own = growth.is_own() && !growth.layer.is_host();
     horizons.urgency((growth.is_sure, is_own), end)

@@ -20,6 +20,9 @@ const RISES_MIN: usize = 8;
 /// A pause of this many blocks is too short to tell: samples come late, and levels are noisy.
 const PAUSE_BLOCKS_MIN: u64 = 4;
 
+/// A pause is said of growth whose rises are at most this many blocks apart.
+const LONGEST_BLOCKS_SAID: u64 = 4;
+
 /// A block rises when it exceeds all before by this part of the typical rise of a block.
 const RISE_DIVISOR: i64 = 4;
 
@@ -68,10 +71,15 @@ impl Pause {
     }
 
     /// The step of the last rise, in a pause that is certain enough to be said: twice as long as
-    /// any before, and at the level of that rise.
-    pub(in crate::detector) fn in_progress(&self) -> Option<u64> {
-        let is_said = self.rises >= RISES_MIN && self.present >= 2 * self.longest;
-        (is_said && self.is_at_high).then(|| self.rose_step())
+    /// any before, at the level of that rise, and of a growth that counts as stopped before its
+    /// rises leave the blocks that are kept.
+    pub(in crate::detector) fn since_step(&self) -> Option<u64> {
+        let least = (2 * self.longest).max(PAUSE_BLOCKS_MIN);
+        let is_said = self.rises >= RISES_MIN
+            && self.longest <= LONGEST_BLOCKS_SAID
+            && self.present >= least
+            && self.is_at_high;
+        is_said.then(|| self.rose_step())
     }
 
     /// First step of the last block that rose: its value is the lowest in it.
@@ -115,11 +123,13 @@ mod tests {
     fn a_pause_is_said_before_growth_counts_as_stopped() {
         let said = |blocks: i64, value: fn(i64) -> i64| {
             let points: Vec<(u64, i64)> = (0..blocks).map(|n| (n as u64, value(n))).collect();
-            Pause::of(&points).in_progress()
+            Pause::of(&points).since_step()
         };
         let line = |n: i64| n.min(30) * 100;
         let rose = Some(30 * BLOCK_STEPS[PAUSE_SCALE]);
-        assert_eq!([31, 32, 33].map(|blocks| said(blocks, line)), [None, None, rose]);
+        assert_eq!([34, 35].map(|blocks| said(blocks, line)), [None, rose]);
+        // Rises that are far apart leave the blocks that are kept before the growth has stopped.
+        assert!((31..64).all(|blocks| said(blocks, |n| n.min(60) / 5 * 500).is_none()));
         // Other memory was given back: the growth may go on below it.
         assert_eq!(said(40, |n| if n > 30 { 1_500 } else { n * 100 }), None);
         assert_eq!(said(8, |n| n.min(4) * 100), None);

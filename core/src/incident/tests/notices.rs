@@ -398,3 +398,25 @@ fn growth_of_a_job_that_is_not_heard_is_over_until_it_is_heard_again() {
     let reason = shell.incident("inc-0001").closed.map(|closed| closed.reason);
     assert_eq!(reason, Some(ClosedReason::NotFoundAgain));
 }
+
+#[test]
+fn a_pause_is_said_without_a_forecast_and_not_beside_growth_that_goes_on() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(notice(0)));
+    let mut incident = shell.incident("inc-0001").clone();
+    let paused = Growth {
+        scope: Scope::OneRank,
+        paused_since_step: Some(700),
+        steps_to_oom: Some(90),
+        ..incident.growth
+    };
+    let times = Times { step_ns: Some(SECOND), ..Times::default() };
+    let now = incident.with_newest(&paused, times);
+    assert!(now.sentence().contains("it has not grown since"), "{}", now.sentence());
+    assert_eq!((now.growth.steps_to_oom, now.seconds_to_oom), (None, None));
+    assert_eq!(now.growth.bytes(), Some((0, now.growth.grown_bytes)));
+    incident.joined.push(Growth { device: 1, ..incident.growth });
+    let now = incident.with_newest(&paused, times);
+    assert!(!now.sentence().contains("has not grown"), "{}", now.sentence());
+    assert_eq!((now.growth.steps_to_oom, now.growth.paused_since_step), (Some(90), None));
+}
