@@ -6,6 +6,7 @@ It prints the steps after which it began each as JSON. Saves alternate between `
 
 import io
 import json
+import pickle
 import sys
 import tempfile
 
@@ -36,6 +37,9 @@ def main():
             else:
                 dcp.save(state, checkpoint_id=f"{folder}/{step}", no_dist=True)
             began["save"].append(step)
+        if step % 5 == 2:
+            # As `all_gather_object` does; it is no save, and no load.
+            pickle.loads(pickle.dumps({"loss": torch.ones(4)}))
         if step % 20 == 10:
             model.eval()
             with torch.no_grad():

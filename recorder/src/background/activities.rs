@@ -8,12 +8,13 @@
 //!
 //! `torch.distributed.checkpoint`, Lightning and the Trainer of transformers end in these.
 //!
-//! Not noticed: files that no code of PyTorch writes (safetensors, numpy), a load whose
-//! `map_location` is a function, a model whose `eval` is its own and does not call PyTorch's, and
+//! Not noticed: files that no code of PyTorch writes (safetensors, numpy), PyTorch's file format of
+//! before 1.6, in which tensors are pickled for other processes, a load whose `map_location` is a
+//! function, a model whose `eval` is its own and does not call PyTorch's, and
 //! evaluations before CPython 3.12 or where two other tools hold the free numbers of
 //! `sys.monitoring`.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_tape::snapshot::marks::Activity;
@@ -28,6 +29,9 @@ const VARARGS: c_int = 1;
 /// Packages are asked in the order of their priority; PyTorch's own begin at 10. Two with one
 /// priority cannot be sorted, so this is an uncommon number.
 const PRIORITY: u64 = 7;
+
+/// Functions of PyTorch between the one that writes a file and the question about a storage.
+const CALLS_BACK: usize = 8;
 
 /// Numbers of `sys.monitoring` that no kind of tool has for itself.
 const TOOLS: [u64; 2] = [4, 3];
@@ -137,14 +141,29 @@ unsafe fn monitor(api: &Api, code: Object) {
 
 /// PyTorch asks for the location of a storage that it saves; None leaves it to the next package.
 unsafe extern "C-unwind" fn on_save(_: Object, _: Object) -> Object {
-    guarded(|| steps::activity(Activity::Save));
+    // SAFETY: called by the interpreter with the GIL, and without an exception.
+    guarded(|| unsafe { handled(Activity::Save, c"_legacy_save") });
     Api::return_none()
 }
 
 /// PyTorch asks to restore a storage that it loads; None leaves it to the next package.
 unsafe extern "C-unwind" fn on_load(_: Object, _: Object) -> Object {
-    guarded(|| steps::activity(Activity::Load));
+    // SAFETY: as above.
+    guarded(|| unsafe { handled(Activity::Load, c"_legacy_load") });
     Api::return_none()
+}
+
+/// Marks an activity, unless a function of this name is among the callers: a tensor that is
+/// pickled (for another process, or by `all_gather_object`) is written in PyTorch's old format.
+///
+/// # Safety
+/// The calling thread must hold the GIL, and no exception may be set.
+unsafe fn handled(activity: Activity, legacy: &CStr) {
+    let Some(api) = Api::find() else { return };
+    // SAFETY: the caller's promise.
+    if !unsafe { api.is_called_by(legacy, CALLS_BACK) } {
+        steps::activity(activity);
+    }
 }
 
 unsafe extern "C-unwind" fn on_evaluation(_: Object, _: Object) -> Object {

@@ -46,6 +46,8 @@ pub(super) struct Api {
     pub(super) tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
     pub(super) from_number: unsafe extern "C" fn(u64) -> Object,
     pub(super) from_text: unsafe extern "C" fn(*const c_char) -> Object,
+    /// 0 where a text is equal to this ASCII text.
+    compare_text: unsafe extern "C" fn(Object, *const c_char) -> c_int,
     pub(super) is_true: unsafe extern "C-unwind" fn(Object) -> c_int,
     /// Whether the exception that is set is of this class.
     pub(super) error_is: unsafe extern "C" fn(Object) -> c_int,
@@ -123,6 +125,32 @@ impl Api {
         }
     }
 
+    /// Is one of the callers of the running function, at most this many calls away, so named?
+    ///
+    /// # Safety
+    /// As for [`Api::imported`].
+    pub(super) unsafe fn is_called_by(&self, name: &CStr, calls_max: usize) -> bool {
+        let null: Object = std::ptr::null_mut();
+        // SAFETY: the caller's promise; every reference but that of `sys` is new and given back.
+        unsafe {
+            let current = self.attribute(self.imported(c"sys"), c"_getframe");
+            let mut frame = if current.is_null() { null } else { (self.call)(current, null) };
+            let mut is_found = false;
+            for _ in 0..calls_max {
+                let code = self.attribute(frame, c"f_code");
+                let called = self.attribute(code, c"co_name");
+                let is_it = |called| (self.compare_text)(called, name.as_ptr()) == 0;
+                is_found |= !called.is_null() && is_it(called);
+                let caller = self.attribute(frame, c"f_back");
+                self.release([code, called, frame]);
+                frame = caller;
+            }
+            (self.clear_error)();
+            self.release([current, frame]);
+            is_found
+        }
+    }
+
     /// Gives references back, where they are not null.
     ///
     /// # Safety
@@ -187,6 +215,7 @@ impl Api {
             tuple_get: function!(c"PyTuple_GetItem"),
             from_number: function!(c"PyLong_FromUnsignedLongLong"),
             from_text: function!(c"PyUnicode_FromString"),
+            compare_text: function!(c"PyUnicode_CompareWithASCIIString"),
             is_true: function!(c"PyObject_IsTrue"),
             error_is: function!(c"PyErr_ExceptionMatches"),
             exception: exception.cast::<Object>().cast_const(),

@@ -1,9 +1,9 @@
 //! What the program did beside its training steps when memory was taken: "at each save".
 //!
 //! Compares the steps in which memory was taken with those in which the recorder marked a save, a
-//! load or an evaluation. A finding is said to come with an activity when both begin and end at the
-//! same steps and happened equally often between them. Where two activities always come together,
-//! both are named.
+//! load or an evaluation. A finding comes with an activity when both begin and end at the same
+//! steps, happened equally often between them, and, where each step is known, nearly all fall
+//! together. Two activities that always come together are both named where each step is known.
 //!
 //! Not compared: growth without births (host memory that no recorded call took, reserved memory),
 //! and activities in most steps.
@@ -22,22 +22,50 @@ const SLACK_STEPS: u64 = 1;
 /// Steps from one occasion to the next, at least: closer ones coincide with anything.
 const DISTANCE_STEPS_MIN: u64 = 4;
 
-/// Steps in which memory was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Occasions {
-    /// The first of them.
-    pub(crate) first: u64,
-    /// The last of them.
-    pub(crate) last: u64,
-    /// Different steps.
-    pub(crate) count: u64,
+/// Of this many occasions, one may lie apart from all activities, and one activity from them.
+const APART_OF: u64 = 8;
+
+/// The steps in which memory was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Occasions {
+    /// Each of them, in order.
+    Each(Vec<u64>),
+    /// The first, the last, and how many there were.
+    Between(u64, u64, u64),
 }
 
 impl Occasions {
-    /// Are they far enough apart, and enough, to be compared?
-    fn are_rare(self) -> bool {
-        let span = self.last.saturating_sub(self.first);
-        self.count >= OCCASIONS_MIN && span / DISTANCE_STEPS_MIN >= self.count - 1
+    /// The first, the last, and their number.
+    fn ends(&self) -> Option<(u64, u64, u64)> {
+        match self {
+            Self::Each(steps) => Some((*steps.first()?, *steps.last()?, steps.len() as u64)),
+            Self::Between(first, last, count) => Some((*first, *last, *count)),
+        }
+    }
+
+    /// Do the occasions come with an activity that began in these steps?
+    fn come_with(&self, activities: &[u64]) -> bool {
+        let Some((first, last, count)) = self.ends() else { return false };
+        let span = last.saturating_sub(first);
+        if count < OCCASIONS_MIN || span / DISTANCE_STEPS_MIN < count - 1 {
+            return false;
+        }
+        let within = first.saturating_sub(SLACK_STEPS)..=last.saturating_add(SLACK_STEPS);
+        let inside = activities.iter().copied().filter(|step| within.contains(step));
+        let inside: Vec<u64> = inside.collect();
+        let is_near = |of: &[u64], step: u64| of.iter().any(|&it| it.abs_diff(step) <= SLACK_STEPS);
+        let apart = |of: &[u64], from: &[u64]| {
+            of.iter().filter(|&&step| !is_near(from, step)).count() as u64
+        };
+        let have_ends = is_near(&inside, first) && is_near(&inside, last);
+        have_ends
+            && match self {
+                Self::Each(steps) => {
+                    let most = count / APART_OF;
+                    apart(steps, &inside) <= most && apart(&inside, steps) <= most
+                }
+                Self::Between(..) => inside.len() as u64 == count,
+            }
     }
 }
 
@@ -56,20 +84,13 @@ impl Activities {
     }
 
     /// ` at each save`; empty where the occasions come with no activity.
-    pub(crate) fn said(&self, occasions: Option<Occasions>) -> String {
-        let Some(at) = occasions.filter(|at| at.are_rare()) else { return String::new() };
-        let near = |a: u64, b: u64| a.abs_diff(b) <= SLACK_STEPS;
-        let comes_with = |steps: &[u64]| {
-            let within = at.first.saturating_sub(SLACK_STEPS)..=at.last.saturating_add(SLACK_STEPS);
-            let steps: Vec<u64> =
-                steps.iter().copied().filter(|step| within.contains(step)).collect();
-            let ends = steps.first().zip(steps.last());
-            ends.is_some_and(|(&first, &last)| near(first, at.first) && near(last, at.last))
-                && (steps.len() as u64).abs_diff(at.count) <= at.count / 4
-        };
-        let named = self.0.iter().filter(|(_, steps)| comes_with(steps));
+    pub(crate) fn at_each(&self, occasions: &Occasions) -> String {
+        let named = self.0.iter().filter(|(_, steps)| occasions.come_with(steps));
         let names: Vec<&str> = named.map(|(activity, _)| activity.as_str()).collect();
-        if names.is_empty() { String::new() } else { format!(" at each {}", names.join(" and ")) }
+        match (occasions, &*names) {
+            (_, []) | (Occasions::Between(..), [_, _, ..]) => String::new(),
+            _ => format!(" at each {}", names.join(" and ")),
+        }
     }
 }
 
@@ -85,8 +106,11 @@ mod tests {
     }
 
     fn said(of: &[(&str, &[u64])], steps: &[u64]) -> String {
-        let (first, last) = (steps[0], steps[steps.len() - 1]);
-        activities(of).said(Some(Occasions { first, last, count: steps.len() as u64 }))
+        activities(of).at_each(&Occasions::Each(steps.to_vec()))
+    }
+
+    fn said_of_ends(of: &[(&str, &[u64])], (first, last, count): (u64, u64, u64)) -> String {
+        activities(of).at_each(&Occasions::Between(first, last, count))
     }
 
     #[test]
@@ -102,6 +126,7 @@ mod tests {
         );
         let both = [saves, ("evaluation", saves.1)];
         assert_eq!(said(&both, &[100, 150, 200]), " at each save and evaluation");
+        assert_eq!(said_of_ends(&[saves], (50, 250, 5)), " at each save");
     }
 
     #[test]
@@ -113,7 +138,15 @@ mod tests {
         assert_eq!(said(&[saves], &[50, 100]), "");
         assert_eq!(said(&[], &[50, 100, 150]), "");
         assert_eq!(said(&[("save", &[50, 53, 56])], &[50, 53, 56]), "");
-        assert_eq!(activities(&[saves]).said(None), "");
+        assert_eq!(said(&[saves], &[]), "");
+        // Another period between the same ends.
+        let at_saves: Vec<u64> = (0..=300).step_by(60).collect();
+        let evaluations: Vec<u64> = (0..=300).step_by(50).collect();
+        let periods = [("save", &*at_saves), ("evaluation", &*evaluations)];
+        assert_eq!(said(&periods, &at_saves), " at each save");
+        // Where only the ends are known, two cannot be told apart.
+        assert_eq!(said_of_ends(&[saves, ("evaluation", saves.1)], (50, 250, 5)), "");
+        assert_eq!(said_of_ends(&[saves], (50, 250, 4)), "");
         // A mark of the program's own is no activity.
         assert_eq!(said(&[("lunch", &[50, 100, 150])], &[50, 100, 150]), "");
     }

@@ -185,8 +185,8 @@ impl<'a> Outside<'a> {
     /// `, pinned at train.py:12 at each save`.
     pub(crate) fn where_to(&self, activities: &Activities) -> String {
         let Some((line, named)) = self.culprit().zip(self.named) else { return String::new() };
-        let Named { first_step: first, last_step: last, births: count, .. } = named;
-        let at_each = activities.said(Some(Occasions { first, last, count }));
+        let Named { first_step, last_step, births, .. } = named;
+        let at_each = activities.at_each(&Occasions::Between(first_step, last_step, births));
         format!(", {} at {}{at_each}", verb(named.origin), location(line.frame))
     }
 
