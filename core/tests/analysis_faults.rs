@@ -76,7 +76,8 @@ fn a_tensor_that_larger_ones_replace_is_a_leak() {
         assert_eq!((line(&verdict), growth.layer), (Some(12), Layer::Allocated), "{verdict:?}");
         assert_eq!(growth.bytes_per_step, 4 * MIB, "{verdict:?}");
         assert_eq!(diagnosis.remedy.cause, Cause::GrowingTensor, "{verdict:?}");
-        assert!(diagnosis.sentence.contains("a larger one each time"), "{}", diagnosis.sentence);
+        let replaced = "where a larger tensor takes the place of the one before each time";
+        assert!(diagnosis.sentence.contains(replaced), "{}", diagnosis.sentence);
         let emptied: Vec<Rank> = (0..ranks).map(|rank| replacing(rank, job, 7)).collect();
         clean(&emptied, "a bank that is emptied every seven steps");
     }

@@ -173,7 +173,7 @@ fn a_tensor_that_larger_ones_replace_is_said_to_be_one() {
         let asked = concatenated("", layer, 8 * MIB).asked;
         let of = asked.diagnosed();
         assert!(of.sentence.starts_with(said), "{}", of.sentence);
-        let replaces = " in extend, which replaces its tensor by a larger one each time";
+        let replaces = " in extend, where a larger tensor takes the place of the one before";
         assert!(of.sentence.contains(replaces), "{}", of.sentence);
         assert_eq!(of.histogram.course, AgeProfile::Replaced);
         // Longer sequences cost more within the steps, and what is emptied now and then is no leak.

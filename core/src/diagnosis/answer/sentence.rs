@@ -367,8 +367,8 @@ fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class, tense: Tense) -> Strin
     }
     let is_replaced = |line: &Line<'_>| case.age_profile(line) == AgeProfile::Replaced;
     if class == Class::Leak && lines.top().is_some_and(is_replaced) {
-        let replaces = tense.verb("replaces", "replaced");
-        return format!(", which {replaces} its tensor by a larger one each time");
+        let takes = tense.verb("takes", "took");
+        return format!(", where a larger tensor {takes} the place of the one before each time");
     }
     if let Some(frame) = telling_frame(&case.emptied_by).filter(|_| class == Class::CacheThrash) {
         return format!(", by {}", location(frame));

@@ -334,10 +334,8 @@ impl<'a> Case<'a> {
 
     /// ` at each save`, where a line's blocks were allocated at each save.
     pub(crate) fn at_each(&self, line: &Line<'_>) -> String {
-        let mut born = line.births.since(self.born_since).map(|(step, _)| step);
-        let count = born.clone().count() as u64;
-        let ends = born.next().zip(born.next_back());
-        self.activities.said(ends.map(|(first, last)| Occasions { first, last, count }))
+        let born = line.births.since(self.born_since).map(|(step, _)| step);
+        self.activities.at_each(&Occasions::Each(born.collect()))
     }
 
     /// How the births of a line's blocks lie in time.

@@ -82,8 +82,14 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
 
 fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     let top = lines.top();
-    if top.is_some_and(|line| case.age_profile(line) == AgeProfile::Replaced) {
-        return 850_000;
+    if let Some(line) = top.filter(|line| case.age_profile(line) == AgeProfile::Replaced) {
+        // What larger requests leave behind is no part of the line's own growth.
+        let is_left = case.outgrown(line).is_some();
+        return if is_left {
+            850_000
+        } else {
+            u64::from(case.share_ppm(line.net_grown)).min(850_000)
+        };
     }
     let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
     let shared = lines.shared.as_ref().filter(|line| case.leaks(line));
