@@ -28,7 +28,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     metric = PerceptualDistance(device)
-    for step in steps(400):
+    for step in steps(700):
         if step == 1:
             onset(step)
         images = model(torch.randn(BATCH, WIDTH, device=device))
