@@ -80,19 +80,24 @@ impl End {
 /// scheduler takes a while to end it, and clocks differ. A job that runs on has another end.
 const ENDS_LATE_NS: i64 = 10 * 60 * 1_000_000_000;
 
-/// Time until the job itself ends, in seconds: the earlier of its scheduler's limit and its last
-/// step. None where neither is known, or the job has gone on beyond it. `steps` of the rank are
-/// finished.
-pub(crate) fn seconds_to_job_end(
+/// What is left to the planned end of a job, where it has not gone on beyond it: nanoseconds until
+/// its scheduler's limit, below 0 shortly after it, and steps. `steps` are finished.
+pub fn left_of_plan(
     planned: PlannedEnd,
     now_wall_ns: i64,
     steps: impl FnOnce() -> Option<u64>,
+) -> (Option<i64>, Option<u64>) {
+    let left_ns = planned.ends_at_wall_ns.map(|at| at.saturating_sub(now_wall_ns));
+    let left_steps = planned.total_steps.and_then(|total| total.checked_sub(steps()?));
+    (left_ns.filter(|left_ns| *left_ns > -ENDS_LATE_NS), left_steps)
+}
+
+/// Time until the job itself ends, in seconds: the earlier of the two ends [`left_of_plan`].
+pub(crate) fn seconds_to_job_end(
+    (left_ns, left_steps): (Option<i64>, Option<u64>),
     step_time_ns: Option<u64>,
 ) -> Option<u64> {
-    let left_ns = planned.ends_at_wall_ns.map(|at| at.saturating_sub(now_wall_ns));
-    let is_ahead = |left_ns: &i64| *left_ns > -ENDS_LATE_NS;
-    let by_time = left_ns.filter(is_ahead).map(|left_ns| left_ns.max(0).unsigned_abs());
-    let left_steps = planned.total_steps.and_then(|total| total.checked_sub(steps()?));
+    let by_time = left_ns.map(|left_ns| left_ns.max(0).unsigned_abs());
     let by_steps = left_steps.zip(step_time_ns).map(|(left, step_ns)| left.saturating_mul(step_ns));
     by_time.into_iter().chain(by_steps).min().map(|left_ns| left_ns / 1_000_000_000)
 }

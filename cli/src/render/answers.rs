@@ -8,7 +8,9 @@ use std::fmt::Write;
 use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
-use memtape_core::paging::Urgency;
+use memtape_core::identity::planned_end::PlannedEnd;
+use memtape_core::paging::{Urgency, left_of_plan};
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
     Action, Alternative, Capture, Incident, IncidentState, Job, Named, Outcome, Part,
 };
@@ -52,9 +54,15 @@ pub(crate) fn job_table<'a>(
 
 /// Planned end of a job that runs: `in 2.5 h`, `at step 5000`, or the earlier of both.
 fn planned_end(job: &Job, now_ns: i64) -> Option<String> {
-    let left = |at: i64| duration(at.saturating_sub(now_ns).max(0) as f64 / 1e9);
-    let time = job.ends_at_wall_ns.map(|at| format!("in {}", left(at)));
-    let step = job.total_steps.map(|steps| format!("at step {steps}"));
+    let &Job { ends_at_wall_ns, total_steps, .. } = job;
+    let planned = PlannedEnd { ends_at_wall_ns, total_steps };
+    let steps = || (job.clock.known().unwrap_or_default() == Clock::Steps).then_some(job.step_min);
+    let (time, steps) = left_of_plan(planned, now_ns, steps);
+    let time = time.map(|left_ns| match left_ns {
+        ..=0 => format!("should have ended {}", age(now_ns + left_ns, now_ns)),
+        _ => format!("in {}", duration(left_ns as f64 / 1e9)),
+    });
+    let step = steps.map(|left| format!("at step {}", job.step_min + left));
     let ends: Vec<String> = time.into_iter().chain(step).collect();
     (job.ended_wall_ns.is_none() && !ends.is_empty()).then(|| ends.join(" or "))
 }
@@ -515,13 +523,18 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         let both = Job { ends_at_wall_ns, total_steps, ..Job::default() };
         let steps = Job { ends_at_wall_ns: None, ..both.clone() };
         let ended = Job { ended_wall_ns: Some(1), ..both.clone() };
-        let late = Job { total_steps: None, ends_at_wall_ns: hours(1), ..both.clone() };
-        let found = [&both, &steps, &ended, &late, &Job::default()];
+        let at = |minutes: i64| Job {
+            ends_at_wall_ns: Some((120 + minutes) * 60 * 1_000_000_000),
+            total_steps: None,
+            ..both.clone()
+        };
+        let gone_on = Job { step_min: 5_001, ..steps.clone() };
+        let found = [&both, &steps, &ended, &at(-3), &at(-10), &gone_on, &Job::default()];
         let found = found.map(|job| planned_end(job, 2 * 3_600 * 1_000_000_000));
         let found = found.each_ref().map(Option::as_deref);
-        let expected =
-            [Some("in 3.0 h or at step 5000"), Some("at step 5000"), None, Some("in 0 s"), None];
-        assert_eq!(found, expected);
+        let (first, last) = ("in 3.0 h or at step 5000", "at step 5000");
+        let late = Some("should have ended 3 min ago");
+        assert_eq!(found, [Some(first), Some(last), None, late, None, None, None]);
         assert!(jobs(&[both, ended], 0).contains("in 5.0 h or at step 5000"));
     }
 

@@ -8,7 +8,7 @@ use crate::detector::{Growth, GrowthKey, RankView};
 use crate::diagnosis::Fate;
 use crate::identity::owner::Holder;
 use crate::identity::planned_end::PlannedEnd;
-use crate::paging::seconds_to_job_end;
+use crate::paging::{left_of_plan, seconds_to_job_end};
 use crate::tape::layout::Clock;
 
 /// Questions of the machine about an attempt at a job.
@@ -45,9 +45,8 @@ pub trait Attempt {
         let step_ns = self.step_time_ns(rank);
         // A plan does not count turns.
         let steps = || (self.clock(rank) == Clock::Steps).then(|| self.rank(rank).last_step);
-        let planned = self.planned_end(rank);
-        let seconds_to_job_end = seconds_to_job_end(planned, now_wall_ns, steps, step_ns);
-        Times { step_ns, seconds_to_job_end }
+        let left = left_of_plan(self.planned_end(rank), now_wall_ns, steps);
+        Times { step_ns, seconds_to_job_end: seconds_to_job_end(left, step_ns) }
     }
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;

@@ -241,7 +241,8 @@ impl Incident {
     /// Whether memory or the job ends first, where that decides how urgent the growth is.
     fn job_end(&self) -> String {
         let decides = self.is_open() && self.growth.is_sure;
-        let Some(seconds) = self.seconds_to_job_end.filter(|_| decides) else {
+        let is_ahead = |seconds: &u64| decides && *seconds > 0;
+        let Some(seconds) = self.seconds_to_job_end.filter(is_ahead) else {
             return String::new();
         };
         let time = Duration(seconds.saturating_mul(1_000_000_000));

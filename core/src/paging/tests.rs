@@ -53,7 +53,7 @@ fn the_job_ends_first_only_where_nearly_all_forecasts_say_so() {
 fn a_job_ends_at_the_earlier_of_its_limit_and_its_last_step() {
     const SECOND_NS: i64 = 1_000_000_000;
     let now = 1_000 * SECOND_NS;
-    let late_s = ENDS_LATE_NS / SECOND_NS;
+    let late_s = 10 * 60;
     // The limit, in seconds from now; all steps; the finished ones; the length of a step.
     for (limit_s, total_steps, steps, step_s, expected) in [
         (None, None, Some(40), Some(2), None),
@@ -63,6 +63,7 @@ fn a_job_ends_at_the_earlier_of_its_limit_and_its_last_step() {
         (Some(300), Some(100), Some(40), Some(2), Some(120)),
         // The scheduler takes its time; a job that goes on for longer has another end.
         (Some(-5), None, None, None, Some(0)),
+        (Some(1 - late_s), None, None, None, Some(0)),
         (Some(-late_s), None, None, None, None),
         (Some(-late_s), Some(100), Some(40), Some(2), Some(120)),
         (None, Some(100), Some(100), Some(2), Some(0)),
@@ -75,7 +76,7 @@ fn a_job_ends_at_the_earlier_of_its_limit_and_its_last_step() {
         let ends_at_wall_ns = limit_s.map(|limit_s: i64| now + limit_s * SECOND_NS);
         let planned = PlannedEnd { ends_at_wall_ns, total_steps };
         let step_ns = step_s.map(|step_s: u64| step_s * 1_000_000_000);
-        let found = seconds_to_job_end(planned, now, || steps, step_ns);
+        let found = seconds_to_job_end(left_of_plan(planned, now, || steps), step_ns);
         assert_eq!(found, expected, "{planned:?} {steps:?} {step_ns:?}");
     }
 }
