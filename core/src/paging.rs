@@ -65,12 +65,13 @@ pub(crate) enum End {
 
 impl End {
     /// The end of memory that is full in `likely` seconds and, in one job of ten, in `early`
-    /// seconds. The job itself ends in `job` seconds, where that is known. It ends first only where
-    /// it does so in nine jobs of ten: a missed page costs more than a needless one.
-    pub(crate) fn of_memory((early, likely): (u64, u64), job: Option<u64>) -> Self {
-        match job {
-            Some(job) if job < early => Self::AfterJob,
-            Some(job) if job > likely => Self::BeforeJob(likely),
+    /// seconds. The job itself ends in `job` seconds. Where one is not known, neither end comes
+    /// first. The job does so only in nine cases of ten: a missed page costs more than a needless
+    /// one.
+    pub(crate) fn of_memory((early, likely): (Option<u64>, u64), job: Option<u64>) -> Self {
+        match early.zip(job) {
+            Some((early, job)) if job < early => Self::AfterJob,
+            Some((_, job)) if job > likely => Self::BeforeJob(likely),
             Some(_) | None => Self::InSeconds(likely),
         }
     }

@@ -247,8 +247,10 @@ impl Incident {
         };
         let time = Duration(seconds.saturating_mul(1_000_000_000));
         match self.end() {
-            End::AfterJob => format!("; the job ends in {time}, before the memory does"),
-            End::BeforeJob(_) => format!("; memory ends before the job's own end in {time}"),
+            End::AfterJob => format!("; the job ends as planned in {time}, before memory is full"),
+            End::BeforeJob(_) => {
+                format!("; memory is full before the job's planned end, which is in {time}")
+            }
             End::Reached | End::InSeconds(_) | End::Unknown => String::new(),
         }
     }
@@ -359,8 +361,7 @@ fn end_of(growth: &Growth, seconds_to_oom: Option<u64>, seconds_to_job_end: Opti
     match seconds_to_oom {
         Some(likely) => {
             let early = |of: Forecast| likely.saturating_mul(of.p10) / of.p50.max(1);
-            let early = growth.forecast.map_or(likely, early);
-            End::of_memory((early, likely), seconds_to_job_end)
+            End::of_memory((growth.forecast.map(early), likely), seconds_to_job_end)
         }
         None if growth.bytes_per_step > 0 => End::Unknown,
         None => End::Reached,

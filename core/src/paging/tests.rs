@@ -45,7 +45,7 @@ fn the_job_ends_first_only_where_nearly_all_forecasts_say_so() {
         (Some(101), End::BeforeJob(100)),
         (Some(u64::MAX), End::BeforeJob(100)),
     ] {
-        assert_eq!(End::of_memory((80, 100), job), expected, "{job:?}");
+        assert_eq!(End::of_memory((Some(80), 100), job), expected, "{job:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Growth that is shown at once and becomes a ticket or pages later, or never.
 
 use super::*;
+use crate::detector::Forecast;
 use crate::identity::end::End;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::policy::Objection;
@@ -54,9 +55,11 @@ fn a_notice_that_becomes_sure_while_it_is_captured_pages_once() {
     assert_eq!((shell.requests(), shell.pages()), (1, 1));
 }
 
-/// Certain growth of all ranks. A step takes a second.
+/// Certain growth of all ranks, whose end is certain too. A step takes a second.
 fn ends_in(hours: u64) -> Growth {
-    Growth { is_sure: true, steps_to_oom: Some(hours * 3_600), ..notice(0) }
+    let steps = hours * 3_600;
+    let forecast = Some(Forecast { p10: steps, p50: steps, p90: steps });
+    Growth { is_sure: true, steps_to_oom: Some(steps), forecast, ..notice(0) }
 }
 
 /// Reports growth, and diagnoses the capture that follows, if any. Returns the urgency and the
@@ -177,8 +180,8 @@ fn growth_that_outlasts_the_job_does_not_page() {
     let own = Growth { scope: Scope::OneRank, ..ends_in(11) };
     let host = Growth { layer: Layer::Host, ..own };
     let turns = Job { clock: Clock::Turns, ..planned(2) };
-    let first = "; the job ends in 2 h, before the memory does";
-    let memory = "; memory ends before the job's own end in 40 h";
+    let first = "; the job ends as planned in 2 h, before memory is full";
+    let memory = "; memory is full before the job's planned end, which is in 40 h";
     for (growth, job, urgency, said) in [
         (ends_in(11), Job::new(0), Page, ""),
         (ends_in(11), planned(2), Notice, first),
@@ -191,6 +194,11 @@ fn growth_that_outlasts_the_job_does_not_page() {
         (host, planned(2), Notice, first),
         (ends_in(11), turns, Page, ""),
         (Growth { steps_to_oom: None, ..own }, planned(2), Page, ""),
+        // How early memory may be full is not known.
+        (Growth { forecast: None, ..ends_in(11) }, planned(2), Page, ""),
+        // The job is at its end.
+        (ends_in(11), planned(0), Notice, ""),
+        (Growth { forecast: None, ..ends_in(30) }, planned(40), Notice, ""),
         (Growth { is_sure: false, ..own }, planned(2), Notice, ""),
     ] {
         let mut shell = Shell::default();
@@ -199,7 +207,7 @@ fn growth_that_outlasts_the_job_does_not_page() {
         let incident = shell.incident("inc-0001");
         assert_eq!(incident.urgency, urgency, "{growth:?} {:?}", job.planned_end);
         let sentence = incident.sentence();
-        let clause = sentence.find("; the job ends").or(sentence.find("; memory ends"));
+        let clause = sentence.find("; the job ends").or(sentence.find("; memory is full"));
         assert_eq!(clause.map_or("", |at| &sentence[at..]), said, "{sentence}");
     }
 }
@@ -218,7 +226,7 @@ fn an_urgency_does_not_fall_when_the_job_ends_first_after_all() {
     job.planned_end = planned(2).planned_end;
     assert_eq!(grow(&mut shell, &job, ends_in(11)), (Page, 3));
     let said = shell.incident("inc-0001").sentence();
-    assert!(said.ends_with("; the job ends in 2 h, before the memory does"), "{said}");
+    assert!(said.ends_with("; the job ends as planned in 2 h, before memory is full"), "{said}");
     // A job that goes on after its plan has no end any more.
     let (mut shell, mut job) = (Shell::default(), planned(2));
     shell.found(&job, Finding::Opened(own(11)));
