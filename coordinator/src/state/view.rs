@@ -70,7 +70,8 @@ impl View<'_> {
     }
 
     /// An open incident with the newest figures of its growth: the record has those of the last
-    /// report. It has no forecast while no rank of its attempt is heard.
+    /// report. It has no forecast while no rank of its attempt is heard, and no end of the job
+    /// while its growth is not measured, as after a restart of the coordinator.
     pub(crate) fn newest<'i>(&self, incident: &'i Incident) -> Cow<'i, Incident> {
         let attempt = self.jobs.get(incident.serial).filter(|_| incident.is_open());
         let key = incident.growth.key();
@@ -81,6 +82,9 @@ impl View<'_> {
         });
         let mut newest = match growth {
             Some((growth, times)) => Cow::Owned(incident.with_newest(&growth, times)),
+            None if incident.is_open() => {
+                Cow::Owned(Incident { seconds_to_job_end: None, ..incident.clone() })
+            }
             None => Cow::Borrowed(incident),
         };
         if attempt.is_some_and(|attempt| attempt.ranks_here() == 0) {

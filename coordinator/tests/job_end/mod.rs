@@ -1,4 +1,4 @@
-//! The job's own end, as Slurm names it, decides how urgent the same growth is.
+//! The job's own end, as its environment names it, decides how urgent the same growth is.
 
 use std::time::Duration;
 
@@ -12,10 +12,17 @@ use crate::fake::{Agent, Job, config, start, wall_ns};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Jobs of one rank that keeps memory, and the seconds until they end, where Slurm says so. Memory
-/// lasts a million steps more: longer than a minute, and shorter than 80 days.
-const JOBS: [(Job, Option<i64>); 3] =
-    [(leaking("endless"), None), (leaking("short"), Some(60)), (leaking("long"), Some(LONG))];
+/// Jobs of one rank that keeps memory, with a variable of the environment: a number of steps, or
+/// Slurm's end in seconds from now. Memory lasts a million steps more: longer than a minute, and
+/// shorter than 80 days.
+const JOBS: [(Job, &str, i64); 4] = [
+    (leaking("endless"), "", 0),
+    (leaking("short"), SLURM, 60),
+    (leaking("long"), SLURM, LONG),
+    (leaking("steps"), "MEMTAPE_TOTAL_STEPS", 10_000),
+];
+
+const SLURM: &str = "SLURM_JOB_END_TIME";
 
 const LONG: i64 = 80 * 24 * 3_600;
 
@@ -23,49 +30,51 @@ const fn leaking(name: &'static str) -> Job {
     Job { leaking: Some(0), device_mib: 32 << 20, ..Job::new(name, 1) }
 }
 
-/// The announcement of a rank that begins now in an environment of Slurm.
-fn rank_up(job: &Job, ends_in_seconds: Option<i64>) -> v1::RankUp {
-    let start_wall_ns = wall_ns();
-    let ends_at = ends_in_seconds.map(|seconds| start_wall_ns / SECOND_NS + seconds);
-    let of_slurm = |name: &str| ends_at.filter(|_| name == "SLURM_JOB_END_TIME");
-    let identity = Identity::from_environment(|name| of_slurm(name).map(|at| at.to_string()));
+/// The announcement of a rank that began at this time with this variable in its environment.
+fn rank_up(start_wall_ns: i64, (job, variable, number): &(Job, &str, i64)) -> v1::RankUp {
+    let from = if *variable == SLURM { start_wall_ns / SECOND_NS } else { 0 };
+    let value = |name: &str| (name == *variable).then(|| (from + number).to_string());
+    let identity = Identity::from_environment(value);
     v1::RankUp {
         start_wall_ns,
         ends_at_wall_ns: identity.planned_end.ends_at_wall_ns.unwrap_or(0),
+        total_steps: identity.planned_end.total_steps.unwrap_or(0),
         device_uuids: vec![format!("GPU-{}", job.name)],
         ..job.rank_up(0)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slurms_limit_decides_how_urgent_a_growth_is() {
-    check(Duration::from_secs(365 * 24 * 3_600), ["ticket", "ticket", "notice"]).await;
-    check(Duration::from_secs(1), ["notice", "ticket", "notice"]).await;
+async fn the_jobs_own_end_decides_how_urgent_a_growth_is() {
+    let year = Duration::from_secs(365 * 24 * 3_600);
+    check(year, ["ticket", "ticket", "notice", "notice"]).await;
+    check(Duration::from_secs(1), ["notice", "ticket", "notice", "notice"]).await;
 }
 
 /// Trains the jobs, and waits until each has an incident that is as urgent.
-async fn check(ticket_within: Duration, expected: [&str; 3]) {
+async fn check(ticket_within: Duration, expected: [&str; 4]) {
     let (dir, page_within) = (tempfile::tempdir().unwrap(), Duration::from_secs(1));
     let running = start(Config { page_within, ticket_within, ..config(dir.path()) }).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     let begin_ns = wall_ns();
-    for (job, seconds) in &JOBS {
-        agent.say(FromAgent::RankUp(rank_up(job, *seconds))).await;
+    for job in &JOBS {
+        agent.say(FromAgent::RankUp(rank_up(begin_ns, job))).await;
     }
     for first in (1..=760).step_by(8) {
-        let report = |(job, _): &(Job, _)| Agent::rank_reports(job, 0, first..=first + 7);
+        let report = |(job, ..): &(Job, &str, i64)| Agent::rank_reports(job, 0, first..=first + 7);
         agent.report(JOBS.iter().map(report).collect()).await;
         agent.settle().await;
         while let Some(request) = agent.requests.pop() {
-            for (job, _) in &JOBS {
+            for (job, ..) in &JOBS {
                 agent.serve(job, &request).await;
             }
         }
     }
     let clauses = [
         ("endless", None),
-        ("long", Some("; memory ends before the job's own end in 19")),
-        ("short", Some("; the job ends in ")),
+        ("long", Some("; memory is full before the job's planned end, which is in 19")),
+        ("short", Some("; the job ends as planned in ")),
+        ("steps", Some("; the job ends as planned in ")),
     ];
     for ((job, clause), urgency) in clauses.into_iter().zip(expected) {
         let is_decided = |answer: &Value| {
@@ -82,4 +91,5 @@ async fn check(ticket_within: Duration, expected: [&str; 3]) {
     let left_s = (ends(1).unwrap() - begin_ns) / SECOND_NS;
     assert!((LONG - 60..=LONG + 60).contains(&left_s), "{answer:#}");
     assert!(ends(2).is_some_and(|at| at > begin_ns), "{answer:#}");
+    assert_eq!(answer["jobs"][3]["total_steps"], 10_000, "{answer:#}");
 }
