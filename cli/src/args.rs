@@ -90,6 +90,7 @@ fn wrong_value(error: &clap::Error) -> String {
     let words = match number.map(ParseIntError::kind) {
         Some(IntErrorKind::PosOverflow) => "the number is too large",
         Some(IntErrorKind::NegOverflow) => "the number is too small",
+        Some(IntErrorKind::Zero) => "it must be 1 or more",
         Some(_) => "it must be a whole number",
         None if is_address => "it must be an address and a port, such as 127.0.0.1:7771",
         // A range is written as Rust writes it.

@@ -301,6 +301,11 @@ mod tests {
              --help",
         );
         check(
+            "memtape run --total-steps 0 -- true",
+            "invalid value '0' for '--total-steps <N>': it must be 1 or more; see memtape run \
+             --help",
+        );
+        check(
             "memtape coordinator --listen x",
             "invalid value 'x' for '--listen <ADDR>': it must be an address and a port, such as \
              127.0.0.1:7771; see memtape coordinator --help",

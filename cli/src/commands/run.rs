@@ -53,10 +53,11 @@ pub(crate) struct RunArgs {
         value_parser = offer
     )]
     pub(crate) actions: Vec<Offer>,
-    /// Steps that each process takes in all, counted from its start: of a run that goes on from a
-    /// checkpoint, those that are left. Growth that fills the memory later does not page
-    /// [default: not known].
-    #[arg(long, value_name = "N", env = "MEMTAPE_TOTAL_STEPS")]
+    /// Number of the last step of each process: the program's own where it calls memtape.step(n);
+    /// else steps count from 1 at the start of the process, also of one that goes on from a
+    /// checkpoint. Growth that fills the memory later does not page [default:
+    /// $MEMTAPE_TOTAL_STEPS, or not known].
+    #[arg(long, value_name = "N")]
     pub(crate) total_steps: Option<NonZeroU64>,
     /// Ask the coordinator for hints about the job's last attempt, and set those that are settings
     /// of PyTorch's allocator in the command's environment. What PYTORCH_CUDA_ALLOC_CONF or

@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 /// A variable that no option declares, which program reads it, and what it does.
 struct Variable(&'static str, &'static str, &'static str);
 
-const OTHERS: [Variable; 20] = [
+const OTHERS: [Variable; 21] = [
     Variable("MEMTAPE_ATTEMPT", "recorder", "number of the job's attempt; before the launcher's"),
     Variable("MEMTAPE_BLOCKS", "recorder", "live blocks that a device has room for: 131,072"),
     Variable("MEMTAPE_COLLECTIVES", "recorder", "`0` does not read PyTorch's flight recorder"),
@@ -33,6 +33,7 @@ const OTHERS: [Variable; 20] = [
     Variable("MEMTAPE_RUN", "recorder", "name of the job where no launcher has one"),
     Variable("MEMTAPE_STACKS", "recorder", "`0` records no stacks"),
     Variable("MEMTAPE_TOKEN", "CLI", "token for the coordinator, where no file is named"),
+    Variable("MEMTAPE_TOTAL_STEPS", "recorder", "last step: `memtape run --total-steps`"),
     Variable("MEMTAPE_WORLD_SIZE", "recorder", "number of ranks; before the launcher's"),
 ];
 

@@ -52,7 +52,7 @@ pub struct Job {
     pub ended_wall_ns: Option<i64>,
     /// When its scheduler ends it, in nanoseconds of Unix time; null where that is not known.
     pub ends_at_wall_ns: Option<i64>,
-    /// Steps that each of its processes takes in all; null where that is not known.
+    /// Number of its last step; null where that is not known.
     pub total_steps: Option<u64>,
     /// Incidents of this attempt that are open.
     pub incidents_open: u32,

@@ -13,7 +13,7 @@ use alloc::string::String;
 pub struct PlannedEnd {
     /// Unix time at which the scheduler ends the job, in nanoseconds.
     pub ends_at_wall_ns: Option<i64>,
-    /// Steps that the process of the rank takes in all.
+    /// Number of the last step of the rank's process, as the tape counts.
     pub total_steps: Option<u64>,
 }
 
