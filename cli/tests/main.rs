@@ -2,6 +2,7 @@
 
 mod analyze;
 mod copies;
+mod environment;
 mod export;
 mod sources;
 mod tape;

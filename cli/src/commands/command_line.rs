@@ -3,6 +3,7 @@
 //! The options of [`crate::globals`] are accepted before and after the name of a command. A command
 //! in which one means nothing does not show it, and refuses it: see [`meaningless`].
 
+use clap::builder::{OsStr, Resettable};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
 
@@ -68,7 +69,17 @@ pub(crate) fn command_line() -> clap::Command {
             }
         });
     }
-    command
+    without_empty_variables(command)
+}
+
+/// The command without its variables that are empty: they count as absent.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let value = |arg: &Arg| arg.get_env().and_then(std::env::var_os);
+    let checked = |arg: Arg| match value(&arg).is_some_and(|value| value.is_empty()) {
+        true => arg.env(Resettable::<OsStr>::Reset),
+        false => arg,
+    };
+    command.mut_args(checked).mut_subcommands(without_empty_variables)
 }
 
 fn flag(id: &'static str) -> Arg {
