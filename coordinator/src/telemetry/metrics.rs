@@ -15,7 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use memtape_core::incident::Tracked;
-use memtape_core::snapshot::ledger::{Amount, Name};
+use memtape_core::snapshot::ledger::Name;
 use memtape_proto::api::{Name as _, RankHost};
 
 use crate::state::counters::{Count, Counters};
@@ -124,10 +124,7 @@ fn figures(
     let device = |totals: &Totals| DeviceFigures {
         totals: *totals,
         floor: rank.newest.get(&totals.device).map(|row| row.floor_allocated),
-        others: match rank.ledger(totals, node).amount(Name::OtherProcesses) {
-            Amount::Known(bytes) => Some(bytes),
-            Amount::Unknown => None,
-        },
+        others: rank.ledger(totals, node).amount(Name::OtherProcesses).bytes(),
     };
     RankFigures {
         labels: vec![

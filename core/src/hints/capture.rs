@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 
 use crate::diagnosis::evidence::segments;
-use crate::snapshot::ledger::{Amount, Ledger, Name, Sources};
+use crate::snapshot::ledger::Ledger;
 use crate::snapshot::{DeviceSnapshot, RankSnapshot, SegmentSource};
 
 /// State of one device of a rank at the end of a step.
@@ -29,7 +29,7 @@ impl Captured {
     /// Facts of a device in this capture; none where the device is not in it.
     pub fn of(capture: &str, snapshot: &RankSnapshot, device: u8) -> Option<Self> {
         let of_device = snapshot.devices.iter().find(|of| of.device == device)?;
-        let split_bytes = split_bytes(of_device);
+        let split_bytes = Ledger::inactive_split(of_device);
         let is_expandable = of_device.segments.iter().any(|segment| segment.expandable);
         let is_allocators = of_device.segment_source == SegmentSource::Allocator;
         Some(Self {
@@ -40,15 +40,6 @@ impl Captured {
             is_expandable: is_allocators.then_some(is_expandable),
             large_sizes: segments::requests(of_device).map(|requests| requests.large_sizes),
         })
-    }
-}
-
-/// Free bytes of segments that have blocks, as the ledger counts them.
-fn split_bytes(device: &DeviceSnapshot) -> Option<u64> {
-    let sources = Sources { allocator: Some(device), ..Sources::default() };
-    match Ledger::of(&sources).amount(Name::InactiveSplit) {
-        Amount::Known(bytes) => Some(bytes),
-        Amount::Unknown => None,
     }
 }
 

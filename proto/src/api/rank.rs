@@ -184,10 +184,7 @@ impl From<&ledger::Ledger> for Ledger {
     fn from(of: &ledger::Ledger) -> Self {
         let layer = |layer: &ledger::Layer| LedgerLayer {
             layer: layer.name.text().to_string(),
-            bytes: match layer.amount {
-                ledger::Amount::Known(bytes) => Some(bytes),
-                ledger::Amount::Unknown => None,
-            },
+            bytes: layer.amount.bytes(),
         };
         Self {
             device_bytes: of.device_bytes,

@@ -179,9 +179,16 @@ impl Ledger {
             let amount = bytes.map_or(Amount::Unknown, Amount::Known);
             layers.push(Layer { name, amount });
         });
-        let known: u128 = layers.iter().map(|layer| u128::from(layer.amount.known())).sum();
+        let known: u128 =
+            layers.iter().filter_map(|layer| layer.amount.bytes()).map(u128::from).sum();
         let rest = |device: u64| i128::from(device) - i128::try_from(known).unwrap_or(i128::MAX);
         Self { device_bytes, layers, rest_bytes: device_bytes.map(rest) }
+    }
+
+    /// Free bytes of segments in which other blocks are in use; none where that is not known.
+    pub fn inactive_split(allocator: &DeviceSnapshot) -> Option<u64> {
+        let sources = Sources { allocator: Some(allocator), ..Sources::default() };
+        Self::of(&sources).amount(Name::InactiveSplit).bytes()
     }
 
     /// Amount of a layer; unknown when the ledger lacks it.
@@ -192,11 +199,11 @@ impl Ledger {
 }
 
 impl Amount {
-    /// The bytes, 0 where they are not known: they are in the rest then.
-    fn known(self) -> u64 {
+    /// The bytes; none where they are not known: they are in the rest then.
+    pub fn bytes(self) -> Option<u64> {
         match self {
-            Self::Known(bytes) => bytes,
-            Self::Unknown => 0,
+            Self::Known(bytes) => Some(bytes),
+            Self::Unknown => None,
         }
     }
 }

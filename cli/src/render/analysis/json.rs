@@ -206,7 +206,7 @@ fn device(of: &History, device: &DeviceHistory) -> Value {
         "segments_known": is_known,
         "fragmentation": {
             "whole_free": shape.cached,
-            "split_free": shape.inactive,
+            "split_free": device.inactive_split(),
             "split_pieces": shape.inactive_pieces,
             "largest_piece": shape.largest_inactive,
         },

@@ -201,7 +201,7 @@ fn idle(reserved: u64, peak: u64) -> Option<String> {
     is_much.then(|| {
         format!(
             "{} of {} reserved are beyond the peak of the trace: a cache of an earlier phase, or \
-             fragments; no segments are recorded, which memtape run --detail does",
+             fragments; memtape run --detail records which",
             bytes(idle),
             bytes(reserved)
         )

@@ -329,7 +329,7 @@ pub(super) fn with_levels<'a, T>(
         .column(">inactive split", move |of| split_free(device(of)))
 }
 
-/// Free bytes between live blocks; they are not known without the allocator's segments.
+/// Free bytes between live blocks; they are not known without segments.
 fn split_free(device: &DeviceHistory) -> String {
     device.inactive_split().map_or("–".to_string(), column_bytes)
 }

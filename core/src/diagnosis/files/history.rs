@@ -9,6 +9,7 @@ use crate::diagnosis::evidence::account::{Stack, uses};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::evidence::segments::{Shape, shape};
 use crate::identity::end::End;
+use crate::snapshot::ledger::Ledger;
 use crate::snapshot::{DeviceSnapshot, RankSnapshot};
 
 /// The clocks of PyTorch and of a recorder may differ by as much about one event.
@@ -232,14 +233,44 @@ pub fn firsts<'a>(states: impl IntoIterator<Item = &'a History>) -> Vec<usize> {
 }
 
 impl DeviceHistory {
-    /// Free bytes between live blocks; none where the segments are not known.
+    /// Free bytes between live blocks, as the ledger counts them; none where no segments are known.
     pub fn inactive_split(&self) -> Option<u64> {
-        self.shape.as_ref().map(|shape| shape.inactive)
+        Ledger::inactive_split(&self.state)
     }
 
     /// Bytes in blocks that were given back and that a stream still uses.
     pub fn pending(&self) -> u64 {
         let pending = self.state.blocks.iter().filter(|block| block.pending);
         pending.fold(0, |sum, block| sum.saturating_add(block.size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{Block, Segment, SegmentSource};
+
+    #[test]
+    fn the_inactive_split_is_that_of_the_ledger() {
+        let state = |segment_source| DeviceSnapshot {
+            allocated: 4 << 20,
+            reserved: 40 << 20,
+            blocks: alloc::vec![Block { size: 4 << 20, ..Block::default() }],
+            segments: alloc::vec![
+                Segment { size: 20 << 20, ..Segment::default() },
+                Segment { address: 1 << 30, size: 20 << 20, ..Segment::default() },
+            ],
+            segment_source,
+            complete: true,
+            ..DeviceSnapshot::default()
+        };
+        let split = |source| {
+            let devices = alloc::vec![state(source)];
+            let history = History::of(RankSnapshot { devices, ..RankSnapshot::default() });
+            history.devices.first().and_then(DeviceHistory::inactive_split)
+        };
+        assert_eq!(split(SegmentSource::Allocator), Some(16 << 20));
+        assert_eq!(split(SegmentSource::Runtime), Some(16 << 20), "cudaMalloc gave the segments");
+        assert_eq!(split(SegmentSource::None), None);
     }
 }
