@@ -41,8 +41,10 @@ fn a_leak_of_one_rank_is_named() {
         let analysis = leaks(&states, odd, 36, &format!("{count} ranks"));
         let found = analysis.found.expect("it is there");
         assert_eq!((found.blocks, found.bytes), (12, 18 * MIB));
+        let (steps, numbers) = found.measured();
         let Found { growth, .. } = found;
         assert_eq!((growth.bytes_per_step, growth.scope), (3 * MIB / 2, Scope::OneRank));
+        assert_eq!((steps * growth.bytes_per_step, numbers), (growth.grown_bytes, None));
         assert_eq!(found.ranks, [odd]);
         clean(&ranks(Job::default(), count, &[], LEAK), &format!("{count} clean ranks"));
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use memtape_core::census::changes::Changes;
+use memtape_core::census::comparison::{Counted, Line, Lines};
 use memtape_core::census::reader::CensusReader;
 use memtape_core::census::{Census, LineCensus, LineId, cohort};
 use memtape_core::limits::CENSUS_LINES_MAX;
@@ -29,9 +30,9 @@ struct Rank {
 impl Rank {
     fn new() -> Self {
         let sizes = Sizes {
-            events: 64,
+            events: 1 << 10,
             table_entries: 1 << 14,
-            step_records: 64,
+            step_records: 128,
             segment_entries: 64,
             interned_words: 1 << 16,
         };
@@ -145,6 +146,32 @@ fn a_leak_shows_as_cohorts_and_a_healthy_line_does_not() {
         let steps = cohort::end(300, *start).min(300) - (*start).max(100);
         assert_eq!(*held, Held { bytes: steps * 2 * MIB, count: steps }, "cohort {start}");
     }
+}
+
+#[test]
+fn a_list_that_replaces_its_oldest_entries_keeps_nothing() {
+    let mut rank = Rank::new();
+    let [window, kept] = [7, 8].map(|line| rank.stack(&[("/app/utils.py", line)]));
+    let mut entries = std::collections::VecDeque::new();
+    for step in 1..=300 {
+        entries.push_back(rank.alloc(window, MIB));
+        rank.alloc(kept, MIB);
+        if entries.len() > 128 {
+            rank.free(entries.pop_front().expect("there are entries"), MIB);
+        }
+        rank.end_step(step);
+    }
+    let tape = Tape::open(rank.memory.as_slice()).expect("a tape that was just made");
+    let lines = |before: Option<u64>| {
+        let state = tape.snapshot(PointInTime::Present, before, 0).expect("the present");
+        let shown = Lines::new(&Counted::of_state(&state).collect::<Vec<_>>(), None);
+        let of = |line: &Line| (line.frames[0].line, line.holders[0].growth_bytes_per_step);
+        let mut rates: Vec<_> = shown.lines.iter().map(of).collect();
+        rates.sort_unstable();
+        rates
+    };
+    assert_eq!(lines(Some(228)), [(7, 0), (8, MIB)]);
+    assert_eq!(lines(None), [(7, MIB), (8, MIB)], "births alone do not tell");
 }
 
 #[test]

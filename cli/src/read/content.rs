@@ -100,6 +100,10 @@ pub(crate) struct Opened {
     pub(crate) process: ProcessState,
 }
 
+/// The time before a state is the last quarter of its steps, and at least this many: what a line
+/// kept since then is compared with how its level rose.
+const BEFORE_STEPS_MIN: u64 = 64;
+
 /// The requested state of a tape, and the length of its history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -109,6 +113,8 @@ pub(crate) struct Wanted {
     pub(crate) oom: bool,
     /// Events of each device, the newest.
     pub(crate) events_max: usize,
+    /// Also what each stack held some time before, as far back as the tape covers.
+    pub(crate) before: bool,
 }
 
 impl Opened {
@@ -271,8 +277,10 @@ pub(crate) fn rewound(path: &Path, wanted: Wanted) -> anyhow::Result<Opened> {
     let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
     let lost = status.losses.iter().find(|(loss, _)| *loss == Loss::Blocks);
     let lost_blocks = lost.map(|&(_, count)| count);
+    let back = status.step - status.step.min((status.step / 4).max(BEFORE_STEPS_MIN));
+    let before = wanted.before.then(|| tape.oldest_step().max(back));
     let snapshot = tape
-        .snapshot(moment, None, wanted.events_max)
+        .snapshot(moment, before, wanted.events_max)
         .with_context(|| format!("cannot rewind {}", path.display()))?;
     Ok(Opened {
         content: Content::Rank(Box::new(snapshot)),
@@ -293,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const WANTED: Wanted = Wanted { step: None, oom: false, events_max: 1024 };
+    const WANTED: Wanted = Wanted { step: None, oom: false, events_max: 1024, before: false };
 
     /// Opens these bytes as a file.
     fn opened(bytes: &[u8]) -> anyhow::Result<Opened> {

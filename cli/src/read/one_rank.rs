@@ -22,7 +22,7 @@ pub(crate) fn open(
     rank: Option<u32>,
     globals: &Globals,
 ) -> anyhow::Result<(Source, Opened)> {
-    let wanted = Wanted { step: None, oom: false, events_max: TRACE_EVENTS_MAX };
+    let wanted = Wanted { step: None, oom: false, events_max: TRACE_EVENTS_MAX, before: false };
     open_at(name, rank, wanted, globals)
 }
 

@@ -98,7 +98,8 @@ fn read_each(sources: &Sources) -> Vec<anyhow::Result<Snapshot>> {
 
 /// Reads and condenses one source.
 fn read(source: &Source, client: Option<&Client>) -> anyhow::Result<Snapshot> {
-    let wanted = Wanted { step: None, oom: false, events_max: TAPE_EVENTS_ANALYZED_MAX };
+    let wanted =
+        Wanted { step: None, oom: false, events_max: TAPE_EVENTS_ANALYZED_MAX, before: false };
     let opened = content::open(source, client, wanted)?;
     let (format, bytes, clock) = (opened.format, opened.bytes, opened.clock);
     let process = opened.process;

@@ -18,8 +18,8 @@ const ROWS_PER_LINE_MAX: usize = 4;
 /// Notes on the columns.
 const NOTES: &str = "survivors: memory of older steps, without the line's largest group of equal \
                      age; parameters have none\n\
-                     kept/step: bytes that the line keeps from each step; – where it does not \
-                     grow\n";
+                     kept/step: bytes that the line keeps from each step, over the steps beside \
+                     it; – where it does not grow\n";
 
 /// The table of lines; `rank` restricts it to one rank.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
@@ -82,7 +82,7 @@ fn named_above(held: &[Held<'_>], width: usize) -> String {
 
 /// Columns of the memory that a rank holds by a line.
 const NUMBERS: [&str; 7] =
-    [">rank", ">holds", ">blocks", ">survivors", ">oldest step", ">kept/step", ">since step"];
+    [">rank", ">holds", ">blocks", ">survivors", ">since step", ">kept/step", ">over steps"];
 
 /// A line and one rank that holds memory by it; true for the first rank of the line.
 pub(crate) type Held<'a> = (&'a Line, &'a Holder, bool);
@@ -109,6 +109,9 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
     let since = |(_, of, _): &Held<'_>| {
         of.growing_since_step.map_or("–".to_string(), |step| step.to_string())
     };
+    let over = |(_, of, _): &Held<'_>| {
+        of.growth_steps.map_or("–".to_string(), |[from, to]| format!("{from} to {to}"))
+    };
     Table::of(held)
         .column("line", |held| of_line(name, held))
         .column(">rank", |(_, of, _)| of.rank)
@@ -116,8 +119,9 @@ pub(crate) fn table<'a, 'b>(held: &'a [Held<'b>]) -> Table<'a, Held<'b>> {
         .column(">blocks", |(_, of, _)| of.blocks)
         .column(">survivors", |(_, of, _)| bytes(of.survivor_bytes))
         .column(">oldest step", |(_, of, _)| of.oldest_step)
-        .column(">kept/step", growth)
         .column(">since step", since)
+        .column(">kept/step", growth)
+        .column(">over steps", over)
         .column(">median rank", |held| of_line(median, held))
 }
 
@@ -152,6 +156,7 @@ mod tests {
             oldest_step: 99,
             growing_since_step: growing,
             growth_bytes_per_step: growing.map_or(0, |_| 2_862_612),
+            growth_steps: growing.map(|since| [since + 1_016, 2_128]),
             ..Holder::default()
         };
         let model = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_llama.py";

@@ -25,12 +25,16 @@ fn rank(number: u64, state: &str, growth: u64) -> Value {
 }
 
 fn line(file: &str, number: u32, bytes: u64, growth: u64) -> Value {
-    let since = if growth > 0 { json!(960) } else { Value::Null };
+    let (since, steps) = match growth {
+        0 => (Value::Null, Value::Null),
+        _ => (json!(960), json!([1072, 1184])),
+    };
     let holders: Vec<Value> = (0..4)
         .map(|rank| {
             json!({ "rank": rank, "step": 1200, "bytes": bytes, "blocks": 240,
                 "survivor_bytes": bytes / 2, "oldest_step": 96,
-                "growing_since_step": since, "growth_bytes_per_step": growth })
+                "growing_since_step": since, "growth_bytes_per_step": growth,
+                "growth_steps": steps })
         })
         .collect();
     json!({

@@ -194,7 +194,7 @@ impl View<'_> {
         let held: Vec<lines::Held<'_>> =
             self.model.lines().into_iter().map(|(line, of)| (line, of, true)).collect();
         let narrow = ["line", ">holds", ">survivors", ">kept/step", ">since step"];
-        let wide = [">blocks", ">oldest step", ">median rank"];
+        let wide = [">over steps", ">blocks", ">oldest step", ">median rank"];
         self.table(frame, area, lines::table(&held), (&narrow, &wide));
         let selected = self.model.selected().and_then(|row| held.get(row));
         let frames = selected.map(|(line, ..)| line.frames.as_slice()).unwrap_or_default();

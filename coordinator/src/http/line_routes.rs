@@ -3,7 +3,7 @@
 
 use axum::extract::{Path, Query};
 use axum::response::Json;
-use memtape_core::census::Census;
+use memtape_core::census::comparison::Counted;
 use memtape_proto::api::{Lines, LinesQuery};
 
 use crate::http::asking::Asking;
@@ -32,8 +32,13 @@ async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>
     asking.reserve(ranks_of(&asking, &job, attempt).await? * CENSUSES_BYTES).await?;
     let found = asking.ask(move |view| {
         let attempt = attempt_of(view, &job, attempt)?;
-        let of_rank = |of: &Rank| -> Vec<(u32, Census)> {
-            of.censuses.values().map(|census| (of.record.rank, census.clone())).collect()
+        let of_rank = |of: &Rank| -> Vec<Counted> {
+            let (rank, detector) = (of.record.rank, attempt.detectors.of(of.record.rank));
+            let counted = of.censuses.values().map(|census| {
+                let growths = detector.line_growths(rank, census);
+                Counted { rank, census: census.clone(), growths }
+            });
+            counted.collect()
         };
         let censuses: Vec<_> = attempt.ranks.values().flat_map(of_rank).collect();
         let missing = match censuses.is_empty() {
@@ -44,8 +49,7 @@ async fn lines(asking: Asking, path: PathOf<JobPath>, query: QueryOf<LinesQuery>
         let of = (attempt.record.job.clone(), attempt.record.attempt, attempt.clock());
         Ok::<_, Problem>((of, missing.to_string(), censuses))
     });
-    // Only copied in the loop; a comparison of thousands of censuses would hold it up.
+    // A comparison of thousands of censuses would hold up the loop.
     let ((job, attempt, clock), missing, censuses) = found.await??;
-    let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
     Ok(Json(Lines { job, attempt, clock, missing, ..Lines::new(&censuses, rank) }))
 }

@@ -1,10 +1,12 @@
 //! Which lines hold the memory of a job: from agents' censuses to the answer, through a restart.
 
+use std::time::Duration;
+
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, MIB, config, start, training};
+use crate::fake::{Agent, Job, LEAK_BEGINS, MIB, config, start, training};
 
 const JOB: Job = Job::new("lines", 2);
 const LINE: u64 = 7;
@@ -84,6 +86,57 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
     let device = &answer["ranks"][1]["devices"][0];
     assert_eq!((&device["allocated_bytes"], &device["ooms"]), (&json!(900 * MIB), &json!(1)));
     again.stop().await;
+}
+
+/// The first line of rank 1 of a job that trains, with a line like this, until a number of steps
+/// and of incidents is reached; and the incidents.
+async fn followed(
+    (job, incidents): (&Job, usize),
+    line: impl Fn(u64) -> v1::CensusLine,
+) -> (Value, Value) {
+    let (_dir, running, mut agent) = training(job).await;
+    let mut answer = Value::Null;
+    for step in (16..).step_by(16) {
+        let ranks = (0..job.ranks).map(|rank| Agent::rank_reports(job, rank, step - 15..=step));
+        let mut ranks: Vec<v1::RankReport> = ranks.collect();
+        ranks[1].censuses = vec![census(step, true, vec![line(step)])];
+        agent.report(ranks).await;
+        agent.settle().await;
+        answer = running.get("/api/v1/incidents").await.1["incidents"].take();
+        if step >= 480 && answer.as_array().unwrap().len() >= incidents {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (_, lines) = running.get(&format!("/api/v1/jobs/{}/lines?rank=1", job.name)).await;
+    running.stop().await;
+    (lines["lines"][0]["holders"][0].clone(), answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_replaces_its_oldest_entries_keeps_nothing() {
+    let full = |step: u64| line(step.saturating_sub(128)..step, MIB);
+    let (holder, _) = followed((&Job::new("window", 2), 0), full).await;
+    assert_eq!(holder["bytes"], 128 * MIB);
+    assert_eq!(holder["growing_since_step"], json!(null), "{holder:#}");
+    assert_eq!(holder["growth_bytes_per_step"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_of_an_incident_has_its_rate() {
+    // The younger half of its blocks has another rate.
+    let faster = |step: u64| {
+        let mut line = line(LEAK_BEGINS - 4..step, 24 * MIB);
+        let late = line.first_steps.iter().zip(&mut line.bytes);
+        late.filter(|(of, _)| **of >= 288).for_each(|(_, bytes)| *bytes *= 2);
+        line
+    };
+    let job = Job { leaking: Some(1), device_mib: 819_200, ..Job::new("rate", 2) };
+    let (holder, incidents) = followed((&job, 1), faster).await;
+    let incident = &incidents[0];
+    assert!(incident["bytes_per_step"].as_u64().unwrap() > 0, "{incident:#}");
+    assert_eq!(holder["growth_bytes_per_step"], incident["bytes_per_step"], "{holder:#}");
+    assert_eq!(holder["growing_since_step"], incident["onset_step"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

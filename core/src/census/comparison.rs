@@ -1,17 +1,18 @@
 //! The lines of all ranks of a job side by side: who holds what, since when, and whether it grows.
 //!
-//! "Growing" is here a display rule over one census. The detector (`core/src/detector/blocks`)
-//! decides with what it has seen over time.
+//! "Growing" is here a display rule over one census and an earlier level of the line. The detector
+//! (`core/src/detector/blocks`) decides with what it has seen over time; its rate is shown for the
+//! lines that it has found.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::census::line::LineId;
+use crate::census::line::{LineId, line_of};
 use crate::census::{Census, LineCensus, cohort};
 use crate::limits::LINES_SHOWN_MAX;
-use crate::snapshot::{Frame, Held as Bytes};
+use crate::snapshot::{Frame, Held as Bytes, RankSnapshot};
 use crate::tape::layout::Clock;
 
 /// Ranks that are shown of one line.
@@ -91,6 +92,8 @@ pub struct Holder {
     pub growing_since_step: Option<u64>,
     /// Bytes that it keeps from each step; 0 when it does not grow.
     pub growth_bytes_per_step: u64,
+    /// First and last of the steps that this was measured over; null when it does not grow.
+    pub growth_steps: Option<[u64; 2]>,
 }
 
 /// How a line keeps more and more.
@@ -98,23 +101,73 @@ pub struct Holder {
 pub struct Growth {
     /// Step of the oldest block of the growth.
     pub since_step: u64,
-    /// Bytes kept from each step, on average over the younger half of the time since then.
+    /// Bytes kept from each step, on average over `steps`.
     pub bytes_per_step: u64,
+    /// First and last step: of a census the younger half of the time since then.
+    pub steps: [u64; 2],
+}
+
+/// How the lines of a census grow that do.
+pub type Growths = BTreeMap<LineId, Growth>;
+
+/// A census of a rank, and how its lines grow.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Global rank.
+    pub rank: u32,
+    /// Its census.
+    pub census: Census,
+    /// Of the lines in it.
+    pub growths: Growths,
+}
+
+impl Counted {
+    /// The census of each device of a state, compared with the earlier step of the state.
+    pub fn of_state(state: &RankSnapshot) -> impl Iterator<Item = Self> {
+        Census::of_state(state).into_iter().zip(&state.devices).map(|(census, device)| {
+            let mut before: BTreeMap<LineId, u64> = BTreeMap::new();
+            for of in &device.before {
+                let (line, _) = line_of(&state.frames_of(of.stack).collect::<Vec<_>>());
+                *before.entry(line).or_default() += of.bytes;
+            }
+            let level = |line: LineId| before.get(&line).copied().unwrap_or(0);
+            let known = (state.before_step > 0).then_some(state.before_step);
+            let growths = census.growths(|line, _| Some((known?, level(line))));
+            Self { rank: state.identity.rank, census, growths }
+        })
+    }
+}
+
+impl Census {
+    /// How the lines grow; `before` tells what a line held at a step: a step near it and the bytes,
+    /// none where that is not known.
+    pub fn growths(&self, before: impl Fn(LineId, u64) -> Option<(u64, u64)>) -> Growths {
+        let growth = |(id, line): (&LineId, &LineCensus)| {
+            let found = line.growth(self.step)?;
+            let level = before(*id, found.steps[0]);
+            let is_replaced = level.is_some_and(|level| line.replaces_since(level, self.step));
+            (!is_replaced).then_some((*id, found))
+        };
+        self.lines.iter().filter_map(growth).collect()
+    }
 }
 
 impl LineCensus {
+    /// Do new blocks replace old ones, as in a list of bounded length? True where the line, which
+    /// held these bytes at this step, has risen by less than half of what it keeps of the births
+    /// since then.
+    fn replaces_since(&self, (from, bytes): (u64, u64), step: u64) -> bool {
+        let births = self.cohorts.range(from..).filter(|(of, _)| cohort::is_old(step, **of));
+        let kept = births.clone().fold(Bytes::default(), |sum, (_, held)| sum.plus(*held));
+        let risen = self.held().bytes.saturating_sub(bytes);
+        births.count() >= GROWING_COHORTS_MIN && risen < kept.bytes / 2
+    }
+
     /// How the line grows, seen at `step`; none when too few cohorts survive, or new ones no longer
     /// follow.
-    ///
-    /// This is a display rule over one census. It opens no incident: the detector
-    /// (`crate::detector`, `blocks`) decides with what it has seen over time.
-    pub fn growth(&self, step: u64) -> Option<Growth> {
-        let old: Vec<(u64, Bytes)> = self
-            .cohorts
-            .iter()
-            .map(|(start, held)| (*start, *held))
-            .filter(|(of, _)| cohort::is_old(step, *of))
-            .collect();
+    fn growth(&self, step: u64) -> Option<Growth> {
+        let births = self.cohorts.iter().map(|(start, held)| (*start, *held));
+        let old: Vec<(u64, Bytes)> = births.filter(|(of, _)| cohort::is_old(step, *of)).collect();
         let end = cohort::end(step, old.last()?.0);
         let mut since_step = old.last()?.0;
         for (start, _) in old.iter().rev() {
@@ -133,7 +186,7 @@ impl LineCensus {
             return None;
         }
         let kept = younger.fold(Bytes::default(), |sum, (_, held)| sum.plus(*held));
-        Some(Growth { since_step, bytes_per_step: kept.bytes / steps })
+        Some(Growth { since_step, bytes_per_step: kept.bytes / steps, steps: [*first, end] })
     }
 }
 
@@ -141,8 +194,8 @@ impl LineCensus {
 type Held<'a> = (&'a [Frame], Vec<Holder>);
 
 impl Lines {
-    /// The lines of these censuses, each with its rank; with `rank` those that this rank holds.
-    pub fn new(censuses: &[(u32, &Census)], rank: Option<u32>) -> Self {
+    /// The lines of these censuses; with `rank` those that this rank holds.
+    pub fn new(censuses: &[Counted], rank: Option<u32>) -> Self {
         let mut lines = by_line(censuses);
         lines.sort_by_key(|(_, holders)| holders.first().map(order));
         if let Some(rank) = rank {
@@ -154,9 +207,9 @@ impl Lines {
             lines.sort_by_key(|(_, holders)| holders.first().map(survivors));
         }
         let is_wanted = |of: u32| rank.is_none_or(|rank| of == rank);
-        let of_rank = censuses.iter().filter(|(of, _)| is_wanted(*of));
-        let other = of_rank.fold(Bytes::default(), |sum, (_, of)| sum.plus(of.other_lines));
-        let ranks_known = ranks(censuses.iter().map(|(rank, _)| *rank));
+        let of_rank = censuses.iter().filter(|of| is_wanted(of.rank));
+        let other = of_rank.fold(Bytes::default(), |sum, of| sum.plus(of.census.other_lines));
+        let ranks_known = ranks(censuses.iter().map(|of| of.rank));
         let shown = lines.iter().take(LINES_SHOWN_MAX).map(|(frames, holders)| Line {
             frames: frames.to_vec(),
             median_bytes: (ranks_known > 1).then(|| median_bytes(holders, censuses.len())),
@@ -183,15 +236,15 @@ fn order(of: &Holder) -> Reverse<(u64, u64, u64)> {
     Reverse((of.survivor_bytes, of.survivor_blocks, of.bytes))
 }
 
-fn by_line<'a>(censuses: &[(u32, &'a Census)]) -> Vec<Held<'a>> {
-    let mut lines: BTreeMap<LineId, Held<'a>> = BTreeMap::new();
-    for &(rank, census) in censuses {
+fn by_line(censuses: &[Counted]) -> Vec<Held<'_>> {
+    let mut lines: BTreeMap<LineId, Held<'_>> = BTreeMap::new();
+    for Counted { rank, census, growths } in censuses {
         let Census { device, step, .. } = *census;
         for (id, line) in &census.lines {
-            let (held, survivors, growth) = (line.held(), line.survivors(step), line.growth(step));
+            let (held, survivors, growth) = (line.held(), line.survivors(step), growths.get(id));
             let of = lines.entry(*id).or_insert_with(|| (&line.frames, Vec::new()));
             of.1.push(Holder {
-                rank,
+                rank: *rank,
                 device,
                 step,
                 bytes: held.bytes,
@@ -201,10 +254,11 @@ fn by_line<'a>(censuses: &[(u32, &'a Census)]) -> Vec<Held<'a>> {
                 oldest_step: line.cohorts.keys().next().copied().unwrap_or(0),
                 growing_since_step: growth.map(|growth| growth.since_step),
                 growth_bytes_per_step: growth.map_or(0, |growth| growth.bytes_per_step),
+                growth_steps: growth.map(|growth| growth.steps),
             });
         }
     }
-    let mut lines: Vec<Held<'a>> = lines.into_values().collect();
+    let mut lines: Vec<Held<'_>> = lines.into_values().collect();
     lines.iter_mut().for_each(|(_, holders)| holders.sort_by_key(order));
     lines
 }

@@ -6,7 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::census::comparison::Lines;
+use memtape_core::census::Census;
+use memtape_core::census::comparison::{Counted, Lines};
 use memtape_core::census::reader::CensusReader;
 use memtape_core::diagnosis::Churn;
 use memtape_core::limits::CENSUS_LINES_MAX;
@@ -251,8 +252,11 @@ pub(crate) fn read_all(source: impl Source) {
     }
     for device in tape.devices() {
         let census = CensusReader::default().count(&tape, device);
-        let census: Vec<_> = census.iter().map(|census| (0, census)).collect();
-        let lines = Lines::new(&census, None);
+        let counted = |census: Census| {
+            let growths = census.growths(|_, step| Some((step, 0)));
+            Counted { rank: 0, census, growths }
+        };
+        let lines = Lines::new(&census.map(counted).into_iter().collect::<Vec<_>>(), None);
         assert!(lines.lines.len() + lines.lines_left_out as usize <= CENSUS_LINES_MAX);
     }
 }

@@ -111,7 +111,8 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
 
 /// The state of one rank.
 fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
-    let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
+    let (step, oom) = (args.step, args.oom);
+    let wanted = Wanted { step, oom, events_max: TRACE_EVENTS_MAX, before: false };
     let (source, opened) = one_rank::open_at(&args.id, args.rank, wanted, globals)?;
     // The annotations and the settings of a file are not in the state.
     let beside = match &opened.content {

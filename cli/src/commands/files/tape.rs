@@ -42,7 +42,7 @@ pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
             return tapes::run(folder.as_deref(), globals);
         }
     };
-    let wanted = Wanted { step: args.step, oom: args.oom, events_max: args.last };
+    let wanted = Wanted { step: args.step, oom: args.oom, events_max: args.last, before: false };
     let summary = Summary::read(file, wanted)?;
     match globals.json {
         true => output::print_json(&summary.to_json(file))?,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use memtape_core::census::Census;
+use memtape_core::census::comparison::Counted;
 use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Lines;
@@ -104,10 +104,10 @@ fn text(found: &Lines, rank: Option<u32>) -> String {
 /// the events back to the last step.
 /// Fails when none can be counted, and when they are of several jobs.
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<anyhow::Error>)> {
-    let mut counted: Vec<(Identity, Census)> = Vec::new();
+    let mut counted: Vec<(Identity, Counted)> = Vec::new();
     let (mut clocks, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
-        let wanted = Wanted { step: None, oom: false, events_max: 0 };
+        let wanted = Wanted { step: None, oom: false, events_max: 0, before: true };
         let opened = match content::rewound(file, wanted) {
             Ok(opened) => opened,
             Err(error) => {
@@ -117,8 +117,7 @@ fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<
         };
         clocks.push(opened.clock);
         let state = opened.into_rank(&Source::File(file.clone()));
-        let censuses = Census::of_state(&state).into_iter();
-        counted.extend(censuses.map(|census| (state.identity.clone(), census)));
+        counted.extend(Counted::of_state(&state).map(|of| (state.identity.clone(), of)));
     }
     if clocks.is_empty() && !left_out.is_empty() {
         return Err(left_out.swap_remove(0));
@@ -128,7 +127,7 @@ fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<(Lines, Vec<
     if counted.iter().any(|(of, _)| is_other(of)) {
         bail!("the tapes are of different jobs or attempts: name those of one");
     }
-    let censuses: Vec<_> = counted.iter().map(|(of, census)| (of.rank, census)).collect();
     let (job, attempt, clock) = (first.job.clone(), first.attempt, Clock::of_all(clocks));
+    let censuses: Vec<Counted> = counted.into_iter().map(|(_, counted)| counted).collect();
     Ok((Lines { job, attempt, clock, ..Lines::new(&censuses, rank) }, left_out))
 }

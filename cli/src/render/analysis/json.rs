@@ -124,7 +124,7 @@ fn verdict_of(report: &Report<'_>) -> Value {
 }
 
 fn verdict(found: &Found) -> Value {
-    let Found { diagnosis, growth, ranks, bytes, blocks, alone } = found;
+    let Found { diagnosis, growth, ranks, bytes, blocks, alone, .. } = found;
     let Diagnosis { suspects, alternatives, .. } = diagnosis;
     let others = alternatives.iter().filter(|other| other.class != diagnosis.class);
     let alternatives: Vec<Value> = others
@@ -150,6 +150,7 @@ fn verdict(found: &Found) -> Value {
         "bytes": bytes,
         "blocks": blocks,
         "bytes_per_step": (growth.bytes_per_step > 0).then_some(growth.bytes_per_step),
+        "growth_steps": found.measured().1.filter(|_| growth.bytes_per_step > 0),
         "generations": diagnosis.allocation_steps,
         "explained": ratio(diagnosis.explained_ppm),
         "confidence": ratio(diagnosis.confidence_ppm),

@@ -176,7 +176,12 @@ fn found_facts(report: &Report<'_>, found: &Found) -> Vec<(&'static str, String)
             ..5_000 => String::new(),
             explained => format!(", {} of it here", percent(explained)),
         };
-        pairs.push(("growth", format!("{} a step{here}", bytes(growth.bytes_per_step))));
+        let over = match found.measured() {
+            (_, Some([from, to])) => format!(" over steps {from} to {to}"),
+            (0, None) => String::new(),
+            (steps, None) => format!(" over {}", plural(steps, "step")),
+        };
+        pairs.push(("growth", format!("{} a step{over}{here}", bytes(growth.bytes_per_step))));
     }
     pairs.push(("try first", diagnosis.advice.clone()));
     pairs.push(("restart", diagnosis.restart.to_string()));

@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::census::comparison::{self, Growths};
 use crate::census::{Census, LineId};
 
 use super::super::machine::Detector;
@@ -33,6 +34,25 @@ impl Detector {
             self.blocks.judged_ns = now_ns;
             self.judge_blocks();
         }
+    }
+
+    /// How the lines of a census grow: as the open finding says that names the line, else by what
+    /// was seen of the line before.
+    pub fn line_growths(&self, rank: u32, census: &Census) -> Growths {
+        let device = self.blocks.devices.get(&(rank, census.device));
+        let mut all = census.growths(|line, step| Some(device?.lines.get(&line)?.level_at(step)));
+        for (key, open) in &self.blocks.open {
+            let is_here = (key.rank, key.device) == (rank, census.device)
+                && census.lines.contains_key(&open.line);
+            let growth = self.newest(key).filter(|_| is_here);
+            let rate = growth.and_then(|growth| Some((growth, growth.bytes()?.0)));
+            if let Some((growth, bytes_per_step @ 1..)) = rate {
+                let (since_step, last) = (growth.onset_step, growth.last_step);
+                let steps = [since_step, last];
+                all.insert(open.line, comparison::Growth { since_step, bytes_per_step, steps });
+            }
+        }
+        all
     }
 
     /// Is this layer of a device judged by its blocks? Tensors on the other devices of a rank, and

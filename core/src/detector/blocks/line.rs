@@ -212,6 +212,12 @@ impl Line {
         Held { bytes: held.bytes.min(risen), ..held }
     }
 
+    /// A step and what the line held at it: this one, or that since which the line is known.
+    pub(super) fn level_at(&self, step: u64) -> (u64, u64) {
+        let (known_step, known) = self.known;
+        if step < known_step { (known_step, known.bytes) } else { (step, self.totals.at(step)) }
+    }
+
     /// Has the line kept nothing for long, measured by its births since a step? Not known of a
     /// tensor that is replaced by a larger one: its earlier births are gone.
     pub(super) fn has_stopped(&self, since: u64) -> bool {

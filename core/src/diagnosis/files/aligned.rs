@@ -176,6 +176,13 @@ impl<'a> Aligned<'a> {
         if self.before_step == 0 { 0 } else { self.step - self.before_step }
     }
 
+    /// The number that the program gives a step; none where the file numbers no steps.
+    pub(crate) fn number(&self, step: u64) -> Option<u64> {
+        let past = self.past();
+        let number = past.last_step.saturating_add(step).saturating_sub(self.step);
+        past.source.numbers_steps().then_some(number)
+    }
+
     /// Lowest and highest levels of the steps since the moment before, of the trace.
     pub(crate) fn levels(&self) -> (&'a [u64], &'a [u64]) {
         let past = self.past();

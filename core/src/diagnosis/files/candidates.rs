@@ -96,6 +96,7 @@ fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
     let mut candidate = Candidate::new(all, at, (Layer::Allocated, scope), ranks, trace);
     let growth = &mut candidate.growth;
     growth.onset_step = stays.onset_step.max(one.before_step);
+    growth.last_step = growth.onset_step + stays.steps;
     (growth.bytes_per_step, growth.grown_bytes) = (stays.rate(), stays.grown);
     Some(candidate)
 }

@@ -77,8 +77,10 @@ pub struct Analysis {
 pub struct Found {
     /// What the judges say of it.
     pub diagnosis: Diagnosis,
-    /// What was found, as the detector would report it.
+    /// What was found, as the detector would report it. Its steps are counted in the files.
     pub growth: Growth,
+    /// Number of the last of those steps; none where the files number no steps.
+    pub last_number: Option<u64>,
     /// All ranks that have it.
     pub ranks: Vec<u32>,
     /// Bytes that it is about: of memory that stays, what lives under the culprit line.
@@ -87,6 +89,16 @@ pub struct Found {
     pub blocks: u64,
     /// Which of several states of the rank shows it, by index, where not all together do.
     pub alone: Option<usize>,
+}
+
+impl Found {
+    /// Over how many steps its rate was measured, and the numbers of the first and the last, where
+    /// the files number them.
+    pub fn measured(&self) -> (u64, Option<[u64; 2]>) {
+        let Growth { onset_step, last_step, .. } = self.growth;
+        let steps = last_step.saturating_sub(onset_step);
+        (steps, self.last_number.map(|last| [last.saturating_sub(steps), last]))
+    }
 }
 
 /// A rank with its states, oldest first.
@@ -197,7 +209,8 @@ fn judged(all: &[Aligned<'_>], candidate: &Candidate) -> Option<Found> {
     let Candidate { growth, ranks, request, .. } = candidate;
     let request = request.as_ref().or(one.history.rank.failed_request.as_ref());
     let (bytes, blocks) = candidates::concerned(one, growth, &diagnosis, request);
-    Some(Found { diagnosis, growth: *growth, ranks: ranks.clone(), bytes, blocks, alone: None })
+    let (growth, ranks, last_number) = (*growth, ranks.clone(), one.number(growth.last_step));
+    Some(Found { diagnosis, growth, last_number, ranks, bytes, blocks, alone: None })
 }
 
 /// A line that keeps too little in each step to matter; none where the ends of steps are unknown.
