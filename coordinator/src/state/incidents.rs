@@ -90,6 +90,10 @@ impl incident::Attempt for Attempt {
         self.detectors.state(rank)
     }
 
+    fn step(&self, rank: u32) -> u64 {
+        self.ranks.get(&rank).map_or(0, |rank| rank.step)
+    }
+
     fn fates(&self) -> Vec<Fate> {
         // The ends alone are asked for.
         self.ranks.values().map(|rank| rank.fate(Activity::Moving)).collect()
@@ -114,8 +118,7 @@ impl Incidents {
         for record in records {
             ids.seen(&record.id);
             let attempt = jobs.get(record.serial);
-            let rank = attempt.and_then(|attempt| attempt.ranks.get(&record.growth.rank));
-            let step = rank.map_or(0, |rank| rank.step);
+            let step = attempt.map_or(0, |of| incident::Attempt::step(of, record.growth.rank));
             // One whose capture was cut short waits for it.
             let is_under_way = |capture: &&CaptureState| {
                 capture.record.serial == record.serial && !capture.record.is_closed()

@@ -44,12 +44,16 @@ pub trait Attempt {
     fn times(&self, now_wall_ns: i64, rank: u32) -> Times {
         let step_ns = self.step_time_ns(rank);
         // A plan does not count turns.
-        let steps = || (self.clock(rank) == Clock::Steps).then(|| self.rank(rank).last_step);
+        let steps = || (self.clock(rank) == Clock::Steps).then(|| self.step(rank));
         let left = left_of_plan(self.planned_end(rank), now_wall_ns, steps);
         Times { step_ns, seconds_to_job_end: seconds_to_job_end(left, step_ns) }
     }
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
+    /// Newest step of a rank that is known, also before the detector has a sample of it.
+    fn step(&self, rank: u32) -> u64 {
+        self.rank(rank).last_step
+    }
     /// What became of each of its ranks.
     fn fates(&self) -> Vec<Fate> {
         Vec::new()

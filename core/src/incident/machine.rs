@@ -286,8 +286,7 @@ impl Incidents {
         };
         for id in self.ids(is_of) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
-            let step = attempt.rank(tracked.incident.growth.rank).last_step;
-            tracked.confirm_by(step + CONFIRM_STEPS);
+            tracked.confirm_after(attempt.step(tracked.incident.growth.rank));
             self.reopen(now, &id);
         }
     }
@@ -573,7 +572,6 @@ impl Incidents {
         // request nothing more can be learnt.
         let knows_end = incident.diagnosis.as_ref().is_none_or(|known| known.ends_soon);
         let may_learn_end = is_open && is_failure && !knows_end;
-        let confirm_from = step.max(incident.growth.last_step);
         let mut tracked = Tracked {
             is_stored: true,
             compare_due_ns: may_learn_end.then_some(now.mono_ns.saturating_add(COMPARE_EVERY_NS)),
@@ -586,7 +584,7 @@ impl Incidents {
         };
         // What failed is not found again.
         if is_open && !is_failure {
-            tracked.confirm_by(confirm_from + CONFIRM_STEPS);
+            tracked.confirm_after(step);
         }
         self.known.insert(tracked.incident.id.clone(), tracked);
     }

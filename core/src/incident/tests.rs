@@ -360,7 +360,7 @@ fn an_attempt_that_goes_on_reopens_its_incidents_until_they_are_confirmed_or_not
     shell.incidents.attempt_goes_on(shell.now(), &job);
     assert!(shell.incident("inc-0001").is_open());
     shell.found(&job, Finding::Opened(leak(0)));
-    job.last_step = CONFIRM_STEPS + 1;
+    job.last_step = leak(1).last_step + CONFIRM_STEPS + 1;
     shell.review(&job);
     assert!(shell.incident("inc-0001").is_open());
     let closed = shell.incident("inc-0002").closed.expect("it was not found again");

@@ -6,7 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::machine::Now;
+use super::machine::{CONFIRM_STEPS, Now};
 use super::record::Incident;
 use crate::detector::{Growth, GrowthKey};
 use crate::identity::owner::Holder;
@@ -130,12 +130,12 @@ impl Tracked {
         }
     }
 
-    /// Doubts all findings of the incident until each is found again, after this step at the
-    /// latest.
-    pub(super) fn confirm_by(&mut self, step: u64) {
+    /// Doubts all findings of the incident until each is found again, within [`CONFIRM_STEPS`] of
+    /// the newest step that is known: this one of its rank, or that of its growth.
+    pub(super) fn confirm_after(&mut self, step: u64) {
         let Incident { growth, joined, .. } = &self.incident;
         self.unconfirmed = core::iter::once(growth).chain(joined).map(Growth::key).collect();
-        self.confirm_by_step = step;
+        self.confirm_by_step = step.max(growth.last_step) + CONFIRM_STEPS;
     }
 
     /// A finding of the incident was found again.

@@ -428,3 +428,25 @@ fn a_pause_is_said_without_a_forecast_and_not_beside_growth_that_goes_on() {
     assert!(!now.sentence().contains("has not grown"), "{}", now.sentence());
     assert_eq!((now.growth.steps_to_oom, now.growth.paused_since_step), (Some(90), None));
 }
+
+#[test]
+fn growth_of_a_job_that_is_heard_again_after_a_restart_has_the_same_steps_to_be_found() {
+    for (known_step, confirm_from) in [(0, 100_000), (100_500, 100_500)] {
+        let (mut before, mut job) = (Shell::default(), Job::new(7));
+        let late = Growth { onset_step: 99_000, last_step: 100_000, ..leak(2) };
+        before.found(&job, Finding::Opened(late));
+        let gone_ns = FAILURE_AGE_SECONDS_MAX * SECOND;
+        before.incidents.scan_heard(before.now(), |_| Some((&job, gone_ns)));
+        let stored = before.incident("inc-0001").clone();
+        assert_eq!(stored.closed.map(|closed| closed.reason), Some(ClosedReason::NotHeard));
+        let mut again = Shell::default();
+        again.incidents.restore(again.now(), stored, Holder::default(), 0, None);
+        job.last_step = known_step;
+        again.incidents.scan_heard(again.now(), |_| Some((&job, SECOND)));
+        for (step, expected) in [(0, true), (1, false)] {
+            job.last_step = confirm_from + CONFIRM_STEPS + step;
+            again.review(&job);
+            assert_eq!(again.incident("inc-0001").is_open(), expected, "at {}", job.last_step);
+        }
+    }
+}
