@@ -14,7 +14,7 @@ use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
 use crate::state::visible::Visible;
-use memtape_store::records::{End, Totals};
+use memtape_store::records::Totals;
 
 /// No agent reports a rank's host memory before its first sample.
 const NOT_SAMPLED: &str = "its agent has not read it yet";
@@ -86,10 +86,8 @@ fn unknown(view: &Visible<'_>, attempt: &Attempt) -> Vec<Unknown> {
             }
         }
     }
-    if view.is_unsettled(attempt.record.serial) {
-        let has_died = |rank: &&attempt::Rank| rank.record.end.is_some_and(End::is_death);
-        let died = attempt.ranks.values().filter(has_died).map(|rank| rank.record.rank).collect();
-        reasons.insert((UnknownPart::End, NOT_SETTLED), died);
+    for rank in view.unsettled_ranks(attempt.record.serial) {
+        reasons.entry((UnknownPart::End, NOT_SETTLED)).or_default().push(rank);
     }
     let reasons = reasons.into_iter();
     reasons

@@ -150,9 +150,9 @@ impl Incidents {
         open.map(|incident| incident.serial).collect()
     }
 
-    /// Has this attempt a death that is not reported yet?
-    pub(crate) fn is_unsettled(&self, serial: u32) -> bool {
-        self.machine.unsettled().contains(&serial)
+    /// Ranks of this attempt whose deaths are not reported yet.
+    pub(crate) fn unsettled_ranks(&self, serial: u32) -> BTreeSet<u32> {
+        self.machine.unsettled_ranks(serial).collect()
     }
 
     /// The captures that open incidents need.

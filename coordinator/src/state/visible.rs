@@ -4,7 +4,7 @@
 //! `memtape_core::access` decides about visibility.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::access::Caller;
 use memtape_core::identity::owner::Owner;
@@ -30,9 +30,9 @@ impl<'a> Visible<'a> {
         Self { view, caller }
     }
 
-    /// Has this attempt a death that is not reported yet?
-    pub(crate) fn is_unsettled(&self, serial: u32) -> bool {
-        self.view.incidents.is_unsettled(serial)
+    /// Ranks of this attempt whose deaths are not reported yet.
+    pub(crate) fn unsettled_ranks(&self, serial: u32) -> BTreeSet<u32> {
+        self.view.incidents.unsettled_ranks(serial)
     }
 
     pub(crate) fn now(&self) -> Now {

@@ -115,6 +115,11 @@ impl Incidents {
         self.held.keys().copied().collect()
     }
 
+    /// Ranks of an attempt whose deaths are not reported yet.
+    pub fn unsettled_ranks(&self, serial: u32) -> impl Iterator<Item = u32> {
+        self.held.get(&serial).into_iter().flat_map(|held| held.failures.iter().map(|of| of.rank))
+    }
+
     /// Reports the death of an attempt when it is known what became of the other ranks. A job that
     /// was ended as a whole, and ranks that were ended because others did not start, open no
     /// incident.

@@ -57,6 +57,20 @@ impl Shell {
     }
 }
 
+#[test]
+fn only_deaths_that_are_not_reported_wait() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    let waits = |shell: &Shell| shell.incidents.unsettled_ranks(7).collect::<Vec<_>>();
+    shell.failed(&job, failure(2, 1, DIED));
+    assert_eq!(waits(&shell), [2]);
+    shell.settle(&job);
+    shell.failed(&job, failure(1, 2, DIED));
+    assert_eq!((waits(&shell), shell.incidents.len()), (Vec::new(), 1), "it is reported there");
+    shell.incidents.close(shell.now(), "inc-0001", ClosedReason::NoNews, true);
+    shell.failed(&job, failure(3, 20, DIED));
+    assert_eq!(waits(&shell), [3]);
+}
+
 fn died(end_wall_ns: i64) -> Box<Diagnosis> {
     let mut found = diagnosis(Class::Died, 0);
     (found.culprit, found.sentence) = (None, format!("it died at {end_wall_ns}"));
