@@ -17,8 +17,8 @@ const NONE_YET: &str = "an agent counts a rank soon after its first use of a GPU
                         ended before that, or whose agent is older, has no census";
 
 /// Why no rank of a job that is not heard has one.
-const NOT_HEARD: &str = "no rank of the job is heard since the coordinator was restarted, and the \
-                         census of a rank is stored when the rank ends";
+const NOT_HEARD: &str = "no rank of the job is heard, and the census of a rank is stored when the \
+                         rank ends";
 
 /// Memory of the censuses of one rank, while they are compared.
 const CENSUSES_BYTES: u64 = 32 << 10;

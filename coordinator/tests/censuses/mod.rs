@@ -149,7 +149,7 @@ async fn the_reason_for_no_census_is_shown() {
     running.stop().await;
     let again = start(config(dir.path())).await;
     let not_heard = missing(again.get("/api/v1/jobs/lines/lines").await);
-    assert!(not_heard.contains("no rank of the job is heard"), "{not_heard}");
+    assert!(not_heard.contains("no rank of the job is heard, and"), "{not_heard}");
     again.stop().await;
 }
 
