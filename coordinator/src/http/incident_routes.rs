@@ -6,7 +6,6 @@ use memtape_core::action::ActionKind;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
 use memtape_core::incident::{self, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
-use memtape_core::paging::Urgency;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
     Action, Actions, Alternative, Incident, IncidentState, Incidents, JobQuery, Remedy, Restart,
@@ -67,12 +66,10 @@ fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
 
 /// When an open standstill that is a notice pages, to follow its sentence; empty for others.
 fn pages_at(view: &Visible<'_>, of: &incident::Incident) -> String {
-    let is_notice = of.is_open() && of.urgency == Urgency::Notice && of.reported_in.is_none();
-    let will_page = of.growth.is_standstill() && of.diagnosis.as_ref().is_some_and(|of| of.pages());
-    let attempt = view.attempt_of(of.serial).filter(|_| is_notice && will_page);
-    let due = attempt.and_then(|attempt| view.watch(attempt).ranks(attempt).due_in_ns());
-    due.map_or(String::new(), |[_, sure_in_ns]| {
-        let at = (view.now().wall_ns.unsigned_abs() + sure_in_ns) / 1_000_000_000 % 86_400;
+    let attempt = view.attempt_of(of.serial).filter(|_| of.growth.is_standstill());
+    let due = attempt.and_then(|attempt| view.watch(attempt).ranks(attempt).pages_in_ns(of));
+    due.map_or(String::new(), |due_in_ns| {
+        let at = (view.now().wall_ns.unsigned_abs() + due_in_ns) / 1_000_000_000 % 86_400;
         let (hour, minute, second) = (at / 3_600, at / 60 % 60, at % 60);
         format!("; it pages at {hour:02}:{minute:02}:{second:02} UTC unless the job goes on")
     })

@@ -123,7 +123,8 @@ mod tests {
         check(JobState::Incident, &watch, leak);
         // What is about progress has the state of its ranks.
         check(JobState::Warming, &watch, standstill);
-        check(JobState::Stalled, &Watch::new(&jobs, attempt, 1, 1).of_standstill(), standstill);
+        let known = Watch::new(&jobs, attempt, 1, 1).standing_for(Some(2));
+        check(JobState::Stalled, &known, standstill);
         let unheard = Watch::new(&jobs, attempt, 11_000_000_000, 1);
         check(JobState::Disconnected, &unheard, leak);
     }

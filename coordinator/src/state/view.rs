@@ -38,7 +38,9 @@ impl View<'_> {
         let watch = Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns);
         let is_its = |of: &Incident| of.serial == attempt.record.serial && of.is_open();
         let mut its = self.incidents.iter().map(Tracked::incident).filter(|of| is_its(of));
-        if its.any(|of| of.growth.is_standstill()) { watch.of_standstill() } else { watch }
+        let standstill = its.find(|of| of.growth.is_standstill());
+        let age_ns = |of: &Incident| self.now.wall_ns.saturating_sub(of.opened_wall_ns);
+        watch.standing_for(standstill.map(|of| u64::try_from(age_ns(of)).unwrap_or(0)))
     }
 
     /// What the ranks of an attempt grow by that have not ended, in bytes a step: the newest rate

@@ -15,9 +15,10 @@ use alloc::vec::Vec;
 
 use super::attempt::Attempt;
 use super::machine::{Incidents, Now};
-use super::record::ClosedReason;
+use super::record::{ClosedReason, Incident};
 use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
+use crate::paging::Urgency;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -50,6 +51,10 @@ const FIRST_NS_MIN: u64 = 480 * SECOND_NS;
 
 /// A standstill is certain, and may page, after this many times as long as it took to be one.
 const CERTAIN_TIMES: u64 = 3;
+
+/// The usual step of a job that is known to stand still, in nanoseconds, where a restart of the
+/// coordinator forgot it: the standstill is certain after no less than [`FIRST_NS_MIN`].
+const UNKNOWN_STEP_NS: u64 = FIRST_NS_MIN / STILL_STEPS / CERTAIN_TIMES;
 
 /// How long an attempt went without a finished step before it went on by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,9 +144,9 @@ impl Ranks {
     }
 
     /// The standstill of these ranks; none while the job goes on, or may pause.
-    fn standstill(&self) -> Option<Growth> {
-        let (of, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
-        let [still_in_ns, sure_in_ns] = self.due_in_ns()?;
+    fn standstill(&self, known: Option<&Growth>) -> Option<Growth> {
+        let (of, lag) = self.behind()?;
+        let [still_in_ns, sure_in_ns] = self.due_in_ns(known)?;
         if still_in_ns > 0 {
             return None;
         }
@@ -153,10 +158,22 @@ impl Ranks {
         Some(Growth { ranks, is_sure: sure_in_ns == 0, ..standstill })
     }
 
+    /// Time in nanoseconds until an open standstill of these ranks that is a notice is certain and
+    /// pages; none where it is no such incident.
+    pub fn pages_in_ns(&self, of: &Incident) -> Option<u64> {
+        let is_notice = of.is_open() && of.urgency == Urgency::Notice && of.reported_in.is_none();
+        let will_be_sure = of.growth.is_standstill() && !of.growth.is_sure;
+        let diagnosis = of.diagnosis.as_ref().filter(|_| is_notice && will_be_sure)?;
+        let [_, sure_in_ns] = self.due_in_ns(Some(&of.growth)).filter(|_| diagnosis.pages())?;
+        Some(sure_in_ns)
+    }
+
     /// Times in nanoseconds until ranks that go on standing are a standstill, and until that is
-    /// certain and may page; none where the time of a step is not known.
-    pub fn due_in_ns(&self) -> Option<[u64; 2]> {
-        let (_, lag) = self.behind()?;
+    /// certain and may page; none for one rank, and where the time of a step is not known of a job
+    /// without a `known` standstill.
+    pub(super) fn due_in_ns(&self, known: Option<&Growth>) -> Option<[u64; 2]> {
+        let (_, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
+        let step_time_ns = self.step_time_ns.or(known.map(|_| UNKNOWN_STEP_NS))?;
         let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
@@ -165,7 +182,7 @@ impl Ranks {
             (false, true) => STILL_NS_MIN,
             (false, false) => BUSY_NS_MIN,
         };
-        let limit_ns = least_ns.max(pause_ns).max(self.step_time_ns?.saturating_mul(STILL_STEPS));
+        let limit_ns = least_ns.max(pause_ns).max(step_time_ns.saturating_mul(STILL_STEPS));
         let first_ns = if self.pauses.has_paused() { 0 } else { FIRST_NS_MIN };
         let sure_ns = limit_ns.saturating_mul(CERTAIN_TIMES).max(first_ns);
         Some([limit_ns, sure_ns].map(|due_ns| due_ns.saturating_sub(stood_ns)))
@@ -212,7 +229,8 @@ impl Incidents {
             let at_step = ranks.furthest();
             return self.close(now, id, ClosedReason::WentOn { at_step }, attempt.has_ended());
         }
-        let Some(found) = ranks.standstill() else { return };
+        let found = ranks.standstill(known.as_ref().map(|(_, growth)| growth));
+        let Some(found) = found else { return };
         match known {
             Some((_, known)) if known.is_sure || !found.is_sure => {}
             Some((id, known)) => {

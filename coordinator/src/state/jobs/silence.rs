@@ -47,6 +47,8 @@ pub(crate) struct Watch<'a> {
     behind_ns: u64,
     stalled_ns: u64,
     step_time_ns: Option<u64>,
+    /// Age of the known standstill of the attempt.
+    still_ns: Option<u64>,
     /// Steps of the living ranks that count steps, in order.
     steps: Vec<u64>,
 }
@@ -63,15 +65,17 @@ impl<'a> Watch<'a> {
         let behind_ns = step_time_ns.unwrap_or(0).saturating_mul(STILL_STEPS).max(silent_ns);
         let has_dead = attempt.ranks.values().any(Rank::has_died);
         let stalled_ns = behind_ns.max(STALLED_NS_MIN);
-        let watch = Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, steps };
+        let still_ns = None;
+        let watch =
+            Self { jobs, now_ns, silent_ns, behind_ns, stalled_ns, step_time_ns, still_ns, steps };
         let is_explained = has_dead || attempt.ranks.values().any(|rank| watch.is_behind(rank));
         Self { stalled_ns: if is_explained { behind_ns } else { stalled_ns }, ..watch }
     }
 
-    /// The same of an attempt that is known to stand still: its ranks do so from the start, also
-    /// where this process has not watched them for long.
-    pub(crate) fn of_standstill(self) -> Self {
-        Self { behind_ns: 0, stalled_ns: 0, step_time_ns: self.step_time_ns.or(Some(0)), ..self }
+    /// The same of an attempt that is known to stand still for `still_ns`. Ranks that have finished
+    /// no step since then do so, also where this process has not watched them for long.
+    pub(crate) fn standing_for(self, still_ns: Option<u64>) -> Self {
+        Self { still_ns, ..self }
     }
 
     /// Silence of a rank; none when it is not silent, or has ended.
@@ -152,7 +156,7 @@ impl<'a> Watch<'a> {
     }
 
     fn is_behind(&self, rank: &Rank) -> bool {
-        self.stands(rank, self.behind_ns) && self.lags(rank)
+        self.stands(rank, Some(self.behind_ns)) && self.lags(rank)
     }
 
     /// Are more than half of all ranks ahead of this one? One that has ended is not behind.
@@ -165,12 +169,15 @@ impl<'a> Watch<'a> {
 
     fn is_stalled(&self, rank: &Rank) -> bool {
         // Without a usual step time, a step may take this long.
-        self.step_time_ns.is_some() && self.stands(rank, self.stalled_ns)
+        self.stands(rank, self.step_time_ns.map(|_| self.stalled_ns))
     }
 
-    /// Has a rank that counts steps finished no step for this long?
-    fn stands(&self, rank: &Rank, for_ns: u64) -> bool {
-        counts_steps(rank) && self.now_ns.saturating_sub(rank.stepped_ns) > for_ns
+    /// Has a rank that counts steps finished no step for this long, or in a known standstill?
+    fn stands(&self, rank: &Rank, for_ns: Option<u64>) -> bool {
+        let [stood_ns, here_ns] =
+            [rank.stepped_ns, rank.here_since_ns].map(|at_ns| self.now_ns.saturating_sub(at_ns));
+        let is_known = self.still_ns.is_some_and(|still_ns| stood_ns >= still_ns.min(here_ns));
+        counts_steps(rank) && (is_known || for_ns.is_some_and(|for_ns| stood_ns > for_ns))
     }
 }
 
@@ -344,6 +351,23 @@ mod tests {
         assert!(!is_stored(&mut jobs, 741, 900));
         // It is connected, and reports nothing.
         assert!(!is_stored(&mut jobs, 1_341, 1_800));
+    }
+
+    #[test]
+    fn in_a_known_standstill_the_ranks_that_finish_a_step_do_not_stand() {
+        let mut jobs = jobs_at([5, 9, 9, 9], 126);
+        rank(&mut jobs, 1).stepped_ns = 125 * SECOND;
+        let attempt = jobs.newest("job").unwrap();
+        let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
+        // It was opened 20 s ago, or 300 s ago and the agents were connected again 26 s ago.
+        for still_s in [20, 300] {
+            let watch = || Watch::new(&jobs, attempt, 126 * SECOND, SECOND);
+            let known = watch().standing_for(Some(still_s * SECOND));
+            let found: Vec<_> = attempt.ranks.values().map(|rank| known.of(rank)).collect();
+            assert_eq!(found, [behind, None, stalled, stalled]);
+            let of = |watch: &Watch<'_>| format!("{:?}", watch.ranks(attempt));
+            assert_eq!(of(&known), of(&watch()), "it decides nothing");
+        }
     }
 
     #[test]

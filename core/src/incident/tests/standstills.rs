@@ -168,12 +168,38 @@ fn a_standstill_outlives_a_restart_and_follows_no_death() {
 }
 
 #[test]
+fn a_standstill_pages_after_a_restart_when_it_is_said_to() {
+    let (mut before, job) = (Shell::default(), Job::new(7));
+    let hang = |seconds| ranks([448, 448, 396, 448], seconds, 0);
+    before.scan(&job, 30, hang(30));
+    let known = before.incident("inc-0001").growth;
+    before.diagnose("inc-0001", desynchronised(2, 396, &known));
+    let record = before.incident("inc-0001").clone();
+    let mut shell = Shell::default();
+    shell.incidents.restore(shell.now(), record, Holder::default(), 396, None);
+    // Nothing tells how long a step takes, and the time begins again.
+    let stands = |seconds| Ranks { step_time_ns: None, ..hang(seconds) };
+    let due = |shell: &Shell, ranks: Ranks| ranks.pages_in_ns(shell.incident("inc-0001"));
+    let alone = Ranks { heard: stands(9).heard[..1].to_vec(), ..stands(9) };
+    assert_eq!(due(&shell, alone), None, "one rank is no standstill");
+    assert_eq!(due(&shell, stands(79)), Some(401 * SECOND));
+    shell.scan(&job, 479, stands(479));
+    assert_eq!((shell.requests(), shell.incident("inc-0001").growth.is_sure), (0, false));
+    shell.scan(&job, 480, stands(480));
+    assert_eq!((shell.requests(), due(&shell, stands(481))), (1, None));
+    shell.diagnose("inc-0001", desynchronised(2, 396, &known));
+    assert_eq!(shell.pages(), 1);
+    // Without an incident it is not known whether the job stands still.
+    assert_eq!(found(&stands(10_000)), None);
+}
+
+#[test]
 fn the_first_pause_of_a_job_is_not_certain_for_long() {
     // The others wait in a barrier while rank 0 saves the first checkpoint.
     assert_eq!(found(&ranks([448; 4], 479, 3)), Some(false));
     assert_eq!(found(&ranks([448; 4], 480, 3)), Some(true));
     assert_eq!(found(&ranks([448, 448, 396, 448], 479, 3)), Some(false));
-    assert_eq!(ranks([448; 4], 79, 3).due_in_ns(), Some([0, 401 * SECOND]));
+    assert_eq!(ranks([448; 4], 79, 3).due_in_ns(None), Some([0, 401 * SECOND]));
     // It has paused before.
     assert_eq!(found(&ranks([448; 4], 179, 20)), Some(false));
     assert_eq!(found(&ranks([448; 4], 180, 20)), Some(true));
