@@ -64,10 +64,10 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The end of memory that is full in `likely` seconds and, in one job of ten, in `early`
-    /// seconds. The job itself ends in `job` seconds. Where one is not known, neither end comes
-    /// first. The job does so only in nine cases of ten: a missed page costs more than a needless
-    /// one.
+    /// The end of memory that is full in `likely` seconds and, in one job of ten, within `early`
+    /// seconds. The job itself ends in `job` seconds. Where one of these is not known, neither end
+    /// comes first. The job counts as the first to end only where it is in nine cases of ten: a
+    /// missed page costs more than a needless one.
     pub(crate) fn of_memory((early, likely): (Option<u64>, u64), job: Option<u64>) -> Self {
         match early.zip(job) {
             Some((early, job)) if job < early => Self::AfterJob,

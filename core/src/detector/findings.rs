@@ -335,11 +335,19 @@ impl Findings {
         self.close(key, at_step);
     }
 
-    /// Closes a finding that follows no track.
-    pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
-        if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
-            self.close(key, at_step);
-        }
+    /// Closes a finding that follows no track, whose growth rose last in this step, where that is
+    /// known.
+    pub(super) fn close_unfollowed(
+        &mut self,
+        key: &GrowthKey,
+        rose_step: Option<u64>,
+        at_step: u64,
+    ) {
+        let Some(open) = self.open.get_mut(key).filter(|open| open.scale == UNFOLLOWED) else {
+            return;
+        };
+        open.growth.last_step = rose_step.unwrap_or(u64::MAX).min(open.growth.last_step);
+        self.close(key, at_step);
     }
 
     /// Forgets a closed finding: the next one under this key has another cause.

@@ -88,8 +88,12 @@ impl Detector {
         let steps = last_step.saturating_sub(main.onset_step);
         let onset_step = self.reported_onset(rank, scope, layer, main.line);
         let device = self.blocks.devices.get(&key)?;
-        // Measured at the newest census; at the rate in the few steps since then.
-        let uncounted = rate.saturating_mul(last_step.saturating_sub(device.step));
+        // Measured at the newest census; at the rate in the few steps since then in which the level
+        // rose.
+        let device_key = GrowthKey { rank, device: key.1, scope, layer };
+        let rose_until = self.pause(&device_key, main.onset_step).rose_until();
+        let until = rose_until.unwrap_or(last_step).min(last_step);
+        let uncounted = rate.saturating_mul(until.saturating_sub(device.step));
         let grown = lines.iter().map(|one| one.grown(device, onset_step, in_bytes));
         let grown_bytes = grown.fold(uncounted, u64::saturating_add);
         let ahead = self.ahead(key, layer, steps, kept.max(rate));
@@ -162,7 +166,7 @@ impl Detector {
                 return;
             }
             self.blocks.open.remove(&key);
-            self.findings.close_unfollowed(&key, step);
+            self.findings.close_unfollowed(&key, None, step);
             self.findings.forget(&key);
         }
         // So does one that returns, while that rank is there.
@@ -316,12 +320,14 @@ impl Detector {
 
     fn close_blocks(&mut self, step: u64, is_over: impl Fn(&GrowthKey, &Open) -> bool) {
         let over = self.blocks.open.extract_if(.., |key, open| is_over(key, open));
-        for (key, open) in over {
+        for (key, open) in over.collect::<Vec<_>>() {
             self.blocks.closed.insert(key, open.line);
             while self.blocks.closed.len() > CLOSED_MAX {
                 self.blocks.closed.pop_first();
             }
-            self.findings.close_unfollowed(&key, step);
+            let onset_step = self.findings.get(&key).map_or(0, |open| open.growth.onset_step);
+            let rose_step = self.pause(&key, onset_step).since_step();
+            self.findings.close_unfollowed(&key, rose_step, step);
         }
     }
 }

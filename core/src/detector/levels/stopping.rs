@@ -82,6 +82,13 @@ impl Pause {
         is_said.then(|| self.rose_step())
     }
 
+    /// Step until which the level may have risen: the block after the one that rose last is not
+    /// finished, or did not rise. None where too few rises are known.
+    pub(in crate::detector) fn rose_until(&self) -> Option<u64> {
+        let until = self.rose_step().saturating_add(2 * BLOCK_STEPS[PAUSE_SCALE]);
+        (self.rises >= RISES_MIN && self.longest <= LONGEST_BLOCKS_SAID).then_some(until)
+    }
+
     /// First step of the last block that rose: its value is the lowest in it.
     pub(super) fn rose_step(&self) -> u64 {
         self.last.saturating_mul(BLOCK_STEPS[PAUSE_SCALE])

@@ -299,6 +299,11 @@ fn growth_that_pauses_says_since_when() {
     let paused = newest(&mut player, stop + 96);
     assert!(paused.paused_since_step.is_some_and(|step| step.abs_diff(stop) <= 16), "{paused:?}");
     assert_eq!(paused.bytes(), Some((0, paused.grown_bytes)));
+    let kept = (stop - 100) * 8 * MIB;
+    assert!(paused.grown_bytes <= kept + 32 * 8 * MIB, "{paused:?}");
+    let findings = player.run_to(stop + 400);
+    let [(_, last_step)] = closed(findings)[..] else { panic!("{findings:?}") };
+    assert!(last_step.abs_diff(stop) <= 16, "{findings:?}");
 }
 
 #[test]
