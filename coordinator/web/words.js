@@ -90,7 +90,8 @@ function whyNoForecast(rank) {
 
 /** What stands for the line of an incident that names none. None is looked for where a process
  * ended by itself. */
-export const unknownLine = incident => (incident.class === 'died' ? 'none' : 'not known yet');
+export const unknownLine = ({ class: of, state }) =>
+  of === 'died' ? 'none' : state === 'closed' ? 'not known' : 'not known yet';
 
 /** What the evidence of an incident is: reasons for its class, or what was seen of a failure. */
 export const evidenceTitle = incident =>

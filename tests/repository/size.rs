@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 10_693, 4_969),
-    ("cli", 19_107, 1_593),
+    ("cli", 19_130, 1_593),
     ("coordinator", 20_145, 7_876),
-    ("core", 31_055, 11_353),
+    ("core", 31_076, 11_358),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
     ("pickle", 4_704, 0),

@@ -79,6 +79,11 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
         check_size(name, std::env::var_os(name).as_deref())?;
     }
+    for name in ["MEMTAPE_TOTAL_STEPS", "MEMTAPE_ENDS_AT"] {
+        if let Some(warning) = not_a_number(name, std::env::var_os(name).as_deref()) {
+            eprintln!("memtape: warning: {warning}");
+        }
+    }
     let dir = tape_dir(args.dir);
     let library = library::find()?;
     make_tape_dir(&dir)?;
@@ -202,6 +207,17 @@ fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Why the recorder will not take a number: a job starts without it.
+fn not_a_number(name: &str, value: Option<&OsStr>) -> Option<String> {
+    let value = value.filter(|value| !value.is_empty())?;
+    let number: Option<u64> = value.to_str().and_then(|text| text.trim().parse().ok());
+    let is_bad = number.is_none_or(|number| number == 0);
+    is_bad.then(|| {
+        let value = value.display();
+        format!("{name}={value} is left out: it must be a whole number of 1 or more")
+    })
+}
+
 /// The given folder or the default, as an absolute path, because the command may change its
 /// working directory.
 pub(crate) fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
@@ -264,6 +280,9 @@ mod tests {
             );
         }
         assert!(check_size("MEMTAPE_BLOCKS", None).is_ok());
+        let left_out = |value: &str| not_a_number("MEMTAPE_ENDS_AT", Some(OsStr::new(value)));
+        assert!([" 5000", "1", ""].iter().all(|value| left_out(value).is_none()));
+        assert!(["0", "abc", "1_000", "-5", "1.5"].iter().all(|value| left_out(value).is_some()));
     }
 
     #[test]

@@ -233,21 +233,23 @@ fn alternative(other: &Alternative) -> Vec<String> {
 
 /// Size of the growth, in the unit of its layer.
 fn growth(incident: &Incident) -> String {
-    let (rate, so_far) = (incident.bytes_per_step, incident.grown_bytes);
+    let (rate, grown_bytes) = (incident.bytes_per_step, incident.grown_bytes);
+    let is_over = incident.state == IncidentState::Closed;
+    let so_far = |grown: String| format!("{grown} {}", if is_over { "in all" } else { "so far" });
     let Named::Known(layer) = incident.layer else {
-        return format!("{} a step, {} so far", grown(rate), bytes(so_far));
+        return format!("{} a step, {}", grown(rate), so_far(bytes(grown_bytes)));
     };
     let (tensors, count) = (plural(incident.count_per_step, "tensor"), incident.grown_count);
     if let Some(since) = incident.paused_since_step {
-        let so_far = if layer == Layer::Blocks { count.to_string() } else { bytes(so_far) };
-        return format!("{so_far} so far, none since step {since}");
+        let grown = if layer == Layer::Blocks { count.to_string() } else { bytes(grown_bytes) };
+        return format!("{}, none since step {since}", so_far(grown));
     }
     match layer {
-        Layer::Blocks => format!("+{tensors} a step, {count} so far"),
+        Layer::Blocks => format!("+{tensors} a step, {}", so_far(count.to_string())),
         Layer::Retries | Layer::Churn => format!("in {count} of the last 64 steps"),
         Layer::Progress if count == 0 => "none: the job stands still".to_string(),
         Layer::Progress => format!("{} behind its peers", plural(count, "step")),
-        Layer::Spread => format!("{} above its peers", bytes(so_far)),
+        Layer::Spread => format!("{} above its peers", bytes(grown_bytes)),
         Layer::Process => "none: the rank failed".to_string(),
         Layer::Allocated
         | Layer::Reserved
@@ -258,14 +260,16 @@ fn growth(incident: &Incident) -> String {
         | Layer::Host
         | Layer::Pinned
         | Layer::Shared
-        | Layer::Workers => format!("{} a step, {} so far", grown(rate), bytes(so_far)),
+        | Layer::Workers => format!("{} a step, {}", grown(rate), so_far(bytes(grown_bytes))),
     }
 }
 
 /// The line that an incident names. A process that ended by itself has none.
 fn culprit(incident: &Incident) -> Option<String> {
     let is_sought = incident.class != Class::Died;
-    let unknown = is_sought.then(|| "not known yet".to_string());
+    let may_come = incident.state == IncidentState::Open;
+    let unknown = if may_come { "not known yet" } else { "not known" };
+    let unknown = is_sought.then(|| unknown.to_string());
     incident.culprit.as_ref().map(frame).or(unknown)
 }
 
