@@ -71,6 +71,9 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
     let births: Vec<(u64, u64)> =
         of.fresh_births(&births).map(|(step, born)| (step, born.bytes)).collect();
     let (&(onset_step, _), &(last_step, _)) = births.first().zip(births.last())?;
+    // What was kept at a step is of the steps up to the next one, also the last of them.
+    let span = last_step - onset_step;
+    let distance = span.checked_div((births.len() as u64).saturating_sub(1)).unwrap_or(1);
     let sum = |of: fn(&Use) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
     let young = sum(|held| unsigned(held.fresh.blocks));
     let older = sum(|held| held.births.older_blocks());
@@ -80,7 +83,7 @@ pub(crate) fn survivors(of: &Aligned<'_>) -> Option<Survivors> {
         grown: sum(|held| unsigned(held.grown.bytes)).min(young_bytes),
         young: young_bytes,
         held: sum(|held| held.bytes),
-        steps: last_step - onset_step + 1,
+        steps: span + distance,
         older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
         onset_step,
         generations: births.len() as u64,
