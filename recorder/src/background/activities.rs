@@ -14,7 +14,7 @@
 //! evaluations before CPython 3.12 or where two other tools hold the free numbers of
 //! `sys.monitoring`.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_tape::snapshot::marks::Activity;
@@ -22,9 +22,6 @@ use memtape_tape::snapshot::marks::Activity;
 use crate::background::python_api::{Api, MethodDef, Object};
 use crate::writer::panic_boundary::guarded;
 use crate::writer::steps;
-
-/// `METH_VARARGS`.
-const VARARGS: c_int = 1;
 
 /// Packages are asked in the order of their priority; PyTorch's own begin at 10. Two with one
 /// priority cannot be sorted, so this is an uncommon number.
@@ -36,26 +33,17 @@ const CALLS_BACK: usize = 8;
 /// Numbers of `sys.monitoring` that no kind of tool has for itself.
 const TOOLS: [u64; 2] = [4, 3];
 
-static SAVES: MethodDef = MethodDef {
-    name: c"memtape_save".as_ptr(),
-    function: on_save,
-    flags: VARARGS,
-    doc: c"Tells memtape of a save; has no location for the storage.".as_ptr(),
-};
+static SAVES: MethodDef = MethodDef::new(
+    c"memtape_save",
+    on_save,
+    c"Tells memtape of a save; has no location for the storage.",
+);
 
-static LOADS: MethodDef = MethodDef {
-    name: c"memtape_load".as_ptr(),
-    function: on_load,
-    flags: VARARGS,
-    doc: c"Tells memtape of a load; restores no storage.".as_ptr(),
-};
+static LOADS: MethodDef =
+    MethodDef::new(c"memtape_load", on_load, c"Tells memtape of a load; restores no storage.");
 
-static EVALUATES: MethodDef = MethodDef {
-    name: c"memtape_evaluation".as_ptr(),
-    function: on_evaluation,
-    flags: VARARGS,
-    doc: c"Tells memtape of an evaluation.".as_ptr(),
-};
+static EVALUATES: MethodDef =
+    MethodDef::new(c"memtape_evaluation", on_evaluation, c"Tells memtape of an evaluation.");
 
 /// Has PyTorch and the interpreter tell of activities, each once its modules are imported.
 ///

@@ -19,22 +19,11 @@ use crate::stacks::availability;
 use crate::writer::panic_boundary::guarded;
 use crate::writer::{state, steps};
 
-/// `METH_VARARGS`.
-const VARARGS: c_int = 1;
+static STEPPED: MethodDef =
+    MethodDef::new(c"memtape_step", on_step, c"Counts a training step for memtape.");
 
-static STEPPED: MethodDef = MethodDef {
-    name: c"memtape_step".as_ptr(),
-    function: on_step,
-    flags: VARARGS,
-    doc: c"Counts a training step for memtape.".as_ptr(),
-};
-
-static ENDS: MethodDef = MethodDef {
-    name: c"memtape_end".as_ptr(),
-    function: on_end,
-    flags: VARARGS,
-    doc: c"Tells memtape that the interpreter ends.".as_ptr(),
-};
+static ENDS: MethodDef =
+    MethodDef::new(c"memtape_end", on_end, c"Tells memtape that the interpreter ends.");
 
 /// Stack of the thread that takes the GIL: it runs a few lines of PyTorch's Python.
 const STACK_BYTES: usize = 1 << 20;

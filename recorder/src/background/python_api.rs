@@ -15,10 +15,19 @@ pub(super) type Call = unsafe extern "C-unwind" fn(Object, Object) -> Object;
 /// CPython's `PyMethodDef`.
 #[repr(C)]
 pub(super) struct MethodDef {
-    pub(super) name: *const c_char,
-    pub(super) function: Call,
-    pub(super) flags: c_int,
-    pub(super) doc: *const c_char,
+    name: *const c_char,
+    function: Call,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+impl MethodDef {
+    /// A function that is called with a tuple of its arguments.
+    pub(super) const fn new(name: &'static CStr, function: Call, doc: &'static CStr) -> Self {
+        /// `METH_VARARGS`.
+        const VARARGS: c_int = 1;
+        Self { name: name.as_ptr(), function, flags: VARARGS, doc: doc.as_ptr() }
+    }
 }
 
 // SAFETY: never written, and its pointers are to static strings.
@@ -137,6 +146,9 @@ impl Api {
             let mut frame = if current.is_null() { null } else { (self.call)(current, null) };
             let mut is_found = false;
             for _ in 0..calls_max {
+                if frame.is_null() || is_found {
+                    break;
+                }
                 let code = self.attribute(frame, c"f_code");
                 let called = self.attribute(code, c"co_name");
                 let is_it = |called| (self.compare_text)(called, name.as_ptr()) == 0;
