@@ -249,8 +249,8 @@ impl Coordinator {
             && self.jobs.rank_of(&up.tape_id).is_none()
             && let Some(serial) = self.surplus(Some(Newcomer {
                 node: &node,
-                owner: up.owner.as_ref(),
-                begins: self.jobs.begins_attempt(up),
+                owner: Some(&up.owner),
+                begins: self.jobs.begins_attempt(&node, up),
             }))
         {
             self.forget_attempt(serial);
@@ -340,7 +340,7 @@ impl Coordinator {
     /// Handles a user's request for a capture. Once its record is stored, the capture ends in a
     /// manifest, even if this process is killed.
     fn capture_wanted(&mut self, job: &str, step: Option<u64>, reply: CaptureReply) {
-        let Some(attempt) = self.jobs.newest(job) else {
+        let Some(attempt) = self.jobs.current(job) else {
             // The client may have gone.
             let _ = reply.send(Err(CaptureRefused::NoJob(job.to_string())));
             return;

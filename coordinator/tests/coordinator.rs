@@ -2,6 +2,7 @@
 
 mod access;
 mod agent_captures;
+mod attacks;
 mod baselines;
 mod censuses;
 mod deaths;
@@ -118,7 +119,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     for line in [
         r#"rank="1",node="node-a",device="0",layer="allocated"} 536870912"#,
-        r#"memtape_rank_memory_bytes{job="train",attempt="0",rank="0","#,
+        r#"memtape_rank_memory_bytes{job="train@0",attempt="0",rank="0","#,
         r#"memtape_captures_total{result="complete"} 1"#,
         r#"memtape_incidents_total 1"#,
         r#"memtape_losses_total{reason="bad_message"} 0"#,
@@ -127,7 +128,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     ] {
         assert!(text.contains(line), "no {line} in {text}");
     }
-    let active = format!("memtape_incident_active{{job=\"train\",incident=\"{incident}\"");
+    let active = format!("memtape_incident_active{{job=\"train@0\",incident=\"{incident}\"");
     let (_, known) = running.get(&format!("/api/v1/incidents/{incident}")).await;
     let urgency = format!("urgency={}}} 1.0", known["urgency"]);
     let is_it = |line: &str| line.starts_with(&active) && line.ends_with(&urgency);
@@ -491,7 +492,7 @@ async fn a_restart_is_asked_for_once() {
         assert!(posted.contains(part), "no {part} in {posted}");
     }
     agent.train(&JOB, step + 1..=step + 160).await;
-    assert_eq!(std::fs::read_to_string(&note).unwrap(), "train 2 leak\n");
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), "train@0 2 leak\n");
     let (_, audit) = running.get("/api/v1/audit").await;
     let entries = audit["entries"].as_array().unwrap();
     for action in ["capture", "restart", "restart done"] {

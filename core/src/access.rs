@@ -73,6 +73,7 @@ impl Scope {
         let reaches = |owner: &Owner| match owner.key() {
             OwnerKey::User(uid) => self.uids.contains(&uid),
             OwnerKey::Namespace(namespace) => self.namespaces.contains(namespace),
+            OwnerKey::Unknown(_) => false,
         };
         self.is_all() || owner.is_some_and(reaches)
     }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     fn owner(uid: u32, namespace: &str) -> Owner {
-        Owner { uid, namespace: namespace.to_string(), ..Owner::default() }
+        Owner { uid, namespace: namespace.to_string().into(), ..Owner::default() }
     }
 
     fn rule(role: Role, names: &[&str], groups: &[&str], scope: Scope) -> Rule {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::capture::{Outcome, Part};
-use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::identity::owner::{Namespace, Owner, Workload};
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
     ALLOCATOR_SETTINGS_BYTES_MAX, CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX,
@@ -175,7 +175,8 @@ pub(crate) fn rank_up(
         owner: Some(v1::Owner {
             uid: of.owner.uid,
             account: of.owner.account,
-            namespace: of.owner.namespace.clone(),
+            namespace: of.owner.namespace.name().to_string(),
+            is_namespace_unknown: of.owner.namespace == Namespace::Unknown,
             slurm_job: of.workload.slurm_job.clone(),
             pod: of.workload.pod.clone(),
             pod_uid: of.workload.pod_uid.clone(),

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use memtape_core::identity::owner::Workload;
+use memtape_core::identity::owner::{Namespace, Workload};
 use memtape_proto::readings;
 
 use crate::node::accounts::AccountFiles;
@@ -43,8 +43,8 @@ pub(crate) trait Node: Debug + Send {
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
 
-    /// Scheduler ids and namespace of a process; empty where unknown.
-    fn workload(&self, process: Process) -> (Workload, String);
+    /// Scheduler ids and namespace of a process; of none, what is known of one that is gone.
+    fn workload(&self, process: Option<Process>) -> (Workload, Namespace);
 
     /// Host memory of a process.
     fn memory_of(&self, process: Process) -> Option<Memory>;
@@ -111,8 +111,11 @@ impl Node for ThisNode {
         self.accounts.borrow_mut().account_of(self.host.root(), uid)
     }
 
-    fn workload(&self, process: Process) -> (Workload, String) {
-        workload::of_process(self.host.root(), process.pid)
+    fn workload(&self, process: Option<Process>) -> (Workload, Namespace) {
+        match process {
+            Some(process) => workload::of_process(self.host.root(), process.pid),
+            None => (Workload::default(), workload::namespace_of_unseen(self.host.root())),
+        }
     }
 
     fn memory_of(&self, process: Process) -> Option<Memory> {

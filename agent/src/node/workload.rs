@@ -7,28 +7,41 @@
 
 use std::path::Path;
 
-use memtape_core::identity::owner::{Workload, pod_of_log_folder, workload_of_cgroup};
+use memtape_core::identity::owner::{Namespace, Workload, pod_of_log_folder, workload_of_cgroup};
 
 use super::process::read;
 
 /// Folder in which the kubelet keeps the logs of pods.
 const POD_LOGS: &str = "var/log/pods";
 
+/// The kubelet sets it for each process in a pod.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
+
 /// Maximum number of log folders that are read: more than a node has pods.
 const POD_LOGS_MAX: usize = 4096;
 
+/// The namespace of a process that is gone, or is not seen: on a node without pods there is none.
+pub(crate) fn namespace_of_unseen(root: &Path) -> Namespace {
+    let has_pods = root.join(POD_LOGS).exists() || std::env::var_os(IN_POD).is_some();
+    if has_pods { Namespace::Unknown } else { Namespace::None }
+}
+
 /// The workload of a process, and the namespace of its pod.
-pub(crate) fn of_process(root: &Path, pid: u32) -> (Workload, String) {
+pub(crate) fn of_process(root: &Path, pid: u32) -> (Workload, Namespace) {
     let text = read(root, pid, "cgroup").unwrap_or_default();
     // All hierarchies of version 1 name the same job; the first that names one is enough.
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let found = paths.map(workload_of_cgroup).find(|of| *of != Workload::default());
     let mut workload = found.unwrap_or_default();
-    let mut namespace = String::new();
-    if let Some((of_pod, name)) = pod(root, &workload.pod_uid) {
-        (namespace, workload.pod) = (of_pod, name);
+    if workload.pod_uid.is_empty() {
+        let is_known = !text.is_empty();
+        return (workload, if is_known { Namespace::None } else { namespace_of_unseen(root) });
     }
-    (workload, namespace)
+    let Some((namespace, name)) = pod(root, &workload.pod_uid) else {
+        return (workload, Namespace::Unknown);
+    };
+    workload.pod = name;
+    (workload, Namespace::Named(namespace))
 }
 
 fn pod(root: &Path, pod_uid: &str) -> Option<(String, String)> {
@@ -57,12 +70,13 @@ mod tests {
             .expect("file");
         let expected = |pod: &str, namespace: &str| {
             let (pod, pod_uid) = (pod.to_string(), uid.to_string());
-            (Workload { pod, pod_uid, ..Workload::default() }, namespace.to_string())
+            (Workload { pod, pod_uid, ..Workload::default() }, namespace.to_string().into())
         };
-        assert_eq!(of_process(root.path(), 7), expected("", ""));
+        assert_eq!(of_process(root.path(), 7), expected("", "~"));
         std::fs::create_dir_all(logs.join(format!("team-a_train-0_{uid}"))).expect("folder");
         assert_eq!(of_process(root.path(), 7), expected("train-0", "team-a"));
-        assert_eq!(of_process(root.path(), 8), Default::default());
+        // It is gone, and may have been in any pod.
+        assert_eq!(of_process(root.path(), 8), (Workload::default(), Namespace::Unknown));
         std::fs::write(proc.join("cgroup"), "9:pids:/x\n4:memory:/slurm/uid_1/job_5/step_0\n")
             .expect("file");
         assert_eq!(of_process(root.path(), 7).0.slurm_job, "5");

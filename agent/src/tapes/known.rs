@@ -147,13 +147,13 @@ impl KnownTape {
         if of_tape != of_node && of_tape != [0, 0] && of_node != [0, 0] {
             return Err(NotATape::OtherBoot);
         }
-        let uid = file.uid();
+        let (uid, (workload, namespace)) = (file.uid(), node.workload(None));
         let mut known = Self {
             path: path.to_path_buf(),
             tape_id: owned_tape_id(&tape.identity().tape_id, uid),
-            owner: Owner { uid, account: Some(node.account_of(uid)), ..Owner::default() },
+            owner: Owner { uid, account: Some(node.account_of(uid)), namespace },
             account: node.account_of(uid),
-            workload: Workload::default(),
+            workload,
             status: tape.status(),
             tape: Arc::new(tape),
             life: Life::default(),
@@ -259,9 +259,9 @@ impl KnownTape {
             Holder::Other => return Err(NotATape::WrongHolder(pid)),
             Holder::Unreadable => None,
         };
-        if let Some(process) = self.process {
+        if self.process.is_some() {
             self.cgroup = node.cgroup(pid);
-            (self.workload, self.owner.namespace) = node.workload(process);
+            (self.workload, self.owner.namespace) = node.workload(self.process);
         }
         Ok(())
     }

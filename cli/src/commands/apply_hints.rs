@@ -8,9 +8,11 @@
 use std::time::Duration;
 
 use memtape_core::hints::{Setting, merge};
-use memtape_core::identity::{ALLOCATOR_VARIABLES, Identity, job_in_paths};
+use memtape_core::identity::owner::{Owner, job_id};
+use memtape_core::identity::{ALLOCATOR_VARIABLES, Identity};
 use memtape_core::limits::HINTS_SECONDS_MAX;
 use memtape_proto::api::Hints;
+use rustix::process::geteuid;
 
 use crate::client::parse;
 use crate::globals::Globals;
@@ -40,6 +42,10 @@ pub(crate) fn ask(job: Option<&str>, globals: &Globals) -> Plan {
 }
 
 fn answer(job: &str, globals: &Globals) -> anyhow::Result<Hints> {
+    // Another owner's job may have that name.
+    let namespace = std::env::var("MEMTAPE_NAMESPACE").unwrap_or_default().into();
+    let owner = Owner { uid: geteuid().as_raw(), namespace, ..Owner::default() };
+    let job = &job_id(job, &owner, "");
     let time = Duration::from_secs(HINTS_SECONDS_MAX);
     parse(&globals.client()?.get_within(&["jobs", job, "hints"], time)?)
 }
@@ -54,7 +60,7 @@ fn name(given: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Optio
         let unnamed = Identity::from_environment(|_| None).job;
         Some(Identity::from_environment(variable).job).filter(|job| *job != unnamed)
     };
-    given.map(str::to_string).or_else(of_environment).map(|job| job_in_paths(&job))
+    given.map(str::to_string).or_else(of_environment)
 }
 
 /// Variables that give the command these settings.

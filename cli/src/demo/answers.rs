@@ -4,6 +4,7 @@
 
 use anyhow::bail;
 use memtape_core::diagnosis::Class;
+use memtape_core::identity::owner::is_called;
 use memtape_core::paging::Urgency;
 use memtape_proto::api::{
     Capture, CaptureState, Captures, Incident, IncidentState, Incidents, Job, Jobs, Rank,
@@ -24,7 +25,7 @@ impl Answers<'_> {
     /// The job; none before an agent has reported a rank.
     pub(crate) fn job(&self) -> Option<Job> {
         let Jobs { jobs } = self.client.fetch(&["jobs"], &[]).ok()?;
-        jobs.into_iter().find(|job| job.job == self.job)
+        jobs.into_iter().find(|job| is_called(&job.job, self.job))
     }
 
     /// Ranks of the job.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use memtape_core::identity::owner::job_name;
 use memtape_proto::api::{Job, JobState};
 
 use super::answers::Answers;
@@ -116,7 +117,8 @@ impl Watch {
         let words = words(&job);
         if *shown != words || job.step_min >= shown_step + STEPS_BETWEEN_LINES {
             let ranks = plural(u64::from(job.ranks_alive), "rank");
-            self.say(&format!("job {}: {ranks}, step {}, {words}", job.job, job.step_min));
+            let name = job_name(&job.job);
+            self.say(&format!("job {name}: {ranks}, step {}, {words}", job.step_min));
             self.shown = (words, job.step_min);
         }
     }

@@ -57,7 +57,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
         let newest = view.captures().rev();
         let mut parts = 0;
         let of_job =
-            newest.filter(|known| query.job.as_ref().is_none_or(|job| *job == known.record.job));
+            newest.filter(|known| query.has(&known.record.job));
         let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
             parts += known.parts.len();
             capture(known, parts <= PARTS_LISTED_MAX)
@@ -209,10 +209,12 @@ async fn request(
     };
     // No rank has finished step 0; on the wire 0 is "now".
     let step = wish.step.filter(|step| *step > 0);
-    let wanted = job.clone();
-    let may_operate = asking
-        .ask(move |view| attempt_of(view, &wanted, None).map(|attempt| view.may_operate(attempt)));
-    if !may_operate.await?? {
+    let known = asking.ask(move |view| {
+        let attempt = attempt_of(view, &job, None)?;
+        Ok::<_, Problem>((view.may_operate(attempt), attempt.record.job.clone()))
+    });
+    let (may_operate, job) = known.await??;
+    if !may_operate {
         return Err(asking.lacks("operator of that job"));
     }
     asking.audit("capture", job.clone()).await?;

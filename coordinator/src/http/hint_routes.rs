@@ -15,7 +15,7 @@ use memtape_proto::snapshot::Bounds;
 
 use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{Answer, PathOf, Problem};
+use crate::http::request::{Answer, PathOf, Problem, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::actions::of_row;
 use crate::state::hints::{Against, Gathered, Trial, gather};
@@ -39,8 +39,10 @@ pub(crate) fn add(routes: Routes) -> Routes {
 async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
     let Path(JobPath { job }) = path?;
     asking.reserve(ANSWER_BYTES).await?;
-    let gathered =
-        asking.ask(move |view| gather(view, &job).ok_or_else(|| Problem::unknown("job", job)));
+    let gathered = asking.ask(move |view| {
+        let job = &attempt_of(view, &job, None)?.record.job;
+        gather(view, job).ok_or_else(|| Problem::unknown("job", job))
+    });
     let mut gathered = gathered.await??;
     read_capture(&asking.api.snapshots, &mut gathered).await;
     let store = asking.api.store.clone();

@@ -1,4 +1,4 @@
-//! `/jobs`: every job by its newest attempt.
+//! `/jobs`: every job by the attempt that stands for it.
 
 use axum::response::Json;
 use memtape_core::detector::{Layer, RankState};
@@ -15,7 +15,7 @@ use crate::state::jobs::silence::{Silence, Watch};
 use crate::state::visible::Visible;
 
 pub(crate) fn add(routes: Routes) -> Routes {
-    routes.get("/jobs", "All jobs, each by its newest attempt.", jobs)
+    routes.get("/jobs", "All jobs, each by the attempt that stands for it.", jobs)
 }
 
 async fn jobs(asking: Asking) -> Answer<Jobs> {
@@ -46,7 +46,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         job: record.job.clone(),
         attempt: record.attempt,
         attempt_ordinal: record.ordinal,
-        attempts: count(view.attempts(&record.job)),
+        attempts: count(view.attempts_at(&record.job).len()),
         world_size: record.world_size,
         ranks_alive: count(attempt.ranks_here()),
         ranks: count(attempt.ranks.len()),
@@ -62,7 +62,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         incidents_open,
         nodes,
         owner_uid: record.owner.as_ref().map(|owner| owner.uid),
-        namespace: record.owner.as_ref().map_or(String::new(), |owner| owner.namespace.clone()),
+        namespace: record.owner.as_ref().map_or(String::new(), |owner| owner.namespace.to_string()),
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
         jobs.attach(now, Hello { node: "a".into(), ..Hello::default() });
         let up = RankUp { tape_id: "t".into(), job: "job".into(), ..RankUp::default() };
         jobs.rank_up(&mut Context::new(now), "a", up, None);
-        let attempt = jobs.newest("job").unwrap();
+        let attempt = jobs.current("job@0").unwrap();
         let watch = Watch::new(&jobs, attempt, 0, 1);
         let check = |expected, watch: &Watch<'_>, worst: Option<Layer>| {
             assert_eq!(state(attempt, watch, worst), expected, "{worst:?}");

@@ -24,7 +24,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 async fn explain(asking: Asking, path: PathOf<JobPath>) -> Answer<ExplainedPolicy> {
     let Path(JobPath { job }) = path?;
     let explained = asking.ask(move |view| {
-        attempt_of(view, &job, None)?;
+        let job = attempt_of(view, &job, None)?.record.job.clone();
         let open = view.incidents().map(|known| known.incident());
         let open = open.filter(|incident| incident.job == job && incident.is_open());
         let open: Vec<_> = open.collect();

@@ -10,6 +10,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
+use memtape_core::identity::owner::meant;
 use memtape_proto::api;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -25,6 +26,9 @@ use crate::state::visible::Visible;
 use crate::work::decoding::Snapshots;
 use crate::work::pickling::Pickling;
 use memtape_store::Store;
+
+/// Maximum jobs of one name that an error lists.
+const IDS_NAMED_MAX: usize = 4;
 
 /// The id of an incident or a capture in a path.
 #[derive(Debug, Deserialize)]
@@ -110,6 +114,15 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} {:?}", name.to_string()))
     }
 
+    /// The problem that jobs of several owners have a name; some of their ids.
+    fn ambiguous(name: &str, jobs: &[&Attempt]) -> Self {
+        let ids: Vec<&str> =
+            jobs.iter().take(IDS_NAMED_MAX).map(|of| of.record.job.as_str()).collect();
+        let (count, ids) = (jobs.len(), ids.join(", "));
+        let line = format!("{count} owners have a job {name:?}: name one by its id, such as {ids}");
+        Self::new(StatusCode::CONFLICT, line)
+    }
+
     /// The client cannot do anything about it.
     pub(crate) fn broken(why: impl ToString) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
@@ -164,18 +177,23 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
     }
 }
 
-/// The attempt of a job; without a number the newest.
+/// The attempt of a job with this id or name; without a number the one that stands for the job. Of
+/// several jobs with one name it is the one that runs.
 ///
 /// # Errors
-/// When there is no such job or attempt.
+/// When there is no such job or attempt, or several jobs have that name.
 pub(crate) fn attempt_of<'a>(
     view: &Visible<'a>,
     job: &str,
     attempt: Option<u32>,
 ) -> Result<&'a Attempt, Problem> {
-    if view.attempts(job) == 0 {
-        return Err(Problem::unknown("job", job));
-    }
-    let found = view.attempt(job, attempt);
+    let called = view.called(job);
+    let Some(current) = meant(&called, |of| of.ranks_here() > 0) else {
+        return Err(match called.as_slice() {
+            [] => Problem::unknown("job", job),
+            several => Problem::ambiguous(job, several),
+        });
+    };
+    let found = view.attempt(&current.record.job, attempt);
     found.ok_or_else(|| Problem::unknown("attempt", attempt.unwrap_or(0)))
 }

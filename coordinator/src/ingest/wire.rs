@@ -10,7 +10,7 @@ use std::time::Duration;
 use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::identity::{cut, job_in_paths};
+use memtape_core::identity::cut;
 use memtape_core::limits::{
     CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
     LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
@@ -74,6 +74,8 @@ pub(crate) enum BadMessage {
     Name { what: &'static str, bytes_max: usize },
     #[error("a message cannot be decoded: {0}")]
     NotDecoded(NotDecoded),
+    #[error("a rank has no owner: its agent is too old")]
+    NoOwner,
     #[error("an agent-initiated capture has no answer")]
     NoAnswer,
     #[error("{0:?} is no name of an agent-initiated capture")]
@@ -141,9 +143,10 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     let uuids = up.device_uuids.iter().take(DEVICES_MAX);
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
     let offered = memtape_proto::remedies::offers(up.offered());
+    let of = up.owner.ok_or(BadMessage::NoOwner)?;
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
-        job: job_in_paths(&named(&up.job, "a job's name", NAME_BYTES_MAX)?),
+        job: named(&up.job, "a job's name", NAME_BYTES_MAX)?,
         attempt: up.attempt,
         rank: up.rank,
         world_size: up.world_size,
@@ -155,8 +158,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         limitations: limitations.map(|line| short(line)).collect(),
         role: host::role(&up.role),
         peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
-        owner: up.owner.as_ref().map(owner::owner).transpose()?,
-        workload: up.owner.as_ref().map(owner::workload).transpose()?.unwrap_or_default(),
+        owner: owner::owner(&of)?,
+        workload: owner::workload(&of)?,
         offered,
         allocator: up.allocator_settings.as_deref().map(host::settings),
         hints: host::settings(&up.applied_hints),
@@ -496,9 +499,11 @@ mod tests {
             tape_id: "t".to_string(),
             job: "job".to_string(),
             rank: 65_535,
+            owner: Some(v1::Owner::default()),
             ..v1::RankUp::default()
         };
         check(Body::RankUp(up.clone()), Ok(()));
+        check(Body::RankUp(v1::RankUp { owner: None, ..up.clone() }), Err("no owner"));
         check(
             Body::RankUp(v1::RankUp { rank: RANKS_PER_JOB_MAX, ..up.clone() }),
             Err("rank 65536"),

@@ -39,8 +39,6 @@ pub(crate) enum Loss {
     BadMessage,
     /// A message about a tape that was not announced on its stream's node.
     UnknownTape,
-    /// A rank of a job that belongs to another owner.
-    NotOwner,
     /// A job beyond the number that can be remembered, or a rank beyond its bound.
     NoRoom,
     /// A rank or a job beyond the number that one node may have.

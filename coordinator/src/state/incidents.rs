@@ -185,10 +185,9 @@ impl Incidents {
 
     /// A job has one attempt more. A late agent may have announced an old one.
     pub(crate) fn attempt_begun(&mut self, context: &mut Context, job: &str, jobs: &Jobs) {
-        let Some((newest, older)) = jobs.serials(job).split_last() else { return };
-        // An attempt of a node that has no rank of the older one does not replace it while it
-        // runs: names of jobs can be guessed.
-        let replaced = older.iter().copied().filter(|older| jobs.is_replaced(*older, *newest));
+        let Some(current) = jobs.current(job).map(|attempt| attempt.record.serial) else { return };
+        let older = jobs.serials(job).iter().copied().take_while(|serial| *serial != current);
+        let replaced = older.filter(|older| jobs.is_replaced(*older, current));
         self.machine.attempt_begun(context.now, &replaced.collect::<Vec<_>>());
         self.carry_out(context, None);
     }

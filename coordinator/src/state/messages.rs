@@ -83,8 +83,8 @@ pub(crate) struct RankUp {
     pub(crate) role: String,
     /// Keys of its groups of peers.
     pub(crate) peer_groups: Vec<u64>,
-    /// Owner of the rank; none where its agent does not know it.
-    pub(crate) owner: Option<Owner>,
+    /// Owner of the rank.
+    pub(crate) owner: Owner,
     /// Scheduler ids of the rank.
     pub(crate) workload: Workload,
     /// Remedies that the job offers; empty where it offers none.

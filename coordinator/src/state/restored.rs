@@ -33,7 +33,6 @@ impl Restored {
             capture: config.capture_limits(),
             triggers: config.triggers.clone(),
             ranks_max: config.ranks_max(),
-            owners_required: config.access_file.is_some(),
         };
         let retention = Retention {
             bytes_max: config.snapshots_bytes_max,

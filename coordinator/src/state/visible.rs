@@ -54,25 +54,25 @@ impl<'a> Visible<'a> {
         self.view.growth(attempt)
     }
 
-    /// The newest attempt of each job.
+    /// All jobs, each by the attempt that stands for it.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &'a Attempt> {
         let jobs = self.view.jobs;
-        jobs.names().filter_map(|name| jobs.newest(name)).filter(|attempt| self.has(attempt))
-    }
-
-    /// Number of attempts at a job.
-    pub(crate) fn attempts(&self, job: &str) -> usize {
-        let serials = self.view.jobs.serials(job).iter();
-        serials.filter(|serial| self.attempt_of(**serial).is_some()).count()
+        jobs.names().filter_map(|id| jobs.current(id)).filter(|attempt| self.has(attempt))
     }
 
     /// The attempts at a job, in order of their start.
     pub(crate) fn attempts_at(&self, job: &str) -> Vec<&'a Attempt> {
-        let serials = self.view.jobs.serials(job).iter();
-        serials.filter_map(|serial| self.attempt_of(*serial)).collect()
+        self.view.jobs.attempts_at(job).filter(|attempt| self.has(attempt)).collect()
     }
 
-    /// The attempt of a job with this number; without one the newest.
+    /// The jobs with this id or name, each by the attempt that stands for it.
+    pub(crate) fn called(&self, text: &str) -> Vec<&'a Attempt> {
+        let jobs = self.view.jobs;
+        let of_id = jobs.called(text).filter_map(|id| jobs.current(id));
+        of_id.filter(|attempt| self.has(attempt)).collect()
+    }
+
+    /// The attempt of a job with this number; without one the attempt that stands for the job.
     pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&'a Attempt> {
         self.view.jobs.attempt(job, number).filter(|attempt| self.has(attempt))
     }

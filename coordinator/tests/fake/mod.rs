@@ -191,6 +191,7 @@ impl Job {
             start_wall_ns: 1_700_000_000_000_000_000 + i64::from(self.run) * 1_000_000_000,
             command: "python train.py".to_string(),
             device_uuids: vec![format!("GPU-{rank}")],
+            owner: Some(v1::Owner::default()),
             ..v1::RankUp::default()
         }
     }

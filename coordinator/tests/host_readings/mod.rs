@@ -149,7 +149,7 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
 async fn check_metrics(running: &Running) {
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     let series = |name: &str, rank: u32, rest: &str, mib: u64| {
-        let labels = format!(r#"job="held",attempt="0",rank="{rank}",node="node-a""#);
+        let labels = format!(r#"job="held@0",attempt="0",rank="{rank}",node="node-a""#);
         format!("{name}{{{labels}{rest}}} {}", mib * MIB)
     };
     let memory = "memtape_rank_memory_bytes";
@@ -165,16 +165,16 @@ async fn check_metrics(running: &Running) {
         series(host, 0, r#",layer="pinned""#, 32),
         series("memtape_rank_worker_memory_bytes", 0, r#",shared="in_parts""#, 200),
         series("memtape_rank_cgroup_limit_bytes", 0, "", 8000),
-        r#"memtape_rank_workers{job="held",attempt="0",rank="0",node="node-a"} 4"#.to_string(),
+        r#"memtape_rank_workers{job="held@0",attempt="0",rank="0",node="node-a"} 4"#.to_string(),
         r#"rank="0",node="node-a",event="oom_kill"} 3"#.to_string(),
-        r#"memtape_rank_state{job="held",attempt="0",rank="0",node="node-a",state="warming"} 1"#
+        r#"memtape_rank_state{job="held@0",attempt="0",rank="0",node="node-a",state="warming"} 1"#
             .to_string(),
     ] {
         assert!(text.contains(&line), "no {line} in {text}");
     }
     for line in [
         series("memtape_rank_other_processes_bytes", 1, "", 0),
-        r#"memtape_rank_host_layer_bytes{job="held",attempt="0",rank="1""#.to_string(),
+        r#"memtape_rank_host_layer_bytes{job="held@0",attempt="0",rank="1""#.to_string(),
         series(memory, 1, r#",device="0",layer="deferred""#, 0),
     ] {
         let begin = line.split("} ").next().unwrap().trim_end_matches('}');

@@ -87,7 +87,7 @@ async fn check(ticket_within: Duration, expected: [&str; 4]) {
     }
     let (_, answer) = running.get("/api/v1/jobs").await;
     let ends = |number: usize| answer["jobs"][number]["ends_at_wall_ns"].as_i64();
-    assert_eq!((answer["jobs"][0]["job"].as_str(), ends(0)), (Some("endless"), None));
+    assert_eq!((answer["jobs"][0]["job"].as_str(), ends(0)), (Some("endless@0"), None));
     let left_s = (ends(1).unwrap() - begin_ns) / SECOND_NS;
     assert!((LONG - 60..=LONG + 60).contains(&left_s), "{answer:#}");
     assert!(ends(2).is_some_and(|at| at > begin_ns), "{answer:#}");

@@ -216,6 +216,7 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
             job: "train".to_string(),
             rank,
             world_size: 2,
+            owner: Some(v1::Owner::default()),
             ..v1::RankUp::default()
         };
         said.push(Body::RankUp(up));

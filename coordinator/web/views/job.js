@@ -37,7 +37,7 @@ export async function load(id) {
     ...ranks,
     incidents,
     captures,
-    actions: actions.actions.filter(of => of.job === id),
+    actions: actions.actions.filter(of => of.job === ranks.job),
     rows: await allSeries(id, ranks.attempt, shown),
   };
 }

@@ -32,8 +32,8 @@ const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
 fn owner(job: usize) -> Option<Owner> {
     match job {
         0 | 1 => Some(Owner { uid: 7, ..Owner::default() }),
-        2 => Some(Owner { uid: 7, namespace: "a".to_string(), ..Owner::default() }),
-        3 => Some(Owner { uid: 8, namespace: "a".to_string(), ..Owner::default() }),
+        2 => Some(Owner { uid: 7, namespace: "a".to_string().into(), ..Owner::default() }),
+        3 => Some(Owner { uid: 8, namespace: "a".to_string().into(), ..Owner::default() }),
         _ => None,
     }
 }
@@ -226,7 +226,7 @@ fn users_of_a_namespace_share_a_budget() {
     let owners = [(0, "a"), (1, "a"), (0, "b"), (0, "")];
     let owners = owners.map(|(uid, namespace)| {
         let namespace = namespace.to_string();
-        Owner { uid, namespace, ..Owner::default() }
+        Owner { uid, namespace: namespace.into(), ..Owner::default() }
     });
     let past = [Action { owner: Some(owners[0].clone()), ..made(1_000, "first", false) }];
     let check = |job, index: usize| {

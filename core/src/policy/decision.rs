@@ -76,8 +76,8 @@ pub enum Objection {
         /// Number of the attempt.
         attempt: u32,
     },
-    /// The agents of its nodes name different Slurm jobs.
-    Disputed,
+    /// The job has not proved that the incident's rank is its own.
+    Unproved,
     /// The job's agents are not back since the coordinator was started.
     NotBack,
     /// The diagnosis does not claim that a restart helps.
@@ -221,8 +221,8 @@ const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
 const NOT_BACK: &str = "the agents of the job are not back since the coordinator was started";
-const DISPUTED: &str = "the agents of the job's nodes name different Slurm jobs: one agent may be \
-                        compromised";
+const UNPROVED: &str = "the job has not proved this rank: not all its ranks are known, another \
+                        attempt stands for it, or the rank is in another Slurm job";
 
 impl Display for Objection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
@@ -283,7 +283,7 @@ impl Display for Objection {
                 formatter.write_str("whether the last action helped is not known yet")
             }
             Self::NotBack => formatter.write_str(NOT_BACK),
-            Self::Disputed => formatter.write_str(DISPUTED),
+            Self::Unproved => formatter.write_str(UNPROVED),
             Self::DidNotHelp { kind, failures } => write!(
                 formatter,
                 "the last {failures} {} did not help: a person must look",

@@ -56,8 +56,8 @@ pub struct Facts<'a> {
     pub owner: Option<&'a Owner>,
     /// The node of the incident's rank; empty where that is not known.
     pub node: &'a str,
-    /// True if the agents of the job's nodes agree on its scheduler ids.
-    pub is_agreed: bool,
+    /// True if the job has proved that the incident's rank is its own.
+    pub is_proved: bool,
     /// True if the agents of the living ranks are back since the coordinator was started, or had
     /// the time for it: before that, the state of the job is the previous coordinator's.
     pub is_current: bool,
@@ -278,8 +278,8 @@ fn against_all(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     if facts.ended {
         return Some(Objection::Ended { attempt: facts.attempt });
     }
-    let disputed = (!facts.is_agreed).then_some(Objection::Disputed);
-    disputed.or((!facts.is_current).then_some(Objection::NotBack)).or(facts.objection)
+    let unproved = (!facts.is_proved).then_some(Objection::Unproved);
+    unproved.or((!facts.is_current).then_some(Objection::NotBack)).or(facts.objection)
 }
 
 /// Objection to a remedy inside the ranks, apart from earlier actions.

@@ -12,6 +12,7 @@ use core::slice;
 use super::time;
 use crate::action::ActionKind;
 use crate::diagnosis::Class;
+use crate::identity::owner::job_name;
 
 /// How far the policy may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
@@ -131,7 +132,7 @@ impl Rule {
     }
 
     pub(super) fn has(&self, job: &str, class: Class) -> bool {
-        self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job))
+        self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job) || pattern.has(job_name(job)))
     }
 
     /// Line of the last of the earlier rules that together have all jobs and classes of this one;

@@ -83,7 +83,7 @@ pub(super) fn leak() -> Facts<'static> {
         job: "job",
         owner: None,
         node: "",
-        is_agreed: true,
+        is_proved: true,
         is_current: true,
         attempt: 0,
         serial: 0,
@@ -328,11 +328,11 @@ fn one_node_causes_half_of_all_restarts_at_most() {
 }
 
 #[test]
-fn what_agents_do_not_agree_on_is_not_restarted() {
+fn a_rank_that_its_job_did_not_prove_is_not_acted_for() {
     let decision =
-        Policy::new(settings(Mode::Act)).decide(0, &Facts { is_agreed: false, ..leak() });
-    let why = "did nothing: the agents of the job's nodes name different Slurm jobs: one agent \
-               may be compromised";
+        Policy::new(settings(Mode::Act)).decide(0, &Facts { is_proved: false, ..leak() });
+    let why = "did nothing: the job has not proved this rank: not all its ranks are known, another \
+               attempt stands for it, or the rank is in another Slurm job";
     assert_eq!(decision.to_string(), why);
 }
 

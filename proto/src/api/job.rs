@@ -1,4 +1,4 @@
-//! Jobs, each by its newest attempt.
+//! Jobs, each by the attempt that stands for it.
 
 use memtape_core::diagnosis::Class;
 use memtape_core::tape::layout::Clock;
@@ -16,12 +16,12 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
 }
 
-/// A job by its newest attempt.
+/// A job by the attempt that stands for it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Job {
-    /// Its name.
+    /// Its id: its name, its owner's user id, and in Kubernetes the namespace, `NAME@UID.NAMESPACE`.
     pub job: String,
     /// Number of the attempt, as the launcher counts.
     pub attempt: u32,
@@ -60,7 +60,7 @@ pub struct Job {
     pub nodes: Vec<String>,
     /// User id of its owner, as the kernel of its nodes says; null where its agents do not say it.
     pub owner_uid: Option<u32>,
-    /// Kubernetes namespace of its owner; empty where there is none.
+    /// Kubernetes namespace of its owner; empty where there is none, and `~` where it is not known.
     pub namespace: String,
 }
 

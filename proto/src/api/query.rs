@@ -1,13 +1,21 @@
 //! What stands behind the question mark of a request.
 
+use memtape_core::identity::owner::is_called;
 use serde::{Deserialize, Serialize};
 
 /// Which job a list is about.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JobQuery {
-    /// Only those of this job.
+    /// Only those of the jobs with this id or name.
     pub job: Option<String>,
+}
+
+impl JobQuery {
+    /// Is something of the job with this id in the list?
+    pub fn has(&self, id: &str) -> bool {
+        self.job.as_ref().is_none_or(|job| is_called(id, job))
+    }
 }
 
 /// Which attempt.

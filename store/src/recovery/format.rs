@@ -18,7 +18,7 @@ use memtape_disk::clock;
 use memtape_disk::files::{Disk, Entry, read_all, replace};
 
 /// The version that this program writes, and the only one that it reads.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 // Blocks and the log of steps hold these numbers and nothing else: other fields need a new version.
 const _: () = assert!(StepRecord::NUMBERS == 14);

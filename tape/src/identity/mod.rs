@@ -131,14 +131,6 @@ fn is_uuid(text: &str) -> bool {
         && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
 }
 
-/// The name of a job where it becomes part of a URL: `.` and `..` stand there for other paths.
-pub fn job_in_paths(job: &str) -> String {
-    match job {
-        "." | ".." => job.replace('.', "_"),
-        _ => job.to_string(),
-    }
-}
-
 /// The longest prefix of at most `bytes_max` bytes that ends on a character boundary.
 pub fn cut(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
@@ -151,14 +143,6 @@ pub fn cut(text: &str, bytes_max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_job_is_called_as_another_path() {
-        assert_eq!((job_in_paths("."), job_in_paths("..")), ("_".into(), "__".into()));
-        for job in ["...", "a..b", "train", "../x", ".hidden"] {
-            assert_eq!(job_in_paths(job), job);
-        }
-    }
 
     fn check(vars: &[(&str, &str)], job: &str, attempt: u32, rank: u32, world: u32) {
         let identity = Identity::from_environment(|name| {

@@ -2,12 +2,13 @@
 //! claims.
 //!
 //! The user is the owner of the tape's file. The scheduler's job and the pod are read from the
-//! path of the process's cgroup, whose first parts a user cannot choose. A name of a job belongs to
-//! the owner who used it first; another owner who uses it gets a job of their own
-//! ([`shared_name`]). Nothing here reads a file.
+//! path of the process's cgroup, whose first parts a user cannot choose. A job is a name and its
+//! owner ([`job_id`]): equal names of two owners are two jobs. A namespace that is not known equals
+//! none, not even another unknown one of another node. Nothing here reads a file.
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use core::fmt;
 
 use crate::identity::cut;
 use crate::limits::NAME_BYTES_MAX;
@@ -25,8 +26,60 @@ pub struct Owner {
     /// The account that the id belongs to, where it is a subordinate one; none where the agent
     /// named none.
     pub account: Option<u32>,
-    /// Kubernetes namespace of the process; empty where there is none or it is not known.
-    pub namespace: String,
+    /// Kubernetes namespace of the process.
+    pub namespace: Namespace,
+}
+
+/// Kubernetes namespace of a process. As text: empty, `team-a`, or `~`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "String", into = "String"))]
+pub enum Namespace {
+    /// The process is in no pod.
+    #[default]
+    None,
+    /// The namespace of its pod.
+    Named(String),
+    /// The process may be in a pod of any namespace.
+    Unknown,
+}
+
+/// Stands for a namespace that is not known; no namespace has this name.
+const UNKNOWN: &str = "~";
+
+impl Namespace {
+    /// Name of the namespace; empty where there is none or it is not known.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Named(name) => name,
+            Self::None | Self::Unknown => "",
+        }
+    }
+}
+
+impl From<String> for Namespace {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "" => Self::None,
+            UNKNOWN => Self::Unknown,
+            _ => Self::Named(text),
+        }
+    }
+}
+
+impl From<Namespace> for String {
+    fn from(namespace: Namespace) -> Self {
+        namespace.to_string()
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Unknown => UNKNOWN,
+            known => known.name(),
+        })
+    }
 }
 
 /// Scheduler ids of a process. Each part is empty where it is not known.
@@ -69,43 +122,53 @@ pub enum OwnerKey<'a> {
     User(u32),
     /// Kubernetes namespace: the pods in it choose their user ids themselves.
     Namespace(&'a str),
+    /// User in a namespace that is not known: no role but one over all jobs reaches it.
+    Unknown(u32),
 }
 
 impl Owner {
     /// Key of this owner.
     pub fn key(&self) -> OwnerKey<'_> {
-        match self.namespace.as_str() {
-            "" => OwnerKey::User(self.account.unwrap_or(self.uid)),
-            namespace => OwnerKey::Namespace(namespace),
+        let account = self.account.unwrap_or(self.uid);
+        match &self.namespace {
+            Namespace::None => OwnerKey::User(account),
+            Namespace::Named(namespace) => OwnerKey::Namespace(namespace),
+            Namespace::Unknown => OwnerKey::Unknown(account),
         }
     }
-
-    /// May a rank of `other` join what belongs to this owner? A namespace that is not known, as
-    /// that of a process that is gone, is none that is.
-    pub fn admits(&self, other: &Self) -> bool {
-        self.uid == other.uid && (self.namespace.is_empty() || self.namespace == other.namespace)
-    }
 }
 
-/// The name of an owner's job where its own name belongs to another owner.
-pub fn shared_name(job: &str, owner: &Owner) -> String {
-    let of_owner = suffix(owner);
+/// Id of an owner's job: `NAME@UID`, in a pod `NAME@UID.NAMESPACE`, and where the namespace is not
+/// known `NAME@UID.~NODE` of the node that announced it.
+pub fn job_id(name: &str, owner: &Owner, node: &str) -> String {
+    let uid = owner.uid;
+    let of_owner = match &owner.namespace {
+        Namespace::None => format!("@{uid}"),
+        Namespace::Named(namespace) => format!("@{uid}.{namespace}"),
+        Namespace::Unknown => format!("@{uid}.{UNKNOWN}{node}"),
+    };
     let room = NAME_BYTES_MAX.saturating_sub(of_owner.len());
-    format!("{}{of_owner}", cut(job, room))
+    format!("{}{of_owner}", cut(name, room))
 }
 
-/// May an owner's job have this name, if no other owner has it? A name that ends as
-/// [`shared_name`] makes it is the owner's whom it names.
-pub fn may_be_named(job: &str, owner: &Owner) -> bool {
-    let ending = job.rsplit_once('@').map_or("", |(_, ending)| ending);
-    let uid = ending.split_once('.').map_or(ending, |(uid, _)| uid);
-    !is_number(uid) || job.ends_with(&suffix(owner))
+/// The name in the id of a job. The id of a job without a known owner is its name.
+pub fn job_name(id: &str) -> &str {
+    let Some((name, owner)) = id.rsplit_once('@') else { return id };
+    let uid = owner.split_once('.').map_or(owner, |(uid, _)| uid);
+    if is_number(uid) { name } else { id }
 }
 
-fn suffix(owner: &Owner) -> String {
-    match owner.namespace.as_str() {
-        "" => format!("@{}", owner.uid),
-        namespace => format!("@{}.{namespace}", owner.uid),
+/// Is this text the id of the job, or its name? A name that could be an id is reached by id alone.
+pub fn is_called(id: &str, text: &str) -> bool {
+    id == text || (job_name(id) == text && job_name(text) == text)
+}
+
+/// Of the jobs that have a name the one that is meant: the only one, or the only one that runs.
+pub fn meant<T: Copy>(called: &[T], runs: impl Fn(T) -> bool) -> Option<T> {
+    let running = || called.iter().copied().filter(|of| runs(*of));
+    match called {
+        [one] => Some(*one),
+        _ => running().next().filter(|_| running().count() == 1),
     }
 }
 
@@ -236,26 +299,40 @@ mod tests {
         assert_eq!(pod_of_log_folder("a_b_", ""), None);
     }
 
+    fn owner(uid: u32, namespace: &str) -> Owner {
+        Owner { uid, namespace: Namespace::from(namespace.to_string()), ..Owner::default() }
+    }
+
     #[test]
     fn owners_differ_by_user_and_namespace() {
-        let owner = |uid, namespace: &str| {
-            let namespace = namespace.to_string();
-            Owner { uid, namespace, ..Owner::default() }
-        };
-        assert!(owner(7, "").admits(&owner(7, "a")) && owner(7, "a").admits(&owner(7, "a")));
-        assert!(!owner(7, "a").admits(&owner(7, "b")) && !owner(7, "a").admits(&owner(7, "")));
-        assert!(!owner(7, "").admits(&owner(8, "")));
         assert_eq!(owner(7, "a").key(), owner(8, "a").key());
         assert_ne!(owner(7, "").key(), owner(8, "").key());
         assert_ne!(owner(7, "").key(), owner(7, "a").key());
+        assert_ne!(owner(7, "~").key(), owner(7, "").key());
+        assert_eq!(owner(7, "~").namespace, Namespace::Unknown);
         let subordinate = Owner { account: Some(7), ..owner(100_000, "") };
         assert_eq!(subordinate.key(), owner(7, "").key());
-        assert_eq!(shared_name("train", &owner(1001, "")), "train@1001");
-        assert_eq!(shared_name("train", &owner(0, "team-b")), "train@0.team-b");
-        assert!(may_be_named("train", &owner(7, "")) && may_be_named("a@2024-11", &owner(7, "")));
-        assert!(may_be_named("train@7", &owner(7, "")) && !may_be_named("train@8", &owner(7, "")));
-        assert!(!may_be_named("train@77", &owner(7, "")) && !may_be_named("x@7.b", &owner(7, "")));
-        let long = shared_name(&"é".repeat(200), &owner(1001, ""));
+    }
+
+    #[test]
+    fn a_job_is_its_name_and_its_owner() {
+        let check = |name: &str, owner: &Owner, expected: &str| {
+            let id = job_id(name, owner, "n1");
+            assert_eq!((id.as_str(), job_name(&id)), (expected, name));
+            assert!(is_called(&id, &id) && !is_called(&id, "other"));
+        };
+        check("train", &owner(1001, ""), "train@1001");
+        check("train", &owner(0, "team-b"), "train@0.team-b");
+        check("train", &owner(0, "~"), "train@0.~n1");
+        check("a@2024-11", &owner(7, ""), "a@2024-11@7");
+        // No name of one owner stands for the job of another.
+        check("train@1001", &owner(7, ""), "train@1001@7");
+        assert!(is_called("train@1001", "train") && !is_called("train@1001@7", "train@1001"));
+        assert!(is_called("a@2024-11@7", "a@2024-11") && is_called("old", "old"));
+        assert_eq!(meant(&[1], |_| false), Some(1));
+        assert_eq!(meant(&[1, 2, 3], |of| of == 2), Some(2));
+        assert_eq!((meant(&[1, 2], |_| true), meant::<u8>(&[], |_| true)), (None, None));
+        let long = job_id(&"é".repeat(200), &owner(1001, ""), "n1");
         assert!(long.len() <= NAME_BYTES_MAX && long.ends_with("é@1001"), "{long}");
     }
 

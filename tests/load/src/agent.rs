@@ -151,8 +151,7 @@ async fn connect(
     }
     let start_wall_ns = wall_ns();
     for rank in node.ranks.clone() {
-        let owner = target.trust.as_ref().map(|_| node.owner());
-        let up = v1::RankUp { owner, ..node.rank_up(rank, start_wall_ns) };
+        let up = v1::RankUp { owner: Some(node.owner()), ..node.rank_up(rank, start_wall_ns) };
         outgoing.send(message(Said::RankUp(up))).await?;
     }
     let agent = Agent {

@@ -4,6 +4,7 @@
 use memtape_core::action::Memory;
 use memtape_core::hints::{Bound, Setting, Subject, merge};
 use memtape_core::identity::ALLOCATOR_VARIABLES;
+use memtape_core::identity::owner::job_name;
 use memtape_proto::api::{AppliedHints, Hint, Hints};
 
 use super::names::OneJob;
@@ -144,16 +145,15 @@ fn memory(memory: &Memory) -> String {
 
 /// The line of the environment for the next start.
 fn next_start(hints: &Hints) -> String {
-    let settings = Setting::listed(&hints.settings);
+    let (settings, job) = (Setting::listed(&hints.settings), job_name(&hints.job));
     if settings.is_empty() {
-        return format!("next start: memtape run --job {} --apply-hints sets nothing", hints.job);
+        return format!("next start: memtape run --job {job} --apply-hints sets nothing");
     }
     let [variable, ..] = ALLOCATOR_VARIABLES;
     let users = of_user(hints);
     format!(
-        "next start: memtape run --job {} --apply-hints -- COMMAND, or, without a comparison\n  \
+        "next start: memtape run --job {job} --apply-hints -- COMMAND, or, without a comparison\n  \
          export {variable}={}",
-        hints.job,
         merge(&users, &settings).text
     )
 }

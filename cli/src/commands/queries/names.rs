@@ -2,6 +2,7 @@
 //! the nearest one, or with those there are.
 
 use anyhow::bail;
+use memtape_core::identity::owner::{is_called, job_name, meant};
 use memtape_proto::api::{Job, JobState, Jobs, Ranks};
 
 use crate::client::Client;
@@ -16,7 +17,7 @@ pub(crate) struct OneJob {
 }
 
 impl OneJob {
-    /// The job's name.
+    /// The job's id.
     /// Fails when there is no such job, or none is given and not exactly one is running.
     pub(crate) fn find(&self, client: &Client) -> anyhow::Result<String> {
         one_job(client, self.job.as_ref())
@@ -32,25 +33,28 @@ pub(crate) struct SomeJobs {
 }
 
 impl SomeJobs {
-    /// The job's name, if one is given.
+    /// The job's id, if one is given.
     /// Fails when there is no such job: an empty list would say that it has no incidents.
     pub(crate) fn find(&self, client: &Client) -> anyhow::Result<Option<String>> {
         self.job.as_ref().map(|job| one_job(client, Some(job))).transpose()
     }
 }
 
-/// The job of this name; without one, the only job that is running.
+/// Id of the job with this id or name; without one, of the only job that is running.
 /// Fails when there is none.
 pub(crate) fn one_job(client: &Client, asked: Option<&String>) -> anyhow::Result<String> {
     let Jobs { jobs } = client.fetch(&["jobs"], &[])?;
-    match asked {
-        Some(job) if jobs.iter().any(|of| of.job == *job) => Ok(job.clone()),
-        Some(job) => {
-            let names: Vec<&str> = jobs.iter().map(|of| of.job.as_str()).collect();
-            bail!("there is no job {job:?}: {}", instead(job, &names, "jobs", "memtape jobs"))
-        }
-        None => only_job(&jobs),
+    let Some(job) = asked else { return only_job(&jobs) };
+    let called: Vec<&Job> = jobs.iter().filter(|of| is_called(&of.job, job)).collect();
+    if let Some(meant) = meant(&called, |of| of.ranks_alive > 0) {
+        return Ok(meant.job.clone());
     }
+    if called.is_empty() {
+        let names = jobs.iter().map(|of| job_name(&of.job)).collect::<Vec<_>>();
+        bail!("there is no job {job:?}: {}", instead(job, &names, "jobs", "memtape jobs"))
+    }
+    let ids: Vec<&str> = called.iter().map(|of| of.job.as_str()).collect();
+    bail!("{} owners have a job {job:?}: name one of {}", ids.len(), listed(&ids))
 }
 
 fn only_job(jobs: &[Job]) -> anyhow::Result<String> {

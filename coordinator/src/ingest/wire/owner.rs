@@ -1,7 +1,7 @@
 //! Owner and scheduler ids of a rank, as its agent claims. These texts name jobs and go to
 //! schedulers: a text that is no name of a namespace, a pod or a Slurm job is refused.
 
-use memtape_core::identity::owner::{Owner, Workload};
+use memtape_core::identity::owner::{Namespace, Owner, Workload};
 use memtape_proto::v1;
 
 use super::BadMessage;
@@ -16,7 +16,10 @@ const POD_UID_BYTES_MAX: usize = 64;
 const SLURM_JOB_BYTES_MAX: usize = 20;
 
 pub(super) fn owner(raw: &v1::Owner) -> Result<Owner, BadMessage> {
-    let namespace = plain(&raw.namespace, "a namespace", POD_NAME_BYTES_MAX)?;
+    let namespace = match raw.is_namespace_unknown {
+        true => Namespace::Unknown,
+        false => plain(&raw.namespace, "a namespace", POD_NAME_BYTES_MAX)?.into(),
+    };
     Ok(Owner { uid: raw.uid, account: raw.account, namespace })
 }
 

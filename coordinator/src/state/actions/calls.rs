@@ -248,6 +248,6 @@ fn outcome(ask: Ask, tally: &Tally) -> Outcome {
 
 /// The ranks of an attempt whose processes have not ended, as far as is known.
 pub(super) fn living_ranks(attempt: &Attempt) -> impl Iterator<Item = (u32, &Rank)> {
-    let living = attempt.ranks.iter().filter(|(_, rank)| rank.presence != Presence::Ended);
-    living.map(|(number, rank)| (*number, rank))
+    let living = attempt.proved().filter(|rank| rank.presence != Presence::Ended);
+    living.map(|rank| (rank.record.rank, rank))
 }

@@ -69,7 +69,7 @@ impl Actions {
             job: &incident.job,
             owner: attempt.and_then(|attempt| attempt.record.owner.as_ref()),
             node: rank.map_or("", |rank| &rank.record.node),
-            is_agreed: attempt.is_none_or(Attempt::agents_agree),
+            is_proved: attempt.is_none_or(|of| jobs.is_proved(of, incident.growth.rank)),
             is_current: self.left.are_agents_back(now, jobs, incident.serial),
             attempt: incident.attempt,
             serial: incident.serial,
@@ -96,7 +96,7 @@ impl Actions {
     }
 }
 
-/// Remedies that all living ranks of an attempt offer.
+/// Remedies that all living ranks of an attempt offer that its job has proved.
 fn offers(attempt: &Attempt) -> Offers {
     let mut offered = living_ranks(attempt).map(|(_, rank)| rank.offered);
     let first = offered.next().unwrap_or_default();

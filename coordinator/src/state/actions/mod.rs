@@ -390,7 +390,7 @@ fn order(action: &Action, incidents: &Incidents, jobs: &Jobs) -> Order {
         rank: number,
         node: action.node.clone(),
         owner_uid: owner.as_ref().map(|owner| owner.uid),
-        namespace: owner.map(|owner| owner.namespace).unwrap_or_default(),
+        namespace: owner.map(|owner| owner.namespace.name().to_string()).unwrap_or_default(),
         slurm_job: workload.slurm_job,
         pod: workload.pod,
         pod_uid: workload.pod_uid,

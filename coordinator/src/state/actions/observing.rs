@@ -86,7 +86,8 @@ impl action::Job for Observed<'_> {
         let serials = self.jobs.serials(self.job);
         // An attempt that was forgotten is older than all that are known.
         let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
-        self.attempt(*serials.get(next)?, of)
+        let mut later = serials.get(next..)?.iter().copied();
+        self.attempt(later.find(|later| self.jobs.is_replaced(serial, *later))?, of)
     }
 }
 

@@ -40,7 +40,7 @@ fn decided(actions: &Actions, job: &str, uid: u32) -> String {
         job,
         owner: Some(&owner),
         node: "",
-        is_agreed: true,
+        is_proved: true,
         is_current: true,
         attempt: 7,
         serial: 7,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::diagnosis::{Activity, Fate};
-use memtape_core::identity::owner::Owner;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
@@ -133,8 +132,6 @@ pub(crate) struct Limits {
     pub(crate) triggers: TriggerLimits,
     /// Ranks of all attempts that are remembered.
     pub(crate) ranks_max: usize,
-    /// A rank without an owner joins no job of an owner.
-    pub(crate) owners_required: bool,
 }
 
 impl Attempt {
@@ -152,29 +149,8 @@ impl Attempt {
         }
     }
 
-    /// Takes the owner of a new rank: the first rank sets the attempt's owner, and the first rank
-    /// with a known namespace sets the namespace.
-    pub(super) fn belong_to(&mut self, owner: Option<&Owner>) {
-        match &mut self.record.owner {
-            Some(known) if known.namespace.is_empty() => {
-                known.namespace = owner.map_or(String::new(), |of| of.namespace.clone());
-            }
-            Some(_) => {}
-            unknown => *unknown = owner.cloned(),
-        }
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         self.record.ended_wall_ns.is_some()
-    }
-
-    /// Do the agents of its nodes name the same Slurm job, as far as they name one? Each speaks for
-    /// its own ranks, and a stolen one may add ranks to a job of others.
-    pub(crate) fn agents_agree(&self) -> bool {
-        let named = self.ranks.values().map(|rank| &rank.record.workload.slurm_job);
-        let mut named = named.filter(|job| !job.is_empty());
-        let first = named.next();
-        named.all(|job| Some(job) == first)
     }
 
     /// Unit of the step numbers of the attempt's ranks.

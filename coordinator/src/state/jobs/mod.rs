@@ -9,14 +9,14 @@
 //! ordinal of its own. Tapes never move between attempts, so a message about a tape is always
 //! about the right one, however late it comes.
 //!
-//! A job belongs to the owner whose rank came first; no rank of another owner joins it. If a bound
-//! is exceeded, the node that holds most gives way (`shares.rs`).
+//! A job is a name and its owner (`ownership.rs`). If a bound is exceeded, the node that holds most
+//! gives way (`shares.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
-use memtape_core::identity::owner::Workload;
+use memtape_core::identity::owner::{Workload, job_id};
 use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
@@ -111,17 +111,7 @@ impl Jobs {
         self.jobs.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Does a newer attempt replace an older one? While ranks of the older are here, only if both
-    /// attempts have a rank on the same node.
-    pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
-        let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
-        let nodes: BTreeSet<&str> =
-            older.ranks.values().map(|rank| rank.record.node.as_str()).collect();
-        let mut of_newer = newer.ranks.values().map(|rank| rank.record.node.as_str());
-        older.ranks_here() == 0 || of_newer.any(|node| nodes.contains(node))
-    }
-
-    /// The names of all jobs.
+    /// The ids of all jobs.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &String> {
         self.jobs.keys()
     }
@@ -203,18 +193,6 @@ impl Jobs {
         }
     }
 
-    /// The newest attempt at a job.
-    pub(crate) fn newest(&self, job: &str) -> Option<&Attempt> {
-        self.attempts.get(self.jobs.get(job)?.last()?)
-    }
-
-    /// An attempt by its launcher's number; of several with that number the newest.
-    pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&Attempt> {
-        let serials = self.jobs.get(job)?.iter().rev();
-        let mut attempts = serials.filter_map(|serial| self.attempts.get(serial));
-        attempts.find(|attempt| number.is_none_or(|number| attempt.record.attempt == number))
-    }
-
     /// True when an attempt is over, or has no rank here while a later one of its job has some:
     /// ranks of a lost node never end by themselves.
     pub(crate) fn is_over(&self, serial: u32) -> bool {
@@ -252,7 +230,7 @@ impl Jobs {
         if let Some(&(serial, rank)) = self.tapes.get(&up.tape_id) {
             return self.announce_again(now, node, serial, rank, up);
         }
-        up.job = self.name_for(&up).ok_or(Loss::NotOwner)?;
+        up.job = job_id(&up.job, &up.owner, node);
         if self.tapes.len() >= self.limits.ranks_max {
             return Err(Loss::NoRoom);
         }
@@ -265,12 +243,10 @@ impl Jobs {
         if attempt.ranks.len() >= self.limits.capture.ranks_max {
             return Err(Loss::NoRoom);
         }
-        attempt.record.world_size = attempt.record.world_size.max(up.world_size);
-        attempt.belong_to(up.owner.as_ref());
-        attempt.detectors.expect_ranks(up.world_size);
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
-        let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
+        let owner = Some(up.owner.clone());
+        let mut record = RankRecord { serial, rank: up.rank, owner, ..RankRecord::default() };
         let offered = up.offered;
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
@@ -308,7 +284,6 @@ impl Jobs {
         if attempt.ranks.get(&rank).is_none_or(|rank| rank.record.node != node) {
             return Err(Loss::UnknownTape);
         }
-        attempt.belong_to(up.owner.as_ref());
         let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         let before = rank.presence;
@@ -338,25 +313,8 @@ impl Jobs {
     }
 
     /// Does a new tape begin an attempt, if it is accepted?
-    pub(crate) fn begins_attempt(&self, up: &RankUp) -> bool {
-        self.name_for(up).is_some_and(|job| self.attempt_for(&job, up).is_none())
-    }
-
-    /// The attempt that a new tape joins: one of the same number that lacks this rank and was not
-    /// over when the tape began, the nearest in time.
-    fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
-        let attempts = self.jobs.get(job)?.iter().filter_map(|serial| self.attempts.get(serial));
-        let fitting = attempts.filter(|attempt| {
-            let record = &attempt.record;
-            record.attempt == up.attempt
-                && !attempt.ranks.contains_key(&up.rank)
-                && record.ended_wall_ns.is_none_or(|ended_ns| {
-                    up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
-                })
-        });
-        let nearest =
-            fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
-        nearest.map(|attempt| attempt.record.serial)
+    pub(crate) fn begins_attempt(&self, node: &str, up: &RankUp) -> bool {
+        self.attempt_for(&job_id(&up.job, &up.owner, node), up).is_none()
     }
 
     fn begin_attempt(&mut self, now: Now, node: &str, up: &RankUp) -> Result<u32, Loss> {
@@ -380,13 +338,12 @@ impl Jobs {
             started_wall_ns: up.start_wall_ns.min(now.wall_ns),
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
-            // Its first rank tells it.
-            owner: None,
+            owner: Some(up.owner.clone()),
             node: node.to_string(),
             pauses: Pauses::default(),
         };
         let mut attempt = Attempt::new(record, &self.limits);
-        if let Some(earlier) = self.newest(&up.job) {
+        if let Some(earlier) = self.current(&up.job) {
             attempt.captures.continue_from(&earlier.captures);
             attempt.triggers.continue_from(&earlier.triggers);
         }
@@ -507,10 +464,6 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.allocator = up.allocator;
     record.hints = up.hints;
     record.planned_end = up.planned_end;
-    // Of a process that is gone its agent knows the user alone; what it said before stays.
-    if record.owner.is_none() || up.owner.as_ref().is_some_and(|of| !of.namespace.is_empty()) {
-        record.owner = up.owner;
-    }
     if up.workload != Workload::default() {
         record.workload = up.workload;
     }
@@ -561,7 +514,7 @@ pub(in crate::state) mod tests {
             };
             jobs.announce(now, "node", up).unwrap();
         }
-        let found: Vec<(u32, u32, Vec<u32>)> = jobs.jobs["job"]
+        let found: Vec<(u32, u32, Vec<u32>)> = jobs.jobs["job@0"]
             .iter()
             .map(|serial| &jobs.attempts[serial])
             .map(|attempt| {

@@ -1,36 +1,143 @@
-//! Ownership of jobs: the job that a rank of an owner joins.
+//! Which job and which attempt a rank belongs to, which attempt stands for its job, and which ranks
+//! an attempt has proved to be its own.
 //!
-//! A job belongs to the owner whose rank came first. `core` defines owners, and the names that
-//! owners share; records and ranks are changed elsewhere.
+//! A job is a name and its owner; `core` makes its id. A rank joins an attempt of the same number
+//! and the same number of ranks, whose owner and Slurm job are its own. An agent proves its node
+//! alone, and claims all else of its ranks, so a stolen one can begin attempts under any name: they
+//! stand for no job that runs without it, and nothing is done because of them. Records and ranks
+//! are changed elsewhere.
 
-use memtape_core::identity::owner::{Owner, may_be_named, shared_name};
+use std::collections::BTreeSet;
 
-use crate::state::jobs::Jobs;
+use memtape_core::identity::owner::is_called;
+
+use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::jobs::{CLOCKS_APART_NS, Jobs};
 use crate::state::messages::RankUp;
 
 impl Jobs {
-    /// The name of a tape's job for its owner: another owner's job of the same name is another job.
-    pub(super) fn name_for(&self, up: &RankUp) -> Option<String> {
-        let Some(owner) = &up.owner else {
-            // Of an agent that hides it.
-            let is_taken = self.limits.owners_required && self.owner(&up.job).is_some();
-            return (!is_taken).then(|| up.job.clone());
-        };
-        let is_free = |job: &String| {
-            may_be_named(job, owner) && self.owner(job).is_none_or(|known| known.admits(owner))
-        };
-        [up.job.clone(), shared_name(&up.job, owner)].into_iter().find(is_free)
+    /// The attempt that a new tape joins: one that lacks this rank and was not over when the tape
+    /// began, the nearest in time.
+    pub(super) fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
+        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(up));
+        let nearest =
+            fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
+        nearest.map(|attempt| attempt.record.serial)
     }
 
-    /// Owner of a job; none while no agent has reported one, and where there is no such job.
-    pub(crate) fn owner(&self, job: &str) -> Option<&Owner> {
-        let serials = self.jobs.get(job)?;
-        serials.iter().find_map(|serial| self.attempts.get(serial)?.record.owner.as_ref())
+    /// The attempts at a job, in order of their start.
+    pub(crate) fn attempts_at(&self, job: &str) -> impl DoubleEndedIterator<Item = &Attempt> {
+        self.serials(job).iter().filter_map(|serial| self.attempts.get(serial))
+    }
+
+    /// The attempt that stands for its job.
+    pub(crate) fn current(&self, job: &str) -> Option<&Attempt> {
+        self.chosen(job, |_| true)
+    }
+
+    /// An attempt by its launcher's number; of several with that number the one that stands for it.
+    pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&Attempt> {
+        self.chosen(job, |attempt| number.is_none_or(|number| attempt.record.attempt == number))
+    }
+
+    /// Of these attempts the one that runs, before others one on nodes on which the job ran before,
+    /// then one with all its ranks, then the newest.
+    fn chosen(&self, job: &str, is_meant: impl Fn(&Attempt) -> bool) -> Option<&Attempt> {
+        let first = self.attempts_at(job).find(|attempt| attempt.is_complete());
+        let mut nodes = BTreeSet::<&str>::new();
+        let all = self.attempts_at(job).map(|attempt| {
+            let is_first = first.is_none_or(|of| of.record.serial == attempt.record.serial);
+            let is_known =
+                nodes.is_empty() && is_first || attempt.nodes().any(|node| nodes.contains(node));
+            if is_known {
+                nodes.extend(attempt.nodes());
+            }
+            let runs = attempt.ranks_here() > 0;
+            ((runs, runs && is_known, runs && attempt.is_complete()), attempt)
+        });
+        let meant = all.filter(|(_, attempt)| is_meant(attempt));
+        meant.max_by_key(|(order, _)| *order).map(|(_, attempt)| attempt)
+    }
+
+    /// Does a newer attempt replace an older one? While ranks of the older are here, only if both
+    /// attempts have a rank on the same node.
+    pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
+        let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
+        let nodes: BTreeSet<&str> = older.nodes().collect();
+        older.ranks_here() == 0 || newer.nodes().any(|node| nodes.contains(node))
+    }
+
+    /// The jobs with this id or name.
+    pub(crate) fn called<'a>(&'a self, text: &str) -> impl Iterator<Item = &'a String> {
+        self.jobs.keys().filter(move |id| is_called(id, text))
+    }
+
+    /// Has its job proved that this rank of an attempt is its own? What another rank says causes
+    /// nothing.
+    pub(crate) fn is_proved(&self, attempt: &Attempt, rank: u32) -> bool {
+        let current = self.current(&attempt.record.job);
+        current.is_some_and(|of| of.record.serial == attempt.record.serial)
+            && attempt.proved().any(|of| of.record.rank == rank)
+    }
+}
+
+impl Attempt {
+    /// Can a new tape be a rank of this attempt?
+    fn takes(&self, up: &RankUp) -> bool {
+        let record = &self.record;
+        let is_same = record.attempt == up.attempt && record.world_size == up.world_size;
+        let slurm_job = self.slurm_job();
+        // Of a process that is gone its agent knows no Slurm job.
+        let is_gone = up.pid == 0 && up.workload.slurm_job.is_empty();
+        is_same
+            && record.owner.as_ref() == Some(&up.owner)
+            && (slurm_job.is_none_or(|job| job == up.workload.slurm_job) || is_gone)
+            && !self.ranks.contains_key(&up.rank)
+            && (record.world_size == 0 || !self.is_complete())
+            && record.ended_wall_ns.is_none_or(|ended_ns| {
+                up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
+            })
+    }
+
+    /// The Slurm job of its ranks; none where no agent names one.
+    fn slurm_job(&self) -> Option<&str> {
+        let mut named = self.ranks.values().map(|rank| rank.record.workload.slurm_job.as_str());
+        named.find(|job| !job.is_empty())
+    }
+
+    /// Are all ranks known that its launcher announced? It takes no further rank then.
+    fn is_complete(&self) -> bool {
+        let world_size = self.record.world_size;
+        let known = self.ranks.range(..world_size.max(1)).count();
+        known >= world_size.max(1) as usize
+    }
+
+    /// The ranks that are proved: all of them are known, or most are in one Slurm job, and they are
+    /// in the Slurm job of the others. Where no launcher announced the ranks, those are proved that
+    /// are on the node which began the attempt.
+    pub(crate) fn proved(&self) -> impl Iterator<Item = &Rank> {
+        let (slurm_job, world_size) = (self.slurm_job(), self.record.world_size);
+        let is_in = move |rank: &&Rank| {
+            let is_of_node = world_size > 0 || rank.record.node == self.begun_by();
+            let is_of_world = world_size == 0 || rank.record.rank < world_size;
+            let of_rank = rank.record.workload.slurm_job.as_str();
+            is_of_node && is_of_world && slurm_job.is_none_or(|job| job == of_rank)
+        };
+        let most = || self.ranks.values().filter(is_in).count() > world_size as usize / 2;
+        let is_enough = world_size == 0 || self.is_complete() || (slurm_job.is_some() && most());
+        self.ranks.values().filter(move |rank| is_enough && is_in(rank))
+    }
+
+    /// The nodes of its ranks, of each rank one.
+    fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.ranks.values().map(|rank| rank.record.node.as_str())
     }
 }
 
 #[cfg(test)]
 pub(in crate::state) mod tests {
+    use memtape_core::identity::owner::Owner;
+
     use super::*;
     use crate::state::counters::Loss;
     use crate::state::jobs::attempt::{Limits, Presence};
@@ -38,9 +145,28 @@ pub(in crate::state) mod tests {
     use memtape_disk::clock::Now;
 
     pub(in crate::state) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
-        let owner = Some(Owner { uid, ..Owner::default() });
+        let owner = Owner { uid, ..Owner::default() };
         let (tape_id, job) = (format!("{tape}-{uid}"), job.to_string());
         RankUp { tape_id, job, rank, owner, ..RankUp::default() }
+    }
+
+    const NONE: [u32; 0] = [];
+
+    /// The job of a rank that is announced.
+    fn job_of(jobs: &mut Jobs, node: &str, up: RankUp) -> String {
+        let announced = jobs.announce(Now::default(), node, up).unwrap();
+        jobs.get(announced.serial).unwrap().record.job.clone()
+    }
+
+    /// Rank `rank` of 4.
+    fn of_four(tape: &str, rank: u32) -> RankUp {
+        RankUp { world_size: 4, ..owned(tape, "llm", rank, 7) }
+    }
+
+    /// The ranks of an attempt that its job has proved.
+    fn proved(jobs: &Jobs, serial: u32) -> Vec<u32> {
+        let attempt = jobs.get(serial).unwrap();
+        attempt.ranks.keys().copied().filter(|rank| jobs.is_proved(attempt, *rank)).collect()
     }
 
     #[test]
@@ -60,56 +186,43 @@ pub(in crate::state) mod tests {
     }
 
     #[test]
-    fn a_job_belongs_to_its_first_owner() {
+    fn a_job_belongs_to_its_owner() {
         let mut jobs = Jobs::new(limits());
-        let mut announce = |node: &str, up: RankUp| {
-            let announced = jobs.announce(Now::default(), node, up).unwrap();
-            jobs.get(announced.serial).unwrap().record.job.clone()
-        };
-        assert_eq!(announce("a", owned("t0", "llm", 0, 1000)), "llm");
-        assert_eq!(announce("b", owned("t7", "llm", 7, 1000)), "llm");
+        let jobs = &mut jobs;
+        assert_eq!(job_of(jobs, "a", owned("t0", "llm", 0, 1000)), "llm@1000");
+        assert_eq!(job_of(jobs, "b", owned("t7", "llm", 7, 1000)), "llm@1000");
         // Another owner's rank is a rank of another job, on any node, dead or alive.
-        assert_eq!(announce("b", owned("t8", "llm", 8, 666)), "llm@666");
-        assert_eq!(announce("a", owned("t9", "llm", 9, 666)), "llm@666");
-        // No owner takes the name that another one would get.
-        assert_eq!(announce("a", owned("u0", "llm@1001", 0, 666)), "llm@1001@666");
-        assert_eq!(announce("a", owned("u1", "llm", 0, 1001)), "llm@1001");
-        assert_eq!(announce("a", owned("u2", "llm@1001", 1, 1001)), "llm@1001");
-        assert_eq!(jobs.newest("llm").unwrap().ranks.len(), 2);
-        assert_eq!(jobs.owner("llm").map(|owner| owner.uid), Some(1000));
+        assert_eq!(job_of(jobs, "b", owned("t8", "llm", 8, 666)), "llm@666");
+        assert_eq!(job_of(jobs, "a", owned("t9", "llm", 9, 666)), "llm@666");
+        // No owner takes the id of another owner's job.
+        assert_eq!(job_of(jobs, "a", owned("u0", "llm@1001", 0, 666)), "llm@1001@666");
+        assert_eq!(job_of(jobs, "a", owned("u1", "llm", 0, 1001)), "llm@1001");
+        assert_eq!(jobs.current("llm@1001").unwrap().ranks.len(), 1);
+        let called: Vec<&String> = jobs.called("llm").collect();
+        assert_eq!(called, ["llm@1000", "llm@1001", "llm@666"]);
     }
 
+    /// Nine dead ranks of a pod whose namespace its agent does not know, before the job itself, as
+    /// finding N1 had it.
     #[test]
-    fn a_rank_without_owner_joins_no_job_of_an_owner_where_there_are_roles() {
-        for owners_required in [false, true] {
-            let mut jobs = Jobs::new(Limits { owners_required, ..limits() });
-            let mut announce = |tape: &str, job: &str, owner: Option<Owner>| {
-                let up = RankUp { owner, ..owned(tape, job, tape.len() as u32, 7) };
-                jobs.announce(Now::default(), "a", up).map(|_| ())
-            };
-            assert_eq!(announce("t", "llm", Some(Owner { uid: 7, ..Owner::default() })), Ok(()));
-            let expected = if owners_required { Err(Loss::NotOwner) } else { Ok(()) };
-            assert_eq!(announce("tt", "llm", None), expected);
-            // A job without a known owner takes every rank without one.
-            assert_eq!(announce("ttt", "old", None), Ok(()));
-            assert_eq!(announce("tttt", "old", None), Ok(()));
-        }
-    }
-
-    #[test]
-    fn an_unknown_namespace_joins_no_known_namespace() {
+    fn an_unknown_namespace_equals_no_other() {
         let mut jobs = Jobs::new(limits());
-        let mut announce = |tape: &str, rank, namespace: &str| {
-            let owner = Some(Owner { namespace: namespace.to_string(), ..Owner::default() });
-            let up = RankUp { owner, ..owned(tape, "llm", rank, 0) };
-            let announced = jobs.announce(Now::default(), "n", up).unwrap();
-            jobs.get(announced.serial).unwrap().record.job.clone()
+        let jobs = &mut jobs;
+        let up = |tape: &str, rank, namespace: &str| {
+            let owner = Owner { namespace: namespace.to_string().into(), ..Owner::default() };
+            RankUp { owner, ..owned(tape, "prod", rank, 0) }
         };
-        // Found dead first, then one that lives: the job is in that one's namespace.
-        assert_eq!(announce("t0", 0, ""), "llm");
-        assert_eq!(announce("t1", 1, "team-a"), "llm");
-        assert_eq!(announce("t2", 2, "team-b"), "llm@0.team-b");
-        assert_eq!(announce("t3", 3, ""), "llm@0");
+        for rank in 0..9 {
+            assert_eq!(job_of(jobs, "n", up(&format!("t{rank}"), rank, "~")), "prod@0.~n");
+        }
+        assert_eq!(job_of(jobs, "m", up("u0", 0, "~")), "prod@0.~m");
+        assert_eq!(job_of(jobs, "n", up("a0", 0, "team-a")), "prod@0.team-a");
+        assert_eq!(job_of(jobs, "n", up("b8", 8, "team-b")), "prod@0.team-b");
+        assert_eq!(jobs.current("prod@0.team-a").unwrap().ranks.len(), 1);
+        // One user with two accounts is two owners, and joins no attempt of the other.
+        let other = Owner { account: Some(9), ..up("", 0, "team-a").owner };
+        job_of(jobs, "n", RankUp { owner: other, ..up("a1", 1, "team-a") });
+        assert_eq!(jobs.serials("prod@0.team-a").len(), 2);
     }
 
     /// A node without a rank of an attempt begins a newer attempt, which replaces the older one
@@ -125,25 +238,84 @@ pub(in crate::state) mod tests {
         };
         let real = jobs.announce(now, "a", up("t0", 0)).unwrap().serial;
         let forged = jobs.announce(now, "thief", up("t1", 1)).unwrap().serial;
+        let current = |jobs: &Jobs| jobs.current("llm@7").unwrap().record.serial;
+        assert_eq!(current(&jobs), real);
+        assert_eq!(proved(&jobs, real), [0]);
+        assert_eq!(proved(&jobs, forged), NONE);
+        // Another of the same number changes nothing, and each is reached by its number.
+        jobs.announce(now, "thief", up("t3", 0)).unwrap();
+        let numbered = |jobs: &Jobs, of| jobs.attempt("llm@7", Some(of)).unwrap().record.serial;
+        assert_eq!((current(&jobs), numbered(&jobs, 0)), (real, real));
+        assert_eq!(numbered(&jobs, 1), forged);
         let next = jobs.announce(now, "a", up("t2", 2)).unwrap().serial;
         assert!(!jobs.is_replaced(real, forged) && jobs.is_replaced(real, next));
         // Its start is no later than now: what comes next is newer.
-        assert_eq!(jobs.serials("llm").last(), Some(&next));
-        let attempt = jobs.attempts.get_mut(&real).unwrap();
-        attempt.ranks.values_mut().for_each(|rank| rank.presence = Presence::Unknown);
+        assert_eq!((jobs.serials("llm@7").last(), current(&jobs)), (Some(&next), next));
+        for serial in [real, next] {
+            let attempt = jobs.attempts.get_mut(&serial).unwrap();
+            attempt.ranks.values_mut().for_each(|rank| rank.presence = Presence::Unknown);
+        }
         assert!(jobs.is_replaced(real, forged), "no rank of it is here");
+        // The job begins again while the forged attempts run.
+        let again = jobs.announce(now, "a", up("t4", 3)).unwrap().serial;
+        assert_eq!(current(&jobs), again);
+    }
+
+    /// What finding N3 did: a node that runs nothing of a job announces one rank more.
+    #[test]
+    fn a_complete_attempt_takes_no_further_rank() {
+        let mut jobs = Jobs::new(limits());
+        let jobs = &mut jobs;
+        let now = Now::default();
+        let mut serial = 0;
+        for rank in 0..4 {
+            serial = jobs.announce(now, "a", of_four(&format!("t{rank}"), rank)).unwrap().serial;
+            assert_eq!(proved(jobs, serial).is_empty(), rank < 3, "not all ranks are known");
+        }
+        assert_eq!(proved(jobs, serial), [0, 1, 2, 3]);
+        for (rank, world_size) in [(9, 10), (9, 4), (3, 4), (4, 5)] {
+            let up = RankUp { world_size, ..of_four(&format!("x{rank}-{world_size}"), rank) };
+            let forged = jobs.announce(now, "evil", up).unwrap().serial;
+            assert_ne!(forged, serial);
+            assert_eq!(proved(jobs, forged), NONE);
+        }
+        assert_eq!(proved(jobs, serial), [0, 1, 2, 3]);
+        assert_eq!(jobs.current("llm@7").unwrap().record.serial, serial);
+    }
+
+    /// A rank beyond the number of ranks that its own launcher states proves nothing, whenever it
+    /// comes.
+    #[test]
+    fn a_rank_beyond_its_world_is_not_proved() {
+        let mut jobs = Jobs::new(limits());
+        let mut serial = 0;
+        for rank in [9, 0, 1, 2, 3] {
+            let up = of_four(&format!("t{rank}"), rank);
+            serial = jobs.announce(Now::default(), "a", up).unwrap().serial;
+        }
+        assert_eq!(proved(&jobs, serial), [0, 1, 2, 3]);
     }
 
     #[test]
-    fn agents_that_name_different_jobs_do_not_agree() {
+    fn ranks_of_two_slurm_jobs_are_two_attempts() {
         let mut jobs = Jobs::new(limits());
-        let mut announce = |tape: &str, rank, slurm_job: &str| {
-            let mut up = owned(tape, "llm", rank, 7);
+        let jobs = &mut jobs;
+        let up = |tape: &str, rank, slurm_job: &str| {
+            let mut up = RankUp { pid: 7, ..of_four(tape, rank) };
             up.workload.slurm_job = slurm_job.to_string();
-            let serial = jobs.announce(Now::default(), "n", up).unwrap().serial;
-            jobs.get(serial).unwrap().agents_agree()
+            up
         };
-        assert!(announce("t0", 0, "4711") && announce("t1", 1, "") && announce("t2", 2, "4711"));
-        assert!(!announce("t3", 3, "77"));
+        let announce = |jobs: &mut Jobs, up| jobs.announce(Now::default(), "n", up).unwrap().serial;
+        let serial = announce(jobs, up("t0", 0, "4711"));
+        assert_eq!(announce(jobs, up("t1", 1, "4711")), serial);
+        // Two of four are not most of them.
+        assert_eq!(proved(jobs, serial), NONE);
+        let other = announce(jobs, up("t3", 3, "77"));
+        assert!(announce(jobs, up("t4", 3, "")) != serial && other != serial);
+        // Of a process that is gone its agent knows no Slurm job. It is shown, and proves nothing.
+        assert_eq!(announce(jobs, RankUp { pid: 0, ..up("t5", 3, "") }), serial);
+        assert_eq!(proved(jobs, serial), NONE);
+        assert_eq!(announce(jobs, up("t2", 2, "4711")), serial);
+        assert_eq!(proved(jobs, serial), [0, 1, 2]);
     }
 }

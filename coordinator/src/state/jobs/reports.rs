@@ -117,7 +117,7 @@ impl Jobs {
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
-        if self.changes.check(context.now.mono_ns, node, owner.as_ref()).is_err() {
+        if self.changes.check(context.now.mono_ns, node, Some(&owner)).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let announced = match self.announce(context.now, node, up) {
@@ -144,7 +144,7 @@ impl Jobs {
         }
         if announced.is_news {
             // There is one, as was checked.
-            let _ = self.changes.take(context.now.mono_ns, node, owner.as_ref());
+            let _ = self.changes.take(context.now.mono_ns, node, Some(&owner));
             let Some(attempt) = self.attempts.get(&announced.serial) else { return };
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {

@@ -82,7 +82,7 @@ impl Holdings {
 
 impl Attempt {
     /// The node whose rank began the attempt; before records 1.7 the node of its first rank.
-    fn begun_by(&self) -> &str {
+    pub(super) fn begun_by(&self) -> &str {
         match self.record.node.as_str() {
             "" => self.ranks.values().next().map_or("", |rank| &rank.record.node),
             node => node,

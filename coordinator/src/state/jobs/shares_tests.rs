@@ -20,7 +20,8 @@ fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
 
 /// Announces as the loop does: first removes a surplus attempt.
 fn announce(jobs: &mut Jobs, node: &str, up: RankUp) -> Result<u32, Loss> {
-    let newcomer = Newcomer { node, owner: up.owner.as_ref(), begins: jobs.begins_attempt(&up) };
+    let begins = jobs.begins_attempt(node, &up);
+    let newcomer = Newcomer { node, owner: Some(&up.owner), begins };
     if let Some(serial) = jobs.surplus(Some(newcomer), |_| false) {
         jobs.remove(serial);
     }
@@ -105,8 +106,7 @@ fn a_user_who_fills_a_node_keeps_no_other_off_it() {
     let mut jobs = Jobs::new(limits());
     let flood = |number: u32| {
         let up = owned(&format!("f{number}"), &format!("flood-{number}"), 0, 100_000 + number);
-        let owner = up.owner.map(|owner| Owner { account: Some(2001), ..owner });
-        RankUp { owner, ..up }
+        RankUp { owner: Owner { account: Some(2001), ..up.owner }, ..up }
     };
     for number in 0..JOBS_RUNNING_PER_NODE_MAX as u32 + 9 {
         let _ = announce(&mut jobs, "n", flood(number));
@@ -125,7 +125,7 @@ fn a_user_who_fills_a_node_keeps_no_other_off_it() {
     assert_eq!(of_victim(&jobs), JOBS_RUNNING_PER_NODE_MAX / 2);
     // A further rank of a job that is there pushes out none.
     let rank = owned("r0-1", "real-0", 1, 2002);
-    assert!(!jobs.begins_attempt(&rank) && announce(&mut jobs, "n", rank).is_ok());
+    assert!(!jobs.begins_attempt("n", &rank) && announce(&mut jobs, "n", rank).is_ok());
     assert_eq!(of_node(&jobs, "n"), JOBS_RUNNING_PER_NODE_MAX);
     check_holdings(&jobs);
 }
@@ -142,12 +142,12 @@ fn ranks_of_a_full_node_give_way_to_its_own_alone() {
             let up = owned(&format!("t{number}-{rank}"), &format!("job-{number}"), rank, 1);
             announce(&mut jobs, "a", up).unwrap();
         }
-        let serial = jobs.newest(&format!("job-{number}")).unwrap().record.serial;
+        let serial = jobs.current(&format!("job-{number}@1")).unwrap().record.serial;
         end(&mut jobs, serial, number);
     }
     assert!(jobs.holdings.of("a").ranks <= most);
     assert!(jobs.get(real).is_some(), "what ended first is another node's");
-    assert!(jobs.newest("job-0").is_none() && jobs.newest("job-59").is_some());
+    assert!(jobs.current("job-0@1").is_none() && jobs.current("job-59@1").is_some());
     check_holdings(&jobs);
 }
 
@@ -229,7 +229,7 @@ fn the_oldest_ended_attempt_is_forgotten_first() {
         }
     }
     assert_eq!(jobs.surplus(None, |_| false), Some(9));
-    assert_eq!(jobs.remove(9).unwrap().record.job, "job-9");
-    assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9"));
+    assert_eq!(jobs.remove(9).unwrap().record.job, "job-9@0");
+    assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9@0"));
     assert_eq!(jobs.surplus(None, |_| false), None);
 }

@@ -216,7 +216,7 @@ mod tests {
 
     /// The states at this time, of reports each `interval` seconds.
     fn check(jobs: &Jobs, at: u64, interval: u64, expected: [Option<Silence>; 4]) {
-        let attempt = jobs.newest("job").unwrap();
+        let attempt = jobs.current("job@0").unwrap();
         let watch = Watch::new(jobs, attempt, at * SECOND, interval * SECOND);
         let found: Vec<_> = attempt.ranks.values().map(|rank| watch.of(rank)).collect();
         assert_eq!(found, expected, "at {at}");
@@ -271,7 +271,7 @@ mod tests {
             let of = RankReport { tape_id: "t0".into(), step, ..RankReport::default() };
             let report = Report { ranks: vec![of], ..Report::default() };
             jobs.report(&mut Context::new(now), "a", report, None);
-            let attempt = jobs.newest("job").unwrap();
+            let attempt = jobs.current("job@0").unwrap();
             Watch::new(jobs, attempt, at * SECOND, SECOND).fate(&attempt.ranks[&0]).activity
         };
         // Its agent is connected again, after a restart of the coordinator, and says where it is.
@@ -292,7 +292,7 @@ mod tests {
         check(&at([5, 5, 9, 9]), 126, 1, [None; 4]);
         let mut exited = at([5, 9, 9, 9]);
         rank(&mut exited, 0).presence = Presence::Ended;
-        let attempt = exited.newest("job").unwrap();
+        let attempt = exited.current("job@0").unwrap();
         let watch = Watch::new(&exited, attempt, 126 * SECOND, SECOND);
         assert!(!attempt.ranks.values().any(|of| watch.lags(of)), "it goes nowhere any more");
         let mut moving = at([5, 9, 9, 9]);
@@ -310,7 +310,7 @@ mod tests {
         rank(&mut jobs, 1).allocated_ns = 120 * SECOND;
         rank(&mut jobs, 2).record.clock = Clock::Turns;
         rank(&mut jobs, 3).presence = Presence::Unknown;
-        let attempt = jobs.newest("job").unwrap();
+        let attempt = jobs.current("job@0").unwrap();
         let ranks = Watch::new(&jobs, attempt, 126 * SECOND, SECOND).ranks(attempt);
         let heard: Vec<_> = ranks
             .heard
@@ -337,7 +337,7 @@ mod tests {
             assert!(!is_stored(&mut jobs, seconds, step), "after {seconds} s");
         }
         assert!(is_stored(&mut jobs, 140, 8), "it has stood for 37 s");
-        let record = jobs.newest("job").unwrap().record.clone();
+        let record = jobs.current("job@0").unwrap().record.clone();
         let stored = serde_json::to_string(&record).unwrap();
         assert!(stored.contains(r#""longest_ns":37000000000"#), "{stored}");
         let restored: AttemptRecord = serde_json::from_str(&stored).unwrap();
@@ -357,7 +357,7 @@ mod tests {
     fn in_a_known_standstill_the_ranks_that_finish_a_step_do_not_stand() {
         let mut jobs = jobs_at([5, 9, 9, 9], 126);
         rank(&mut jobs, 1).stepped_ns = 125 * SECOND;
-        let attempt = jobs.newest("job").unwrap();
+        let attempt = jobs.current("job@0").unwrap();
         let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
         // It was opened 20 s ago, or 300 s ago and the agents were connected again 26 s ago.
         for still_s in [20, 300] {
@@ -374,7 +374,7 @@ mod tests {
     fn ranks_that_all_stand_are_stalled() {
         let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
         let at = |watch_ns: u64, jobs: &Jobs, knows: bool| {
-            let attempt = jobs.newest("job").unwrap();
+            let attempt = jobs.current("job@0").unwrap();
             let watch = Watch {
                 step_time_ns: knows.then_some(0),
                 ..Watch::new(jobs, attempt, watch_ns, SECOND)
