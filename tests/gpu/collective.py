@@ -110,7 +110,7 @@ def tapes(options, way):
     found = {}
     for file in pathlib.Path(options.environment["MEMTAPE_DIR"]).glob("*.tape"):
         shown = json.loads(subprocess.check_output([options.binary, "tape", file, "--json"], text=True))
-        if shown["job"] == way:
+        if shown["job"].split("@")[0] == way:
             found[shown["rank"]] = shown
     return found
 

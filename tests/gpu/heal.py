@@ -83,7 +83,7 @@ class Rig:
     def actions(self, job):
         """Decisions about a job, oldest first."""
         answer = self.services.asked("/actions", {"actions": []})
-        mine = [each for each in reversed(answer["actions"]) if each["job"] == job]
+        mine = [each for each in reversed(answer["actions"]) if each["job"].split("@")[0] == job]
         (self.out / f"{job}.actions.json").write_text(json.dumps(mine, indent=1))
         return mine
 

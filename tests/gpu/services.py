@@ -40,11 +40,11 @@ class Services:
         return sorted(listed, key=lambda incident: incident["opened_wall_ns"])
 
     def knows(self, job):
-        return any(each["job"] == job for each in self.asked("/jobs", {"jobs": []})["jobs"])
+        return any(each["job"].split("@")[0] == job for each in self.asked("/jobs", {"jobs": []})["jobs"])
 
     def is_over(self, job):
         jobs = self.asked("/jobs", {"jobs": []})["jobs"]
-        return any(each["job"] == job and each["state"] == "ended" for each in jobs)
+        return any(each["job"].split("@")[0] == job and each["state"] == "ended" for each in jobs)
 
     def end(self):
         for process in self.processes:

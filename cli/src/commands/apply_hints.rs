@@ -157,6 +157,5 @@ mod tests {
         assert_eq!(name(Some("mine"), slurm).as_deref(), Some("mine"));
         assert_eq!(name(None, slurm).as_deref(), Some("55"));
         assert_eq!(name(None, |_| None), None);
-        assert_eq!(name(Some(".."), slurm).as_deref(), Some("__"));
     }
 }

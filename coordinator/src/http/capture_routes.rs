@@ -56,8 +56,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let captures = asking.ask(move |view| {
         let newest = view.captures().rev();
         let mut parts = 0;
-        let of_job =
-            newest.filter(|known| query.has(&known.record.job));
+        let of_job = newest.filter(|known| query.has(&known.record.job));
         let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
             parts += known.parts.len();
             capture(known, parts <= PARTS_LISTED_MAX)

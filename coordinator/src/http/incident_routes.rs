@@ -32,8 +32,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     asking.reserve(LIST_BYTES).await?;
     let incidents = asking.ask(move |view| {
         let newest = view.incidents().rev();
-        let of_job = newest
-            .filter(|known| query.has(&known.incident().job));
+        let of_job = newest.filter(|known| query.has(&known.incident().job));
         of_job.take(ROWS_LISTED_MAX).map(|known| incident(view, known)).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))

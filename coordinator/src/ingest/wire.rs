@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use memtape_core::capture::{Outcome, Part};
+use memtape_core::identity::cut;
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::identity::cut;
 use memtape_core::limits::{
     CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
     LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,

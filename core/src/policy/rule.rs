@@ -132,7 +132,8 @@ impl Rule {
     }
 
     pub(super) fn has(&self, job: &str, class: Class) -> bool {
-        self.classes.contains(&class) && self.jobs.iter().any(|pattern| pattern.has(job) || pattern.has(job_name(job)))
+        self.classes.contains(&class)
+            && self.jobs.iter().any(|pattern| pattern.has(job) || pattern.has(job_name(job)))
     }
 
     /// Line of the last of the earlier rules that together have all jobs and classes of this one;

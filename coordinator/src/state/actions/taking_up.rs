@@ -86,7 +86,9 @@ impl Actions {
                 action: action.id.clone(),
                 job: action.job.clone(),
                 node: action.node.clone(),
-                namespace: owner.map(|owner| owner.namespace.name().to_string()).unwrap_or_default(),
+                namespace: owner
+                    .map(|owner| owner.namespace.name().to_string())
+                    .unwrap_or_default(),
                 ..Order::default()
             });
             Some(Work::Resume { kind: action.kind, target, order })

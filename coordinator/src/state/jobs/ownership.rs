@@ -94,9 +94,9 @@ impl Attempt {
             && (slurm_job.is_none_or(|job| job == up.workload.slurm_job) || is_gone)
             && !self.ranks.contains_key(&up.rank)
             && (record.world_size == 0 || !self.is_complete())
-            && record.ended_wall_ns.is_none_or(|ended_ns| {
-                up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
-            })
+            && record
+                .ended_wall_ns
+                .is_none_or(|ended_ns| up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS))
     }
 
     /// The Slurm job of its ranks; none where no agent names one.
