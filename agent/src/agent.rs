@@ -485,6 +485,7 @@ impl Agent {
     fn rewind(&self, known: &KnownTape, step: Option<u64>, before: Option<u64>) -> Rewind {
         Rewind {
             account: known.account,
+            tape_id: known.tape_id().to_string(),
             tape: known.tape.clone(),
             file: known.file(),
             same_boot: known.life.seen_alive(),

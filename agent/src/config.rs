@@ -42,6 +42,10 @@ pub struct Config {
         hide_default_value = true
     )]
     pub tape_dirs: Vec<PathBuf>,
+    /// Each pod has a folder in the tape folder, NAMESPACE_NAME_UID, which says whose the tapes
+    /// in it are; tapes beside these folders are refused. The Helm chart sets it.
+    #[arg(long)]
+    pub pod_folders: bool,
     /// Time between two reports, such as 250ms, between 50 ms and 60 s; the coordinator may set
     /// another.
     #[arg(

@@ -127,7 +127,7 @@ pub async fn run(
     let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
-    let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
+    let source = Box::new(TapeFolders::new(config.tape_dirs.clone(), config.pod_folders));
     let mut accounts = AccountFiles::default();
     let spool = config
         .spool()

@@ -61,3 +61,32 @@ async fn a_folder_in_which_users_replace_tapes_of_others_is_refused() {
     mode(0o1777).expect("a mode");
     memtape_agent::run(config, async {}).await.expect("a sticky folder is taken");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_folder_of_a_pod_says_whose_a_tape_is() {
+    let dir = folder();
+    let pod = |name: &str| {
+        std::fs::create_dir(dir.path().join(name)).expect("a folder");
+        dir.path().join(name)
+    };
+    let (one, other) = (pod("team-a_train-0_1-a"), pod("team-b_train-0_1-b"));
+    let good = Rank::start(&one, "job", 0, SMALL);
+    // A copy in the folder of another pod, and a tape beside the folders. Their user is the same.
+    std::fs::copy(&good.path, other.join("copy.tape")).expect("a copy");
+    let _beside = Rank::start(dir.path(), "job", 1, SMALL);
+    let coordinator = FakeCoordinator::start();
+    let agent = RunningAgent::start(dir.path(), &coordinator.url(), |config| {
+        config.pod_folders = true;
+    });
+    let ups = |seen: &Seen| (seen.ups.len() >= 2).then(|| seen.ups.clone());
+    let mut ups = coordinator.wait("a live and a dead tape", ups).await;
+    coordinator.wait("one refusal", |seen| refused(seen, 1)).await;
+    agent.stop().await;
+    ups.sort_by_key(|up| up.owner.as_ref().map(|owner| owner.namespace.clone()));
+    for (up, (namespace, pod_uid)) in ups.iter().zip([("team-a", "1-a"), ("team-b", "1-b")]) {
+        let owner = up.owner.as_ref().expect("an owner");
+        assert_eq!(owner.namespace, namespace);
+        assert!(up.tape_id.contains(&format!("-{pod_uid}-")), "{}", up.tape_id);
+        assert_eq!((owner.pod.as_str(), owner.pod_uid.as_str()), ("train-0", pod_uid));
+    }
+}

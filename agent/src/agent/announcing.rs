@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use memtape_core::identity::owner::uid_of_tape;
 use memtape_core::limits::{
     ANNOUNCEMENT_WAIT_SECONDS_MAX, ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX, ANNOUNCEMENTS_PER_ROUND_MAX,
     MESSAGES_WAITING_MAX, TAPES_PER_NODE_MAX,
@@ -171,7 +172,7 @@ impl Agent {
     fn due(&self, now: Now) -> BTreeMap<u32, VecDeque<Due>> {
         let mut due = BTreeMap::<u32, VecDeque<Due>>::new();
         for up in self.tapeless() {
-            let uid = up.owner.as_ref().map_or(0, |owner| owner.uid);
+            let uid = uid_of_tape(&up.tape_id).unwrap_or(0);
             let of_user = due.entry(self.node.account_of(uid)).or_default();
             // With one more than a round has, it is known that not all were sent.
             if of_user.len() <= ANNOUNCEMENTS_PER_ROUND_MAX {

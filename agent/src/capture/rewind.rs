@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use memtape_core::capture::{Outcome, Part};
 use memtape_core::identity::Identity;
-use memtape_core::identity::owner::owned_tape_id;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::read::Tape;
@@ -28,6 +27,8 @@ pub(crate) struct Rewind {
     pub(crate) account: u32,
     /// The tape.
     pub(crate) tape: Arc<Tape<TapeWords>>,
+    /// Id of the tape, unique among the tapes of all users.
+    pub(crate) tape_id: String,
     /// The tape's file, for checking its lock.
     pub(crate) file: Arc<dyn TapeFile>,
     /// True if the process was seen alive, so that the tape's clock is this kernel's.
@@ -116,7 +117,7 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Part, Opt
     };
     let identity = Identity {
         pid: rewind.pid.unwrap_or(0),
-        tape_id: owned_tape_id(&snapshot.identity.tape_id, rewind.file.uid()),
+        tape_id: rewind.tape_id.clone(),
         ..snapshot.identity
     };
     let snapshot = RankSnapshot { identity, ..snapshot };

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use memtape_core::identity::owner::{Namespace, Workload};
+use memtape_core::identity::owner::Workload;
 use memtape_proto::readings;
 
 use crate::node::accounts::AccountFiles;
@@ -43,8 +43,11 @@ pub(crate) trait Node: Debug + Send {
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
 
-    /// Scheduler ids and namespace of a process; of none, what is known of one that is gone.
-    fn workload(&self, process: Option<Process>) -> (Workload, Namespace);
+    /// Scheduler ids of a process; empty where unknown.
+    fn workload(&self, process: Process) -> Workload;
+
+    /// True if processes of this node may be in pods.
+    fn has_pods(&self) -> bool;
 
     /// Host memory of a process.
     fn memory_of(&self, process: Process) -> Option<Memory>;
@@ -111,11 +114,12 @@ impl Node for ThisNode {
         self.accounts.borrow_mut().account_of(self.host.root(), uid)
     }
 
-    fn workload(&self, process: Option<Process>) -> (Workload, Namespace) {
-        match process {
-            Some(process) => workload::of_process(self.host.root(), process.pid),
-            None => (Workload::default(), workload::namespace_of_unseen(self.host.root())),
-        }
+    fn workload(&self, process: Process) -> Workload {
+        workload::of_process(self.host.root(), process.pid)
+    }
+
+    fn has_pods(&self) -> bool {
+        workload::has_pods(self.host.root())
     }
 
     fn memory_of(&self, process: Process) -> Option<Memory> {

@@ -81,7 +81,7 @@ pub(crate) fn check_above(path: &Path) -> Result<(), FolderError> {
 }
 
 /// Root's, or of the user whom this process runs as.
-fn is_ours(of: &Metadata) -> bool {
+pub(crate) fn is_ours(of: &Metadata) -> bool {
     of.uid() == 0 || of.uid() == geteuid().as_raw()
 }
 

@@ -6,11 +6,11 @@
 //! are kept when there are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtape_core::identity::owner::{Owner, Workload, owned_tape_id};
+use memtape_core::identity::owner::{Namespace, Owner, Workload, owned_tape_id};
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
@@ -24,6 +24,7 @@ use crate::node::machine::Node;
 use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
+use crate::tapes::pods::Pod;
 use crate::tapes::quota::{self, Held, OPENED_PER_LOOK_MAX, Room};
 use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
@@ -62,7 +63,8 @@ pub(crate) struct KnownTape {
     tape_id: String,
     /// Owner of the tape.
     pub(crate) owner: Owner,
-    /// The user whose quota counts the tape: the owner, or the user that the owner belongs to.
+    /// Account whose quota counts the tape: of the owner, the user that the owner belongs to, or
+    /// the namespace of the pod.
     pub(crate) account: u32,
     /// Scheduler ids of the process.
     pub(crate) workload: Workload,
@@ -90,6 +92,7 @@ pub(crate) struct KnownTape {
     has_new_end: bool,
     file: Arc<dyn TapeFile>,
     id: FileId,
+    pod: Option<Arc<Pod>>,
     len_bytes: u64,
     cgroup: Option<Cgroup>,
 }
@@ -103,7 +106,7 @@ pub(crate) struct Tapes {
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
-    /// True when all folders were read once.
+    /// True after the first scan, which reads all folders as far as they are bounded.
     has_seen_all: bool,
     /// Rejected files that were seen since everything was seen last.
     seen_rejected: BTreeSet<FileId>,
@@ -112,7 +115,8 @@ pub(crate) struct Tapes {
 
 #[derive(Debug)]
 struct Rejected {
-    uid: u32,
+    /// User, or number of the pod's namespace.
+    account: u32,
     /// True for a sound tape that exceeds the quota, or is of an earlier start of the node.
     is_tape: bool,
     looks: u32,
@@ -135,10 +139,10 @@ impl KnownTape {
     fn open(
         source: &dyn TapeSource,
         redaction: &Redaction,
-        path: &Path,
+        entry: &Entry,
         node: &dyn Node,
     ) -> Result<Self, NotATape> {
-        let file = source.open(path)?;
+        let file = source.open(&entry.path)?;
         let len_bytes = file.state().ok_or(NotATape::Unreadable)?.len_bytes;
         let source = TapeWords::new(Arc::clone(&file), len_bytes);
         let mut tape = Tape::open(source)?;
@@ -147,13 +151,17 @@ impl KnownTape {
         if of_tape != of_node && of_tape != [0, 0] && of_node != [0, 0] {
             return Err(NotATape::OtherBoot);
         }
-        let (uid, (workload, namespace)) = (file.uid(), node.workload(None));
+        let (uid, pod) = (file.uid(), entry.pod.as_deref());
+        let (of_user, tape_id) = (node.account_of(uid), &tape.identity().tape_id);
+        let unseen = if node.has_pods() { Namespace::Unknown } else { Namespace::None };
+        let namespace = pod.map_or(unseen, |pod| Namespace::Named(pod.namespace.clone()));
+        let owned = pod.map(|pod| pod.owned_tape_id(tape_id));
         let mut known = Self {
-            path: path.to_path_buf(),
-            tape_id: owned_tape_id(&tape.identity().tape_id, uid),
-            owner: Owner { uid, account: Some(node.account_of(uid)), namespace },
-            account: node.account_of(uid),
-            workload,
+            path: entry.path.clone(),
+            tape_id: owned.unwrap_or_else(|| owned_tape_id(tape_id, uid)),
+            owner: Owner { uid, account: Some(of_user), namespace },
+            account: pod.map_or(of_user, |pod| pod.account),
+            workload: pod.map(|pod| pod.workload.clone()).unwrap_or_default(),
             status: tape.status(),
             tape: Arc::new(tape),
             life: Life::default(),
@@ -166,6 +174,7 @@ impl KnownTape {
             has_new_clock: false,
             has_new_end: false,
             id: file.id(),
+            pod: entry.pod.clone(),
             len_bytes,
             file,
             cgroup: None,
@@ -259,11 +268,26 @@ impl KnownTape {
             Holder::Other => return Err(NotATape::WrongHolder(pid)),
             Holder::Unreadable => None,
         };
-        if self.process.is_some() {
+        if let Some(process) = self.process {
             self.cgroup = node.cgroup(pid);
-            (self.workload, self.owner.namespace) = node.workload(self.process);
+            let workload = node.workload(process);
+            match &self.pod {
+                None => {
+                    let is_in_pod = !workload.pod_uid.is_empty();
+                    self.owner.namespace =
+                        if is_in_pod { Namespace::Unknown } else { Namespace::None };
+                    self.workload = workload;
+                }
+                Some(pod) if pod.admits(&workload) => {}
+                Some(_) => return Err(NotATape::WrongHolder(pid)),
+            }
         }
         Ok(())
+    }
+
+    fn entry(&self) -> Entry {
+        let (path, pod) = (self.path.clone(), self.pod.clone());
+        Entry { id: self.id, path, uid: self.owner.uid, pod }
     }
 
     fn tell_of_end(&self) {
@@ -357,8 +381,7 @@ impl Tapes {
         }
         for (key, why) in refused {
             let Some(known) = self.known.remove(&key) else { continue };
-            let entry = Entry { id: known.id, path: known.path, uid: known.owner.uid };
-            self.reject(&entry, &why, &mut budget);
+            self.reject(&known.entry(), &why, &mut budget);
             given_up.push((key, known.tape_id));
         }
         let processes = self.known.values().filter_map(|known| known.process.or(known.ending));
@@ -369,7 +392,7 @@ impl Tapes {
     fn budget(&self) -> Budget {
         let mut rejected = BTreeMap::<u32, usize>::new();
         for of in self.rejected.values().filter(|of| !of.is_tape) {
-            *rejected.entry(of.uid).or_default() += 1;
+            *rejected.entry(of.account).or_default() += 1;
         }
         let opened_max = if self.has_seen_all { OPENED_PER_LOOK_MAX } else { OPENED_FIRST_MAX };
         Budget { opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
@@ -395,12 +418,12 @@ impl Tapes {
                 }
             }
             if listing.is_whole {
-                self.has_seen_all = true;
                 let seen = std::mem::take(&mut self.seen_rejected);
                 self.rejected.retain(|id, _| seen.contains(id));
                 break;
             }
         }
+        self.has_seen_all = true;
         given_up
     }
 
@@ -421,10 +444,10 @@ impl Tapes {
                 return None;
             }
         }
-        if !budget.may_open(entry.uid, self.rejected.contains_key(&entry.id)) {
+        if !budget.may_open(entry.account(), self.rejected.contains_key(&entry.id)) {
             return None;
         }
-        let opened = KnownTape::open(self.source.as_ref(), &self.redaction, &entry.path, node);
+        let opened = KnownTape::open(self.source.as_ref(), &self.redaction, entry, node);
         let placed = opened.and_then(|known| {
             let copy = self.refuse_copies(&known, budget)?;
             let displaced = if copy.is_some() { copy } else { self.room_for(&known)? };
@@ -488,8 +511,7 @@ impl Tapes {
             return Err(NotATape::Copy(other.path.clone()));
         }
         let Some(copy) = self.known.remove(&key) else { return Ok(None) };
-        let entry = Entry { id: copy.id, path: copy.path, uid: copy.owner.uid };
-        self.reject(&entry, &NotATape::Copy(known.path.clone()), budget);
+        self.reject(&copy.entry(), &NotATape::Copy(known.path.clone()), budget);
         Ok(Some((key, copy.tape_id)))
     }
 
@@ -515,7 +537,7 @@ impl Tapes {
         let is_tape = matches!(why, NotATape::NoRoom(_) | NotATape::OtherBoot);
         if is_new {
             count(&mut self.refused, why);
-            if !is_tape && budget.reject(entry.uid) {
+            if !is_tape && budget.reject(entry.account()) {
                 self.refused.no_room += 1;
                 tracing::warn!(
                     "user {} has {REJECTED_PER_USER_MAX} files that are no tapes: delete them, no \
@@ -525,7 +547,7 @@ impl Tapes {
             }
         }
         self.seen_rejected.insert(entry.id);
-        let new = Rejected { uid: entry.uid, is_tape, looks: 0, is_logged: false };
+        let new = Rejected { account: entry.account(), is_tape, looks: 0, is_logged: false };
         let rejected = self.rejected.entry(entry.id).or_insert(new);
         rejected.looks = rejected.looks.wrapping_add(1);
         if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
@@ -540,11 +562,11 @@ impl Tapes {
 }
 
 impl Budget {
-    /// Takes one of a user's openings, while there are some. A file that was rejected may have
+    /// Takes one of an account's openings, while there are some. A file that was rejected may have
     /// become a tape; beyond the bound no further one is tried.
-    fn may_open(&mut self, uid: u32, is_rejected: bool) -> bool {
-        let opened = self.opened.entry(uid).or_default();
-        let rejected = self.rejected.get(&uid).copied().unwrap_or(0);
+    fn may_open(&mut self, account: u32, is_rejected: bool) -> bool {
+        let opened = self.opened.entry(account).or_default();
+        let rejected = self.rejected.get(&account).copied().unwrap_or(0);
         if *opened >= self.opened_max || (rejected >= REJECTED_PER_USER_MAX && !is_rejected) {
             return false;
         }
@@ -553,8 +575,8 @@ impl Budget {
     }
 
     /// Counts a rejected file; true when its user has as many as are remembered.
-    fn reject(&mut self, uid: u32) -> bool {
-        let rejected = self.rejected.entry(uid).or_default();
+    fn reject(&mut self, account: u32) -> bool {
+        let rejected = self.rejected.entry(account).or_default();
         *rejected += 1;
         *rejected == REJECTED_PER_USER_MAX
     }
@@ -564,7 +586,7 @@ impl Budget {
 fn count(refused: &mut RefusedTapes, why: &NotATape) {
     match why {
         NotATape::Copy(_) => refused.copies += 1,
-        NotATape::WrongHolder(_) => refused.wrong_holder += 1,
+        NotATape::WrongHolder(_) | NotATape::NoPod => refused.wrong_holder += 1,
         NotATape::OtherBoot => refused.other_boot += 1,
         NotATape::NoRoom(_) => refused.no_room += 1,
         // These are no tapes, or none yet.

@@ -5,9 +5,9 @@
 //! memory. A tape is read with `pread`, never mapped: a file that is cut short then gives a short
 //! read and not a signal that kills the agent. It is kept open, so that it can be read even after
 //! it was deleted. A folder with very many files is read a part at a time, so that the cost of a
-//! scan is bounded. This file does not parse tapes.
+//! scan is bounded; other folders are read meanwhile. This file does not parse tapes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{File, Metadata, OpenOptions, ReadDir};
@@ -23,8 +23,18 @@ use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MA
 use memtape_core::tape::read::{Source, TapeError};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
 
-use crate::tapes::folders::{FolderError, check_folder};
+use crate::tapes::folders::{FolderError, check_folder, is_ours};
 use crate::tapes::liveness::{self, Writer};
+use crate::tapes::pods::Pod;
+
+/// Minimum files of a folder that are read in one scan, however many folders there are.
+const FOLDER_ENTRIES_MIN: usize = 16;
+
+/// Folders of pods of one namespace that are read; of more, each has its turn.
+const PODS_PER_NAMESPACE_MAX: usize = 1024;
+
+/// An empty folder of a pod is deleted when it has not been changed for this long.
+const EMPTY_FOLDER_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a file is not used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +60,9 @@ pub(crate) enum NotATape {
     /// The lock's holder is not the process that the tape names, or is another user's.
     #[error("its lock is held by process {0}, which is not the one that it names")]
     WrongHolder(u32),
+    /// The file lies in no folder of a pod, where each pod has one.
+    #[error("it lies beside the folders of pods: mount the pod's own (deploy/helm/README.md)")]
+    NoPod,
     /// The tape was made before the node was started.
     #[error("it was made before this node was started")]
     OtherBoot,
@@ -90,6 +103,8 @@ pub(crate) struct Entry {
     pub(crate) path: PathBuf,
     /// The user who owns it.
     pub(crate) uid: u32,
+    /// The pod in whose folder it lies.
+    pub(crate) pod: Option<Arc<Pod>>,
 }
 
 /// One part of a listing.
@@ -155,16 +170,24 @@ pub(crate) struct TapeWords {
 /// Folders of files.
 #[derive(Debug)]
 pub(crate) struct TapeFolders {
-    folders: Vec<TapeFolder>,
+    folders: BTreeMap<PathBuf, TapeFolder>,
+    /// True where tapes lie in folders of pods, and nowhere else.
+    has_pods: bool,
+    /// Folders of pods found so far.
+    pods_found: u64,
     /// Folders that were logged as not searchable.
     unreadable: BTreeSet<PathBuf>,
 }
 
 /// A folder, and the position of its listing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TapeFolder {
     path: PathBuf,
+    /// The pod whose folder it is, and the number of its finding.
+    pod: Option<(Arc<Pod>, u64)>,
     reading: Option<ReadDir>,
+    /// True if the present listing has found something.
+    has_entries: bool,
     /// True if it was read to its end, while other folders were not.
     is_read: bool,
 }
@@ -203,77 +226,141 @@ impl FileId {
     }
 }
 
-impl TapeFolders {
-    /// The files `*.tape` in these folders, not below them. They need not exist yet.
-    pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
-        let folder = |path| TapeFolder { path, reading: None, is_read: false };
-        Self { folders: dirs.into_iter().map(folder).collect(), unreadable: BTreeSet::new() }
+impl Entry {
+    /// Number of the owner where files are counted: the user, or the namespace of the pod.
+    pub(crate) fn account(&self) -> u32 {
+        self.pod.as_ref().map_or(self.uid, |pod| pod.account)
     }
 }
 
-/// Opens a folder in which the tapes of one user are safe from another.
-///
-/// # Errors
-/// A [`FolderError`].
-fn search(path: &Path) -> Result<ReadDir, FolderError> {
-    check_folder(path)?;
-    let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
-    std::fs::read_dir(path).map_err(closed)
+impl TapeFolders {
+    /// The files `*.tape` in these folders, or where pods have folders in them, in those; never
+    /// below. The folders need not exist yet.
+    pub(crate) fn new(dirs: Vec<PathBuf>, has_pods: bool) -> Self {
+        let folder = |path: PathBuf| (path.clone(), TapeFolder { path, ..TapeFolder::default() });
+        let folders = dirs.into_iter().map(folder).collect();
+        Self { folders, has_pods, pods_found: 0, unreadable: BTreeSet::new() }
+    }
+
+    /// Adds the folder of a pod. The one found first of a namespace with too many gives way.
+    fn add(&mut self, path: PathBuf, pod: Pod) {
+        if self.folders.contains_key(&path) {
+            return;
+        }
+        let found = self.folders.values().filter_map(|of| Some((&of.path, of.pod.as_ref()?)));
+        let found: Vec<_> = found.filter(|(_, of)| of.0.account == pod.account).collect();
+        let first = found.iter().min_by_key(|(_, of)| of.1).map(|(path, _)| (*path).clone());
+        // Turns of such a namespace keep no listing from being whole.
+        let is_read = found.len() >= PODS_PER_NAMESPACE_MAX;
+        first.filter(|_| is_read).map(|first| self.folders.remove(&first));
+        self.pods_found += 1;
+        let pod = Some((Arc::new(pod), self.pods_found));
+        let folder = TapeFolder { path: path.clone(), pod, is_read, ..TapeFolder::default() };
+        self.folders.insert(path, folder);
+    }
 }
 
 impl TapeFolder {
-    /// The next files of the folder, at most [`FOLDER_ENTRIES_MAX`].
-    fn read(&mut self, found: &mut Vec<Entry>) -> Result<(), FolderError> {
-        if self.is_read {
-            return Ok(());
+    /// Opens the folder, in which the tapes of one user are safe from another.
+    ///
+    /// # Errors
+    /// A [`FolderError`].
+    fn open(&self) -> Result<ReadDir, FolderError> {
+        // All tapes in the folder of a pod are one owner's; the folder that it is in is checked.
+        if self.pod.is_none() {
+            check_folder(&self.path)?;
         }
+        let closed = |source| FolderError::Closed { path: self.path.clone(), source };
+        std::fs::read_dir(&self.path).map_err(closed)
+    }
+
+    /// The next files of the folder, at most `entries_max`, and the folders of pods in it.
+    fn read(
+        &mut self,
+        entries_max: usize,
+        found: &mut Vec<Entry>,
+        pods: &mut Vec<(PathBuf, Pod)>,
+    ) -> Result<(), FolderError> {
         let mut reading = match self.reading.take() {
             Some(reading) => reading,
-            None => search(&self.path)?,
+            None => self.open()?,
         };
-        for _ in 0..FOLDER_ENTRIES_MAX {
+        for _ in 0..entries_max {
             let Some(entry) = reading.next() else {
+                let is_empty = !std::mem::take(&mut self.has_entries);
                 self.is_read = true;
+                if is_empty && self.pod.is_some() {
+                    self.delete_old();
+                }
                 return Ok(());
             };
+            self.has_entries = true;
             // What cannot be read now is there in the next look, or gone.
             let Ok(entry) = entry else { continue };
             let path = entry.path();
-            if path.extension().is_none_or(|extension| extension != "tape") {
+            let is_tape = path.extension().is_some_and(|extension| extension == "tape");
+            // A pod makes folders of any name in its own: they are none.
+            let pod = self.pod.as_ref().map(|(pod, _)| pod.clone());
+            let of_name = |name: &OsStr| Pod::of_folder(name.to_str()?);
+            let folder = of_name(&entry.file_name()).filter(|_| pod.is_none());
+            if !is_tape && folder.is_none() {
                 continue;
             }
             let Ok(metadata) = entry.metadata() else { continue };
-            found.push(Entry { id: FileId::of(&metadata), path, uid: metadata.uid() });
+            if let Some(folder) = folder.filter(|_| metadata.is_dir() && is_ours(&metadata)) {
+                pods.push((path, folder));
+            } else if is_tape {
+                found.push(Entry { id: FileId::of(&metadata), path, uid: metadata.uid(), pod });
+            }
         }
         self.reading = Some(reading);
         Ok(())
+    }
+
+    /// Deletes the folder once it is old, if it is empty.
+    fn delete_old(&self) {
+        let age = || self.path.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if age().is_some_and(|age| age >= EMPTY_FOLDER_AGE_MAX)
+            && std::fs::remove_dir(&self.path).is_ok()
+        {
+            tracing::info!("folder {:?} of a pod is deleted: it was empty", self.path);
+        }
     }
 }
 
 impl TapeSource for TapeFolders {
     fn list(&mut self) -> Listing {
-        let mut entries = Vec::new();
-        for folder in &mut self.folders {
-            match folder.read(&mut entries) {
-                Ok(()) => _ = self.unreadable.remove(&folder.path),
-                Err(why) => {
-                    folder.is_read = true;
-                    if self.unreadable.insert(folder.path.clone()) {
-                        log_unreadable(&why);
-                    }
+        let (mut entries, mut pods) = (Vec::new(), Vec::new());
+        let part = (FOLDER_ENTRIES_MAX / self.folders.len().max(1)).max(FOLDER_ENTRIES_MIN);
+        self.folders.retain(|path, folder| match folder.read(part, &mut entries, &mut pods) {
+            Ok(()) => {
+                self.unreadable.remove(path);
+                true
+            }
+            // That of a pod is found again while it is there.
+            Err(_) if folder.pod.is_some() => false,
+            Err(why) => {
+                folder.is_read = true;
+                if self.unreadable.insert(path.clone()) {
+                    log_unreadable(&why);
                 }
+                true
             }
-        }
-        let is_whole = self.folders.iter().all(|folder| folder.is_read);
+        });
+        let has_pods = self.has_pods;
+        pods.into_iter().filter(|_| has_pods).for_each(|(path, pod)| self.add(path, pod));
+        let is_whole = self.folders.values().all(|folder| folder.is_read);
         if is_whole {
-            for folder in &mut self.folders {
-                (folder.is_read, folder.reading) = (false, None);
-            }
+            self.folders.values_mut().for_each(|folder| folder.is_read = false);
         }
         Listing { entries, is_whole }
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape> {
+        let folder = path.parent().and_then(|folder| self.folders.get(folder));
+        if self.has_pods && folder.is_none_or(|folder| folder.pod.is_none()) {
+            return Err(NotATape::NoPod);
+        }
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.map_err(NotATape::Closed)?;
@@ -405,47 +492,4 @@ impl DiskFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_never_written_of_a_file_is_known() {
-        const WORDS: usize = 1 << 24;
-        let dir = tempfile::tempdir().expect("a folder");
-        let path = dir.path().join("a.tape");
-        let file = File::create(&path).expect("a file");
-        file.set_len(WORDS as u64 * 8).expect("a length");
-        file.write_all_at(&[1; 8], 64 << 20).expect("a word");
-        let tape = TapeFolders::new(Vec::new()).open(&path).expect("a file");
-        let written = tape.written(0..WORDS);
-        // A file system without holes says that all was written.
-        assert!(written == (0..WORDS) || (1 << 23..1 << 23 | 1 << 18).contains(&written.start));
-        assert!(written.contains(&(1 << 23)), "{written:?}");
-        let before = tape.written(0..1 << 22);
-        assert!(before.is_empty() || before == (0..1 << 22), "{before:?}");
-        assert!(tape.written(WORDS - 8..WORDS).len() <= 8);
-    }
-
-    #[test]
-    fn a_word_is_written_onto_no_other_file_than_the_one_that_was_opened() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| dir.path().join(name);
-        let make = |name: &str| std::fs::write(at(name), [0; 64]).expect("a file");
-        let read = |name: &str| std::fs::read(at(name)).expect("a file");
-        make("a.tape");
-        let tape = TapeFolders::new(Vec::new()).open(&at("a.tape")).expect("a file");
-        tape.write(&at("a.tape"), 3, 0x0102).expect("a word");
-        assert_eq!(read("a.tape")[24..32], [2, 1, 0, 0, 0, 0, 0, 0]);
-        // Behind the end, through a link, in another file of the name, and in none.
-        assert!(tape.write(&at("a.tape"), 8, 1).is_err());
-        assert_eq!(read("a.tape").len(), 64);
-        std::fs::rename(at("a.tape"), at("moved.tape")).expect("moved");
-        std::os::unix::fs::symlink(at("moved.tape"), at("a.tape")).expect("a link");
-        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
-        std::fs::remove_file(at("a.tape")).expect("removed");
-        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
-        make("a.tape");
-        assert!(tape.write(&at("a.tape"), 0, 9).is_err());
-        assert_eq!((read("a.tape"), read("moved.tape")[0]), (vec![0; 64], 0));
-    }
-}
+mod tests;

@@ -119,6 +119,7 @@ impl TapeSource for MemoryTapes {
             id: tape.id(),
             path: path.clone(),
             uid: tape.uid(),
+            pod: None,
         };
         Listing { entries: files.by_path.iter().map(entry).collect(), is_whole: true }
     }

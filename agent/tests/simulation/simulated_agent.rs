@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use memtape_core::action::remedy::Signal;
 use memtape_core::identity::accounts::Accounts;
-use memtape_core::identity::owner::{Namespace, Workload};
+use memtape_core::identity::owner::Workload;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::policy::node_check::Verdict;
 use memtape_disk::files::Disk;
@@ -241,8 +241,12 @@ impl Node for MemoryNode {
         accounts().of(uid)
     }
 
-    fn workload(&self, _: Option<Process>) -> (Workload, Namespace) {
-        Default::default()
+    fn workload(&self, _: Process) -> Workload {
+        Workload::default()
+    }
+
+    fn has_pods(&self) -> bool {
+        false
     }
 
     fn memory_of(&self, _: Process) -> Option<Memory> {

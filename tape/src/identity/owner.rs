@@ -212,16 +212,17 @@ pub fn workload_of_cgroup(path: &str) -> Workload {
     workload
 }
 
-/// Namespace and name of the pod with this UID, from the name of its folder of logs:
+/// Namespace, name and UID of the pod that a folder of tapes belongs to, by its name:
 /// `NAMESPACE_NAME_UID`. None of these three holds an underscore.
-pub fn pod_of_log_folder<'a>(folder: &'a str, pod_uid: &str) -> Option<(&'a str, &'a str)> {
-    let (namespace, name) = folder.strip_suffix(pod_uid)?.strip_suffix('_')?.split_once('_')?;
+pub fn pod_of_folder(folder: &str) -> Option<(&str, &str, &str)> {
+    let (names, pod_uid) = folder.rsplit_once('_')?;
+    let (namespace, name) = names.split_once('_')?;
     let is_name = |text: &str| {
         !text.is_empty()
             && text.len() <= POD_NAME_BYTES_MAX
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
     };
-    (!pod_uid.is_empty() && is_name(namespace) && is_name(name)).then_some((namespace, name))
+    [namespace, name, pod_uid].into_iter().all(is_name).then_some((namespace, name, pod_uid))
 }
 
 fn pod_uid(part: &str) -> Option<String> {
@@ -287,16 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_logs_name_the_pod() {
-        let uid = "3b0a9c4e-11f2";
-        assert_eq!(
-            pod_of_log_folder("team-a_train-0_3b0a9c4e-11f2", uid),
-            Some(("team-a", "train-0"))
-        );
-        for other in ["team-a_train-0_other", "_train-0_3b0a9c4e-11f2", "a b_c_3b0a9c4e-11f2", ""] {
-            assert_eq!(pod_of_log_folder(other, uid), None, "{other}");
+    fn folders_of_tapes_name_the_pod() {
+        let pod = Some(("team-a", "train-0", "3b0a9c4e-11f2"));
+        assert_eq!(pod_of_folder("team-a_train-0_3b0a9c4e-11f2"), pod);
+        for other in ["team-a_3b0a9c4e-11f2", "_train-0_3b0a", "a b_c_3b0a", "a_b_", "a_b_c_d", ""]
+        {
+            assert_eq!(pod_of_folder(other), None, "{other}");
         }
-        assert_eq!(pod_of_log_folder("a_b_", ""), None);
     }
 
     fn owner(uid: u32, namespace: &str) -> Owner {

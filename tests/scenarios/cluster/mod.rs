@@ -1,5 +1,8 @@
 //! What agents and the coordinator promise together.
 
+// The chart's policy refuses pods that reach tapes of others.
+mod chart;
+
 // A killed rank is on its tape and in the capture.
 mod dead_rank;
 

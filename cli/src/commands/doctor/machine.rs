@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memtape_core::identity::owner::pod_of_folder;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use rustix::fs::{Access, access, statfs};
@@ -48,6 +49,34 @@ pub(super) fn recorder(checks: &mut Vec<Check>) -> Option<PathBuf> {
     let advice = "use the wheel (glibc 2.17 and newer), or build it on this machine";
     checks.push(Check::fail("recorder", format!("{shown} does not load: {said}"), advice));
     None
+}
+
+/// Checks that no other pod can reach the tapes in a folder: in a pod, and on a node of Kubernetes.
+/// `mounts` is `/proc/self/mountinfo`.
+pub(super) fn pod_folder(dir: &Path, is_pod: bool, mounts: &str) -> Option<Check> {
+    const NAME: &str = "pod's folder";
+    let advice = "mount it as deploy/helm/examples/training-pod.yaml does, with subPathExpr";
+    let shown = dir.display();
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let is_of_pod = |path: &Path| name(path).is_some_and(|it| pod_of_folder(&it).is_some());
+    if is_pod {
+        // `36 35 98:0 ROOT POINT rw …`: what is mounted where. The longest point counts.
+        let fields = mounts.lines().map(|line| line.split(' ').skip(3));
+        let mounts = fields.filter_map(|mut of| Some((Path::new(of.next()?), of.next()?)));
+        let above = mounts.filter(|(_, point)| dir.starts_with(point));
+        let root = above.max_by_key(|(_, point)| point.len()).map(|(root, _)| root)?;
+        let found = format!("{shown} is {} of a file system of the node", root.display());
+        return Some(match is_of_pod(root) {
+            true => Check::ok(NAME, format!("{found}: this pod's own")),
+            false => Check::warn(NAME, format!("{found}, which other pods can have too"), advice),
+        });
+    }
+    let entries: Vec<_> = dir.read_dir().ok()?.flatten().map(|entry| entry.path()).collect();
+    let is_used = entries.iter().any(|path| path.is_dir() && is_of_pod(path));
+    let is_tape = |path: &&PathBuf| path.extension().is_some_and(|it| it == "tape");
+    let beside = entries.iter().filter(is_tape).count() as u64;
+    let found = format!("{shown} has {} beside the folders of pods", plural(beside, "tape"));
+    (is_used && beside > 0).then(|| Check::warn(NAME, found, advice))
 }
 
 /// Checks the folder in which `memtape run` would have tapes written.
@@ -117,6 +146,24 @@ pub(super) fn gpus() -> Check {
 mod tests {
     use super::super::Outcome;
     use super::*;
+
+    #[test]
+    fn a_tape_folder_that_pods_share_is_named() {
+        let check = |root: &str, outcome| {
+            let mounts = format!("1 0 0:1 / / rw\n2 1 0:5 {root} /tapes rw - tmpfs\nbad");
+            let check = pod_folder(Path::new("/tapes"), true, &mounts).expect("a check");
+            assert_eq!(check.outcome, outcome, "{check:?}");
+        };
+        check("/memtape/team-a_train-0_3b0a9c4e", Outcome::Ok);
+        check("/memtape", Outcome::Warn);
+        check("/", Outcome::Warn);
+        let temp = tempfile::tempdir().expect("a folder");
+        let node = || pod_folder(temp.path(), false, "");
+        std::fs::write(temp.path().join("a.tape"), "").expect("a file");
+        assert_eq!(node(), None, "a node without pods");
+        std::fs::create_dir(temp.path().join("team-a_train-0_3b0a9c4e")).expect("a folder");
+        assert!(node().is_some_and(|check| check.found.contains("1 tape beside")));
+    }
 
     #[test]
     fn a_missing_folder_is_measured_at_its_parent() {

@@ -76,6 +76,9 @@ pub(crate) fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<()> {
     let library = machine::recorder(&mut checks);
     python::check(&args.python, library.as_deref(), &mut checks);
     checks.push(machine::tape_folder(&dir));
+    let is_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    checks.extend(machine::pod_folder(&dir, is_pod, &mounts));
     checks.push(machine::gpus());
     checks.push(services::agent());
     services::coordinator(&client, &mut checks);

@@ -1,0 +1,59 @@
+//! The pod that a folder of tapes belongs to.
+//!
+//! The kubelet makes the folder and names it by the pod's own identity, as the chart's admission
+//! policy wants it; the pod sees nothing beside it. What lies in the folder is the pod's, also when
+//! its process is gone. This file reads no folder.
+
+use memtape_core::identity::owner::{Workload, owned_tape_id, pod_of_folder};
+
+/// A pod, by the name of its folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    /// Namespace of the pod.
+    pub(crate) namespace: String,
+    /// Number of the namespace where quotas are counted: no user has it.
+    pub(crate) account: u32,
+    /// Name and UID of the pod.
+    pub(crate) workload: Workload,
+}
+
+impl Pod {
+    /// The pod whose folder has this name; none where it is another folder.
+    pub(crate) fn of_folder(name: &str) -> Option<Self> {
+        let (namespace, pod, pod_uid) = pod_of_folder(name)?;
+        let (pod, pod_uid) = (pod.to_string(), pod_uid.to_string());
+        let workload = Workload { pod, pod_uid, ..Workload::default() };
+        // FNV-1a; two namespaces of one number share a part. Users above it are not given out.
+        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        let account = namespace.bytes().fold(0x811c_9dc5, hash) | 1 << 31;
+        Some(Self { namespace: namespace.to_string(), account, workload })
+    }
+
+    /// Id of a tape of the pod among the tapes of all pods of a node.
+    pub(crate) fn owned_tape_id(&self, tape_id: &str) -> String {
+        owned_tape_id(&format!("{tape_id}-{}", self.workload.pod_uid), self.account)
+    }
+
+    /// Can the process with this workload be one of the pod? Not when its cgroup names another.
+    pub(crate) fn admits(&self, workload: &Workload) -> bool {
+        workload.pod_uid.is_empty() || workload.pod_uid == self.workload.pod_uid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_names_its_pod() {
+        let of = |name| Pod::of_folder(name).expect("a pod");
+        let (one, other) = (of("team-a_train-0_3b0a-11f2"), of("team-b_train-0_77"));
+        assert_eq!((one.namespace.as_str(), one.workload.pod.as_str()), ("team-a", "train-0"));
+        assert!(one.account > i32::MAX as u32 && one.account != other.account);
+        let id = one.owned_tape_id("0a1b");
+        assert_eq!(id, format!("0a1b-3b0a-11f2-{}", one.account));
+        assert!(one.admits(&Workload::default()) && one.admits(&one.workload));
+        assert!(!one.admits(&other.workload), "a cgroup of another pod");
+        assert_eq!(Pod::of_folder("tapes"), None);
+    }
+}
