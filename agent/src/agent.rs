@@ -537,12 +537,17 @@ impl Agent {
         for (key, reason) in cleanup::choose(dead.collect(), limits) {
             let Some(known) = self.tapes.get(key) else { continue };
             let (path, bytes) = (known.path.clone(), known.occupied_bytes);
+            let is_logged = known.is_logged;
             let tape_id = known.tape_id().to_string();
             if let Err(error) = self.tapes.delete(key) {
-                tracing::warn!("tape {path:?} cannot be deleted: {error}");
+                if is_logged {
+                    tracing::warn!("tape {path:?} cannot be deleted: {error}");
+                }
                 continue;
             }
-            tracing::info!(bytes, "tape {path:?} is deleted: {reason}");
+            if is_logged {
+                tracing::info!(bytes, "tape {path:?} is deleted: {reason}");
+            }
             self.forget(key, &tape_id);
         }
     }

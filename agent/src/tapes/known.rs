@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::identity::owner::{Namespace, Owner, Workload, owned_tape_id};
+use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::rates::Rates;
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
@@ -43,6 +45,11 @@ const OTHER_BOOT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Maximum files named in the log per scan.
 const LOGGED_PER_LOOK_MAX: usize = 8;
+
+/// Tapes and rejected files of an account that the log names at once, and the time until it names
+/// one more. All lines about a tape are written, or none.
+const LOGGED_AT_ONCE_MAX: u64 = 64;
+const LOGGED_EVERY_NS: u64 = 10_000_000_000;
 
 /// Scans of a rejected file before it is named in the log: a tape may be in the making.
 const SIGHTINGS_BEFORE_REJECTION: u32 = 3;
@@ -84,6 +91,8 @@ pub(crate) struct KnownTape {
     pub(crate) occupied_bytes: u64,
     /// True if the file was cut short since it was opened: its contents no longer count.
     pub(crate) is_cut: bool,
+    /// True if the log names the tape.
+    pub(crate) is_logged: bool,
     /// True if the tape could not be deleted: no further attempt is made.
     pub(crate) is_kept: bool,
     /// True if the tape counted turns, and counts steps since the last scan.
@@ -111,6 +120,8 @@ pub(crate) struct Tapes {
     /// Rejected files that were seen since everything was seen last.
     seen_rejected: BTreeSet<FileId>,
     refused: RefusedTapes,
+    /// Rate of the tapes and files of each account that the log names.
+    logged: Rates<u32>,
 }
 
 #[derive(Debug)]
@@ -126,6 +137,7 @@ struct Rejected {
 /// Remaining work of one scan.
 #[derive(Debug)]
 struct Budget {
+    now_ns: u64,
     /// Files that were opened, by user.
     opened: BTreeMap<u32, usize>,
     opened_max: usize,
@@ -170,6 +182,7 @@ impl KnownTape {
             is_linked: true,
             occupied_bytes: 0,
             is_cut: false,
+            is_logged: false,
             is_kept: false,
             has_new_clock: false,
             has_new_end: false,
@@ -219,9 +232,11 @@ impl KnownTape {
         if !self.is_cut && state.len_bytes < self.len_bytes {
             self.is_cut = true;
             let path = &self.path;
-            tracing::warn!(
-                "tape {path:?} was cut short while in use: its rank is no longer reported"
-            );
+            if self.is_logged {
+                tracing::warn!(
+                    "tape {path:?} was cut short while in use: its rank is no longer reported"
+                );
+            }
         }
         // The lock first: what a dead process has written is then all there is.
         let writer = self.file.writer();
@@ -291,7 +306,7 @@ impl KnownTape {
     }
 
     fn tell_of_end(&self) {
-        let Some(death) = self.life.death() else { return };
+        let Some(death) = self.life.death().filter(|_| self.is_logged) else { return };
         let identity = self.tape.identity();
         tracing::info!(
             job = ?identity.job,
@@ -316,6 +331,7 @@ impl Tapes {
             has_seen_all: false,
             seen_rejected: BTreeSet::new(),
             refused: RefusedTapes::default(),
+            logged: Rates::new(LOGGED_EVERY_NS, LOGGED_AT_ONCE_MAX, TAPES_PER_NODE_MAX),
         }
     }
 
@@ -370,7 +386,7 @@ impl Tapes {
 
     /// Searches for tapes, and reads the state of every one; the forgotten tapes, with their names.
     pub(crate) fn look(&mut self, now: Now, node: &dyn Node) -> Vec<(TapeKey, String)> {
-        let mut budget = self.budget();
+        let mut budget = self.budget(now);
         let mut given_up = self.search(node, &mut budget);
         let host_oom_kills = node.oom_kills();
         let mut refused = Vec::new();
@@ -389,13 +405,14 @@ impl Tapes {
         given_up
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self, now: Now) -> Budget {
         let mut rejected = BTreeMap::<u32, usize>::new();
         for of in self.rejected.values().filter(|of| !of.is_tape) {
             *rejected.entry(of.account).or_default() += 1;
         }
         let opened_max = if self.has_seen_all { OPENED_PER_LOOK_MAX } else { OPENED_FIRST_MAX };
-        Budget { opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
+        let now_ns = now.mono_ns;
+        Budget { now_ns, opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
     }
 
     /// Opens new files in the next part of the folders, at first in all parts. Returns the tapes
@@ -455,7 +472,7 @@ impl Tapes {
         });
         match placed {
             Ok((displaced, known)) => {
-                self.register(known);
+                self.register(known, budget.now_ns);
                 Some(displaced)
             }
             Err(why) => {
@@ -488,8 +505,10 @@ impl Tapes {
             Room::Free => Ok(None),
             Room::InPlaceOf(key) => {
                 let Some(displaced) = self.known.remove(&key) else { return Ok(None) };
-                let path = &displaced.path;
-                tracing::warn!("tape {path:?} is given up: there are too many of its user");
+                if displaced.is_logged {
+                    let path = &displaced.path;
+                    tracing::warn!("tape {path:?} is given up: there are too many of its user");
+                }
                 Ok(Some((key, displaced.tape_id)))
             }
             Room::None => Err(NotATape::NoRoom(known.owner.uid)),
@@ -515,15 +534,18 @@ impl Tapes {
         Ok(Some((key, copy.tape_id)))
     }
 
-    fn register(&mut self, known: KnownTape) {
-        let identity = known.tape.identity();
-        tracing::info!(
-            job = ?identity.job,
-            rank = identity.rank,
-            tape = %known.tape_id,
-            path = ?known.path,
-            "tape found"
-        );
+    fn register(&mut self, mut known: KnownTape, now_ns: u64) {
+        known.is_logged = self.logged.take(now_ns, &known.account).is_ok();
+        if known.is_logged {
+            let identity = known.tape.identity();
+            tracing::info!(
+                job = ?identity.job,
+                rank = identity.rank,
+                tape = %known.tape_id,
+                path = ?known.path,
+                "tape found"
+            );
+        }
         self.rejected.remove(&known.id);
         self.keys_given += 1;
         self.known.insert(TapeKey(self.keys_given), known);
@@ -553,6 +575,7 @@ impl Tapes {
         if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
             && !rejected.is_logged
             && budget.logged < LOGGED_PER_LOOK_MAX
+            && self.logged.take(budget.now_ns, &rejected.account).is_ok()
         {
             (rejected.is_logged, budget.logged) = (true, budget.logged + 1);
             // A name may hold anything; with `?` it is one line.
