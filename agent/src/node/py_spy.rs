@@ -2,8 +2,8 @@
 //!
 //! py-spy reads the memory of a process and neither stops nor changes it (`--nonblocking`). One
 //! py-spy runs for each worker, all at the same time; it ends by itself, or it is killed with all
-//! that it has started. Its output is bounded and not trusted: the worker chooses names in it. The
-//! caller decides which workers are sampled, and when.
+//! that it has started. Its memory and its output are bounded, and the output is not trusted: the
+//! worker chooses names in it. The caller decides which workers are sampled, and when.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -18,7 +18,7 @@ use memtape_core::snapshot::Frame;
 use memtape_core::snapshot::workers::{SampledStacks, WorkerSamples};
 use memtape_core::tape::interned::STRING_BYTES_MAX;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 use serde::Deserialize;
 
 use crate::node::clock;
@@ -39,6 +39,10 @@ const UPLOAD_TIME: Duration = Duration::from_secs(5);
 
 /// Time between two polls for the end of py-spy.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Maximum address space of a py-spy, in bytes. One that samples a worker with PyTorch takes less
+/// than a quarter of it.
+const MEMORY_BYTES_MAX: u64 = 256 << 20;
 
 /// Maximum bytes that are read of py-spy's output.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
@@ -179,7 +183,15 @@ impl OneRunning {
         };
         let not_started = |source| SampleError::NotStarted { program: named(), source };
         let child = run().map_err(not_started)?;
-        Ok(Self { child: Some(child), worker, output, errors })
+        let limit = Rlimit { current: Some(MEMORY_BYTES_MAX), maximum: Some(MEMORY_BYTES_MAX) };
+        let limited = prlimit(Some(Pid::from_child(&child)), Resource::As, limit);
+        // Dropped, it ends the child.
+        let one = Self { child: Some(child), worker, output, errors };
+        match limited {
+            // One that has ended already is none that takes memory.
+            Ok(_) | Err(rustix::io::Errno::SRCH) => Ok(one),
+            Err(source) => Err(SampleError::NoMemory { program: named(), source }),
+        }
     }
 
     /// Returns the output; the error is py-spy's message or the cause of its end, in one line.
@@ -369,6 +381,7 @@ exit 1";
         fails("echo '[1]' > /dev/stdin", "py-spy's output: invalid");
         fails("head -c 9000000 /dev/zero > /dev/stdin", "it is larger than 8 MiB");
         fails("sleep 600; true", "did not end in time");
+        fails("sleep 0.2; head -c 1000000000 /dev/zero | tail", "memory exhausted");
         fails("printf 'Error: %02000d' 7 >&2; exit 1", "Error: 000");
 
         let check = |program: &str, worker, deadline_ns, why: &str| {
