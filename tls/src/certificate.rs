@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Names in one certificate; further ones are left out.
+/// Names in one certificate. One with more has none: a refusal has to see each of them.
 const NAMES_MAX: usize = 64;
 
 /// Longest name; longer ones are left out.
@@ -23,7 +23,7 @@ pub struct Named {
     pub ends_unix_seconds: i64,
 }
 
-/// The names in a certificate; empty where it cannot be read.
+/// The names in a certificate; empty where it cannot be read, or has too many.
 pub fn named(certificate: &CertificateDer<'_>) -> Named {
     let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Named::default() };
     let alternative = read.subject_alternative_name().ok().flatten();
@@ -37,7 +37,9 @@ pub fn named(certificate: &CertificateDer<'_>) -> Named {
         name.len() <= NAME_BYTES_MAX && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
     };
     names.retain(is_plain);
-    names.truncate(NAMES_MAX);
+    if general.len() > NAMES_MAX {
+        names.clear();
+    }
     Named { names, ends_unix_seconds: read.validity().not_after.timestamp() }
 }
 

@@ -12,6 +12,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::named;
 use crate::folder::{Contents, Followed, Material, TlsError};
@@ -28,6 +29,7 @@ pub type ServerTls = Followed<Server>;
 pub struct Server {
     config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
+    authorities: Vec<CertificateDer<'static>>,
     hosts: Vec<String>,
 }
 
@@ -45,7 +47,25 @@ impl ServerTls {
     /// Is a client's certificate valid now, with the intermediates that the client sent?
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, between)) = chain.split_first() else { return false };
-        self.current().verifier.verify_client_cert(own, between, steady::now()).is_ok()
+        let current = self.current();
+        current.keeps_path_length(between)
+            && current.verifier.verify_client_cert(own, between, steady::now()).is_ok()
+    }
+}
+
+impl Server {
+    /// Are there as few authorities between an authority and a client as it allows? rustls asks
+    /// this of all authorities but the first.
+    fn keeps_path_length(&self, between: &[CertificateDer<'_>]) -> bool {
+        let below = between.iter().filter(|of| !self.authorities.iter().any(|own| own == *of));
+        let below: Vec<_> = below.filter_map(|of| X509Certificate::from_der(of).ok()).collect();
+        self.authorities.iter().all(|authority| {
+            let Ok((_, own)) = X509Certificate::from_der(authority) else { return false };
+            let constraints = own.basic_constraints().ok().flatten();
+            let max = constraints.and_then(|of| of.value.path_len_constraint);
+            max.is_none_or(|max| below.len() <= max as usize)
+                || below.iter().all(|(_, of)| of.issuer() != own.subject())
+        })
     }
 }
 
@@ -77,6 +97,7 @@ impl Contents for Server {
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), verifier, hosts })
+        let authorities = material.authorities;
+        Ok(Self { config: Arc::new(config), verifier, authorities, hosts })
     }
 }

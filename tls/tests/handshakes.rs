@@ -167,3 +167,40 @@ fn names_of_spiffe_are_read() {
     assert!(of_server.ends_unix_seconds > 1_700_000_000);
     assert!(named(&CertificateDer::from(vec![1, 2, 3])).names.is_empty());
 }
+
+/// A certificate of the same authority, made with rcgen; `below` makes it one of an authority that
+/// the first has signed.
+fn user(authority: &Path, names: usize, below: bool) -> Vec<CertificateDer<'static>> {
+    let text = |name: &str| std::fs::read_to_string(authority.join(name)).unwrap();
+    let key = rcgen::KeyPair::from_pem(&text("ca.key")).unwrap();
+    let mut issuer = rcgen::Issuer::from_ca_cert_pem(&text("ca.crt"), key).unwrap();
+    let mut chain = Vec::new();
+    if below {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "below");
+        chain.push(params.signed_by(&key, &issuer).unwrap().der().clone());
+        issuer = rcgen::Issuer::new(params, key);
+    }
+    let name = |number| format!("spiffe://memtape/user/{number}").try_into().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.subject_alt_names = (0..names).map(|of| rcgen::SanType::URI(name(of))).collect();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = rcgen::KeyPair::generate().unwrap();
+    chain.insert(0, params.signed_by(&key, &issuer).unwrap().der().clone());
+    chain
+}
+
+#[test]
+fn authorities_below_the_first_and_too_many_names_are_refused() {
+    let (folder, server, _) = pki();
+    let (tls, authority) = (ServerTls::open(&server).unwrap(), folder.path().join("authority"));
+    for (names, below, is_trusted, seen) in
+        [(1, false, true, 1), (64, false, true, 64), (65, false, true, 0), (1, true, false, 1)]
+    {
+        let chain = user(&authority, names, below);
+        assert_eq!(tls.trusts(&chain), is_trusted, "{names} names, below: {below}");
+        assert_eq!(named(&chain[0]).names.len(), seen);
+    }
+}
