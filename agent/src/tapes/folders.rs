@@ -55,12 +55,12 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), FolderError> {
     Err(FolderError::Unsafe(line))
 }
 
-/// Checks that no user can put another folder into the place of one, which need not be there yet:
-/// all folders above it, also where links on the way lead.
+/// Checks that no user can put another file or folder into the place of one, which need not be
+/// there yet: all folders above it, also where links on the way lead.
 ///
 /// # Errors
 /// [`FolderError::Unsafe`] with the first one.
-pub(crate) fn check_above(path: &Path) -> Result<(), FolderError> {
+pub fn check_above(path: &Path) -> Result<(), FolderError> {
     let closed = |source| FolderError::Closed { path: path.to_path_buf(), source };
     let whole = absolute(path).map_err(closed)?;
     let named = whole.ancestors().skip(1);
@@ -72,7 +72,7 @@ pub(crate) fn check_above(path: &Path) -> Result<(), FolderError> {
             && metadata(above).is_ok_and(|of| is_ours(&of) && !can_be_written(&of));
         if !is_safe {
             return Err(FolderError::Unsafe(format!(
-                "folder {path:?} can be replaced by other users, who own or can write {above:?}: \
+                "{path:?} can be replaced by other users, who own or can write {above:?}: \
                  use a folder below folders of root alone"
             )));
         }

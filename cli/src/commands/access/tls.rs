@@ -108,10 +108,9 @@ pub(crate) fn run(command: &TlsCommand, globals: &Globals) -> anyhow::Result<()>
 
 fn init(args: &InitArgs, globals: &Globals) -> anyhow::Result<()> {
     let InitArgs { dir, hosts, days } = args;
-    let authority = dir.join(AUTHORITY);
     let parties = [Party::Coordinator(hosts.clone()), Party::User(FIRST_USER.to_string())];
     check(&parties)?;
-    make(&authority)?;
+    let authority = authority_in(dir)?;
     for party in &parties {
         issue(&authority, &dir.join(party.name()), party, *days)?;
     }
@@ -129,6 +128,14 @@ fn init(args: &InitArgs, globals: &Globals) -> anyhow::Result<()> {
              certificates for agents: memtape tls issue {folder} --agent NODE"
         )
     })
+}
+
+/// Makes an authority in a folder. Fails where another user could replace it, and so its key.
+fn authority_in(dir: &Path) -> anyhow::Result<PathBuf> {
+    let authority = dir.join(AUTHORITY);
+    memtape_agent::check_above(&authority.join("ca.key"))?;
+    make(&authority)?;
+    Ok(authority)
 }
 
 fn issue_all(args: &IssueArgs, globals: &Globals) -> anyhow::Result<()> {
@@ -204,6 +211,16 @@ mod tests {
         }
         assert!(wrong(Party::User("../root".to_string())).contains("is no name"));
         assert_eq!(wrong(Party::Agent("node-1.example".to_string())), "");
+    }
+
+    #[test]
+    fn no_authority_is_made_where_others_can_replace_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), open).unwrap();
+        let said = authority_in(&dir.path().join("pki")).unwrap_err().to_string();
+        assert!(said.contains("can be replaced by other users"), "{said}");
+        assert!(!dir.path().join("pki").exists());
     }
 
     #[test]
