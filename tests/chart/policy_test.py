@@ -231,6 +231,13 @@ class Chart(unittest.TestCase):
                      ("CREATE", "persistentvolumes")]:
             self.assertIn(each, asked)
 
+    def test_the_coordinator_starts_with_tls_unless_values_say_otherwise(self):
+        text = (ROOT / "deploy/helm/memtape/templates/coordinator.yaml").read_text()
+        before, after = text.split("            - --insecure\n")
+        self.assertTrue(before.endswith("{{- else if .Values.tls.insecure }}\n"))
+        self.assertRegex(after, r'^ +{{- else }}\n +{{- fail "tls.coordinatorSecret is empty')
+        self.assertEqual(VALUES["tls"]["insecure"], False)
+
 
 if __name__ == "__main__":
     unittest.main()
