@@ -26,7 +26,6 @@ mod report;
 mod runtime;
 mod secret_file;
 mod terminal;
-mod top;
 mod watch;
 
 use std::process::ExitCode;

@@ -53,7 +53,6 @@ use crate::commands::queries::{capture, hints, lines, list, policy, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
-use crate::top;
 
 /// A flight recorder for GPU memory in distributed PyTorch training.
 #[derive(Debug, clap::Parser)]
@@ -119,8 +118,6 @@ pub(crate) enum Command {
     Analyze(analyze::AnalyzeArgs),
     /// Compare two such snapshots, tapes or captures, line by line.
     Diff(diff::DiffArgs),
-    /// Show jobs, ranks and lines on one screen that keeps up.
-    Top(top::TopArgs),
     /// Check what recording and watching need on this machine.
     Doctor(doctor::DoctorArgs),
     /// Print completions for a shell.
@@ -160,7 +157,6 @@ impl Command {
             Self::Tape(args) => tape::run(&args, globals),
             Self::Analyze(args) => analyze::run(&args, globals),
             Self::Diff(args) => diff::run(&args, globals),
-            Self::Top(args) => top::run(args, globals),
             Self::Doctor(args) => doctor::run(&args, globals),
             Self::Completions(args) => completions::run(&args, &command_line()),
             Self::Man(args) => man::run(&args, &command_line()),
@@ -204,7 +200,6 @@ mod tests {
         check("memtape captures j --trigger growth --since 2d --watch 1", true);
         check("memtape actions", true);
         check("memtape actions j --all --watch 2", true);
-        check("memtape top j --interval 500ms", true);
         check("memtape hints", true);
         check("memtape hints j --json", true);
         check("memtape run --apply-hints --coordinator x -- true", true);

@@ -23,9 +23,6 @@ const LAYERS: [(&str, &str); 7] = [
     ("in use by tensors", ">in use"),
 ];
 
-/// Cells of the bar of used memory.
-const BAR_CELLS: usize = 10;
-
 /// Meaning of the columns about hosts.
 const HOST_NOTES: &str = "private, files, shared, swapped, pinned: host memory of the process; \
                           worker private: of its workers\n\
@@ -85,19 +82,6 @@ pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, 
         .column(">ooms", |rank| count_of_trouble(sum(rank, |device| device.ooms)))
         .column(">retries", |rank| count_of_trouble(sum(rank, |device| device.malloc_failures)))
         .column(">rss", |rank| rank.rss_bytes.map_or("–".to_string(), bytes))
-}
-
-/// Bar of the allocated part of a rank's devices.
-pub(crate) fn memory_bar(rank: &Rank) -> String {
-    let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-    let (held, size) = (sum(|device| device.allocated_bytes), sum(|device| device.device_bytes));
-    if size == 0 {
-        return "?".to_string();
-    }
-    let ratio = (held as f64 / size as f64).clamp(0.0, 1.0);
-    let full = (ratio * BAR_CELLS as f64).round() as usize;
-    let bar = "█".repeat(full) + &"░".repeat(BAR_CELLS.saturating_sub(full));
-    format!("{bar} {:>3.0} %", ratio * 100.0)
 }
 
 /// What the rank grows by each step; a rank that has ended has nothing.

@@ -33,11 +33,6 @@ impl Cell {
         Self { text: text.into(), meaning }
     }
 
-    /// The text, with control characters made harmless, and its meaning.
-    pub(crate) fn shown(&self) -> (String, Meaning) {
-        (clean(&self.text), self.meaning)
-    }
-
     /// The width of the text.
     pub(crate) fn width(&self) -> usize {
         textwrap::core::display_width(&clean(&self.text))
@@ -88,11 +83,6 @@ impl<'a, T> Table<'a, T> {
     pub(crate) fn only(self, titles: &[&str]) -> Self {
         let column = |title: &&str| self.columns.iter().find(|(of, _)| of == title).cloned();
         Self { columns: titles.iter().filter_map(column).collect(), rows: self.rows }
-    }
-
-    /// The columns: title and cells.
-    pub(crate) fn columns(&self) -> &[(&'a str, Vec<Cell>)] {
-        &self.columns
     }
 
     /// The table for the terminal. Control characters in cells are made harmless.
