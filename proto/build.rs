@@ -1,14 +1,13 @@
 //! Compiles the `.proto` files, in Rust, so that a fresh machine needs no `protoc`.
 //!
 //! Beside the types and the service of gRPC it writes `shapes.rs`, which says what decoding each
-//! message allocates (`src/decoding/`), and a service whose messages are decoded by its handlers.
+//! message allocates (`src/decoding/`).
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
 use protox::prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
-use tonic_prost_build::manual;
 
 /// Fields of a message are numbered below it: `src/decoding/measure.rs` has a bit for each.
 const NUMBERS_MAX: u32 = 64;
@@ -25,7 +24,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(["memtape/v1/memtape.proto"], ["proto"])?;
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
     fs::write(out.join("shapes.rs"), pool.all_messages().map(|of| shape(&of)).collect::<String>())?;
-    manual::Builder::new().build_client(false).compile(&[encoded_service()]);
     let mut messages = tonic_prost_build::configure().bytes(".memtape.v1.UploadChunk.data");
     for name in READINGS {
         messages = messages
@@ -34,27 +32,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     messages.compile_fds(descriptors)?;
     Ok(())
-}
-
-/// The service as a server has it that decides when a message is decoded.
-fn encoded_service() -> manual::Service {
-    let method = |name: &str, route: &str, input: &str, output: &str| {
-        manual::Method::builder()
-            .name(name)
-            .route_name(route)
-            .input_type(format!("crate::decoding::Encoded<crate::v1::{input}>"))
-            .output_type(format!("crate::v1::{output}"))
-            .codec_path("crate::decoding::EncodedCodec")
-            .client_streaming()
-    };
-    let attach = method("attach", "Attach", "AgentMessage", "CoordinatorMessage");
-    let upload = method("upload", "Upload", "UploadChunk", "UploadReceipt");
-    manual::Service::builder()
-        .name("Coordinator")
-        .package("memtape.v1")
-        .method(attach.server_streaming().build())
-        .method(upload.build())
-        .build()
 }
 
 /// The `Shaped` of a message.

@@ -6,8 +6,8 @@
 //! network that has most of them where all places are taken, one of the network with most unknown
 //! calls where there are too many of these. Bytes of an unauthenticated client are bounded, too. A
 //! connection without a call is closed after [`Times::idle`]; one whose certificate or role is
-//! valid no more at once; and one whose client does not read its answer after [`Times::stalled`];
-//! the streams of agents have pings instead. No timer of the HTTP library covers all of this: none
+//! valid no more at once; and one whose client does not read its answer after [`Times::stalled`].
+//! No timer of the HTTP library covers all of this: none
 //! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
 
 mod waiting;
@@ -15,16 +15,16 @@ mod waiting;
 use std::any::Any;
 use std::cmp::Reverse;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, Response, header};
+use axum::http::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use memtape_core::limits::{UNKNOWN_CALL_BYTES_MAX, UNKNOWN_CALLS_MAX};
-use tokio::sync::Notify;
+use memtape_core::limits::{STREAMS_PER_CONNECTION_MAX, UNKNOWN_CALLS_MAX};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
@@ -58,29 +58,13 @@ pub(crate) enum Overdue {
     Distrusted,
 }
 
-impl Overdue {
-    /// The reason in words, for the log.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::GivenUp => "another connection needs its place",
-            Self::Idle => "no call is in progress",
-            Self::Stalled => "its client does not read the answer",
-            Self::Distrusted => "its certificate or its role is valid no more",
-        }
-    }
-}
-
 /// All connections that can give way.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    yielding: Mutex<Yielding>,
-}
-
-#[derive(Debug, Default)]
-struct Yielding {
     /// Connections that can give way and were not given up.
-    waiting: Waiting,
-    next: u64,
+    waiting: Mutex<Waiting>,
+    /// Number of the next of them.
+    next: AtomicU64,
 }
 
 /// An open connection.
@@ -93,8 +77,10 @@ pub(crate) struct Connection {
     nodes: Mutex<Vec<String>>,
     changed: Notify,
     is_given_up: AtomicBool,
-    /// Time of the last read from each answer in progress.
-    answers: Mutex<Vec<Weak<Mutex<Instant>>>>,
+    /// What is unread of each answer in progress.
+    answers: Mutex<Vec<Weak<Unread>>>,
+    /// Permits of agents' streams, each until its answer is sent.
+    streams: Arc<Semaphore>,
     /// Calls whose trust can end before them.
     trusted: Mutex<Vec<Weak<Call>>>,
 }
@@ -112,7 +98,6 @@ struct Calls {
 }
 
 /// A call in progress; it ends when this is dropped.
-#[derive(Debug)]
 pub(crate) struct Call {
     connection: Arc<Connection>,
     is_admitted: AtomicBool,
@@ -123,24 +108,11 @@ pub(crate) struct Call {
 }
 
 /// Whether the client at this end may still make a call.
-pub(crate) struct Trust(pub(crate) Box<dyn Fn(&Peer) -> bool + Send + Sync>);
-
-impl std::fmt::Debug for Trust {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Trust")
-    }
-}
+pub(crate) type Trust = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
 /// An agent's stream in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AgentStream(Arc<Connection>, String);
-
-/// The body of a request: a small part of it until the call is admitted.
-struct Request {
-    body: Body,
-    call: Weak<Call>,
-    bytes_left: usize,
-}
 
 /// The body of an answer. The call is in progress until it is sent: the library keeps unsent bytes
 /// without a bound, so it is given few bytes at once.
@@ -148,14 +120,24 @@ struct Answer {
     body: Body,
     /// Part of the last frame that was not given to the library.
     rest: Bytes,
-    read: Option<Arc<Mutex<Instant>>>,
+    unread: Arc<Unread>,
     _call: Arc<Call>,
 }
 
-/// The error of an unauthenticated client that sends too much.
-#[derive(Debug, thiserror::Error)]
-#[error("more than {UNKNOWN_CALL_BYTES_MAX} bytes came before the caller was known")]
-struct TooMuch;
+/// Since when an answer has bytes that the library does not take, because the client does not read.
+/// None while the library waits for more; and the waker with which it does.
+#[derive(Debug)]
+struct Unread(Mutex<(Option<Instant>, Waker)>);
+
+impl Wake for Unread {
+    fn wake(self: Arc<Self>) {
+        let mut unread = lock(&self.0);
+        unread.0.get_or_insert_with(Instant::now);
+        let library = unread.1.clone();
+        drop(unread);
+        library.wake();
+    }
+}
 
 impl Connections {
     /// Takes up a connection, idle at first.
@@ -168,6 +150,7 @@ impl Connections {
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
             answers: Mutex::new(Vec::new()),
+            streams: Arc::new(Semaphore::new(STREAMS_PER_CONNECTION_MAX)),
             trusted: Mutex::default(),
         });
         connection.settle(&mut lock(&connection.calls));
@@ -192,8 +175,8 @@ impl Connections {
         choose: impl Fn(&mut Waiting) -> Option<Weak<Connection>>,
     ) -> Option<Arc<Connection>> {
         loop {
-            let mut all = lock(&self.yielding);
-            let Some(connection) = choose(&mut all.waiting)?.upgrade() else { continue };
+            let mut all = lock(&self.waiting);
+            let Some(connection) = choose(&mut all)?.upgrade() else { continue };
             // Under the lock: its calls count no more from here on.
             connection.is_given_up.store(true, SeqCst);
             // Not held below: a connection that is dropped there takes the lock.
@@ -224,6 +207,11 @@ impl Connection {
         self.change(|_| {});
     }
 
+    /// Permit for one more stream of an agent; none where too many are in progress.
+    pub(crate) fn permit_stream(&self) -> Option<OwnedSemaphorePermit> {
+        self.streams.clone().try_acquire_owned().ok()
+    }
+
     /// A stream of a node's agent begins.
     pub(crate) fn begin_stream(self: &Arc<Self>, node: &str) -> AgentStream {
         lock(&self.nodes).push(node.to_string());
@@ -242,7 +230,7 @@ impl Connection {
         let calls: Vec<Arc<Call>> = trusted.iter().filter_map(Weak::upgrade).collect();
         // Not held below: a call that ends there changes its connection.
         drop(trusted);
-        let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|of| of.0(&self.peer));
+        let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|holds| holds(&self.peer));
         calls.iter().all(is_trusted)
     }
 
@@ -271,11 +259,11 @@ impl Connection {
         }
     }
 
-    /// Time of the last read from the most slowly read answer.
+    /// Since when the most slowly read answer is not read.
     fn stalled_since(&self) -> Option<Instant> {
         let mut answers = lock(&self.answers);
         answers.retain(|answer| answer.strong_count() > 0);
-        answers.iter().filter_map(Weak::upgrade).map(|read| *lock(&read)).min()
+        answers.iter().filter_map(Weak::upgrade).filter_map(|unread| lock(&unread.0).0).min()
     }
 
     /// Changes the calls.
@@ -294,18 +282,15 @@ impl Connection {
             _ => Some(Kind::Unknown),
         };
         let before = calls.place.take();
-        let mut all = lock(&self.all.yielding);
+        let mut all = lock(&self.all.waiting);
         if let Some(place) = before {
-            all.waiting.remove(self.peer.network(), place);
+            all.remove(self.peer.network(), place);
         }
         // What was given up is about to be closed, and counts nowhere.
         if let Some(kind) = kind.filter(|_| !self.is_given_up.load(SeqCst)) {
             let number = match before {
                 Some((same, place)) if same == kind => place.number,
-                _ => {
-                    all.next += 1;
-                    all.next
-                }
+                _ => self.all.next.fetch_add(1, SeqCst),
             };
             let standing = Standing {
                 is_proven: !self.peer.chain().is_empty(),
@@ -313,7 +298,7 @@ impl Connection {
                 is_known: calls.admitted > 0,
                 number,
             };
-            all.waiting.add(self.peer.network(), (kind, standing), Arc::downgrade(self));
+            all.add(self.peer.network(), (kind, standing), Arc::downgrade(self));
             calls.place = Some((kind, standing));
         }
         drop(all);
@@ -326,7 +311,7 @@ impl Connection {
     /// Gives its place back.
     fn leave(&self, calls: &mut Calls) {
         if let Some(place) = calls.place.take() {
-            lock(&self.all.yielding).waiting.remove(self.peer.network(), place);
+            lock(&self.all.waiting).remove(self.peer.network(), place);
         }
     }
 }
@@ -382,58 +367,12 @@ impl Call {
         self.admit();
     }
 
-    /// The body of the request.
-    pub(crate) fn request(self: &Arc<Self>, body: Body) -> Body {
-        let call = Arc::downgrade(self);
-        Body::new(Request { body, call, bytes_left: UNKNOWN_CALL_BYTES_MAX })
-    }
-
     /// The answer, which is in progress until it is sent.
     pub(crate) fn answer(self: Arc<Self>, response: Response<Body>) -> Response<Body> {
-        let content_type = response.headers().get(header::CONTENT_TYPE);
-        let is_grpc = content_type.is_some_and(is_grpc);
-        let read = (!is_grpc).then(|| Arc::new(Mutex::new(Instant::now())));
-        if let Some(read) = &read {
-            lock(&self.connection.answers).push(Arc::downgrade(read));
-        }
-        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), read, _call: self }))
-    }
-}
-
-/// Is this gRPC's content type? Its streams are silent for long, and have pings.
-fn is_grpc(content_type: &HeaderValue) -> bool {
-    content_type.as_bytes().starts_with(b"application/grpc")
-}
-
-impl HttpBody for Request {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        let bytes = match &polled {
-            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
-            _ => return polled,
-        };
-        let is_admitted = |call: Arc<Call>| call.is_admitted.load(SeqCst);
-        if !self.call.upgrade().is_some_and(is_admitted) {
-            let Some(bytes_left) = self.bytes_left.checked_sub(bytes) else {
-                return Poll::Ready(Some(Err(axum::Error::new(TooMuch))));
-            };
-            self.bytes_left = bytes_left;
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let begun = (Some(Instant::now()), Waker::noop().clone());
+        let unread = Arc::new(Unread(Mutex::new(begun)));
+        lock(&self.connection.answers).push(Arc::downgrade(&unread));
+        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), unread, _call: self }))
     }
 }
 
@@ -445,17 +384,18 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(read) = &self.read {
-            *lock(read) = Instant::now();
-        }
+        let unread = self.unread.clone();
         if self.rest.is_empty() {
-            let polled = Pin::new(&mut self.body).poll_frame(context);
+            *lock(&unread.0) = (None, context.waker().clone());
+            let waker = unread.clone().into();
+            let polled = Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(&waker));
             let Poll::Ready(Some(Ok(frame))) = polled else { return polled };
             match frame.into_data() {
                 Ok(data) => self.rest = data,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
+        lock(&unread.0).0 = Some(Instant::now());
         let length = self.rest.len().min(FRAME_BYTES_MAX);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use memtape_core::capture::Reason;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::access::audit::{Audit, Entry};
 use crate::config::Config;
@@ -138,9 +139,9 @@ impl Coordinator {
         self.context.now = now;
         let Self { jobs, captures, incidents, actions, context, .. } = self;
         match event {
-            Event::Attached { hello, outgoing, reply } => {
+            Event::Attached { hello, outgoing, end, reply } => {
                 // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
-                let _ = reply.send(self.attach(hello, outgoing));
+                let _ = reply.send(self.attach(hello, outgoing, end));
             }
             Event::Said { stream, message, share } => self.said(stream, message, share),
             Event::Gone { stream } => self.gone(stream),
@@ -216,6 +217,7 @@ impl Coordinator {
         &mut self,
         hello: Hello,
         outgoing: mpsc::Sender<Outgoing>,
+        end: CancellationToken,
     ) -> Result<StreamId, AgentRefused> {
         let now = self.context.now;
         let admitted = self.jobs.admit(now, &hello);
@@ -226,7 +228,7 @@ impl Coordinator {
             self.jobs.note_replaced(now, &node);
         }
         self.jobs.attach(now, hello);
-        let stream = self.streams.open(&node, outgoing);
+        let stream = self.streams.open(&node, outgoing, end);
         let first = wire::first_answer(self.config.report_interval, self.shared.store.id());
         self.send(&node, first);
         Ok(stream)

@@ -2,6 +2,7 @@
 //!
 //! | of | quota | when it is used up |
 //! |---|---|---|
+//! | all, and each node | bytes of messages while they are read | the stream waits |
 //! | all | bytes of messages until they are stored | the stream waits, first in, first out |
 //! | all, and each node | bytes of uploads, and a queue of them | it waits, or is refused |
 //! | all, and each caller | bytes of large answers | the request waits for a while |
@@ -41,11 +42,12 @@ use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
     AGENT_CAPTURES_PER_MINUTE_MAX, ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX,
     AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX,
-    CALLERS_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
-    LARGE_ANSWERS_PER_CALLER_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
-    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
-    REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
+    CALLERS_MAX, CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
+    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
+    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
+    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX, REQUESTS_AT_ONCE_MAX,
+    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
 };
 use memtape_core::rates::Rates;
@@ -59,6 +61,12 @@ const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
 /// keep to half of it on their own.
 pub(crate) const REPORTS_PER_STREAM_MAX: usize = 64;
+
+/// Largest message of an agent, as it comes.
+pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
+
+/// Bytes of a message that need no reservation: HTTP/2 lets a stream send as many unread.
+const SMALL_MESSAGE_BYTES_MAX: u64 = 32 << 10;
 
 /// Bytes of an upload besides its snapshot: a chunk that is being decoded.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
@@ -75,6 +83,7 @@ const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Quotas {
     pub(crate) uploads: ByteQuota,
+    messages: ByteQuota,
     pub(crate) reports: ByteQuota,
     pub(crate) answers: ByteQuota,
     nodes: PerName<NodeQuota>,
@@ -96,7 +105,9 @@ pub(crate) struct ByteQuota {
 
 /// The quota of one node.
 #[derive(Debug)]
-struct NodeQuota {
+pub(crate) struct NodeQuota {
+    /// Bytes of the message that is read.
+    messages: ByteQuota,
     /// Permits of the queue.
     queue: Arc<Semaphore>,
     /// Permits of uploads, each until its snapshot is stored.
@@ -119,7 +130,7 @@ pub(crate) struct QueuedUpload {
     of_node: Share,
     _queued: [OwnedSemaphorePermit; 2],
     _first_chunk: Share,
-    node: Arc<NodeQuota>,
+    pub(crate) node: Arc<NodeQuota>,
 }
 
 /// The bytes of a snapshot.
@@ -128,22 +139,7 @@ pub(crate) struct UploadPermit {
     _bytes: [Share; 2],
     _permit: Share,
     /// Kept, so that further uploads of the node count these bytes.
-    _node: Arc<NodeQuota>,
-}
-
-/// A request in progress.
-#[derive(Debug)]
-pub(crate) struct RequestPermit {
-    _permit: OwnedSemaphorePermit,
-    _caller: Arc<CallerQuota>,
-}
-
-/// The bytes of a large answer.
-#[derive(Debug)]
-pub(crate) struct AnswerPermit {
-    _permit: OwnedSemaphorePermit,
-    _bytes: [Share; 2],
-    _caller: Arc<CallerQuota>,
+    pub(crate) node: Arc<NodeQuota>,
 }
 
 /// A value for each name that is in use.
@@ -167,6 +163,7 @@ impl Default for Quotas {
     fn default() -> Self {
         Self {
             uploads: ByteQuota::new(UPLOADS_BYTES_MAX),
+            messages: ByteQuota::new(MESSAGES_BYTES_MAX),
             reports: ByteQuota::new(REPORTS_WAITING_BYTES_MAX),
             answers: ByteQuota::new(ANSWERS_BYTES_MAX),
             nodes: PerName::default(),
@@ -181,6 +178,7 @@ impl Default for Quotas {
 impl Default for NodeQuota {
     fn default() -> Self {
         Self {
+            messages: ByteQuota::new(MESSAGE_BYTES_MAX as u64),
             queue: permits(UPLOADS_PER_NODE_MAX),
             uploads: permits(UPLOADS_AT_ONCE_PER_NODE_MAX),
             bytes: ByteQuota::new(UPLOADS_BYTES_PER_NODE_MAX),
@@ -199,6 +197,20 @@ impl Default for CallerQuota {
 }
 
 impl Quotas {
+    /// The quota of a node, the same for as long as it is in use.
+    pub(crate) fn node(&self, node: &str) -> Arc<NodeQuota> {
+        self.nodes.of(node)
+    }
+
+    /// Waits until a message of this size may be read; first for the node's own bytes, so that a
+    /// node waits for all with one message.
+    pub(crate) async fn reserve_message(&self, node: &NodeQuota, bytes: u64) -> [Share; 2] {
+        if bytes <= SMALL_MESSAGE_BYTES_MAX {
+            return [None, None];
+        }
+        [node.messages.reserve(bytes).await, self.messages.reserve(bytes).await]
+    }
+
     /// Queues an upload of a node, and waits until its first chunk may be read; none when the queue
     /// is full, or the node has too many uploads in it.
     pub(crate) async fn queue_upload(&self, node: &str) -> Option<QueuedUpload> {
@@ -221,23 +233,27 @@ impl Quotas {
         // The bytes of its node first: it is before no other while it waits for its own.
         let of_node = queued.node.bytes.reserve(bytes).await;
         let of_all = self.uploads.reserve(bytes).await;
-        UploadPermit { _bytes: [of_node, of_all], _permit: queued.of_node, _node: queued.node }
+        UploadPermit { _bytes: [of_node, of_all], _permit: queued.of_node, node: queued.node }
     }
 
     /// Begins a request of a caller; none where too many are in progress.
-    pub(crate) fn begin_request(&self, caller: &str) -> Option<RequestPermit> {
+    pub(crate) fn begin_request(&self, caller: &str) -> Option<impl Send + use<>> {
         let caller = self.callers.of(caller);
         let permit = caller.requests.clone().try_acquire_owned().ok()?;
-        Some(RequestPermit { _permit: permit, _caller: caller })
+        Some((permit, caller))
     }
 
     /// Waits for an answer of about this many bytes; none only when the coordinator stops.
-    pub(crate) async fn reserve_answer(&self, caller: &str, bytes: u64) -> Option<AnswerPermit> {
+    pub(crate) async fn reserve_answer(
+        &self,
+        caller: &str,
+        bytes: u64,
+    ) -> Option<impl Send + use<>> {
         let caller = self.callers.of(caller);
         let permit = caller.large_answers.clone().acquire_owned().await.ok()?;
         // Its own first: it holds no bytes of the others while it waits for its own.
         let bytes = [caller.bytes.reserve(bytes).await, self.answers.reserve(bytes).await];
-        Some(AnswerPermit { _permit: permit, _bytes: bytes, _caller: caller })
+        Some((permit, bytes, caller))
     }
 }
 
@@ -410,12 +426,12 @@ impl CallerRates {
 mod tests {
     use std::task::Poll;
 
-    use memtape_core::limits::{SNAPSHOT_BYTES_MAX, UPLOAD_PART_SECONDS_MAX};
+    use memtape_core::limits::{MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX};
     use tokio::time::{Instant, sleep};
 
     use super::*;
 
-    const STALL: Duration = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
+    const STALL: Duration = Duration::from_secs(MESSAGE_MIB_SECONDS_MAX);
 
     #[tokio::test]
     async fn reservations_wait_in_order() {
@@ -548,7 +564,7 @@ mod tests {
     }
 
     /// Reserves an answer, if that is possible at once.
-    async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<AnswerPermit> {
+    async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<impl Send + use<>> {
         let mut reserving = std::pin::pin!(quotas.reserve_answer(caller, bytes));
         std::future::poll_fn(|context| match reserving.as_mut().poll(context) {
             Poll::Ready(permit) => Poll::Ready(permit),

@@ -129,8 +129,7 @@ pub async fn run(
 
 /// The routes of agents.
 fn for_agents(service: Service) -> axum::Router {
-    let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    grpc.layer(axum::middleware::from_fn(site::admit_agents))
+    service.routes().layer(axum::middleware::from_fn(site::admit_agents))
 }
 
 /// The settings with the memory limit filled in, which is logged.

@@ -7,32 +7,47 @@
 #[path = "fake/mod.rs"]
 mod fake;
 
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes};
-use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use bytes::Bytes;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
+use memtape_coordinator::Config;
+use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CHUNK_BYTES_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
+use tokio::process::Command;
 use tokio::time::{Instant, sleep};
-use tonic::codec::{Codec, EncodeBuf, Encoder};
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic_prost::{ProstCodec, ProstDecoder};
+use tonic::codegen::http;
+use tonic::transport::Channel;
 
 use crate::fake::{Agent, Job, MIB, PATIENCE, Running, answer, config, message, start};
+
+const ATTACH: &str = "/memtape.v1.Coordinator/Attach";
 
 /// A job of one rank.
 const JOB: Job = Job::new("large", 1);
 
+/// The largest message of an agent.
+const MESSAGE_BYTES: usize = 4 * CHUNK_BYTES_MAX;
+
+/// Memory of a coordinator in a process of its own, and the variable that names its folder.
+const BYTES_MAX: u64 = 512 * MIB;
+const FOLDER: &str = "MEMTAPE_TEST_SERVED_FOLDER";
+
 /// Bytes of the snapshot that no client reads.
 const LARGE_BYTES: usize = 110 << 20;
 
-/// A line of `/proc/self/status`, in bytes.
-fn status(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+/// A line of a process's `/proc/PID/status`, in bytes.
+fn status(process: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
@@ -40,12 +55,12 @@ fn status(name: &str) -> u64 {
 /// Starts a measurement of the peak; the memory now.
 fn begin() -> u64 {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
-    status("VmRSS")
+    status("self", "VmRSS")
 }
 
 /// The peak since `begin`, above what was there; printed.
 fn peak(what: &str, before: u64) -> u64 {
-    let peak = status("VmHWM").saturating_sub(before);
+    let peak = status("self", "VmHWM").saturating_sub(before);
     println!("{what}: {} KiB", peak >> 10);
     peak
 }
@@ -102,33 +117,40 @@ async fn ask(running: &Running, path: &str) -> (TcpStream, String) {
     (stream, String::from_utf8(header).unwrap())
 }
 
-/// Sends bytes as messages of an agent.
-#[derive(Clone, Copy)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = v1::CoordinatorMessage;
-    type Encoder = Raw;
-    type Decoder = ProstDecoder<v1::CoordinatorMessage>;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<v1::AgentMessage, v1::CoordinatorMessage>::default().decoder()
-    }
+/// A connection of HTTP/2 whose client reads no answer: it gives no window for one.
+async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    client
 }
 
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = tonic::Status;
+/// Begins a call, and sends these bytes of it; none where the coordinator has closed the
+/// connection.
+async fn call(client: &SendRequest<Bytes>, path: &str, bytes: &[Bytes]) -> Option<Call> {
+    let uri = format!("http://localhost{path}");
+    let request = http::Request::post(uri).header("content-type", "application/grpc").body(());
+    let (answer, mut stream) =
+        client.clone().ready().await.ok()?.send_request(request.unwrap(), false).ok()?;
+    bytes.iter().try_for_each(|bytes| stream.send_data(bytes.clone(), false)).ok()?;
+    Some((answer, stream))
+}
 
-    fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
-        out.put(item);
-        Ok(())
-    }
+type Call = (ResponseFuture, SendStream<Bytes>);
+
+/// The beginning of a message of gRPC of this length.
+fn frame(message: &[u8], bytes: usize) -> Bytes {
+    let length = u32::try_from(bytes).unwrap().to_be_bytes();
+    [&[0], &length[..], message].concat().into()
+}
+
+/// The first message of a node's agent.
+fn hello(node: &str) -> Bytes {
+    let (protocol, node) = (memtape_proto::PROTOCOL, node.to_string());
+    let hello = v1::Hello { protocol, node, boot_id: "boot-9".to_string(), ..Default::default() };
+    let hello = message(FromAgent::Hello(hello)).encode_to_vec();
+    frame(&hello, hello.len())
 }
 
 /// A message with this as its only field.
@@ -141,32 +163,16 @@ fn inside(number: u32, inner: &[u8]) -> Vec<u8> {
 }
 
 async fn a_report_of_4_mib_of_empty_ranks(running: &Running) {
-    let hello = v1::Hello {
-        protocol: memtape_proto::PROTOCOL,
-        node: "enemy".to_string(),
-        boot_id: "boot-9".to_string(),
-        ..v1::Hello::default()
-    };
     // 3 is `ranks` in `Report`, and `report` in `AgentMessage`.
     let report = inside(3, &[3 << 3 | 2, 0].repeat((2 << 20) - 8));
-    let messages =
-        vec![Bytes::from(message(FromAgent::Hello(hello)).encode_to_vec()), report.into()];
     let before = begin();
-    let channel = tonic::transport::Channel::from_shared(running.url("")).unwrap();
-    let mut client = tonic::client::Grpc::new(channel.connect().await.unwrap());
-    client.ready().await.unwrap();
-    let path = PathAndQuery::from_static("/memtape.v1.Coordinator/Attach");
-    let messages = tokio_stream::StreamExt::chain(
-        tokio_stream::iter(messages),
-        tokio_stream::pending::<Bytes>(),
-    );
-    let answer = client.streaming(tonic::Request::new(messages), path, Raw).await.unwrap();
-    let mut answer = answer.into_inner();
-    while let Ok(Some(_)) = answer.message().await {}
+    let client = connect(running.address).await;
+    let messages = [hello("enemy"), frame(&report, report.len())];
+    let _call = call(&client, ATTACH, &messages).await.unwrap();
+    let name = "memtape_losses_total{reason=\"bad_message\"}";
+    wait_for(running, name, |lost| lost == 1.0).await;
     let peak = peak("a report of 4 MiB of empty ranks", before);
     assert!(peak < 32 * MIB, "{peak}");
-    let name = "memtape_losses_total{reason=\"bad_message\"}";
-    assert_eq!(metric(running, name).await, 1.0);
 }
 
 async fn a_snapshot_of_12_kb_that_decodes_to_gigabytes(running: &Running, agent: &mut Agent) {
@@ -228,6 +234,77 @@ async fn downloads_that_are_not_read(
     assert!(damaged.bytes().await.is_err(), "a damaged snapshot was sent as a whole one");
 }
 
+/// Serves in a process of its own for the test below, which names the folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_another_process() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let config = Config { memory_bytes_max: Some(BYTES_MAX), ..config(Path::new(&folder)) };
+    let on_bound = |address| println!("\nat {address}");
+    memtape_coordinator::run(config, std::future::pending(), on_bound).await.unwrap();
+}
+
+/// Opens all calls that a connection may have: streams of one node that replace each other, of
+/// nodes of their own, and of no node; each sends all of the largest message but its end, and reads
+/// nothing.
+async fn do_everything_wrong(address: SocketAddr, connection: usize) {
+    let part = Bytes::from(vec![0; MESSAGE_BYTES - 1]);
+    let client = connect(address).await;
+    let mut calls = Vec::new();
+    for number in 0..CALLS_PER_CONNECTION_MAX {
+        let (begin, part) = (frame(&[], MESSAGE_BYTES), part.clone());
+        let bytes = match number % 8 {
+            0 => vec![begin, part],
+            1 => vec![hello(&format!("evil-{connection}-{number}")), begin, part],
+            _ => vec![hello("evil"), begin, part],
+        };
+        match call(&client, ATTACH, &bytes).await {
+            Some(call) => calls.push(call),
+            None => break,
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn a_client_that_does_everything_wrong(connections: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["serve_another_process", "--exact", "--nocapture"])
+        .env(FOLDER, dir.path())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let address: SocketAddr = loop {
+        let line = lines.next_line().await.unwrap().expect("an address");
+        if let Some(address) = line.strip_prefix("at ") {
+            break address.parse().unwrap();
+        }
+    };
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await;
+    let mut honest = Agent::attach_on(channel.unwrap(), "honest", "boot-1").await.unwrap();
+    honest.announce(&JOB).await;
+    let mut attackers = tokio::task::JoinSet::new();
+    for number in 0..connections {
+        attackers.spawn(do_everything_wrong(address, number));
+    }
+    let (begin, mut step, mut slowest) = (Instant::now(), 0, Duration::ZERO);
+    while begin.elapsed() < Duration::from_secs(10) {
+        step += 1;
+        let sent = Instant::now();
+        honest.train(&JOB, step..=step).await;
+        slowest = slowest.max(sent.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let peak = status(&server.id().unwrap().to_string(), "VmHWM");
+    println!(
+        "{connections} connections that do everything wrong: {} MiB, an honest report waited \
+         {slowest:?} at most",
+        peak / MIB
+    );
+    assert!(peak < BYTES_MAX, "{} MiB", peak / MIB);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_of_a_coordinator_is_bounded_whatever_comes() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,4 +316,5 @@ async fn the_memory_of_a_coordinator_is_bounded_whatever_comes() {
     a_snapshot_of_12_kb_that_decodes_to_gigabytes(&running, &mut agent).await;
     downloads_that_are_not_read(&running, &mut agent, dir.path()).await;
     running.stop().await;
+    a_client_that_does_everything_wrong(10).await;
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::access::Refused;
 use crate::access::audit::{Entry, NotWritten};
-use crate::connections::{Call, Trust};
+use crate::connections::Call;
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
 use crate::state::counters::Loss;
@@ -157,7 +157,7 @@ impl FromRequestParts<Api> for Asking {
         let too_many = || refused(api, &Refused::TooMany(Duration::from_secs(1)));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
-        call.admit_while(Trust(Box::new(move |peer| door.still_knows(peer, token.as_deref()))));
+        call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));
         Ok(Self { api: api.clone(), caller, call, request })
     }
 }

@@ -28,8 +28,7 @@ use crate::http::{
     access_routes, capture_routes, hint_routes, incident_routes, job_routes, line_routes,
     node_routes, page, policy_routes, rank_routes, series, store_routes,
 };
-use crate::ingest::grpc::MESSAGE_BYTES_MAX;
-use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, Quotas};
+use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX, Quotas};
 use crate::telemetry::metrics::{self, AdmissionFigures};
 use memtape_disk::clock;
 

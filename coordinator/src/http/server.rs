@@ -69,6 +69,9 @@ pub(crate) const STREAM_WINDOW_BYTES: u32 = 32 << 10;
 /// its reports.
 const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * CALLS_PER_CONNECTION_MAX;
 
+/// Bytes of an answer that the library keeps for a slow client of HTTP/2.
+const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
+
 /// Wait after an error of `accept`, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -142,7 +145,8 @@ pub(crate) async fn serve(
         .keep_alive_timeout(PING_TIMEOUT)
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let room = Arc::new(Semaphore::new(connections_max));
@@ -171,7 +175,7 @@ pub(crate) async fn serve(
             };
             if let Some(why) = why {
                 counters.lose(loss(why), 1);
-                tracing::debug!(%peer, "a connection is closed: {}", why.as_str());
+                tracing::debug!(%peer, ?why, "a connection is closed");
             }
             drop(place);
         });
@@ -298,7 +302,7 @@ impl Service<hyper::Request<Incoming>> for Counted {
 
     fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
         let call = self.connection.begin();
-        let mut request = request.map(|body| call.request(Body::new(body)));
+        let mut request = request.map(Body::new);
         request.extensions_mut().insert(call.clone());
         let answering = TowerToHyperService::new(self.router.clone()).call(request);
         Box::pin(async move { Ok(call.answer(answering.await?)) })

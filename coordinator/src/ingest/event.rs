@@ -1,6 +1,7 @@
 //! Everything that can happen to a coordinator: one closed set.
 
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::ingest::streams::StreamId;
 use crate::ingest::wire::Outgoing;
@@ -15,10 +16,12 @@ pub(crate) type Question = Box<dyn FnOnce(&View<'_>) + Send>;
 
 /// Everything that can happen to a coordinator.
 pub(crate) enum Event {
-    /// An agent opened a stream; the answer is the stream, or why the agent is refused.
+    /// An agent opened a stream; the answer is the stream, or why the agent is refused. `end` is
+    /// cancelled when the stream is closed.
     Attached {
         hello: Hello,
         outgoing: mpsc::Sender<Outgoing>,
+        end: CancellationToken,
         reply: oneshot::Sender<Result<StreamId, AgentRefused>>,
     },
     /// A message of an agent; its reservation of memory is held until it is stored.

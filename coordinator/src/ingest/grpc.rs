@@ -4,39 +4,49 @@
 //! unanswered reports and waiting snapshots within bounds, and writes snapshots to disk, so that
 //! the loop only ever sees small, sound events.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::header;
+use axum::response::IntoResponse as _;
+use axum::routing::post;
 use bytes::{Bytes, BytesMut};
 use memtape_core::limits::{
-    CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX,
-    UPLOAD_SECONDS_MAX,
+    CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGE_MIB_SECONDS_MAX, MESSAGES_WAITING_MAX,
+    REQUEST_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOAD_SECONDS_MAX,
 };
-use memtape_proto::decoding::{Encoded, Measured, coordinator_server};
+use memtape_proto::decoding::{Encoded, Measured};
 use memtape_proto::snapshot::{self, DecodeError};
 use memtape_proto::v1;
 use opentelemetry::KeyValue;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
-use tokio_stream::Stream;
-use tonic::{Request, Response, Status, Streaming};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::codec::{Codec as _, EncodeBody};
+use tonic_prost::ProstCodec;
 
 use crate::access::Door;
 use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
 use crate::ingest::event::Event;
-use crate::ingest::progress::{Progress, TooSlow};
+use crate::ingest::frames::Frames;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
-use crate::quota::{QueuedUpload, Quotas, REPORTS_PER_STREAM_MAX};
+use crate::quota::{
+    MESSAGE_BYTES_MAX, NodeQuota, QueuedUpload, Quotas, REPORTS_PER_STREAM_MAX, UploadPermit,
+};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
-use crate::state::effects::Share;
-use crate::state::messages::Incoming;
+use crate::state::messages::{Hello, Incoming};
 use memtape_disk::clock;
 
-/// Largest message of an agent, as it comes.
-pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
+/// The calls. Their messages are read here: the library would take memory before there is a share.
+const ATTACH: &str = "/memtape.v1.Coordinator/Attach";
+const UPLOAD: &str = "/memtape.v1.Coordinator/Upload";
 
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,96 +75,147 @@ impl Service {
         Self { shared, quotas, door }
     }
 
-    /// The service for the router.
-    pub(crate) fn server(self) -> coordinator_server::CoordinatorServer<Self> {
-        coordinator_server::CoordinatorServer::new(self)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+    /// The routes of agents.
+    pub(crate) fn routes(self) -> Router {
+        Router::new().route(ATTACH, post(attach)).route(UPLOAD, post(upload)).with_state(self)
     }
 }
 
-/// Messages to one agent. Dropped when the agent is gone, or the loop has no more messages.
-pub(crate) struct Messages {
-    receiver: mpsc::Receiver<Outgoing>,
-    /// Dropped with it, to end the other direction too.
-    _end: oneshot::Sender<()>,
-    /// Reports whose acknowledgement was not sent yet.
-    reports: Arc<Semaphore>,
+async fn attach(
+    State(service): State<Service>,
+    Extension(call): Extension<Arc<Call>>,
+    body: Body,
+) -> axum::response::Response {
+    answer(service.attach(&call, Frames::new(body)).await)
 }
 
-impl Stream for Messages {
-    type Item = Result<Outgoing, Status>;
+async fn upload(
+    State(service): State<Service>,
+    Extension(call): Extension<Arc<Call>>,
+    body: Body,
+) -> axum::response::Response {
+    let receipt = service.upload(&call, Frames::new(body)).await;
+    answer(receipt.map(|receipt| tokio_stream::once(Ok(receipt))))
+}
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let polled = self.receiver.poll_recv(context);
-        if let Poll::Ready(Some(message)) = &polled
-            && matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
-            && self.reports.available_permits() < REPORTS_PER_STREAM_MAX
-        {
-            self.reports.add_permits(1);
+/// The answer of a call: messages, or why there are none.
+fn answer<M: prost::Message + Default + 'static>(
+    messages: Result<impl Stream<Item = Result<M, Status>> + Send + 'static, Status>,
+) -> axum::response::Response {
+    match messages {
+        Ok(messages) => {
+            let encoder = ProstCodec::<M, M>::default().encoder();
+            let body = EncodeBody::new_server(encoder, messages, None, Default::default(), None);
+            ([(header::CONTENT_TYPE, "application/grpc")], Body::new(body)).into_response()
         }
-        polled.map(|message| message.map(Ok))
+        Err(status) => status.into_http(),
     }
 }
 
-#[tonic::async_trait]
-impl coordinator_server::Coordinator for Service {
-    type AttachStream = Messages;
-
+impl Service {
+    /// Opens the stream of an agent, and reads it in a task. Returns the messages to the agent.
     async fn attach(
         &self,
-        request: Request<Streaming<Encoded<v1::AgentMessage>>>,
-    ) -> Result<Response<Messages>, Status> {
-        let call = call(&request)?;
+        call: &Arc<Call>,
+        mut incoming: Frames,
+    ) -> Result<impl Stream<Item = Result<Outgoing, Status>> + Send + use<>, Status> {
         let connection = call.connection().clone();
         // Nothing is read of a client that is the agent of no node.
         if !self.door.may_be_agent(connection.peer()) {
             return Err(self.no_agent(&connection, None));
         }
-        let mut incoming = request.into_inner();
-        let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
-        let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
-        let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
-        let first = first
-            .measured(MESSAGE_DECODED_BYTES_MAX)
-            .and_then(Measured::decode)
-            .map_err(|why| self.bad(&connection, &BadMessage::NotDecoded(why)))?;
-        let hello = wire::hello(first).map_err(|why| self.bad(&connection, &why))?;
-        if !self.door.is_agent(connection.peer(), &hello.node) {
-            return Err(self.no_agent(&connection, Some(&hello.node)));
+        let permit = connection.permit_stream().ok_or_else(|| {
+            Status::resource_exhausted("the connection has too many streams of agents")
+        })?;
+        call.keep(Box::new(permit));
+        let first = timeout(HELLO_TIMEOUT, self.first(&mut incoming)).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))?;
+        let hello = first.map_err(|why| self.bad(&connection, &why))?;
+        let node = hello.node.clone();
+        if !self.door.is_agent(connection.peer(), &node) {
+            return Err(self.no_agent(&connection, Some(&node)));
         }
         call.admit();
-        drop(call);
-        let open = connection.begin_stream(&hello.node);
+        let open = connection.begin_stream(&node);
         // The roles may have been replaced before the stream was there to be closed.
-        if !self.door.is_agent(connection.peer(), &hello.node) {
-            return Err(self.no_agent(&connection, Some(&hello.node)));
+        if !self.door.is_agent(connection.peer(), &node) {
+            return Err(self.no_agent(&connection, Some(&node)));
         }
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
-        self.tell(Event::Attached { hello, outgoing, reply }).await?;
+        let end = CancellationToken::new();
+        self.tell(Event::Attached { hello, outgoing, end: end.clone(), reply }).await?;
         let stream = answer.await.map_err(|_| stopping())?;
         let stream = stream.map_err(|why| Status::already_exists(why.to_string()))?;
         let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
-        let (service, unanswered) = (self.clone(), reports.clone());
-        let (end, ended) = oneshot::channel();
+        let (service, unanswered, ended) = (self.clone(), reports.clone(), end.clone());
         tokio::spawn(async move {
             let _open = open;
-            tokio::select! {
-                () = service.listen(stream, &connection, incoming, unanswered) => {}
-                _ = ended => {}
+            let listening = service.listen(stream, &node, incoming, unanswered);
+            match ended.run_until_cancelled_owned(listening).await {
+                // The agent will be back.
+                None | Some(Ok(()) | Err(BadMessage::Broken)) => {}
+                Some(Err(why)) => drop(service.bad(&connection, &why)),
             }
             // The loop is gone: the coordinator stops.
             let _ = service.shared.events.send(Event::Gone { stream }).await;
         });
-        Ok(Response::new(Messages { receiver, _end: end, reports }))
+        // The agent is gone when the library drops its messages: the other direction ends, too.
+        let gone = end.drop_guard();
+        Ok(ReceiverStream::new(receiver).map(move |message| {
+            let _ = &gone;
+            if matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
+                && reports.available_permits() < REPORTS_PER_STREAM_MAX
+            {
+                reports.add_permits(1);
+            }
+            Ok(message)
+        }))
     }
 
+    /// The first message of a stream.
+    async fn first(&self, incoming: &mut Frames) -> Result<Hello, BadMessage> {
+        let length = incoming.begin(REQUEST_BYTES_MAX).await?.ok_or(BadMessage::NotHello)?;
+        let raw = Encoded::new(incoming.read(length).await?).measured(MESSAGE_DECODED_BYTES_MAX);
+        wire::hello(raw.and_then(Measured::decode).map_err(BadMessage::NotDecoded)?)
+    }
+
+    /// Hears an agent until its stream has ended.
+    async fn listen(
+        &self,
+        stream: u64,
+        node: &str,
+        mut incoming: Frames,
+        reports: Arc<Semaphore>,
+    ) -> Result<(), BadMessage> {
+        let node = self.quotas.node(node);
+        loop {
+            // Given back for what turns out to be no report. First of all: who does not read
+            // acknowledgements shall not keep a share of the memory.
+            let Ok(permit) = reports.acquire().await else { return Ok(()) };
+            let Some(length) = incoming.begin(MESSAGE_BYTES_MAX).await? else { return Ok(()) };
+            let _raw = self.quotas.reserve_message(&node, length as u64).await;
+            let raw = Encoded::<v1::AgentMessage>::new(incoming.read(length).await?);
+            let raw = raw.measured(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
+            let share = self.quotas.reports.reserve(raw.cost_bytes()).await;
+            let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
+            let Some(message) = message else { continue };
+            if matches!(message, Incoming::Report(_)) {
+                permit.forget();
+            }
+            if self.tell(Event::Said { stream, message, share }).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the snapshot of a rank.
     async fn upload(
         &self,
-        request: Request<Streaming<Encoded<v1::UploadChunk>>>,
-    ) -> Result<Response<v1::UploadReceipt>, Status> {
+        call: &Arc<Call>,
+        mut chunks: Frames,
+    ) -> Result<v1::UploadReceipt, Status> {
         // The places of uploads are for agents: a client without a stream gets none.
-        let call = call(&request)?;
         let nodes = call.connection().nodes();
         // One, but for agents of several nodes that share a connection and so a line.
         let Some(node) = nodes.iter().min() else {
@@ -166,64 +227,39 @@ impl coordinator_server::Coordinator for Service {
         let queued =
             queued.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
         let begin = clock::now();
-        let mut chunks = request.into_inner();
-        let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
+        let first = timeout(FIRST_CHUNK_TIMEOUT, self.chunk(&queued.node, &mut chunks)).await;
+        let first = first.map_err(|_| self.too_slow())??;
         let first = first.ok_or_else(|| Status::invalid_argument("the snapshot has no chunk"))?;
         let capture = wire::id(&first.capture_id).map_err(refused)?;
         let tape_id = wire::id(&first.tape_id).map_err(refused)?;
-        let sent = Sent { nodes, queued, first, chunks };
-        let result = self.receive(&capture, &tape_id, sent).await;
+        let result = self.receive(&capture, &tape_id, &nodes, (queued, first, chunks)).await;
         let failure = result.as_ref().err().map(Status::message);
         let attributes = [
             KeyValue::new("memtape.capture.id", capture),
             KeyValue::new("memtape.tape.id", tape_id),
         ];
         self.shared.telemetry.work("upload", begin, failure, attributes);
-        let hash = result?;
-        Ok(Response::new(v1::UploadReceipt { snapshot_hash: hash.as_bytes().to_vec() }))
-    }
-}
-
-impl Service {
-    async fn listen(
-        &self,
-        stream: u64,
-        connection: &Connection,
-        mut incoming: Streaming<Encoded<v1::AgentMessage>>,
-        reports: Arc<Semaphore>,
-    ) {
-        // An error here is a broken connection; the agent will be back.
-        while let Ok(Some(raw)) = incoming.message().await {
-            // Given back for what turns out to be no report. First of all: who does not read
-            // acknowledgements shall not keep a share of the memory.
-            let Ok(permit) = reports.acquire().await else { return };
-            let admitted = self.admit(raw).await;
-            let (message, share) = match admitted {
-                Ok(Some(admitted)) => admitted,
-                Ok(None) => continue,
-                Err(why) => {
-                    let _ = self.bad(connection, &why);
-                    return;
-                }
-            };
-            if matches!(message, Incoming::Report(_)) {
-                permit.forget();
-            }
-            if self.tell(Event::Said { stream, message, share }).await.is_err() {
-                return;
-            }
-        }
+        Ok(v1::UploadReceipt { snapshot_hash: result?.as_bytes().to_vec() })
     }
 
-    /// Reserves the bytes of a message, and decodes it then.
-    async fn admit(
+    /// The next chunk of a snapshot, within its time.
+    async fn chunk(
         &self,
-        raw: Encoded<v1::AgentMessage>,
-    ) -> Result<Option<(Incoming, Share)>, BadMessage> {
-        let raw = raw.measured(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
-        let share = self.quotas.reports.reserve(raw.cost_bytes()).await;
-        let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
-        Ok(message.map(|message| (message, share)))
+        node: &NodeQuota,
+        chunks: &mut Frames,
+    ) -> Result<Option<v1::UploadChunk>, Status> {
+        let slow = |_| self.too_slow();
+        let patience = Duration::from_secs(MESSAGE_MIB_SECONDS_MAX);
+        let length = timeout(patience, chunks.begin(MESSAGE_BYTES_MAX)).await.map_err(slow)?;
+        let Some(length) = length.map_err(refused)? else { return Ok(None) };
+        let _raw = self.quotas.reserve_message(node, length as u64).await;
+        let raw = chunks.read(length).await.map_err(|why| match why {
+            BadMessage::Slow => self.too_slow(),
+            why => refused(why),
+        });
+        let chunk = Encoded::new(raw?).measured(MESSAGE_DECODED_BYTES_MAX);
+        let chunk = chunk.and_then(Measured::decode).map(Some);
+        chunk.map_err(|why| refused(BadMessage::NotDecoded(why)))
     }
 
     async fn tell(&self, event: Event) -> Result<(), Status> {
@@ -261,9 +297,10 @@ impl Service {
         &self,
         capture: &str,
         tape_id: &str,
-        Sent { nodes, queued, first, chunks }: Sent,
+        nodes: &[String],
+        (queued, first, chunks): (QueuedUpload, v1::UploadChunk, Frames),
     ) -> Result<blake3::Hash, Status> {
-        let verdict = self.ask_patiently(capture, tape_id, &nodes).await?;
+        let verdict = self.ask_patiently(capture, tape_id, nodes).await?;
         let promised = match verdict {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
@@ -280,11 +317,8 @@ impl Service {
         // All of it at once: snapshots that wait for each other's rest would wait forever.
         let permit = self.quotas.reserve_upload(queued, bytes).await;
         let patience = Duration::from_secs(UPLOAD_SECONDS_MAX);
-        let collected = timeout(patience, self.collect(first, chunks, bytes)).await;
-        let snapshot = collected.map_err(|_| {
-            self.shared.counters.lose(Loss::SlowUpload, 1);
-            Status::deadline_exceeded("the snapshot comes too slowly")
-        })??;
+        let collected = timeout(patience, self.collect(&permit, first, chunks, bytes)).await;
+        let snapshot = collected.map_err(|_| self.too_slow())??;
         let hash = blake3::hash(&snapshot);
         if !verdict.is_as_promised(snapshot.len() as u64, &hash) {
             self.shared.counters.lose(Loss::BadSnapshot, 1);
@@ -334,16 +368,18 @@ impl Service {
 
     async fn collect(
         &self,
+        permit: &UploadPermit,
         first: v1::UploadChunk,
-        mut chunks: Streaming<Encoded<v1::UploadChunk>>,
+        mut chunks: Frames,
         bytes_max: u64,
     ) -> Result<Bytes, Status> {
         // Not by doubling, which would take twice the share. Memory is taken as it is written to.
         let mut snapshot = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
-        let (mut next, mut progress) = (Some(first), Progress::begin());
+        let mut next = Some(first);
         while let Some(chunk) = next {
-            // An empty one is no progress, and would hold the share for ever.
+            // All but the last are whole, and each has its time: so an upload has a minimum speed.
             let is_next = chunk.offset == snapshot.len() as u64
+                && snapshot.len().is_multiple_of(CHUNK_BYTES_MAX)
                 && (snapshot.is_empty() || !chunk.data.is_empty());
             if !is_next || (snapshot.len() + chunk.data.len()) as u64 > bytes_max {
                 self.shared.counters.lose(Loss::BadSnapshot, 1);
@@ -351,17 +387,15 @@ impl Service {
                 return Err(Status::invalid_argument(line));
             }
             snapshot.extend_from_slice(&chunk.data);
-            progress.add(chunk.data.len()).map_err(|why| self.too_slow(why))?;
-            let arrived = timeout_at(progress.ends(), chunks.message()).await;
-            next = decoded(arrived.map_err(|_| self.too_slow(TooSlow))??)?;
+            next = self.chunk(&permit.node, &mut chunks).await?;
         }
         Ok(snapshot.freeze())
     }
 
     /// The agent tries again later.
-    fn too_slow(&self, why: TooSlow) -> Status {
+    fn too_slow(&self) -> Status {
         self.shared.counters.lose(Loss::SlowUpload, 1);
-        Status::deadline_exceeded(why.to_string())
+        Status::deadline_exceeded("the snapshot comes too slowly")
     }
 
     fn refuse(&self, why: &DecodeError) -> Status {
@@ -402,37 +436,6 @@ impl Service {
             Err(UploadRefused::Store(why)) => Err(Status::unavailable(why)),
         }
     }
-}
-
-/// A snapshot on its way.
-struct Sent {
-    /// Nodes of the agents attached on the connection.
-    nodes: Vec<String>,
-    queued: QueuedUpload,
-    first: v1::UploadChunk,
-    chunks: Streaming<Encoded<v1::UploadChunk>>,
-}
-
-fn call<T>(request: &Request<T>) -> Result<Arc<Call>, Status> {
-    let call = request.extensions().get::<Arc<Call>>();
-    call.cloned().ok_or_else(|| Status::internal("the call has no connection"))
-}
-
-async fn next_chunk(
-    chunks: &mut Streaming<Encoded<v1::UploadChunk>>,
-    patience: Duration,
-) -> Result<Option<v1::UploadChunk>, Status> {
-    let chunk = timeout(patience, chunks.message()).await;
-    let chunk =
-        chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))??;
-    decoded(chunk)
-}
-
-fn decoded(chunk: Option<Encoded<v1::UploadChunk>>) -> Result<Option<v1::UploadChunk>, Status> {
-    let decode = |chunk: Encoded<v1::UploadChunk>| {
-        chunk.measured(MESSAGE_DECODED_BYTES_MAX).and_then(Measured::decode)
-    };
-    chunk.map(decode).transpose().map_err(|why| refused(BadMessage::NotDecoded(why)))
 }
 
 fn refused(why: BadMessage) -> Status {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ingest::wire::Outgoing;
 
@@ -16,7 +17,8 @@ pub(crate) type StreamId = u64;
 pub(crate) struct Streams {
     begun: StreamId,
     nodes: BTreeMap<StreamId, String>,
-    by_node: BTreeMap<String, (StreamId, mpsc::Sender<Outgoing>)>,
+    /// The guard ends the stream's task when the stream is closed.
+    by_node: BTreeMap<String, (StreamId, mpsc::Sender<Outgoing>, DropGuard)>,
 }
 
 /// A message could not be sent: the stream to close, and whether its agent does not read.
@@ -28,10 +30,15 @@ pub(crate) struct Unsent {
 
 impl Streams {
     /// Opens a stream; an earlier one of the node must be closed before.
-    pub(crate) fn open(&mut self, node: &str, outgoing: mpsc::Sender<Outgoing>) -> StreamId {
+    pub(crate) fn open(
+        &mut self,
+        node: &str,
+        outgoing: mpsc::Sender<Outgoing>,
+        end: CancellationToken,
+    ) -> StreamId {
         self.begun += 1;
         self.nodes.insert(self.begun, node.to_string());
-        self.by_node.insert(node.to_string(), (self.begun, outgoing));
+        self.by_node.insert(node.to_string(), (self.begun, outgoing, end.drop_guard()));
         self.begun
     }
 
@@ -49,7 +56,7 @@ impl Streams {
 
     /// The stream of a node.
     pub(crate) fn of_node(&self, node: &str) -> Option<StreamId> {
-        self.by_node.get(node).map(|(stream, _)| *stream)
+        self.by_node.get(node).map(|(stream, ..)| *stream)
     }
 
     /// All nodes with a stream.
@@ -63,7 +70,7 @@ impl Streams {
 
     /// Queue of messages to a node.
     pub(crate) fn sender(&self, node: &str) -> Option<mpsc::Sender<Outgoing>> {
-        self.by_node.get(node).map(|(_, outgoing)| outgoing.clone())
+        self.by_node.get(node).map(|(_, outgoing, _)| outgoing.clone())
     }
 
     /// Sends a message to the agent of a node. Without a stream it is dropped: captures and
@@ -72,7 +79,7 @@ impl Streams {
     /// # Errors
     /// The stream is broken, or its queue is full.
     pub(crate) fn send(&self, node: &str, message: Outgoing) -> Result<(), Unsent> {
-        let Some((stream, outgoing)) = self.by_node.get(node) else { return Ok(()) };
+        let Some((stream, outgoing, _)) = self.by_node.get(node) else { return Ok(()) };
         let unsent = Unsent { stream: *stream, is_slow: !outgoing.is_closed() };
         outgoing.try_send(message).map_err(|_| unsent)
     }

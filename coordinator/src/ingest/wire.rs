@@ -13,8 +13,8 @@ use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::limits::{
     CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
-    LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
-    STEPS_PER_REPORT_MAX,
+    LIMITATIONS_MAX, MESSAGE_MIB_SECONDS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX,
+    RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,
 };
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
@@ -48,6 +48,12 @@ const NUMBER_MAX: u64 = 1 << 53;
 pub(crate) enum BadMessage {
     #[error("the first message must be Hello")]
     NotHello,
+    #[error("the connection broke")]
+    Broken,
+    #[error("a message of {length} bytes is compressed, or longer than {bytes_max} bytes")]
+    Frame { length: usize, bytes_max: usize },
+    #[error("a message came more slowly than 1 MiB in {MESSAGE_MIB_SECONDS_MAX} s")]
+    Slow,
     #[error("Hello was said twice")]
     SecondHello,
     #[error(transparent)]

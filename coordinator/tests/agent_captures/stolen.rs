@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use memtape_core::limits::{
-    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_MAX, SNAPSHOT_BYTES_MAX,
-    UPLOAD_PART_SECONDS_MAX,
+    AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_MAX, CHUNK_BYTES_MAX,
+    MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX,
 };
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
@@ -107,7 +107,7 @@ fn taken_alone(job: &Job, of: usize, bytes: u64, hash: blake3::Hash) -> FromAgen
     })
 }
 
-/// Uploads of this node, each on a connection of its own, which bring a byte a second.
+/// Uploads of this node, each on a connection of its own, which bring one chunk and no more.
 async fn stall(
     running: &Running,
     node: &'static str,
@@ -121,14 +121,13 @@ async fn stall(
         let bytes = SNAPSHOT_BYTES_MAX as u64;
         agent.say(taken_alone(&job, of, bytes, blake3::hash(b"none"))).await;
         agent.train(&job, of as u64 + 1..=of as u64 + 1).await;
-        let tape_id = job.tape(0);
-        let chunk = move |offset| v1::UploadChunk {
+        let chunk = v1::UploadChunk {
             capture_id: capture_id(of),
-            tape_id: tape_id.clone(),
-            offset,
-            data: vec![0].into(),
+            tape_id: job.tape(0),
+            data: vec![0; CHUNK_BYTES_MAX].into(),
+            ..v1::UploadChunk::default()
         };
-        let chunks = tokio_stream::iter(0..).map(chunk).throttle(Duration::from_secs(1));
+        let chunks = tokio_stream::once(chunk).chain(tokio_stream::pending());
         uploads.push(tokio::spawn(async move {
             let answer = agent.client.upload(chunks).await;
             (agent, answer.err())
@@ -143,7 +142,7 @@ async fn stall(
 async fn stalled_uploads_on_many_connections_delay_others_by_one_stall() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
-    let stall_time = Duration::from_secs(UPLOAD_PART_SECONDS_MAX);
+    let stall_time = Duration::from_secs(MESSAGE_MIB_SECONDS_MAX);
     let job = Job { name: "honest", ranks: 1, ..JOB };
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&job).await;

@@ -521,12 +521,12 @@ impl Agent {
         snapshot: &[u8],
     ) -> Result<Vec<u8>, tonic::Status> {
         let chunks: Vec<v1::UploadChunk> = snapshot
-            .chunks(CHUNK_BYTES_MAX / 1024)
+            .chunks(CHUNK_BYTES_MAX)
             .enumerate()
             .map(|(index, data)| v1::UploadChunk {
                 capture_id: capture.to_string(),
                 tape_id: tape_id.to_string(),
-                offset: (index * (CHUNK_BYTES_MAX / 1024)) as u64,
+                offset: (index * CHUNK_BYTES_MAX) as u64,
                 data: data.to_vec().into(),
             })
             .collect();

@@ -1,11 +1,12 @@
-//! An agent of another version of the protocol.
+//! An agent of another version of the protocol, and clients that are not known yet.
 
+use memtape_core::limits::REQUEST_BYTES_MAX;
 use memtape_proto::v1::agent_message::Body;
 use memtape_proto::v1::coordinator_client::CoordinatorClient;
 use memtape_proto::{PROTOCOL, v1};
 use tonic::transport::Channel;
 
-use crate::fake::{config, message, start};
+use crate::fake::{Agent, config, message, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_version_is_refused_with_one_line() {
@@ -30,4 +31,15 @@ async fn another_version_is_refused_with_one_line() {
         }
     }
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_client_sends_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let long: &'static str = "x".repeat(REQUEST_BYTES_MAX + 1).leak();
+    let refused = Agent::try_attach(&running, long, "boot-1").await.err().unwrap();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert!(refused.message().contains("longer than 65536 bytes"), "{refused}");
+    assert_eq!(running.post("/api/v1/session", long).await.0, 413);
 }

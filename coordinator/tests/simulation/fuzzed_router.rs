@@ -17,7 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use memtape_proto::v1;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
-use tonic::service::Routes;
+use tokio_util::sync::CancellationToken;
 
 use crate::access::audit::Audit;
 use crate::access::file::Policy;
@@ -139,9 +139,8 @@ impl FuzzedRouter {
             let quotas = Arc::new(Quotas::default());
             let service = Service::new(shared.clone(), quotas.clone(), door.clone());
             runtime.spawn(door.clone().follow());
-            let grpc = Routes::new(service.server()).into_axum_router().reset_fallback();
             let api = Api::new(shared.clone(), door.clone(), quotas, snapshots.clone());
-            Ok((grpc.merge(routes::router(api, &[])), door))
+            Ok((service.routes().merge(routes::router(api, &[])), door))
         };
         let ((open, door), (closed, _)) = (router(None)?, router(Some(roles))?);
         runtime.spawn(tasks::carry_out(to_do, snapshots.clone(), door, events.clone()));
@@ -204,7 +203,8 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
     let (outgoing, _) = mpsc::channel(EVENTS_MAX);
     let (reply, attached) = oneshot::channel();
     let stopped = || anyhow::anyhow!("the coordinator has stopped");
-    let attach = Event::Attached { hello, outgoing, reply };
+    let end = CancellationToken::new();
+    let attach = Event::Attached { hello, outgoing, end, reply };
     events.send(attach).await.map_err(|_| stopped())?;
     let stream = attached.await??;
     let mut said = Vec::new();

@@ -16,6 +16,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_disk::files::Disk;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::access::audit::Audit;
 use crate::config::Config;
@@ -124,7 +125,7 @@ impl SimulatedCoordinator {
         let hello = wire::hello(hello)?;
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, mut answer) = oneshot::channel();
-        self.handle(now, Event::Attached { hello, outgoing, reply });
+        self.handle(now, Event::Attached { hello, outgoing, end: CancellationToken::new(), reply });
         let stream = answer.try_recv()??;
         self.streams.insert(stream, receiver);
         Ok(stream)

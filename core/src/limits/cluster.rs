@@ -80,16 +80,12 @@ limits! {
         "of the network with most such calls, the connection with most of them is closed, one with \
          an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
-    UNKNOWN_CALL_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
-        "What a call brings before its client is known",
-        "the call ends",
-        "the answer";
     CONNECTION_IDLE_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
         "Time that a connection is open without a call in progress",
         "the connection is closed",
         "`memtape_losses_total{reason=\"connection_overdue\"}`";
     ANSWER_STALLED_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
-        "Time that a client of the API does not read the answer",
+        "Time that a client does not read an answer, or what is sent to its agent",
         "the connection is closed",
         "`memtape_losses_total{reason=\"connection_overdue\"}`";
     CHUNK_BYTES_MAX: usize = 1 << 20, Bytes, "agent",
@@ -101,6 +97,14 @@ limits! {
         "Calls at the same time on one connection",
         "further calls wait",
         "none";
+    STREAMS_PER_CONNECTION_MAX: usize = 4, Count, "coordinator",
+        "Streams of agents at the same time on one connection, whose ends are not read, too",
+        "a further stream is refused",
+        "the answer";
+    MESSAGES_BYTES_MAX: u64 = 64 << 20, Bytes, "coordinator",
+        "Memory for messages of more than 32 KiB while they are read; 4 MiB of it for one node",
+        "the message is not read yet",
+        "none";
     UPLOADS_WAITING_MAX: usize = 4096, Count, "coordinator",
         "Uploads of snapshots that wait",
         "the agent is asked to try again later",
@@ -109,10 +113,10 @@ limits! {
         "Time that the upload of one snapshot takes, from when there is room for it",
         "the upload is refused, and the agent tries again",
         "`memtape_losses_total{reason=\"slow_upload\"}`";
-    UPLOAD_PART_SECONDS_MAX: u64 = 10, Seconds, "coordinator",
-        "Time that each 1 MiB of a snapshot takes while its upload holds room",
-        "the upload is refused, and the agent tries again",
-        "`memtape_losses_total{reason=\"slow_upload\"}`";
+    MESSAGE_MIB_SECONDS_MAX: u64 = 10, Seconds, "coordinator",
+        "Time in which each MiB of a message that has begun comes, and each chunk of an upload",
+        "the stream or the upload ends, and the agent tries again",
+        "`memtape_losses_total`, `bad_message` and `slow_upload`";
     UPLOADS_BYTES_PER_NODE_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 + (1 << 20), Bytes, "coordinator",
         "Memory for snapshots of one node that are uploaded or wait for room among all: one as \
          large as a snapshot can be, or some smaller ones",
@@ -338,8 +342,8 @@ limits! {
         "further requests of that caller wait",
         "none";
     REQUEST_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
-        "The body of a request to the HTTP API",
-        "the request is refused with status 413",
+        "The body of a request to the HTTP API, and the first message of an agent",
+        "the request is refused with status 413, the stream as `bad_message`",
         "the answer";
     ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
         "Incidents, or actions, in one list of the HTTP API",

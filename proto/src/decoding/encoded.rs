@@ -1,12 +1,9 @@
-//! [`Encoded`]: a message as it came, and the codec of gRPC that leaves it so.
+//! [`Encoded`]: a message as it came.
 
 use std::marker::PhantomData;
 
 use prost::Message;
-use prost::bytes::{Buf as _, Bytes};
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
-use tonic_prost::{ProstCodec, ProstEncoder};
+use prost::bytes::Bytes;
 
 use super::measure::{self, NotDecoded, Shaped};
 
@@ -54,48 +51,5 @@ impl<M: Message + Default> Measured<M> {
     /// It is damaged.
     pub fn decode(self) -> Result<M, NotDecoded> {
         Ok(M::decode(self.wire)?)
-    }
-}
-
-/// The codec of a server that decodes messages itself.
-#[derive(Debug)]
-pub struct EncodedCodec<T, M>(PhantomData<(T, M)>);
-
-/// Takes messages as they come.
-#[derive(Debug)]
-pub struct EncodedDecoder<M>(PhantomData<M>);
-
-impl<T, M> Default for EncodedCodec<T, M> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, M> Codec for EncodedCodec<T, M>
-where
-    T: Message + Send + 'static,
-    M: Message + Shaped + Default + Send + 'static,
-{
-    type Encode = T;
-    type Decode = Encoded<M>;
-    type Encoder = ProstEncoder<T>;
-    type Decoder = EncodedDecoder<M>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, M>::default().encoder()
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        EncodedDecoder(PhantomData)
-    }
-}
-
-impl<M: Message + Shaped + Default> Decoder for EncodedDecoder<M> {
-    type Item = Encoded<M>;
-    type Error = Status;
-
-    fn decode(&mut self, wire: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        let bytes = wire.remaining();
-        Ok(Some(Encoded::new(wire.copy_to_bytes(bytes))))
     }
 }
