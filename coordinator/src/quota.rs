@@ -41,13 +41,12 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
     AGENT_CAPTURES_PER_MINUTE_MAX, ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX,
-    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX, BAD_TOKENS_PER_MINUTE_MAX,
-    CALLERS_MAX, CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
-    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
-    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
-    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX, REQUESTS_AT_ONCE_MAX,
-    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
+    DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
+    MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
+    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
+    REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
 };
 use memtape_core::rates::Rates;
@@ -396,9 +395,9 @@ impl CallerRates {
         Self::new(MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
     }
 
-    /// Rate of invalid tokens: no network makes the coordinator verify signatures all the time.
-    pub(crate) fn of_bad_tokens() -> Self {
-        Self::new(MINUTE_NS / BAD_TOKENS_PER_MINUTE_MAX, BAD_TOKENS_AT_ONCE_MAX)
+    /// A rate a second, and as many at once.
+    pub(crate) fn a_second(count: u64) -> Self {
+        Self::new(SECOND_NS / count, count)
     }
 
     fn new(refill_ns: u64, at_once: u64) -> Self {
@@ -411,14 +410,6 @@ impl CallerRates {
     /// The bucket is empty: the time to wait.
     pub(crate) fn take(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now_ns, caller)
-    }
-
-    /// Is one left in a caller's bucket? Takes none.
-    ///
-    /// # Errors
-    /// The bucket is empty: the time to wait.
-    pub(crate) fn check(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).check(now_ns, caller)
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use memtape_core::access::{Caller, Rules};
+use memtape_core::limits::TOKENS_VERIFIED_PER_SECOND_MAX;
 use memtape_tls::folder::POLL_EVERY;
 use memtape_tls::server::ServerTls;
 use memtape_tls::steady;
@@ -48,9 +49,10 @@ pub(crate) struct Door {
     rates: CallerRates,
     audited: CallerRates,
     logged: CallerRates,
-    bad_tokens: CallerRates,
+    verified: CallerRates,
+    verified_of_network: CallerRates,
     #[cfg(feature = "oidc")]
-    keys: Keys,
+    pub(super) keys: Keys,
     pub(crate) tokens: Tokens,
     pub(crate) audit: Audit,
 }
@@ -76,7 +78,8 @@ impl Door {
             rates: CallerRates::of_requests(),
             audited: CallerRates::of_audited(),
             logged: CallerRates::of_logged(),
-            bad_tokens: CallerRates::of_bad_tokens(),
+            verified: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX),
+            verified_of_network: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
             #[cfg(feature = "oidc")]
             keys: Keys::default(),
             tokens,
@@ -100,16 +103,12 @@ impl Door {
     /// They have no role, or ask too often.
     pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
         let (now_ns, network) = (clock::now().mono_ns, peer.network().to_string());
-        // Before a signature is verified, which costs more than all else. Our own tokens cost a
-        // look into a table.
-        if token.is_some_and(|token| self.tokens.holder(token, latest_ns()).is_none()) {
-            self.bad_tokens.check(now_ns, &network).map_err(Refused::TooMany)?;
+        // A signature is verified, which costs more than all else, unless the token is known.
+        if token.is_some_and(|token| self.is_unverified(token)) {
+            let verified = self.verified_of_network.take(now_ns, &network);
+            verified.and_then(|()| self.verified.take(now_ns, "")).map_err(Refused::TooMany)?;
         }
         let caller = self.identify(peer, token);
-        if caller == Err(Refused::BadToken) {
-            // There was one, unless another request of the same network took it meanwhile.
-            let _ = self.bad_tokens.take(now_ns, &network);
-        }
         let bucket = self.bucket(peer, caller.as_ref().ok());
         self.rates.take(now_ns, &bucket).map_err(Refused::TooMany)?;
         caller
@@ -178,30 +177,34 @@ impl Door {
     }
 
     /// The holder of a token, ours or a provider's.
+    #[cfg(feature = "oidc")]
     fn holder(&self, token: &str, policy: &Policy, rules: &Rules) -> Option<Caller> {
-        let now_ns = latest_ns();
-        if let Some(caller) = self.tokens.holder(token, now_ns) {
+        if let Some(caller) = self.tokens.holder(token, latest_ns()) {
             return Some(caller);
         }
-        self.holder_of_provider(token, policy, rules, now_ns)
-    }
-
-    #[cfg(feature = "oidc")]
-    fn holder_of_provider(
-        &self,
-        token: &str,
-        policy: &Policy,
-        rules: &Rules,
-        now_ns: i64,
-    ) -> Option<Caller> {
-        let now_seconds = u64::try_from(now_ns).unwrap_or(0) / 1_000_000_000;
-        let user = self.keys.user(policy.provider.as_ref()?, token, now_seconds)?;
+        let (provider, now_seconds) = (policy.provider.as_ref()?, latest_seconds());
+        let known = self.keys.known(provider, token, now_seconds);
+        let user = known.or_else(|| self.keys.user(provider, token, now_seconds))?;
         Some(rules.caller(&[user.name], &user.groups))
     }
 
     #[cfg(not(feature = "oidc"))]
-    fn holder_of_provider(&self, _: &str, _: &Policy, _: &Rules, _: i64) -> Option<Caller> {
-        None
+    fn holder(&self, token: &str, _: &Policy, _: &Rules) -> Option<Caller> {
+        self.tokens.holder(token, latest_ns())
+    }
+
+    /// Is there no holder of this token unless a signature is verified?
+    #[cfg(feature = "oidc")]
+    fn is_unverified(&self, token: &str) -> bool {
+        self.policy().provider.as_ref().is_some_and(|provider| {
+            self.tokens.holder(token, latest_ns()).is_none()
+                && self.keys.known(provider, token, latest_seconds()).is_none()
+        })
+    }
+
+    #[cfg(not(feature = "oidc"))]
+    fn is_unverified(&self, _: &str) -> bool {
+        false
     }
 
     /// May the agent of this node use this connection?
@@ -320,6 +323,11 @@ impl Door {
             tracing::error!("{error}");
         }
     }
+}
+
+#[cfg(feature = "oidc")]
+fn latest_seconds() -> u64 {
+    u64::try_from(latest_ns()).unwrap_or(0) / 1_000_000_000
 }
 
 /// The present by which tokens expire, as certificates do: Unix time in nanoseconds.

@@ -6,6 +6,7 @@
 //! provider they were read from. Names begin with `oidc:`, so that no user of the provider can take
 //! the name in a certificate.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -27,6 +28,10 @@ const EMAIL_VERIFIED: &str = "email_verified";
 
 /// Prefix of the name of every provider's user.
 const PREFIX: &str = "oidc:";
+
+/// Verified tokens that are known, of all and of one user; further ones are verified each time.
+const TOKENS_KNOWN_MAX: usize = 4096;
+const TOKENS_KNOWN_PER_USER_MAX: usize = 8;
 
 /// Longest token.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -54,8 +59,17 @@ struct Current {
     /// Provider of the keys.
     provider: Option<Provider>,
     keys: Arc<Vec<Jwk>>,
+    /// Users of tokens that these keys have signed, by the token's hash.
+    known: HashMap<blake3::Hash, Known>,
     /// Time of the last request for the keys, successful or not.
     fetched_ns: Option<u64>,
+}
+
+/// A verified token.
+#[derive(Debug)]
+struct Known {
+    user: User,
+    ends_seconds: u64,
 }
 
 /// A user of the provider.
@@ -75,7 +89,31 @@ struct Claims {
 }
 
 impl Keys {
-    /// The user of a token that counts now.
+    /// The user of a token that counted before and still does, which costs a look into a table.
+    pub(super) fn known(&self, provider: &Provider, token: &str, now_seconds: u64) -> Option<User> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let known = current.known.get(&blake3::hash(token.as_bytes()))?;
+        let counts =
+            current.provider.as_ref() == Some(provider) && now_seconds < known.ends_seconds;
+        counts.then(|| known.user.clone())
+    }
+
+    /// Remembers a verified token until it ends, if its keys are still in use and its user does not
+    /// have too many. A flood of tokens of one user displaces none of another.
+    fn remember(&self, keys: &Arc<Vec<Jwk>>, token: &str, known: Known, now_seconds: u64) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        current.known.retain(|_, of| now_seconds < of.ends_seconds);
+        let is_of_user = |of: &&Known| of.user.name == known.user.name;
+        let of_user = current.known.values().filter(is_of_user).count();
+        if Arc::ptr_eq(&current.keys, keys)
+            && current.known.len() < TOKENS_KNOWN_MAX
+            && of_user < TOKENS_KNOWN_PER_USER_MAX
+        {
+            current.known.insert(blake3::hash(token.as_bytes()), known);
+        }
+    }
+
+    /// The user of a token that counts now. Verifies its signature.
     pub(super) fn user(&self, provider: &Provider, token: &str, now_seconds: u64) -> Option<User> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
@@ -124,7 +162,13 @@ impl Keys {
             }
             _ => Vec::new(),
         };
-        (!name.is_empty()).then(|| User { name: format!("{PREFIX}{name}"), groups })
+        if name.is_empty() {
+            return None;
+        }
+        let user = User { name: format!("{PREFIX}{name}"), groups };
+        let known = Known { user: user.clone(), ends_seconds: claims.exp };
+        self.remember(&keys, token, known, now_seconds);
+        Some(user)
     }
 
     /// The keys of this provider; none where another provider's keys were read last.
@@ -171,7 +215,9 @@ impl Keys {
         };
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if current.provider.as_ref() == Some(provider) {
-            current.keys = Arc::new(keys);
+            if *current.keys != keys {
+                (current.keys, current.known) = (Arc::new(keys), HashMap::new());
+            }
             self.is_wanted.store(false, Relaxed);
         }
         Ok(())
@@ -276,7 +322,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::access::audit::Audit;
+    use crate::access::door::{Door, Refused};
     use crate::access::file::{groups, subject};
+    use crate::access::peer::Peer;
+    use crate::access::tokens::Tokens;
 
     const NOW: u64 = 1_800_000_000;
 
@@ -476,6 +526,54 @@ mod tests {
             .unwrap();
         issuer.keys.look(&next, 0).await.unwrap();
         assert!(issuer.keys.user(&next, &new, NOW).is_some());
+    }
+
+    /// A network floods the coordinator with tokens that no provider signed. What remains: a good
+    /// token of that network that was not seen before is refused as well, for a moment.
+    #[tokio::test]
+    async fn a_flood_of_wrong_tokens_refuses_no_token_that_was_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = Issuer::new(folder.path()).await;
+        let (store, _, _) = memtape_store::Store::open(&folder.path().join("store")).unwrap();
+        let roles = folder.path().join("access.toml");
+        let keys = folder.path().join("keys.json");
+        let text = format!(
+            "[oidc]\nissuer = \"https://login.example\"\naudience = \"memtape\"\n\
+             keys_file = {keys:?}\n\
+             name_claim = \"email\"\n[[grant]]\nrole = \"viewer\"\ngroups = [\"team-a\"]\n"
+        );
+        std::fs::write(&roles, text).unwrap();
+        let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
+        let door = Door::new(Some(roles), None, Tokens::new(store, Vec::new()), audit).unwrap();
+        door.keys.look(&door.policy().provider.clone().unwrap(), 0).await.unwrap();
+        let header = json!({ "alg": "ES256", "kid": "k1" });
+        let token = |email: &str| {
+            let mut claims = changed("email", json!(email));
+            (claims["exp"], claims["nbf"]) = (json!(u64::MAX), json!(0));
+            issuer.token(&header, &claims)
+        };
+        let of = |network| Peer::new(([10, 0, 0, network], 7).into());
+        let (seen, new) = (token("alice@example.org"), token("bob@example.org"));
+        assert!(door.caller(&of(1), Some(&seen)).is_ok());
+        let wrong = (0..100_000).map(|number| format!("{new}{number}"));
+        let mut refused = wrong.map(|wrong| door.caller(&of(1), Some(&wrong)).unwrap_err());
+        let refused = refused.find(|why| *why != Refused::BadToken);
+        assert!(matches!(refused, Some(Refused::TooMany(_))), "{refused:?}");
+        assert!((0..1000).all(|_| door.caller(&of(1), Some(&seen)).is_ok()));
+        assert!(door.caller(&of(2), Some(&new)).is_ok(), "another network's");
+        // One user's tokens displace none of another's, and other keys have signed none of them.
+        for number in 0..2 * TOKENS_KNOWN_PER_USER_MAX {
+            let mut claims = changed("email", json!("mallory@example.org"));
+            (claims["nbf"], claims["jti"]) = (json!(0), json!(number));
+            assert!(issuer.user(&issuer.token(&header, &claims)).is_some());
+        }
+        assert_eq!(issuer.keys.current.read().unwrap().known.len(), TOKENS_KNOWN_PER_USER_MAX);
+        let known = |token: &str| issuer.keys.known(&issuer.provider, token, NOW).is_some();
+        assert!(issuer.user(&seen).is_some() && known(&seen));
+        // Another issuer writes other keys into the same file.
+        Issuer::new(folder.path()).await;
+        issuer.keys.look(&issuer.provider, 0).await.unwrap();
+        assert!(!known(&seen) && issuer.user(&seen).is_none());
     }
 
     #[test]

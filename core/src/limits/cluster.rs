@@ -300,13 +300,9 @@ limits! {
          about streams of one node",
         "further ones are counted alone",
         "`memtape_losses_total`";
-    BAD_TOKENS_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
-        "Tokens of one network that are not valid in a minute, in the long run",
-        "tokens of an OpenID provider from there are refused with status 429, unverified",
-        "`memtape_losses_total{reason=\"requests_too_many\"}`";
-    BAD_TOKENS_AT_ONCE_MAX: u64 = 100, Count, "coordinator",
-        "Tokens of one network that are not valid at once",
-        "tokens of an OpenID provider from there are refused with status 429, unverified",
+    TOKENS_VERIFIED_PER_SECOND_MAX: u64 = 1000, Count, "coordinator",
+        "Tokens of an OpenID provider that are verified a second; of one network a tenth",
+        "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     CALLERS_MAX: usize = 16_384, Count, "coordinator",
         "Callers of the HTTP API whose requests are counted at the same time",
