@@ -1,11 +1,12 @@
 //! The audit: who did what, when, and from where.
 //!
 //! Entries are only ever added. Each holds the hash of the one before, so that a changed or missing
-//! one shows itself. The oldest go when there are too many: entries caused by agents have a chain
-//! of their own, and push out no entries of users. An entry is in the store before the work begins
-//! where the file of roles asks for it; else the work goes on, and the loss is counted.
+//! one shows itself. The oldest go when there are too many: each cause has a chain of its own, so
+//! that agents, reads and refusals push out nothing that users changed. An entry is in the store
+//! before the work begins where the file of roles asks for it; else the work goes on, and the loss
+//! is counted.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,17 +36,14 @@ pub(crate) struct Audit {
 #[derive(Debug, Default)]
 struct Kept {
     last_number: u64,
-    of_users: VecDeque<Arc<AuditRecord>>,
-    of_agents: VecDeque<Arc<AuditRecord>>,
+    chains: BTreeMap<Cause, VecDeque<Arc<AuditRecord>>>,
 }
 
-impl Kept {
-    /// The entries of one cause, and the maximum number kept.
-    fn of(&mut self, cause: Cause) -> (&mut VecDeque<Arc<AuditRecord>>, usize) {
-        match cause {
-            Cause::User => (&mut self.of_users, AUDIT_ENTRIES_MAX),
-            Cause::Agent => (&mut self.of_agents, AUDIT_AGENT_ENTRIES_MAX),
-        }
+/// Entries of one cause that are kept.
+fn entries_max(cause: Cause) -> usize {
+    match cause {
+        Cause::User | Cause::Read => AUDIT_ENTRIES_MAX,
+        Cause::Agent | Cause::Refusal => AUDIT_AGENT_ENTRIES_MAX,
     }
 }
 
@@ -95,7 +93,7 @@ impl Audit {
         let mut kept = Kept::default();
         for record in records {
             kept.last_number = kept.last_number.max(record.number);
-            kept.of(record.cause).0.push_back(Arc::new(record));
+            kept.chains.entry(record.cause).or_default().push_back(Arc::new(record));
         }
         Self { store, counters, kept: Arc::new(Mutex::new(kept)), reads: Arc::default() }
     }
@@ -117,8 +115,7 @@ impl Audit {
         })
     }
 
-    /// Has the caller read the same within a minute? Then an entry exists already: reading the
-    /// ranks of a capture in turn makes one entry.
+    /// Has the caller read the same within a minute? Then an entry exists already.
     pub(crate) fn has_read(&self, now_ns: u64, entry: &Entry) -> bool {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         reads.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
@@ -153,12 +150,9 @@ impl Audit {
     /// does not match its predecessor.
     pub(crate) fn read(&self, after: u64, max: usize) -> (Vec<AuditRecord>, Option<u64>) {
         // Copied: the loop may want to add one while all of them are hashed.
-        let (of_users, of_agents) = {
-            let kept = self.kept();
-            (Vec::from_iter(kept.of_users.clone()), Vec::from_iter(kept.of_agents.clone()))
-        };
-        let broken = [broken_at(&of_users), broken_at(&of_agents)].into_iter().flatten().min();
-        let all = of_users.iter().chain(&of_agents);
+        let chains: Vec<_> = self.kept().chains.values().cloned().map(Vec::from_iter).collect();
+        let broken = chains.iter().filter_map(|chain| broken_at(chain)).min();
+        let all = chains.iter().flatten();
         let mut newer: Vec<_> = all.filter(|record| record.number > after).collect();
         newer.sort_by_key(|record| record.number);
         (newer.into_iter().take(max).map(|record| AuditRecord::clone(record)).collect(), broken)
@@ -169,7 +163,7 @@ impl Audit {
         let mut all = self.kept();
         all.last_number += 1;
         let number = all.last_number;
-        let (kept, entries_max) = all.of(entry.cause);
+        let kept = all.chains.entry(entry.cause).or_default();
         let record = AuditRecord {
             cause: entry.cause,
             number,
@@ -190,7 +184,7 @@ impl Audit {
             "{}", record.action
         );
         let mut changes = Changes::of(&record);
-        if kept.len() >= entries_max
+        if kept.len() >= entries_max(record.cause)
             && let Some(oldest) = kept.pop_front()
         {
             changes.delete(&*oldest);
@@ -231,14 +225,16 @@ mod tests {
             audit.note(Entry { cause, ..Entry::own(now, "act", subject.to_string()) });
         };
         note(Cause::User, "first");
+        note(Cause::Agent, "first of agents");
         for _ in 0..AUDIT_AGENT_ENTRIES_MAX + 10 {
-            note(Cause::Agent, "flood");
+            note(Cause::Refusal, "flood");
         }
         note(Cause::User, "last");
         let (entries, broken) = audit.read(0, usize::MAX);
         assert_eq!(broken, None);
-        assert_eq!(entries.len(), AUDIT_AGENT_ENTRIES_MAX + 2);
-        assert_eq!(entries.first().map(|of| of.subject.as_str()), Some("first"));
+        assert_eq!(entries.len(), AUDIT_AGENT_ENTRIES_MAX + 3);
+        let first = entries[..2].iter().map(|of| of.subject.as_str());
+        assert!(first.eq(["first", "first of agents"]));
         assert_eq!(entries.last().map(|of| of.subject.as_str()), Some("last"));
         assert!(entries.is_sorted_by(|a, b| a.number < b.number));
         // As an earlier process left it, the chains go on; a change shows itself in either.

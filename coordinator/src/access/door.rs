@@ -22,6 +22,7 @@ use crate::access::peer::Peer;
 use crate::access::tokens::Tokens;
 use crate::quota::CallerRates;
 use memtape_disk::clock;
+use memtape_store::records::Cause;
 
 /// Why a caller is not let in.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -49,6 +50,7 @@ pub(crate) struct Door {
     rates: CallerRates,
     audited: CallerRates,
     logged: CallerRates,
+    refused: CallerRates,
     verified: CallerRates,
     verified_of_network: CallerRates,
     #[cfg(feature = "oidc")]
@@ -78,6 +80,7 @@ impl Door {
             rates: CallerRates::of_requests(),
             audited: CallerRates::of_audited(),
             logged: CallerRates::of_logged(),
+            refused: CallerRates::of_logged(),
             verified: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX),
             verified_of_network: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
             #[cfg(feature = "oidc")]
@@ -121,6 +124,24 @@ impl Door {
     pub(crate) fn admit_audited(&self, peer: &Peer, caller: &Caller) -> Result<(), Refused> {
         let bucket = self.bucket(peer, Some(caller));
         self.audited.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)
+    }
+
+    /// Writes the refusal of a request into the audit. A flood of them makes few entries.
+    pub(crate) fn note_refusal(
+        &self,
+        peer: &Peer,
+        request: u64,
+        who: Option<&str>,
+        subject: String,
+    ) {
+        let now = clock::now();
+        if self.refused.take(now.mono_ns, &peer.network().to_string()).is_ok() {
+            let named = who.or(peer.names().first().map(String::as_str));
+            let who = named.unwrap_or("unknown").to_string();
+            let (cause, from) = (Cause::Refusal, Some(peer.address));
+            let entry = Entry::own(now, "refuse request", subject);
+            self.audit.note(Entry { who, from, request, cause, ..entry });
+        }
     }
 
     /// Is a refusal of this peer worth a line in the log? All of them are counted.

@@ -15,16 +15,13 @@ use memtape_proto::api::{
     Audit, AuditQuery, CreatedToken, SignIn, Token, TokenRequest, Tokens, WhoAmI,
 };
 
-use crate::access::audit::Entry;
 use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::connections::Call;
 use crate::http::asking::{Asking, cookie, cookie_name, refused};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
-use crate::http::site::RequestNumber;
-use memtape_disk::clock;
-use memtape_store::records::{Cause, TokenRecord};
+use memtape_store::records::TokenRecord;
 
 const DAY_NS: i64 = 86_400_000_000_000;
 
@@ -69,7 +66,10 @@ async fn sign_in(
         true => api.door.caller(call.connection().peer(), Some(&token)),
         false => Err(Refused::BadToken),
     };
-    let caller = found.map_err(|why| refused(&api, &why))?;
+    let caller = found.map_err(|why| {
+        api.door.note_refusal(call.connection().peer(), 0, None, format!("sign in: {why}"));
+        refused(&api, &why)
+    })?;
     let who = WhoAmI { signed_in: true, ..who(&caller) };
     Ok(SignedIn { cookie: set_cookie(&api, &token)?, who })
 }
@@ -147,8 +147,6 @@ async fn create(asking: Asking, body: Bytes) -> Result<Accepted<CreatedToken>, P
 
 async fn revoke(
     asking: Asking,
-    Extension(call): Extension<Arc<Call>>,
-    Extension(number): Extension<RequestNumber>,
     path: PathOf<IdPath>,
     // Read, so that a client that sends one gets its answer over HTTP/2.
     _body: Bytes,
@@ -156,15 +154,7 @@ async fn revoke(
     asking.administers()?;
     let Path(IdPath { id }) = path?;
     let now_ns = latest_ns();
-    let entry = Entry {
-        who: asking.caller.name.clone(),
-        from: Some(call.connection().peer().address),
-        request: number.0,
-        action: "revoke token",
-        subject: id.clone(),
-        wall_ns: clock::now().wall_ns,
-        cause: Cause::User,
-    };
+    let entry = asking.entry("revoke token", id.clone());
     let door = asking.api.door.clone();
     // To the end where the client leaves, at any rate, and whether it can be audited or not: it
     // takes rights away.

@@ -31,6 +31,9 @@ pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
 /// Maximum time that a request waits for the bytes of its answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// Characters of a refused path that the audit has.
+const PATH_AUDITED_MAX: usize = 128;
+
 /// A request, and who sends it.
 pub(crate) struct Asking {
     pub(crate) api: Api,
@@ -92,6 +95,8 @@ impl Asking {
     pub(crate) fn lacks(&self, role: &str) -> Problem {
         self.api.counters.lose(Loss::CallerRefused, 1);
         let line = format!("{} lacks the role {role}: ask an admin for it", self.caller.name);
+        let (peer, who) = (self.call.connection().peer(), Some(&*self.caller.name));
+        self.api.door.note_refusal(peer, self.request, who, line.clone());
         Problem::new(StatusCode::FORBIDDEN, line)
     }
 
@@ -105,7 +110,8 @@ impl Asking {
         self.audited(self.api.door.audit.write(self.entry(action, subject)).await)
     }
 
-    /// As [`Self::audit`], about a read: the same read makes one entry a minute.
+    /// As [`Self::audit`], about a read: the same read makes one entry a minute. Reads have a chain
+    /// of their own, and no rate but that of requests.
     ///
     /// # Errors
     /// As [`Self::audit`].
@@ -114,17 +120,16 @@ impl Asking {
         action: &'static str,
         subject: String,
     ) -> Result<(), Problem> {
-        let now_ns = clock::now().mono_ns;
-        let entry = self.entry(action, subject);
-        if self.api.door.audit.has_read(now_ns, &entry) {
+        let (now_ns, audit) = (clock::now().mono_ns, &self.api.door.audit);
+        let entry = Entry { cause: Cause::Read, ..self.entry(action, subject) };
+        if audit.has_read(now_ns, &entry) {
             return Ok(());
         }
-        let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
-        admitted.map_err(|why| refused(&self.api, &why))?;
-        self.audited(self.api.door.audit.write_read(now_ns, entry).await)
+        self.audited(audit.write_read(now_ns, entry).await)
     }
 
-    fn entry(&self, action: &'static str, subject: String) -> Entry {
+    /// An entry of the audit about an action of the caller.
+    pub(crate) fn entry(&self, action: &'static str, subject: String) -> Entry {
         Entry {
             who: self.caller.name.clone(),
             from: Some(self.call.connection().peer().address),
@@ -149,12 +154,16 @@ impl FromRequestParts<Api> for Asking {
         let call = parts.extensions.get::<Arc<Call>>().cloned();
         let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
-        let token = token(api, &parts.headers).map_err(|why| refused(api, &why))?;
-        let caller = api.door.caller(call.connection().peer(), token);
-        let caller = Arc::new(caller.map_err(|why| refused(api, &why))?);
-        let bucket = api.door.bucket(call.connection().peer(), Some(&caller));
-        let permit = api.quotas.begin_request(&bucket);
-        let too_many = || refused(api, &Refused::TooMany(Duration::from_secs(1)));
+        let peer = call.connection().peer();
+        let refuse = |why: Refused| {
+            let path: String = parts.uri.path().chars().take(PATH_AUDITED_MAX).collect();
+            api.door.note_refusal(peer, request, None, format!("{} {path}: {why}", parts.method));
+            refused(api, &why)
+        };
+        let token = token(api, &parts.headers).map_err(refuse)?;
+        let caller = Arc::new(api.door.caller(peer, token).map_err(refuse)?);
+        let permit = api.quotas.begin_request(&api.door.bucket(peer, Some(&caller)));
+        let too_many = || refuse(Refused::TooMany(Duration::from_secs(1)));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
         call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));

@@ -128,7 +128,7 @@ async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Pr
     let Path(PartPath { id, rank }) = path?;
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
-    asking.audit_read("read snapshot", capture).await?;
+    asking.audit_read("read snapshot", format!("{capture}, rank {rank}")).await?;
     asking.reserve(DOWNLOAD_BYTES).await?;
     let mut reading = asking.api.store.blobs().read(hash).await.map_err(Problem::broken)?;
     let bytes = reading.bytes();
@@ -156,7 +156,7 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
     let name = format!("{name}-rank{rank}.pickle");
     let capture = id.clone();
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
-    asking.audit_read("read pickle", capture).await?;
+    asking.audit_read("read pickle", format!("{capture}, rank {rank}")).await?;
     asking.reserve(DOWNLOAD_BYTES).await?;
     let parts = asking.api.pickling.pickle(hash).await.map_err(Problem::broken)?;
     Ok(Pickle { name, parts })

@@ -317,11 +317,11 @@ limits! {
         "a token for longer is refused",
         "the answer";
     AUDIT_ENTRIES_MAX: usize = 100_000, Count, "coordinator",
-        "Entries of the audit about users, settings and restarts that are kept",
+        "Entries of the audit about users, settings and restarts that are kept; as many of reads",
         "the oldest is deleted",
         "the number of the first entry in `memtape audit`";
     AUDIT_AGENT_ENTRIES_MAX: usize = 20_000, Count, "coordinator",
-        "Entries of the audit about captures that agents took or caused that are kept",
+        "Entries of the audit about captures that agents took or caused; as many about refusals",
         "the oldest of these is deleted",
         "the holes in the numbers of `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",

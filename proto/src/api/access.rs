@@ -103,7 +103,9 @@ pub struct Tokens {
     Default,
     Deserialize,
     Eq,
+    Ord,
     PartialEq,
+    PartialOrd,
     Serialize,
     EnumString,
     IntoStaticStr,
@@ -117,6 +119,10 @@ pub enum Cause {
     User,
     /// What an agent reported or announced.
     Agent,
+    /// A user who read something.
+    Read,
+    /// A client who was refused.
+    Refusal,
 }
 
 /// One entry of the audit, as it is stored: who did what, when, and from where.
@@ -130,8 +136,8 @@ pub struct AuditEntry {
         schemars(schema_with = "memtape_core::tape::schema::words::<Cause>")
     )]
     pub cause: Cause,
-    /// Numbers grow. A hole is an entry that could not be written, or an older one about agents
-    /// that was deleted.
+    /// Numbers grow. A hole is an entry that could not be written, or an older one of another
+    /// cause that was deleted.
     pub number: u64,
     /// When, in nanoseconds of Unix time.
     pub wall_ns: i64,
