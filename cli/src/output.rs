@@ -1,7 +1,6 @@
 //! Writing to a terminal, a file or a pipe that may have gone away, and keeping what strangers
 //! wrote from driving the terminal.
 
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -87,23 +86,23 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_as_it_is(&json(value)?)
 }
 
-/// A value as JSON on one line, without control characters: the ones that JSON itself permits (DEL,
-/// and U+0080 to U+009F, some of which begin escape sequences) are written as `\u009b`.
+/// A value as JSON on one line, without control characters and without marks that hide text or turn
+/// its direction: the ones that JSON itself permits are written as `\u009b`.
 /// Fails when the value cannot be JSON.
 pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
-    if !text.contains(char::is_control) {
+    let is_escaped = |mark: char| mark.is_control() || is_hidden(mark);
+    if !text.contains(is_escaped) {
         return Ok(text);
     }
-    let mut out = String::with_capacity(text.len() + 16);
-    for mark in text.chars() {
-        match mark.is_control() {
-            // Only in strings: JSON on one line has no control characters elsewhere.
-            true => write!(out, "\\u{:04x}", u32::from(mark)).unwrap_or_default(),
-            false => out.push(mark),
+    let escaped = |mark: char| match is_escaped(mark) {
+        // Only in strings: JSON on one line has no such characters elsewhere.
+        true => {
+            mark.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
         }
-    }
-    Ok(out)
+        false => mark.to_string(),
+    };
+    Ok(text.chars().map(escaped).collect())
 }
 
 /// An error and its causes in one line. Errors of the operating system have plain words.
@@ -195,9 +194,10 @@ mod tests {
 
     #[test]
     fn json_has_no_control_characters() {
-        let said = "train.py \u{9b}31m \u{7f} \u{85} \u{1b}[0m é \u{a0}\n";
+        let said = "train.py \u{9b}31m \u{7f} \u{85} \u{1b}[0m é \u{a0}\u{202e}\u{e0041}\n";
         let text = json(&[said]).unwrap();
-        let expected = "[\"train.py \\u009b31m \\u007f \\u0085 \\u001b[0m é \u{a0}\\n\"]";
+        let expected =
+            "[\"train.py \\u009b31m \\u007f \\u0085 \\u001b[0m é \u{a0}\\u202e\\udb40\\udc41\\n\"]";
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [said]);
     }
