@@ -105,8 +105,15 @@ async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Done {
     Err(not_taken(is_sure, format!("not delivered in {} tries: {why}", TRIES.len())))
 }
 
-/// The request as a CloudEvent.
+/// Text as it may go to a chat: names of jobs and functions mention no user of the chat.
+fn harmless(text: &str) -> String {
+    text.replace('<', "‹").replace('>', "›").replace('@', "＠")
+}
+
+/// The request as a CloudEvent. Its texts are harmless; its names are as they are.
 fn event(order: &Order) -> serde_json::Value {
+    let (sentence, why) = (harmless(&order.sentence), harmless(&order.why));
+    let order = &Order { sentence, why, ..order.clone() };
     serde_json::json!({
         "specversion": "1.0",
         "id": order.action,
@@ -168,6 +175,15 @@ mod tests {
             r#"{"test": 2432232314}"#,
         );
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn texts_of_a_webhook_mention_no_user() {
+        let (job, sentence) = ("<!channel>".to_string(), "<!channel> @here leaks".to_string());
+        let order = Order { job, sentence, ..Order::default() };
+        let data = &event(&order)["data"];
+        assert_eq!(data["sentence"], "‹!channel› ＠here leaks");
+        assert_eq!(data["job"], "<!channel>", "the name is a key");
     }
 
     #[test]
