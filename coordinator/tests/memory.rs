@@ -182,7 +182,7 @@ async fn a_snapshot_of_12_kb_that_decodes_to_gigabytes(running: &Running, agent:
     let path = format!("/api/v1/captures/{id}/ranks/0/pickle");
     let (status, answer) = running.get(&path).await;
     let peak = peak(&format!("a pickle of a snapshot of {} bytes", hostile.len()), before);
-    assert_eq!(status, 500, "{answer}");
+    assert_eq!(status, 422, "{answer}");
     assert!(answer["error"].as_str().unwrap().contains("memory"), "{answer}");
     assert!(peak < SNAPSHOT_BYTES_MAX as u64 + 32 * MIB, "{peak}");
     assert!(metric(running, "memtape_losses_total{reason=\"bad_snapshot\"}").await >= 1.0);

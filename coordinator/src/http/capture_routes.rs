@@ -23,7 +23,9 @@ use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::visible::Visible;
 use crate::work::collectives;
+use crate::work::decoding::NotRead;
 use crate::work::parts::{Parts, parts};
+use memtape_store::Kind;
 use memtape_store::records::snapshot_of;
 
 /// Bytes of an answer that is sent in parts, with the unsent bytes of the connection.
@@ -130,7 +132,8 @@ async fn snapshot(asking: Asking, path: PathOf<PartPath>) -> Result<Snapshot, Pr
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read snapshot", format!("{capture}, rank {rank}")).await?;
     asking.reserve(DOWNLOAD_BYTES).await?;
-    let mut reading = asking.api.store.blobs().read(hash).await.map_err(Problem::broken)?;
+    let reading = asking.api.store.blobs().read(hash).await;
+    let mut reading = reading.map_err(|why| unreadable(&why.into()))?;
     let bytes = reading.bytes();
     let (sender, parts) = parts();
     tokio::spawn(async move {
@@ -158,8 +161,19 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read pickle", format!("{capture}, rank {rank}")).await?;
     asking.reserve(DOWNLOAD_BYTES).await?;
-    let parts = asking.api.pickling.pickle(hash).await.map_err(Problem::broken)?;
+    let parts = asking.api.pickling.pickle(hash).await.map_err(|why| unreadable(&why))?;
     Ok(Pickle { name, parts })
+}
+
+/// The problem of a snapshot that is stored and cannot be read.
+fn unreadable(why: &NotRead) -> Problem {
+    let status = match why {
+        NotRead::Undecodable(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        NotRead::Store(error) if error.kind == Kind::Damaged => StatusCode::UNPROCESSABLE_ENTITY,
+        NotRead::Store(error) if error.kind == Kind::Gone => StatusCode::GONE,
+        NotRead::Store(_) | NotRead::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    Problem::new(status, why.to_string())
 }
 
 fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
