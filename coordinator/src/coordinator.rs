@@ -54,8 +54,6 @@ pub(crate) struct Coordinator {
     works: Works,
     /// Time of the last deletion of old data for space.
     tidied_ns: u64,
-    /// Time of the last expiry of step records.
-    expired_ns: u64,
 }
 
 /// Handles that the loop shares with the servers and worker tasks.
@@ -67,9 +65,6 @@ pub(crate) struct Shared {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) events: mpsc::Sender<Event>,
 }
-
-/// Interval of deleting steps that are too old.
-const EXPIRE_EVERY_NS: u64 = 3_600_000_000_000;
 
 /// Interval of deleting what exceeds a bound. Data that arrives in between may exceed bounds
 /// for that long.
@@ -102,7 +97,6 @@ impl Coordinator {
             shared,
             works,
             tidied_ns: 0,
-            expired_ns: 0,
         };
         for (serial, finding) in findings {
             let Self { incidents, jobs, context, .. } = &mut coordinator;
@@ -304,11 +298,6 @@ impl Coordinator {
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
             self.make_room();
-        }
-        if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
-            self.expired_ns = now.mono_ns;
-            let age_ns = i64::try_from(self.config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
-            self.shared.store.expire_steps(age_ns);
         }
     }
 

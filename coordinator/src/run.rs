@@ -35,8 +35,8 @@ use crate::telemetry::export::Telemetry;
 use crate::work::decoding::Snapshots;
 use crate::work::tasks;
 use memtape_disk::clock;
-use memtape_store::Store;
 use memtape_store::records::{AuditRecord, TokenRecord};
+use memtape_store::{StepLimits, Store};
 
 /// Interval of checking deadlines.
 const TICK: Duration = Duration::from_millis(200);
@@ -174,7 +174,8 @@ async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
         }
         let (store, mut loaded, _) = Store::open(&config.data_dir)?;
         let (tokens, audit) = (take(&mut loaded.tokens), take(&mut loaded.audit));
-        store.set_steps_bytes_max(config.steps_bytes_max);
+        let age_ns_max = i64::try_from(config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
+        store.limit_steps(StepLimits { age_ns_max, bytes_max: config.steps_bytes_max });
         let restored = Restored::new(clock::now(), &config, loaded, &store);
         anyhow::Ok(Opened { store, restored, tokens, audit })
     });

@@ -39,16 +39,27 @@ impl<Caller: Ord> Rates<Caller> {
         Key: Ord + ToOwned<Owned = Caller> + ?Sized,
     {
         self.check(now_ns, caller)?;
+        self.overdraw(now_ns, caller, 1).map_or(Err(Duration::from_secs(1)), |_| Ok(()))
+    }
+
+    /// Takes permits from a caller's bucket, also where it has fewer; returns how many are missing
+    /// then, or none where there are too many callers.
+    pub fn overdraw<Key>(&mut self, now_ns: u64, caller: &Key, permits: u64) -> Option<u64>
+    where
+        Caller: Borrow<Key>,
+        Key: Ord + ToOwned<Owned = Caller> + ?Sized,
+    {
         if self.full_at_ns.len() >= self.callers_max && !self.full_at_ns.contains_key(caller) {
             // A full bucket says nothing.
             self.full_at_ns.retain(|_, full_at_ns| *full_at_ns > now_ns);
             if self.full_at_ns.len() >= self.callers_max {
-                return Err(Duration::from_secs(1));
+                return None;
             }
         }
-        let full_at_ns = self.after(now_ns, caller);
+        let full_at_ns = self.after(now_ns, caller, permits);
         self.full_at_ns.insert(caller.to_owned(), full_at_ns);
-        Ok(())
+        let missing_ns = full_at_ns.saturating_sub(now_ns).saturating_sub(self.full_ns);
+        Some(missing_ns.div_ceil(self.refill_ns.max(1)))
     }
 
     /// Is there a permit? Takes none.
@@ -60,7 +71,7 @@ impl<Caller: Ord> Rates<Caller> {
         Caller: Borrow<Key>,
         Key: Ord + ?Sized,
     {
-        let wait_ns = self.after(now_ns, caller) - now_ns;
+        let wait_ns = self.after(now_ns, caller, 1) - now_ns;
         match wait_ns.checked_sub(self.full_ns) {
             Some(wait_ns @ 1..) => Err(Duration::from_nanos(wait_ns)),
             _ => Ok(()),
@@ -72,14 +83,14 @@ impl<Caller: Ord> Rates<Caller> {
         self.full_at_ns.len()
     }
 
-    /// Time at which the bucket is full again if one permit is taken now.
-    fn after<Key>(&self, now_ns: u64, caller: &Key) -> u64
+    /// Time at which the bucket is full again if this many permits are taken now.
+    fn after<Key>(&self, now_ns: u64, caller: &Key, permits: u64) -> u64
     where
         Caller: Borrow<Key>,
         Key: Ord + ?Sized,
     {
         let full_at_ns = self.full_at_ns.get(caller).copied().unwrap_or(0).max(now_ns);
-        full_at_ns.saturating_add(self.refill_ns)
+        full_at_ns.saturating_add(self.refill_ns.saturating_mul(permits))
     }
 }
 
@@ -99,6 +110,15 @@ mod tests {
         assert_eq!(rates.take(7, "a"), Err(Duration::from_nanos(1_000)));
         assert!(rates.take(7, "b").is_ok());
         assert!(rates.take(1_007, "a").is_ok() && rates.take(1_007, "a").is_err());
+    }
+
+    #[test]
+    fn what_was_taken_too_much_is_missing_until_it_is_refilled() {
+        let mut rates = Rates::new(10, 5, 1);
+        assert_eq!(rates.overdraw(100, "a", 5), Some(0));
+        assert_eq!(rates.overdraw(100, "a", 7), Some(7));
+        assert_eq!((rates.overdraw(150, "a", 0), rates.overdraw(175, "a", 0)), (Some(2), Some(0)));
+        assert_eq!(rates.overdraw(175, "b", 1), None);
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
         self.0.values().fold(0, |sum, of| sum.saturating_add(*of))
     }
 
+    /// Each owner with its amount.
+    pub fn iter(&self) -> impl Iterator<Item = (Owner, u64)> {
+        self.0.iter().map(|(owner, of)| (*owner, *of))
+    }
+
     /// The owner who has most, with the amount; of several the one with the highest name.
     pub fn most(&self) -> Option<(Owner, u64)> {
         self.0.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
@@ -126,6 +131,19 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
     pub fn add(&mut self, holder: (Node, Owner), amount: u64) {
         self.nodes.add(holder.0, amount);
         self.owners.add(holder, amount);
+    }
+
+    /// A holder has this much less.
+    pub fn take(&mut self, holder: (Node, Owner), amount: u64) {
+        self.nodes.take(holder.0, amount);
+        self.owners.take(holder, amount);
+    }
+
+    /// The holder who gives way first: on the node that has most, the owner who has most.
+    pub fn most(&self) -> Option<(Node, Owner)> {
+        let (node, _) = self.nodes.most()?;
+        let on_node = self.owners.iter().filter(|((of, _), _)| *of == node);
+        on_node.max_by_key(|(_, of)| *of).map(|(holder, _)| holder)
     }
 
     /// Replaces the amounts of nodes; the amounts of owners stay.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use memtape_core::limits::CHANGES_QUEUED_MAX;
 
@@ -14,9 +14,9 @@ use crate::clock::{ClockWatch, StoreClock};
 use crate::encoding::{Changes, Loaded, load};
 use crate::error::{During, Error, Kind, Result};
 use crate::inventory::Loss;
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::{SeriesKey, Source, StepRecord};
 use crate::recovery::{format, format::Whose, opening, opening::Recovery};
-use crate::steps::packer::{self, Found, Reader};
+use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::{index, segments};
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Shared};
@@ -35,7 +35,7 @@ pub struct Store {
 }
 
 /// Why nothing can be made durable.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unready {
     /// The data folder is gone, or was replaced by another one.
     #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// Takes finished steps; `done` is called when they survive the death of this process.
-    pub fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done) {
+    pub fn steps(&self, batch: Vec<(Source, Vec<StepRecord>)>, done: Done) {
         self.send(Job::Steps { batch, done });
     }
 
@@ -141,14 +141,14 @@ impl Store {
         self.send(Job::Forget { serial });
     }
 
-    /// Limits the bytes of steps on disk, to within one file. The oldest files are deleted first.
-    pub fn set_steps_bytes_max(&self, bytes: u64) {
-        self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
+    /// Limits the steps on disk, from the next packing on, which is due within a minute. Of bytes,
+    /// the holder that has most gives up its oldest blocks first.
+    pub fn limit_steps(&self, limits: StepLimits) {
+        *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     /// Why nothing can be made durable now; none while it can. Blocks.
     pub fn unready(&self) -> Option<Unready> {
-        let waiting = self.shared.health.waiting.load(Ordering::Relaxed);
         if !self.shared.lock.is_present() {
             return Some(Unready::FolderGone);
         }
@@ -200,11 +200,6 @@ impl Store {
         let open = &self.shared.open;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&open.damaged_blocks), load(&open.without_index))
-    }
-
-    /// Deletes all steps that are older than this on the store's clock, an hour or so at a time.
-    pub fn expire_steps(&self, age_ns_max: i64) {
-        self.send(Job::Expire { age_ns_max });
     }
 
     /// The clock on which ages are measured.
@@ -308,7 +303,7 @@ fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
         },
         catalogue: parts.catalogue,
         open: parts.open,
-        steps_bytes_max: AtomicU64::new(u64::MAX),
+        limits: Mutex::default(),
         blobs: parts.blobs,
         clock,
         health,

@@ -43,7 +43,7 @@ pub use recovery::check::{Finding, StoreCheck, check as check_store};
 pub use recovery::opening::Recovery;
 pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
-pub use steps::packer::Found;
+pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
 pub use writer::point::Point;
 pub use writer::shared::{Done, Health};

@@ -124,6 +124,8 @@ pub struct RankRecord {
     pub allocator: Option<String>,
     /// Allocator settings that hints set at the start; empty where they set none.
     pub hints: String,
+    /// Step records that are not kept, because more came than are kept.
+    pub steps_left_out: u64,
     /// Planned end of the job, as the environment of the process names it.
     pub planned_end: PlannedEnd,
 }
@@ -183,6 +185,13 @@ pub struct SeriesKey {
     /// Number of the device.
     pub device: u8,
 }
+
+/// Whom steps count for where their bytes are shared: a node, and an owner on it, by the caller's
+/// numbers. Steps of earlier versions count for 0 and 0.
+pub type Holder = (u64, u64);
+
+/// A series, and whom its steps count for.
+pub type Source = (SeriesKey, Holder);
 
 /// A capture without its parts.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -40,7 +40,7 @@ async fn series(
     let points = query.points.unwrap_or(POINTS).clamp(1, SERIES_POINTS_MAX);
     asking.reserve(points as u64 * POINT_BYTES + RECORDS_BYTES).await?;
     let wanted = query.clone();
-    let key = asking.ask(move |view| key(view, &job, &wanted)).await??;
+    let (key, steps_left_out) = asking.ask(move |view| key(view, &job, &wanted)).await??;
     let store = asking.api.store.clone();
     let read = move || -> memtape_store::Result<Series> {
         let mut made = Points::new(points);
@@ -50,19 +50,21 @@ async fn series(
             }
             Found::Forgotten => made = Points::new(points),
         })?;
-        Ok(made.series())
+        Ok(Series { steps_left_out, ..made.series() })
     };
     let read = tokio::task::spawn_blocking(read);
     read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }
 
-fn key(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<SeriesKey, Problem> {
+/// The series, and the number of the rank's step records that are not kept.
+fn key(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<(SeriesKey, u64), Problem> {
     let attempt = attempt_of(view, job, query.attempt)?;
     let rank =
         attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
     let largest = rank.totals.iter().max_by_key(|totals| totals.allocated);
     let device = query.device.or(largest.map(|totals| totals.device)).unwrap_or(0);
-    Ok(SeriesKey { serial: attempt.record.serial, rank: query.rank, device })
+    let key = SeriesKey { serial: attempt.record.serial, rank: query.rank, device };
+    Ok((key, rank.record.steps_left_out))
 }
 
 fn is_wanted(row: &StepRecord, query: &SeriesQuery) -> bool {

@@ -56,6 +56,8 @@ pub(crate) enum Loss {
     AgentRefused,
     /// Step records that were overwritten on the tape before they were read.
     StepsMissed,
+    /// Step records that are not kept: their node or owner sent more than its rate.
+    StepsThinned,
     /// A connection was closed because no call was in progress, or its client did not read.
     ConnectionOverdue,
     /// An idle connection was closed because another one needed its place.

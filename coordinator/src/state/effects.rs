@@ -21,10 +21,10 @@ use crate::state::counters::{Count, Loss};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::Done;
-use memtape_store::records::{Cause, End, Record, SeriesKey, StepRecord};
+use memtape_store::records::{Cause, End, Record, Source, StepRecord};
 
 /// Step records of one or more series.
-pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRecord>)>;
+pub(crate) type Batch = Vec<(Source, Vec<StepRecord>)>;
 
 /// Memory that a message of an agent takes until it is stored; none in a simulation.
 pub(crate) type Share = Option<OwnedSemaphorePermit>;

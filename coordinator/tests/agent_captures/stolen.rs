@@ -1,10 +1,12 @@
 //! An enemy with one agent's stream: what it can make the coordinator write and forget.
 
+use std::path::Path;
 use std::time::Duration;
 
+use memtape_coordinator::Config;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_MAX, CHUNK_BYTES_MAX,
-    MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX,
+    MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX, STEPS_PER_REPORT_MAX,
 };
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
@@ -173,4 +175,69 @@ async fn stalled_uploads_on_many_connections_delay_others_by_one_stall() {
         upload.abort();
     }
     running.stop().await;
+}
+
+/// A report of steps that do not compress.
+fn noise(job: &Job, first: u64) -> v1::RankReport {
+    let mut report = Agent::rank_reports(job, 0, first..=first + STEPS_PER_REPORT_MAX as u64 - 1);
+    for record in &mut report.steps {
+        let hash = blake3::hash(&record.last_step.to_le_bytes());
+        let number =
+            |at: usize| hash.as_bytes()[at..at + 5].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+        (record.floor_allocated, record.peak_allocated) = (number(0), number(0) + number(5));
+        (record.end_allocated, record.floor_reserved) = (number(10), number(15));
+        (record.peak_reserved, record.end_reserved) = (number(15) + number(20), number(25));
+        (record.blocks, record.allocs, record.frees) = (number(2), number(7), number(12));
+    }
+    report
+}
+
+fn bytes_of(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // A file may be gone since.
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}
+
+/// `MEMTAPE_FLOOD=1` floods with a million records, under 64 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_steps_evicts_none_of_another_node() {
+    let (records, bytes_max) = match std::env::var_os("MEMTAPE_FLOOD") {
+        Some(_) => (1_000_000, 64 << 20),
+        None => (100_000, 4 << 20),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = || Config { steps_bytes_max: bytes_max, ..config(dir.path()) };
+    let running = start(config()).await;
+    let mut honest = Agent::attach(&running, "node-a").await;
+    honest.announce(&JOB).await;
+    honest.train(&JOB, 1..=3000).await;
+    let flood = Job::new("flood", 1);
+    let mut evil = Agent::attach(&running, "evil").await;
+    evil.announce(&flood).await;
+    let (begin, mut most) = (Instant::now(), 0);
+    for first in (1..=records).step_by(STEPS_PER_REPORT_MAX) {
+        evil.report(vec![noise(&flood, first)]).await;
+        if first % (8 * STEPS_PER_REPORT_MAX as u64) == 1 {
+            evil.settle().await;
+        }
+        most = most.max(["rows", "steps"].map(|of| bytes_of(&dir.path().join(of))).iter().sum());
+    }
+    evil.settle().await;
+    println!("{records} records in {:?}, at most {most} bytes of steps on disk", begin.elapsed());
+    honest.train(&JOB, 3001..=3010).await;
+    let kept = async |running: &Running, job: &str, rank: u32| {
+        let path = format!("/api/v1/jobs/{job}/series?rank={rank}&points=20000");
+        running.get(&path).await.1["steps"].as_array().unwrap().len()
+    };
+    let check = async |running: Running| {
+        for rank in 0..JOB.ranks {
+            assert_eq!(kept(&running, JOB.name, rank).await, 3010, "rank {rank}");
+        }
+        println!("points of the flood: {}", kept(&running, "flood", 0).await);
+        running.stop().await;
+    };
+    check(running).await;
+    let left = bytes_of(&dir.path().join("steps"));
+    assert!(left <= bytes_max && most <= bytes_max + (64 << 20), "{left} and {most} bytes");
+    check(start(config()).await).await;
 }

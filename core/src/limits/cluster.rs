@@ -41,6 +41,23 @@ limits! {
         "Ranks of one owner on one node that begin, change or end in a minute, in the long run",
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
+    NODE_STEPS_AT_ONCE_MAX: u64 = 4 * OWNER_STEPS_AT_ONCE_MAX, Count, "coordinator",
+        "Step records of one node that are kept at once, as after an outage",
+        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
+    NODE_STEPS_PER_SECOND_MAX: u64 = 4 * OWNER_STEPS_PER_SECOND_MAX, Count, "coordinator",
+        "Step records of one node that are kept in a second, in the long run",
+        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
+    OWNER_STEPS_AT_ONCE_MAX: u64 = 4 << 20, Count, "coordinator",
+        "Step records of one owner on one node that are kept at once: 7 hours of 16 ranks with 10 \
+         steps a second",
+        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
+    OWNER_STEPS_PER_SECOND_MAX: u64 = 500, Count, "coordinator",
+        "Step records of one owner on one node that are kept in a second, in the long run",
+        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
         "of the node that began most of them, the oldest that is over is forgotten",

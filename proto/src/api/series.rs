@@ -16,4 +16,7 @@ pub struct Series {
     pub peak_bytes: Vec<u64>,
     /// Highest bytes the allocator held in the step.
     pub reserved_bytes: Vec<u64>,
+    /// Step records of the rank that are not kept, because its node or owner sent more than are
+    /// kept: of their steps every second, fourth, … is there.
+    pub steps_left_out: u64,
 }

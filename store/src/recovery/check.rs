@@ -221,7 +221,7 @@ fn look_at_steps(disk: &dyn Disk, known: &Expected, checked: &mut StoreCheck) ->
         let damage = segments::scan(disk, segment, 0, |offset, length, entry| {
             whole += within(offset, length as usize, durable);
             match entry {
-                Some(Entry::Block { series, block, .. }) => {
+                Some(Entry::Block { source: (series, _), block, .. }) => {
                     *blocks.entry(series.serial).or_default() += 1;
                     match unpack(block) {
                         Some(block) => rows += block.len() as u64,

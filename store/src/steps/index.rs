@@ -8,9 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use memtape_core::sharing::Amounts;
+
 use crate::catalogue::{Catalogue, STEPS_PREFIX};
 use crate::error::{Error, Kind, Result};
-use crate::records::SeriesKey;
+use crate::records::{Holder, SeriesKey};
 use crate::steps::segments::{self, Entry, Location, SERIES_BYTES, Segment, Segments};
 use memtape_disk::tree::Change;
 
@@ -35,10 +37,9 @@ pub(crate) struct Mended {
     pub(crate) rebuilt: Option<Error>,
 }
 
-/// The entries of blocks at these locations.
-pub(crate) fn entries(locations: &[Location]) -> impl Iterator<Item = Change> + '_ {
-    let value = |location: &Location| Some(location.length.to_le_bytes().to_vec());
-    locations.iter().map(move |location| Change { key: key(location), value: value(location) })
+/// The entry of the block at a location.
+pub(crate) fn entry(location: &Location) -> Change {
+    Change { key: key(location), value: Some(location.length.to_le_bytes().to_vec()) }
 }
 
 fn key(location: &Location) -> Vec<u8> {
@@ -143,6 +144,10 @@ pub(crate) fn state(number: u32, segment: Option<&Segment>) -> Change {
         value.extend(segment.first_stretch.to_le_bytes());
         value.extend(segment.last_stretch.to_le_bytes());
         value.extend(segment.blocks.to_le_bytes());
+        for (holder, bytes) in segment.held.iter() {
+            value.extend(segments::holder_bytes(holder));
+            value.extend(bytes.to_le_bytes());
+        }
         value
     });
     Change { key, value }
@@ -153,12 +158,23 @@ fn state_of(key: &[u8], value: &[u8]) -> Option<(u32, Segment)> {
     let (bytes, rest) = value.split_first_chunk()?;
     let (first, rest) = rest.split_first_chunk()?;
     let (last, rest) = rest.split_first_chunk()?;
-    let segment = Segment {
+    let (blocks, mut rest) = rest.split_first_chunk()?;
+    let mut segment = Segment {
         bytes: u64::from_le_bytes(*bytes),
         first_stretch: u32::from_le_bytes(*first),
         last_stretch: u32::from_le_bytes(*last),
-        blocks: u64::from_le_bytes(rest.try_into().ok()?),
+        blocks: u64::from_le_bytes(*blocks),
+        held: Amounts::default(),
     };
+    if rest.is_empty() {
+        // Of an earlier version.
+        segment.held.add(Holder::default(), segment.bytes);
+    }
+    while let Some((holder, after)) = rest.split_first_chunk() {
+        let (bytes, after) = after.split_first_chunk()?;
+        segment.held.add(segments::holder_of(holder), u64::from_le_bytes(*bytes));
+        rest = after;
+    }
     Some((u32::from_be_bytes(number), segment))
 }
 
@@ -228,7 +244,7 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
     }
     let mut caught_up = 0;
     for (number, bytes) in lengths {
-        let known = states.get(&number).copied().unwrap_or(Segment::new());
+        let known = states.get(&number).cloned().unwrap_or(Segment::new());
         if known.bytes == bytes {
             files.table().lock().insert(number, known);
         } else {
@@ -236,6 +252,22 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
         }
     }
     Ok(Mended { caught_up, rebuilt: None })
+}
+
+/// Offsets of the blocks of a file that are not forgotten.
+pub(crate) fn offsets(
+    catalogue: &Catalogue,
+    number: u32,
+    known: &Segment,
+) -> Result<BTreeSet<u64>> {
+    let mut offsets = BTreeSet::new();
+    let end = from(known.last_stretch.saturating_add(1));
+    catalogue.scan_range(&from(known.first_stretch), &end, |key, value| {
+        let found = location(key, value).filter(|found| found.segment == number);
+        offsets.extend(found.map(|found| found.offset));
+        true
+    })?;
+    Ok(offsets)
 }
 
 /// Deletes all entries of a file, and its state.
@@ -359,8 +391,8 @@ fn catch_up(
     let mut locations = Vec::new();
     let mut forgotten = BTreeSet::new();
     segments::scan(&**files.disk(), number, known.bytes, |offset, length, entry| match entry {
-        Some(Entry::Block { stretch, series, .. }) => {
-            known.cover(stretch);
+        Some(Entry::Block { stretch, source: (series, holder), .. }) => {
+            known.cover(stretch, holder, length);
             locations.push(Location { stretch, series, segment: number, offset, length });
         }
         Some(Entry::Forgotten { serial }) => {
@@ -373,7 +405,7 @@ fn catch_up(
     known.bytes = files.table().lock().get(&number).map_or(0, |segment| segment.bytes);
     files.table().lock().insert(number, known);
     forget(catalogue, files, forgotten)?;
-    let changes: Vec<Change> = entries(&locations).collect();
+    let changes: Vec<Change> = locations.iter().map(entry).collect();
     catalogue.write(changes.iter())?;
     let state = files.table().lock().get(&number).map(|known| state(number, Some(known)));
     catalogue.write(state.iter())?;

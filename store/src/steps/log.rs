@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::inventory::Extent;
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::{Source, StepRecord};
 use crate::steps::block::{put_rows, take_rows};
-use crate::steps::segments::{SERIES_BYTES, series_bytes, series_of};
+use crate::steps::segments::{source_bytes, split_source};
 use memtape_disk::files::{Disk, remove_if_there};
 use memtape_disk::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
 
@@ -23,11 +23,13 @@ const ROWS_MAX: usize = 1024;
 /// A record is finished when it is this long.
 const RECORD_BYTES: usize = PAYLOAD_BYTES_MAX / 16;
 
-const ROWS: u8 = b'R';
+const ROWS: u8 = b'H';
+/// Rows of an earlier version, without holders.
+const OLD_ROWS: u8 = b'R';
 const FORGOTTEN: u8 = b'F';
 
-/// Rows by series.
-pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
+/// Rows by series and holder.
+pub(crate) type Rows = BTreeMap<Source, Vec<StepRecord>>;
 
 /// Contents of a log's files when it was opened.
 #[derive(Debug, Default)]
@@ -64,17 +66,17 @@ pub(crate) fn list(disk: &dyn Disk) -> io::Result<BTreeMap<u64, u64>> {
 pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
     let (kind, mut rest) = payload.split_first()?;
     match *kind {
-        ROWS => {
+        ROWS | OLD_ROWS => {
             while !rest.is_empty() {
-                let (series, after) = rest.split_at_checked(SERIES_BYTES)?;
+                let (source, after) = split_source(rest, *kind == ROWS)?;
                 rest = after;
                 let rows = take_rows(&mut rest)?;
-                into.entry(series_of(series)?).or_default().extend(rows);
+                into.entry(source).or_default().extend(rows);
             }
         }
         FORGOTTEN => {
             let serial = u32::from_be_bytes(rest.try_into().ok()?);
-            into.retain(|key, _| key.serial != serial);
+            into.retain(|(key, _), _| key.serial != serial);
         }
         _ => return None,
     }
@@ -112,15 +114,15 @@ impl RowLog {
     }
 
     /// Appends rows, not yet durable.
-    pub(crate) fn append(&mut self, batch: &[(SeriesKey, Vec<StepRecord>)]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, batch: &[(Source, Vec<StepRecord>)]) -> io::Result<()> {
         let mut payloads = Vec::new();
         let mut payload = vec![ROWS];
-        for (series, rows) in batch {
+        for (source, rows) in batch {
             for rows in rows.chunks(ROWS_MAX) {
                 if payload.len() > RECORD_BYTES {
                     payloads.push(std::mem::replace(&mut payload, vec![ROWS]));
                 }
-                payload.extend(series_bytes(*series));
+                payload.extend(source_bytes(*source));
                 put_rows(&mut payload, rows);
             }
         }

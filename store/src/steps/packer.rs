@@ -16,17 +16,25 @@ use memtape_core::limits::STEPS_WAITING_MAX;
 use crate::catalogue::Catalogue;
 use crate::error::{Error, Result};
 use crate::inventory::{Inventory, Loss, Part};
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::{Holder, SeriesKey, Source, StepRecord};
 use crate::steps::block::{ROWS_MAX, pack, unpack};
 use crate::steps::index;
 use crate::steps::log::{RowLog, Rows};
-use crate::steps::segments::{self, Entry, Location, Segments, Table, stretch};
+use crate::steps::segments::{self, Entry, Location, SEGMENT_BYTES_MAX, Segments, Table, stretch};
 use memtape_disk::files::Disk;
 use memtape_disk::frames;
 use memtape_disk::tree::Change;
 
-/// The log is packed away at any time when it is longer than this.
+/// The log is packed away at any time when it is longer than this, or than a part of the bytes that
+/// steps may take.
 const LOG_BYTES_MAX: u64 = 64 << 20;
+const LOG_PART: u64 = 8;
+
+/// Where steps take too many bytes, this part of them is given up, or the bytes of one file.
+const GIVEN_UP_PART: u64 = 16;
+
+/// Times that a series is read whose files move meanwhile.
+const READS_MAX: usize = 3;
 
 /// Series packed in one slice: some milliseconds of work.
 const SLICE_SERIES: usize = 128;
@@ -76,13 +84,28 @@ pub(crate) struct Steps {
 struct Packing {
     stretch: u32,
     /// The last series of the slices before.
-    last: Option<SeriesKey>,
-    locations: Vec<Location>,
+    last: Option<Source>,
+    locations: Vec<(Location, Holder)>,
     /// Steps in the blocks.
     rows: u64,
 }
 
-/// Numbers of deleted steps, by reason.
+/// Limits of the steps on disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StepLimits {
+    /// Age on the store's clock. The newest block of a file counts.
+    pub age_ns_max: i64,
+    /// Bytes of all files of packed steps.
+    pub bytes_max: u64,
+}
+
+impl Default for StepLimits {
+    fn default() -> Self {
+        Self { age_ns_max: i64::MAX, bytes_max: u64::MAX }
+    }
+}
+
+/// Numbers of deleted or shortened files, by reason, and their bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Expired {
     pub by_age: u64,
@@ -102,7 +125,7 @@ impl OpenSteps {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, batch: Vec<(SeriesKey, Vec<StepRecord>)>) {
+    fn take(&self, batch: Vec<(Source, Vec<StepRecord>)>) {
         let mut rows = self.lock();
         for (key, more) in batch {
             rows.count += more.len();
@@ -124,7 +147,7 @@ impl OpenSteps {
         !self.lock().frozen.is_empty()
     }
 
-    fn slice(&self, after: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRecord>)> {
+    fn slice(&self, after: Option<Source>) -> Vec<(Source, Vec<StepRecord>)> {
         let rows = self.lock();
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         let series = rows.frozen.range((begin, Bound::Unbounded)).take(SLICE_SERIES);
@@ -142,7 +165,7 @@ impl OpenSteps {
         let mut rows = self.lock();
         let rows = &mut *rows;
         for part in [&mut rows.new, &mut rows.frozen] {
-            part.retain(|key, gone| {
+            part.retain(|(key, _), gone| {
                 let is_gone = key.serial == serial;
                 rows.count -= if is_gone { gone.len().min(rows.count) } else { 0 };
                 !is_gone
@@ -154,8 +177,8 @@ impl OpenSteps {
         let rows = self.lock();
         [&rows.frozen, &rows.new]
             .iter()
-            .filter_map(|part| part.get(&key))
-            .flatten()
+            .flat_map(|part| part.range((key, (0, 0))..=(key, (u64::MAX, u64::MAX))))
+            .flat_map(|(_, rows)| rows)
             .copied()
             .collect()
     }
@@ -175,7 +198,7 @@ impl Steps {
     pub(crate) fn append(
         &mut self,
         open: &OpenSteps,
-        batch: Vec<(SeriesKey, Vec<StepRecord>)>,
+        batch: Vec<(Source, Vec<StepRecord>)>,
     ) -> Result<()> {
         if open.is_full() {
             return Err(Error::io("too many steps wait to be packed"));
@@ -200,8 +223,8 @@ impl Steps {
     }
 
     /// True when the log should be packed before its time.
-    pub(crate) fn is_long(&self) -> bool {
-        self.log.len_bytes() > LOG_BYTES_MAX
+    pub(crate) fn is_long(&self, bytes_max: u64) -> bool {
+        self.log.len_bytes() > LOG_BYTES_MAX.min(bytes_max / LOG_PART)
     }
 
     /// True in the middle of a packing.
@@ -251,14 +274,14 @@ impl Steps {
     pub(crate) fn pack_slice(&mut self, open: &OpenSteps, catalogue: &Catalogue) -> Result<()> {
         let Some(mut packing) = self.packing.take() else { return Ok(()) };
         let slice = open.slice(packing.last);
-        let blocks: Vec<(SeriesKey, Vec<u8>)> = slice
+        let blocks: Vec<(Source, Vec<u8>)> = slice
             .iter()
-            .flat_map(|(series, rows)| rows.chunks(ROWS_MAX).map(|rows| (*series, pack(rows))))
+            .flat_map(|(source, rows)| rows.chunks(ROWS_MAX).map(|rows| (*source, pack(rows))))
             .collect();
         let stretch = packing.stretch;
         let entries: Vec<Entry<'_>> = blocks
             .iter()
-            .map(|(series, block)| Entry::Block { stretch, series: *series, block })
+            .map(|(source, block)| Entry::Block { stretch, source: *source, block })
             .collect();
         match self.files.append(&entries) {
             Ok(locations) => {
@@ -271,7 +294,7 @@ impl Steps {
             }
         }
         if slice.len() == SLICE_SERIES {
-            packing.last = slice.last().map(|(series, _)| *series);
+            packing.last = slice.last().map(|(source, _)| *source);
             self.packing = Some(packing);
             return Ok(());
         }
@@ -330,11 +353,14 @@ impl Steps {
     }
 
     /// Puts durable blocks into the index. What fails is caught up with at the next start.
-    fn index(&self, locations: &[Location], catalogue: &Catalogue) -> Result<()> {
-        let mut changes: Vec<Change> = index::entries(locations).collect();
+    fn index(&self, locations: &[(Location, Holder)], catalogue: &Catalogue) -> Result<()> {
+        let mut changes: Vec<Change> =
+            locations.iter().map(|(location, _)| index::entry(location)).collect();
         let mut table = self.files.table().lock();
         if let Some((number, known)) = table.iter_mut().next_back() {
-            locations.iter().for_each(|location| known.cover(location.stretch));
+            for (at, holder) in locations {
+                known.cover(at.stretch, *holder, at.length);
+            }
             known.blocks += locations.len() as u64;
             changes.push(index::state(*number, Some(known)));
         }
@@ -372,31 +398,77 @@ impl Steps {
         self.index(&[], catalogue)
     }
 
-    /// Deletes the oldest files while they are older than `age_ns_max`, or too much, all together.
+    /// Deletes files that are too old. Where the others have too many bytes, the holders that have
+    /// most give up their oldest blocks.
     pub(crate) fn expire(
         &mut self,
         catalogue: &Catalogue,
         store_ns: i64,
-        age_ns_max: i64,
-        bytes_max: u64,
+        limits: StepLimits,
     ) -> Result<Expired> {
         let mut expired = Expired::default();
-        let age_max = age_ns_max / segments::STRETCH_NS;
-        while let Some((number, known, is_current)) = self.files.oldest() {
-            let is_old = segments::age(&self.files.table().lock(), stretch(store_ns)) > age_max;
-            let is_too_much = self.files.table().bytes() > bytes_max && !is_current;
-            let is_in_use = is_current && (self.is_packing() || known.bytes == 0);
-            if is_in_use || !(is_old || is_too_much) {
-                break;
+        if self.is_packing() {
+            return Ok(expired);
+        }
+        let age_max = limits.age_ns_max / segments::STRETCH_NS;
+        let old = segments::old(&self.files.table().lock(), stretch(store_ns), age_max);
+        for number in old {
+            expired.by_age += 1;
+            expired.bytes += self.remove(catalogue, number)?;
+        }
+        let bytes = self.files.table().bytes();
+        if bytes > limits.bytes_max {
+            let given_up = (limits.bytes_max / GIVEN_UP_PART).min(SEGMENT_BYTES_MAX);
+            let bytes_max = limits.bytes_max - given_up;
+            let surplus = segments::surplus(&self.files.table().lock(), bytes_max);
+            for (number, holders) in surplus {
+                self.give_up(catalogue, number, &holders)?;
+                expired.by_bytes += 1;
             }
-            index::delete_segment(catalogue, number, &known)?;
-            self.inventory.forget(|part| part == Part::Steps(number))?;
-            self.files.remove(number)?;
-            expired.by_age += u64::from(is_old);
-            expired.by_bytes += u64::from(!is_old);
-            expired.bytes += known.bytes;
+            expired.bytes += bytes.saturating_sub(self.files.table().bytes());
         }
         Ok(expired)
+    }
+
+    /// Removes the blocks of these holders in a file: what else is in it moves to a new file.
+    fn give_up(
+        &mut self,
+        catalogue: &Catalogue,
+        number: u32,
+        holders: &BTreeSet<Holder>,
+    ) -> Result<()> {
+        let table = self.files.table().lock();
+        let is_first = table.keys().next() == Some(&number);
+        let known = table.get(&number).cloned().unwrap_or_default();
+        drop(table);
+        // An index that is behind does not know which blocks are forgotten.
+        let offsets = index::offsets(catalogue, number, &known).ok();
+        let is_gone = |serial| index::stretches(catalogue, serial).is_ok_and(|of| of.is_empty());
+        let moved = self.files.copy(number, |offset, entry| match entry {
+            Entry::Block { source: (_, holder), .. } => {
+                let is_alive = offsets.as_ref().is_none_or(|alive| alive.contains(&offset));
+                is_alive && !holders.contains(holder)
+            }
+            // Older files may have blocks of that attempt.
+            Entry::Forgotten { serial } => !is_first && is_gone(*serial),
+        })?;
+        if let Some((new, locations)) = moved {
+            let known = self.files.table().lock().get(&new).cloned().unwrap_or_default();
+            self.inventory.steps(new, known.bytes, 0);
+            let entries = locations.iter().map(index::entry);
+            let changes: Vec<Change> = entries.chain([index::state(new, Some(&known))]).collect();
+            catalogue.write(changes.iter())?;
+        }
+        self.remove(catalogue, number).map(|_| ())
+    }
+
+    /// Removes a file; returns its length in bytes.
+    fn remove(&mut self, catalogue: &Catalogue, number: u32) -> Result<u64> {
+        let known = self.files.table().lock().get(&number).cloned().unwrap_or_default();
+        index::delete_segment(catalogue, number, &known)?;
+        self.inventory.forget(|part| part == Part::Steps(number))?;
+        self.files.remove(number)?;
+        Ok(known.bytes)
     }
 }
 
@@ -440,32 +512,41 @@ pub(crate) fn read_each(
 ) -> Result<()> {
     // In this order: rows that are packed away in between are found in either location.
     let newest = open.of(key);
-    match index::locations(&reader.catalogue, key, stretches) {
-        Ok(locations) => read_blocks(reader, open, &locations, take)?,
-        Err(why) => {
-            if open.without_index.fetch_add(1, Relaxed) == 0 {
-                tracing::warn!("steps are read without their index until the next start: {why}");
+    for _ in 0..READS_MAX {
+        match index::locations(&reader.catalogue, key, stretches) {
+            Ok(locations) if read_blocks(reader, open, &locations, take)? => break,
+            Ok(_) => {}
+            Err(why) => {
+                if open.without_index.fetch_add(1, Relaxed) == 0 {
+                    tracing::warn!(
+                        "steps are read without their index until the next start: {why}"
+                    );
+                }
+                read_files(reader, key, stretches, take)?;
+                break;
             }
-            read_files(reader, key, stretches, take)?;
         }
     }
     take(Found::Rows(newest));
     Ok(())
 }
 
+/// Reads the blocks of files that are there; false where one is gone: its blocks may have moved.
 fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
     locations: &[Location],
     take: &mut dyn FnMut(Found),
-) -> Result<()> {
-    let mut file = None;
+) -> Result<bool> {
+    let (mut file, mut is_all) = (None, true);
     for location in locations {
         if file.as_ref().is_none_or(|(number, _)| *number != location.segment) {
             match reader.disk.open(&segments::name(location.segment)) {
                 Ok(opened) => file = Some((location.segment, opened)),
-                // It has just been deleted because it is too old.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    is_all = false;
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -483,7 +564,7 @@ fn read_blocks(
             }
         }
     }
-    Ok(())
+    Ok(is_all)
 }
 
 fn read_files(
@@ -495,8 +576,8 @@ fn read_files(
     let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
     for number in numbers {
         let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
-            Some(Entry::Block { stretch, series, block })
-                if series == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
+            Some(Entry::Block { stretch, source, block })
+                if source.0 == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
             {
                 take(Found::Rows(unpack(block).unwrap_or_default()));
             }

@@ -2,14 +2,17 @@
 //!
 //! A record is a block of one series, or says that an attempt is forgotten: its blocks before that
 //! location no longer count, and lie there unused until the file goes. A file is finished when it
-//! is large or covers an hour, and deleted as a whole when all in it is too old, or too much: the
-//! oldest first, so that no forgotten block outlives the record that says so.
+//! is large or covers an hour, and deleted as a whole when all in it is too old. Where there is too
+//! much, the holder that has most gives way ([`surplus`]): the other blocks of a file move to a new
+//! one. No forgotten block outlives the record that says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::records::SeriesKey;
+use memtape_core::sharing::{Amounts, Shares};
+
+use crate::records::{Holder, SeriesKey, Source};
 use memtape_disk::clock;
 use memtape_disk::files::{Disk, remove_if_there};
 use memtape_disk::frames::{self, Damage, Frames, frame_bytes};
@@ -29,7 +32,12 @@ pub(crate) const STRETCH_NS: i64 = 300_000_000_000;
 /// Bytes of a series in a key.
 pub(crate) const SERIES_BYTES: usize = 9;
 
-const BLOCK: u8 = b'B';
+/// Bytes of a series and its holder.
+pub(crate) const SOURCE_BYTES: usize = SERIES_BYTES + 16;
+
+const BLOCK: u8 = b'H';
+/// A block of an earlier version, without a holder.
+const OLD_BLOCK: u8 = b'B';
 const FORGOTTEN: u8 = b'F';
 
 /// The time bucket of a time on the store's clock.
@@ -49,15 +57,49 @@ pub(crate) fn newest(files: &BTreeMap<u32, Segment>) -> Option<u32> {
     Some(last.last_stretch)
 }
 
-/// The age of the oldest file that has blocks, in time buckets of the store's clock. A file is as
-/// old as its newest block.
-pub(crate) fn age(files: &BTreeMap<u32, Segment>, now: u32) -> i64 {
-    let oldest = files.values().find(|known| known.first_stretch <= known.last_stretch);
-    oldest.map_or(0, |known| i64::from(now.saturating_sub(known.last_stretch)))
+/// Files that are older than `age_max` time buckets, the oldest first. A file is as old as its
+/// newest block; one without blocks is as old as the next one.
+pub(crate) fn old(files: &BTreeMap<u32, Segment>, now: u32, age_max: i64) -> Vec<u32> {
+    let mut is_old = false;
+    let mut old: Vec<u32> = Vec::new();
+    for (number, known) in files.iter().rev() {
+        if known.first_stretch <= known.last_stretch {
+            is_old = i64::from(now.saturating_sub(known.last_stretch)) > age_max;
+        }
+        old.extend(is_old.then_some(*number));
+    }
+    old.reverse();
+    old
+}
+
+/// The holders whose blocks leave each file, so that all files have `bytes_max`: while there is too
+/// much, the holder that has most gives up what it has in its oldest file.
+pub(crate) fn surplus(
+    files: &BTreeMap<u32, Segment>,
+    bytes_max: u64,
+) -> BTreeMap<u32, BTreeSet<Holder>> {
+    let (mut shares, mut surplus) = (Shares::default(), BTreeMap::<_, BTreeSet<_>>::new());
+    let mut parts: BTreeMap<Holder, VecDeque<(u32, u64)>> = BTreeMap::new();
+    for (number, known) in files {
+        for (holder, bytes) in known.held.iter() {
+            shares.add(holder, bytes);
+            parts.entry(holder).or_default().push_back((*number, bytes));
+        }
+    }
+    let mut bytes: u64 = files.values().map(|known| known.bytes).sum();
+    while bytes > bytes_max {
+        let most = shares.most();
+        let oldest = most.and_then(|of| Some((of, parts.get_mut(&of)?.pop_front()?)));
+        let Some((holder, (number, part))) = oldest else { break };
+        shares.take(holder, part);
+        bytes = bytes.saturating_sub(part);
+        surplus.entry(number).or_default().insert(holder);
+    }
+    surplus
 }
 
 /// Length and time buckets of a file.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Segment {
     pub(crate) bytes: u64,
     /// Time buckets of the blocks in the file; the first is above the last when there are none.
@@ -65,6 +107,8 @@ pub(crate) struct Segment {
     pub(crate) last_stretch: u32,
     /// Blocks in the file that are not forgotten.
     pub(crate) blocks: u64,
+    /// Bytes of each holder's blocks, forgotten ones too.
+    pub(crate) held: Amounts<Holder>,
 }
 
 impl Segment {
@@ -72,9 +116,11 @@ impl Segment {
         Self { first_stretch: u32::MAX, ..Self::default() }
     }
 
-    pub(crate) fn cover(&mut self, stretch: u32) {
+    /// A block of this holder is in the file.
+    pub(crate) fn cover(&mut self, stretch: u32, holder: Holder, length: u32) {
         self.first_stretch = self.first_stretch.min(stretch);
         self.last_stretch = self.last_stretch.max(stretch);
+        self.held.add(holder, frame_bytes(length as usize));
     }
 }
 
@@ -92,18 +138,18 @@ pub(crate) struct Location {
 /// A record of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Entry<'a> {
-    Block { stretch: u32, series: SeriesKey, block: &'a [u8] },
+    Block { stretch: u32, source: Source, block: &'a [u8] },
     Forgotten { serial: u32 },
 }
 
 impl<'a> Entry<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Block { stretch, series, block } => {
-                let mut payload = Vec::with_capacity(1 + 4 + SERIES_BYTES + block.len());
+            Self::Block { stretch, source, block } => {
+                let mut payload = Vec::with_capacity(1 + 4 + SOURCE_BYTES + block.len());
                 payload.push(BLOCK);
                 payload.extend(stretch.to_be_bytes());
-                payload.extend(series_bytes(*series));
+                payload.extend(source_bytes(*source));
                 payload.extend_from_slice(block);
                 payload
             }
@@ -117,9 +163,9 @@ impl<'a> Entry<'a> {
         let (number, rest) = rest.split_first_chunk()?;
         let number = u32::from_be_bytes(*number);
         match *kind {
-            BLOCK => {
-                let (series, block) = rest.split_at_checked(SERIES_BYTES)?;
-                Some(Self::Block { stretch: number, series: series_of(series)?, block })
+            BLOCK | OLD_BLOCK => {
+                let (source, block) = split_source(rest, *kind == BLOCK)?;
+                Some(Self::Block { stretch: number, source, block })
             }
             FORGOTTEN if rest.is_empty() => Some(Self::Forgotten { serial: number }),
             _ => None,
@@ -216,7 +262,7 @@ impl Segments {
     /// Finishes the file, and begins another, when it is time to. Not in the middle of a pack.
     pub(crate) fn roll(&mut self, now: u32) -> io::Result<()> {
         let current = self.current.as_ref().map(|(number, _)| *number);
-        let known = current.and_then(|number| self.table.lock().get(&number).copied());
+        let known = current.and_then(|number| self.table.lock().get(&number).cloned());
         if let Some(known) = known {
             let is_empty = known.first_stretch > known.last_stretch;
             let end = known.first_stretch.saturating_add(SEGMENT_STRETCHES);
@@ -235,8 +281,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Appends records, not yet durable, and returns the locations of the blocks among them.
-    pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<Location>> {
+    /// Appends records, not yet durable; returns the locations of the blocks among them, with
+    /// their holders.
+    pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<(Location, Holder)>> {
         let Some((number, frames)) = &mut self.current else {
             return Err(io::Error::other("no file of steps is open"));
         };
@@ -245,9 +292,10 @@ impl Segments {
         frames.append(payloads.iter().map(Vec::as_slice))?;
         let mut locations = Vec::new();
         for (entry, payload) in entries.iter().zip(&payloads) {
-            if let Entry::Block { stretch, series, .. } = *entry {
+            if let Entry::Block { stretch, source: (series, holder), .. } = *entry {
                 let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                locations.push(Location { stretch, series, segment: *number, offset, length });
+                let at = Location { stretch, series, segment: *number, offset, length };
+                locations.push((at, holder));
             }
             offset += frame_bytes(payload.len());
         }
@@ -286,12 +334,33 @@ impl Segments {
         Some((*number, self.table.lock().get(number)?.bytes))
     }
 
-    /// The oldest file, and whether it is the file being appended to.
-    pub(crate) fn oldest(&self) -> Option<(u32, Segment, bool)> {
-        let table = self.table.lock();
-        let (number, segment) = table.first_key_value()?;
-        let is_current = self.current.as_ref().is_some_and(|(current, _)| current == number);
-        Some((*number, *segment, is_current))
+    /// Copies the records of a file for which `is_kept` is true to a new one, the newest, which is
+    /// durable then; returns its number and the locations of its blocks, or none where no record is
+    /// kept. Not in the middle of a pack.
+    pub(crate) fn copy(
+        &mut self,
+        from: u32,
+        mut is_kept: impl FnMut(u64, &Entry<'_>) -> bool,
+    ) -> io::Result<Option<(u32, Vec<Location>)>> {
+        // So that only the newest file is ever written to.
+        self.current = None;
+        let (mut known, mut locations, segment) = (Segment::new(), Vec::new(), self.next);
+        let frames = copy(&*self.disk, from, segment, |offset, payload, to| {
+            let Some(entry) = Entry::decode(payload).filter(|entry| is_kept(offset, entry)) else {
+                return false;
+            };
+            if let Entry::Block { stretch, source: (series, holder), .. } = entry {
+                let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+                known.cover(stretch, holder, length);
+                locations.push(Location { stretch, series, segment, offset: to, length });
+            }
+            true
+        })?;
+        let Some(frames) = frames else { return Ok(None) };
+        self.next += 1;
+        (known.bytes, known.blocks) = (frames.len_bytes(), locations.len() as u64);
+        self.table.lock().insert(segment, known);
+        Ok(Some((segment, locations)))
     }
 
     /// Removes a file that nothing refers to any more.
@@ -305,23 +374,39 @@ impl Segments {
 
 /// Makes a file of the whole records of another, which is then kept beside it under another name.
 fn without_gaps(disk: &dyn Disk, from: u32, to: u32) -> io::Result<Frames> {
-    let (from, to) = (name(from), name(to));
-    let aside = format!("{to}.new");
+    let frames = copy(disk, from, to, |_, _, _| true)?;
+    let from = name(from);
+    disk.rename(&from, &format!("{from}.damaged-{}", clock::now().wall_ns))?;
+    disk.sync_folder(FOLDER)?;
+    frames.map_or_else(|| Ok(Frames::open(disk, &name(to), |_, _| {})?.0), Ok)
+}
+
+/// Makes a durable file of those records of another for which `is_kept` is true, by offset, payload
+/// and new offset; none where there are none.
+fn copy(
+    disk: &dyn Disk,
+    from: u32,
+    to: u32,
+    mut is_kept: impl FnMut(u64, &[u8], u64) -> bool,
+) -> io::Result<Option<Frames>> {
+    let aside = format!("{}.new", name(to));
     remove_if_there(disk, &aside)?;
     let (mut frames, _) = Frames::open(disk, &aside, |_, _| {})?;
     let mut written = Ok(());
-    frames::read(disk, &from, 0, |_, payload| {
-        if written.is_ok() {
+    frames::read(disk, &name(from), 0, |offset, payload| {
+        if written.is_ok() && is_kept(offset, payload, frames.len_bytes()) {
             written = frames.append([payload]);
         }
     })?;
     written?;
+    if frames.len_bytes() == 0 {
+        remove_if_there(disk, &aside)?;
+        return Ok(None);
+    }
     frames.sync()?;
-    disk.rename(&aside, &to)?;
+    disk.rename(&aside, &name(to))?;
     disk.sync_folder(FOLDER)?;
-    disk.rename(&from, &format!("{from}.damaged-{}", clock::now().wall_ns))?;
-    disk.sync_folder(FOLDER)?;
-    Ok(frames)
+    Ok(Some(frames))
 }
 
 pub(crate) fn series_bytes(key: SeriesKey) -> [u8; SERIES_BYTES] {
@@ -330,6 +415,33 @@ pub(crate) fn series_bytes(key: SeriesKey) -> [u8; SERIES_BYTES] {
     bytes[4..8].copy_from_slice(&key.rank.to_be_bytes());
     bytes[8] = key.device;
     bytes
+}
+
+pub(crate) fn source_bytes((series, holder): Source) -> [u8; SOURCE_BYTES] {
+    let mut bytes = [0; SOURCE_BYTES];
+    bytes[..SERIES_BYTES].copy_from_slice(&series_bytes(series));
+    bytes[SERIES_BYTES..].copy_from_slice(&holder_bytes(holder));
+    bytes
+}
+
+/// The source at the begin of some bytes, with its holder or without one, and the rest of them.
+pub(crate) fn split_source(bytes: &[u8], has_holder: bool) -> Option<(Source, &[u8])> {
+    let (series, rest) = bytes.split_at_checked(SERIES_BYTES)?;
+    let series = series_of(series)?;
+    if !has_holder {
+        return Some(((series, Holder::default()), rest));
+    }
+    let (holder, rest) = rest.split_first_chunk()?;
+    Some(((series, holder_of(holder)), rest))
+}
+
+pub(crate) fn holder_bytes((node, owner): Holder) -> [u8; 16] {
+    (u128::from(node) << 64 | u128::from(owner)).to_be_bytes()
+}
+
+pub(crate) fn holder_of(bytes: &[u8; 16]) -> Holder {
+    let holder = u128::from_be_bytes(*bytes);
+    ((holder >> 64) as u64, holder as u64)
 }
 
 pub(crate) fn series_of(bytes: &[u8]) -> Option<SeriesKey> {
@@ -345,30 +457,58 @@ mod tests {
 
     #[test]
     fn a_file_is_as_old_as_its_newest_block() {
-        let check = |stretches: &[(u32, u32)], now: u32, expected: i64| {
+        let check = |stretches: &[(u32, u32)], now: u32, expected: &[u32]| {
             let segment = |&(first_stretch, last_stretch)| Segment {
                 first_stretch,
                 last_stretch,
                 ..Segment::new()
             };
             let files = (0..).zip(stretches.iter().map(segment)).collect();
-            assert_eq!(age(&files, now), expected, "{stretches:?}");
+            assert_eq!(old(&files, now, 8), expected, "{stretches:?}");
         };
-        check(&[], 9, 0);
-        check(&[(u32::MAX, 0)], 9, 0);
-        check(&[(100, 111)], 120, 9);
-        check(&[(100, 111), (112, 120)], 120, 9);
-        check(&[(u32::MAX, 0), (100, 111), (115, 120)], 130, 19);
-        check(&[(100, 111), (211, 212)], 300, 189);
-        check(&[(100, 111)], 90, 0);
+        check(&[], 9, &[]);
+        check(&[(u32::MAX, 0)], 9, &[]);
+        check(&[(100, 111)], 119, &[]);
+        check(&[(100, 111), (112, 120)], 120, &[0]);
+        check(&[(u32::MAX, 0), (100, 111), (115, 120)], 130, &[0, 1, 2]);
+        // One that was copied is newer by its number alone.
+        check(&[(211, 212), (100, 111), (u32::MAX, 0)], 220, &[1]);
+        check(&[(100, 111)], 90, &[]);
+    }
+
+    #[test]
+    fn the_holder_that_has_most_gives_way_oldest_first() {
+        let file = |held: &[(Holder, u64)]| Segment {
+            bytes: held.iter().map(|(_, bytes)| bytes).sum(),
+            held: held.iter().copied().collect(),
+            ..Segment::new()
+        };
+        let files = (0..).zip([
+            file(&[((1, 1), 50), ((2, 1), 30), ((2, 2), 10)]),
+            file(&[((2, 1), 300), ((2, 2), 10)]),
+            file(&[((1, 1), 50), ((2, 1), 300)]),
+        ]);
+        let files: BTreeMap<u32, Segment> = files.collect();
+        let check = |bytes_max, expected: &[(u32, Holder)]| {
+            let surplus = surplus(&files, bytes_max).into_iter();
+            let found: Vec<(u32, Holder)> =
+                surplus.flat_map(|(file, of)| of.into_iter().map(move |of| (file, of))).collect();
+            assert_eq!(found, expected, "{bytes_max}");
+        };
+        check(750, &[]);
+        check(730, &[(0, (2, 1))]);
+        check(700, &[(0, (2, 1)), (1, (2, 1))]);
+        check(120, &[(0, (2, 1)), (1, (2, 1)), (2, (2, 1))]);
+        check(80, &[(0, (1, 1)), (0, (2, 1)), (1, (2, 1)), (2, (2, 1))]);
+        assert_eq!(surplus(&files, 0).len(), 3);
     }
 
     #[test]
     fn records_are_read_back() {
-        let series = SeriesKey { serial: 7, rank: 1 << 20, device: 3 };
+        let source = (SeriesKey { serial: 7, rank: 1 << 20, device: 3 }, (u64::MAX - 1, 5));
         let entries = [
-            Entry::Block { stretch: 9, series, block: b"packed" },
-            Entry::Block { stretch: u32::MAX, series, block: b"" },
+            Entry::Block { stretch: 9, source, block: b"packed" },
+            Entry::Block { stretch: u32::MAX, source, block: b"" },
             Entry::Forgotten { serial: 5 },
         ];
         for entry in entries {
@@ -376,6 +516,10 @@ mod tests {
             assert_eq!(Entry::decode(&payload), Some(entry));
             assert_eq!(Entry::decode(&payload[..4]), None);
         }
+        let old = b"B\0\0\0\x09\0\0\0\x07\0\x10\0\0\x03packed";
+        let source = (source.0, Holder::default());
+        let block = b"packed".as_slice();
+        assert_eq!(Entry::decode(old), Some(Entry::Block { stretch: 9, source, block }));
         assert_eq!(Entry::decode(b"F\0\0\0\x01x"), None);
         assert_eq!(Entry::decode(b"X\0\0\0\x01"), None);
     }

@@ -15,6 +15,7 @@ use crate::records::{PartRecord, TokenRecord, snapshot_of};
 use crate::recovery::check::check;
 use crate::recovery::format;
 use crate::recovery::rebuild::rebuild;
+use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{
     SERIES, at_once, close, error_line, flush, incident, read_steps, reopen, row, steps, write,
 };
@@ -229,8 +230,7 @@ fn what_a_backup_needs_stays_and_what_is_lost_is_said() {
     let taken = point(&store).unwrap();
     assert!(point(&store).is_err_and(|why| why.kind == Kind::Locked));
     // Too much, all of it; and a snapshot that no part needs any more.
-    store.set_steps_bytes_max(0);
-    store.expire_steps(-1);
+    store.limit_steps(StepLimits { age_ns_max: -1, bytes_max: 0 });
     store.blobs().release(blake3::hash(&snapshot(1)));
     flush(&store);
     std::fs::remove_file(folder.join(crate::blobs::local::name(blake3::hash(&snapshot(2)))))

@@ -14,6 +14,7 @@ use crate::error::Kind;
 use crate::handle::{Store, Unready};
 use crate::records::PartRecord;
 use crate::recovery::opening::Recovery;
+use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{
     SERIES, answer, change, close, copy, error_line, flush, incident, read_steps, recover, reopen,
     row, steps, write,
@@ -104,11 +105,12 @@ fn steps_are_forgotten_and_expire() {
     assert_eq!(read_steps(&store), Vec::<u64>::new());
     steps(&store, 0..10);
     flush(&store);
-    store.expire_steps(3_600_000_000_000);
+    let limit = |age_ns_max| store.limit_steps(StepLimits { age_ns_max, ..Default::default() });
+    limit(3_600_000_000_000);
     flush(&store);
     assert_eq!(read_steps(&store).len(), 10);
     // Whatever is not from the future.
-    store.expire_steps(-3_600_000_000_000);
+    limit(-3_600_000_000_000);
     flush(&store);
     assert_eq!(read_steps(&store), Vec::<u64>::new());
 }
@@ -136,7 +138,7 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
     assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
     assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
     // Steps can be read; their acknowledgement waits for the disk, and for the record before them.
-    let batch = vec![(SERIES, (0..10).map(row).collect())];
+    let batch = vec![((SERIES, (1, 1)), (0..10).map(row).collect())];
     store.steps(batch, Box::new(move |result| sender.send(("steps", result)).unwrap()));
     store.turn();
     assert_eq!(read_steps(&store).len(), 10);

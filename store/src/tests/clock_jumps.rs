@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::handle::Store;
 use crate::records::{SeriesKey, StepRecord};
 use crate::recovery::check::{check_simulated, look_at_simulated};
+use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::number;
 use fastrand::Rng;
 use memtape_disk::clock::{self, Now};
@@ -47,7 +48,9 @@ impl Machine {
 
     fn start(&mut self) {
         clock::set(self.now);
-        self.store = Some(Store::open_in_turns(&self.disk.process()).expect("the store opens").0);
+        let store = Store::open_in_turns(&self.disk.process()).expect("the store opens").0;
+        store.limit_steps(StepLimits { age_ns_max: AGE_NS_MAX, ..Default::default() });
+        self.store = Some(store);
     }
 
     /// The process ends, in order or not, and another begins: its monotonic clock begins at the
@@ -74,8 +77,8 @@ impl Machine {
             self.pass(SECOND_NS);
             let row = StepRecord { last_step: self.steps, ..StepRecord::default() };
             self.steps += 1;
-            self.store().steps(vec![(SERIES, vec![row])], Box::new(|taken| taken.expect("taken")));
-            self.store().expire_steps(AGE_NS_MAX);
+            let batch = vec![((SERIES, (1, 1)), vec![row])];
+            self.store().steps(batch, Box::new(|taken| taken.expect("taken")));
             self.store().turn();
         }
     }
@@ -171,7 +174,6 @@ fn live(seed: u64) {
     machine.run(1);
     machine.restart(false);
     machine.pass(AGE_NS_MAX + 2 * HOUR_NS);
-    machine.store().expire_steps(AGE_NS_MAX);
     machine.store().turn();
     assert_eq!(machine.store().series(SERIES).expect("a series"), []);
     drop(machine.store.take());

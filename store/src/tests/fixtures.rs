@@ -68,7 +68,7 @@ pub(crate) fn write(store: &Store, fill: impl FnOnce(&mut Changes)) {
 
 pub(crate) fn steps(store: &Store, steps: std::ops::Range<u64>) {
     let (sender, receiver) = channel();
-    let batch = vec![(SERIES, steps.map(row).collect())];
+    let batch = vec![((SERIES, (1, 1)), steps.map(row).collect())];
     store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
     answer(&receiver).unwrap();
 }

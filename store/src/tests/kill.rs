@@ -96,7 +96,7 @@ fn write_until_killed(folder: &Path) -> ! {
                 store.write(changes, Box::new(done));
             }
         }
-        let batch = (0..SERIES).map(|number| (series(number), vec![row(step)])).collect();
+        let batch = (0..SERIES).map(|number| ((series(number), (1, 1)), vec![row(step)])).collect();
         store.steps(
             batch,
             Box::new(move |result| {

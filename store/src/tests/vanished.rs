@@ -40,7 +40,10 @@ fn write(store: &Store, numbers: std::ops::Range<usize>) {
 }
 
 fn steps(store: &Store, steps: std::ops::Range<u64>) {
-    store.steps(vec![(SERIES, steps.map(row).collect())], Box::new(|result| result.unwrap()));
+    store.steps(
+        vec![((SERIES, (1, 1)), steps.map(row).collect())],
+        Box::new(|result| result.unwrap()),
+    );
     store.turn();
 }
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use std::sync::{Arc, Mutex, PoisonError};
 use crate::blobs::local::Blobs;
 use crate::catalogue::Catalogue;
 use crate::clock::StoreClock;
 use crate::error::Result;
 use crate::inventory::Inventory;
-use crate::steps::packer::{OpenSteps, Reader};
+use crate::steps::packer::{OpenSteps, Reader, StepLimits};
+use memtape_disk::clock;
 use memtape_disk::files::Held;
 
 /// Callback at the end of a write.
@@ -19,7 +21,7 @@ pub(crate) struct Shared {
     pub catalogue: Catalogue,
     pub reader: Reader,
     pub open: OpenSteps,
-    pub steps_bytes_max: AtomicU64,
+    pub limits: Mutex<StepLimits>,
     pub blobs: Blobs,
     pub clock: StoreClock,
     pub health: Health,
@@ -56,7 +58,7 @@ pub struct Health {
     pub steps_given_up: AtomicU64,
     /// Files of steps deleted because of their age.
     pub steps_expired_by_age: AtomicU64,
-    /// Files of steps deleted because of the bound of bytes.
+    /// Files of steps deleted or shortened because of the bound of bytes.
     pub steps_expired_by_bytes: AtomicU64,
     /// Bytes of the expired steps.
     pub steps_expired_bytes: AtomicU64,

@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+use std::sync::{Arc, PoisonError};
 
 use memtape_core::limits::CHANGES_WAITING_MAX;
 
@@ -19,9 +19,9 @@ use crate::encoding::Changes;
 use crate::error::{Error, Result};
 use crate::inventory::{Extent, Part};
 use crate::journal::Journal;
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::{Source, StepRecord};
 use crate::recovery::losses;
-use crate::steps::packer::Steps;
+use crate::steps::packer::{StepLimits, Steps};
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Done, Shared};
 use memtape_disk::clock::{self, Now};
@@ -52,11 +52,9 @@ pub(crate) enum Job {
     /// Write records.
     Write { changes: Vec<Change>, done: Done, is_kept: bool },
     /// Take finished steps.
-    Steps { batch: Vec<(SeriesKey, Vec<StepRecord>)>, done: Done },
+    Steps { batch: Vec<(Source, Vec<StepRecord>)>, done: Done },
     /// Delete the steps of an attempt.
     Forget { serial: u32 },
-    /// Delete steps that are older than this.
-    Expire { age_ns_max: i64 },
     /// Pack and sync everything.
     Flush { done: Done },
     /// List the files with their lengths, covering everything acknowledged until now.
@@ -68,11 +66,7 @@ impl Job {
     pub(crate) fn changes(&self) -> u64 {
         match self {
             Self::Write { changes, .. } => changes.len() as u64,
-            Self::Steps { .. }
-            | Self::Forget { .. }
-            | Self::Expire { .. }
-            | Self::Flush { .. }
-            | Self::Point { .. } => 0,
+            Self::Steps { .. } | Self::Forget { .. } | Self::Flush { .. } | Self::Point { .. } => 0,
         }
     }
 }
@@ -233,13 +227,12 @@ impl Writer {
                         }
                     }
                 }
-                if self.steps.is_long() {
+                if self.steps.is_long(self.limits().bytes_max) {
                     self.begin_packing();
                 }
             }
             Job::Point { pin, taken } => taken(self.point(pin)),
             Job::Forget { serial } => self.steps.forget(open, serial),
-            Job::Expire { age_ns_max } => self.expire(age_ns_max),
             Job::Flush { done } => {
                 self.sync_log();
                 let packed = self.pack_all();
@@ -526,7 +519,7 @@ impl Writer {
             self.pack_soon();
         } else if !self.steps.is_packing() {
             self.tell_frozen();
-            self.expire(i64::MAX);
+            self.expire();
         }
     }
 
@@ -552,18 +545,23 @@ impl Writer {
             self.tell_frozen();
         }
         let store_ns = self.store_ns();
-        self.steps.forget_packed(&self.shared.catalogue, store_ns)
+        let forgotten = self.steps.forget_packed(&self.shared.catalogue, store_ns);
+        self.expire();
+        forgotten
     }
 
-    /// Deletes steps that are older than this, and steps beyond the bound in bytes.
-    fn expire(&mut self, age_ns_max: i64) {
+    fn limits(&self) -> StepLimits {
+        *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deletes steps beyond their limits.
+    fn expire(&mut self) {
         if self.is_backed_up() {
             return;
         }
         let health = &self.shared.health;
-        let bytes_max = self.shared.steps_bytes_max.load(Relaxed);
-        let store_ns = self.store_ns();
-        let expired = self.steps.expire(&self.shared.catalogue, store_ns, age_ns_max, bytes_max);
+        let (store_ns, limits) = (self.store_ns(), self.limits());
+        let expired = self.steps.expire(&self.shared.catalogue, store_ns, limits);
         if let Ok(expired) = &expired {
             health.steps_expired_by_age.fetch_add(expired.by_age, Relaxed);
             health.steps_expired_by_bytes.fetch_add(expired.by_bytes, Relaxed);

@@ -21,7 +21,7 @@ use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
 
-use crate::quota::{ChangeRates, logged_refusals};
+use crate::quota::{ChangeRates, StepRates, logged_refusals};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
@@ -60,6 +60,8 @@ pub(crate) struct Jobs {
     holdings: Holdings,
     /// Rates at which nodes, and the owners on each, may change ranks.
     changes: ChangeRates,
+    /// Rates at which step records are kept.
+    steps: StepRates,
     /// Rate of log lines about a node's reports.
     logged: Rates,
     /// Rate of log lines about a node's streams.
@@ -91,6 +93,7 @@ impl Jobs {
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
             changes: ChangeRates::default(),
+            steps: StepRates::default(),
             streams_logged: logged_refusals(),
             logged: logged_refusals(),
             next_serial: 0,

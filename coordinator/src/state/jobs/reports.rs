@@ -11,6 +11,7 @@ use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::readings::{RefusedTapes, SpoolReport};
 
+use crate::quota::holder_numbers;
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
@@ -19,7 +20,7 @@ use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
-use memtape_store::records::{End, SeriesKey, Totals};
+use memtape_store::records::{End, SeriesKey, StepRecord, Totals};
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later.
@@ -252,7 +253,7 @@ impl Jobs {
         let Some((serial, number)) = self.tape_on(context, node, &report.tape_id) else { return };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
         let Some(has_new_clock) = attempt.take_clock(number, &report) else { return };
-        let mut rows: Batch = Vec::new();
+        let mut rows: Vec<(SeriesKey, Vec<StepRecord>)> = Vec::new();
         for &(device, row) in &report.steps {
             let totals = report.totals.iter().find(|totals| totals.device == device);
             let device_bytes = totals.map_or(0, |totals| totals.device_bytes);
@@ -271,9 +272,17 @@ impl Jobs {
             report.oldest_step,
         );
         context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
-        batch.extend(rows);
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        let holder = holder_numbers(node, rank.record.owner.as_ref());
+        let mut left_out = 0;
+        for (series, mut rows) in rows {
+            left_out += self.steps.thin(context.now.mono_ns, holder, &mut rows);
+            batch.extend((!rows.is_empty()).then_some(((series, holder), rows)));
+        }
+        if left_out > 0 {
+            rank.leave_out(context, left_out, &mut self.logged);
+        }
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         if missed > 0 {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
@@ -533,6 +542,23 @@ impl Rank {
         let device = device.map_or(0, |totals| totals.device);
         let (rank, exit_status) = (self.record.rank, self.record.exit_status);
         Failure { rank, device, step: self.step, wall_ns, ranks, kind, exit_status }
+    }
+
+    /// Notes step records that are not kept. The record is written where their number has doubled.
+    fn leave_out(&mut self, context: &mut Context, more: u64, logged: &mut Rates) {
+        context.push(Effect::Lose(Loss::StepsThinned, more));
+        let before = self.record.steps_left_out;
+        self.record.steps_left_out = before.saturating_add(more);
+        if before.checked_ilog2() != self.record.steps_left_out.checked_ilog2() {
+            context.put(&self.record);
+        }
+        let node = &self.record.node;
+        if logged.take(context.now.mono_ns, node.as_str()).is_ok() {
+            tracing::warn!(
+                node = ?node, rank = self.record.rank, records = more,
+                "more step records come than are kept: a thinner series is"
+            );
+        }
     }
 
     /// Takes a report; true when the rank's record has changed.
