@@ -18,7 +18,10 @@ mod turns;
 
 use std::time::Duration;
 
-use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start, training};
+use fake::{
+    Agent, Job, LEAK_BEGINS, LEAK_LINE, PATIENCE, answer, attached, config, copy_store, start,
+    training,
+};
 use memtape_coordinator::{Config, Webhook};
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
@@ -26,6 +29,7 @@ use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::Code;
 
 const JOB: Job = Job { leaking: Some(2), ..Job::new("train", 4) };
@@ -210,6 +214,33 @@ async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(running.get("/readyz").await.0, 503, "another folder in its place");
     assert_eq!(running.get("/healthz").await.0, 200);
+}
+
+/// A file in the place of a folder fails as a full disk does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_cannot_write_steps_is_not_ready() {
+    let (dir, running, mut agent) = attached().await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, 1..=5).await;
+    let ready = async |status: u16| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (found, answer) = running.get("/readyz").await;
+            if found == status {
+                return answer["error"].as_str().unwrap_or_default().to_string();
+            }
+            assert!(Instant::now() < deadline, "{found}: {answer}");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let (rows, aside) = (dir.path().join("rows"), dir.path().join("aside"));
+    std::fs::rename(&rows, &aside).unwrap();
+    std::fs::write(&rows, "").unwrap();
+    let why = ready(503).await;
+    assert!(why.starts_with("step records cannot be written") && !why.contains('\n'), "{why}");
+    std::fs::remove_file(&rows).unwrap();
+    ready(200).await;
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

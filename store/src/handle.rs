@@ -19,7 +19,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::{index, segments};
 use crate::writer::point::{Pin, Point, Taken};
-use crate::writer::shared::{Closed, Done, Health, Shared};
+use crate::writer::shared::{Closed, Done, Health, Shared, Written};
 use crate::writer::thread::{self, Job, Writer};
 use crate::writer::turns::Turns;
 use memtape_disk::clock;
@@ -40,12 +40,9 @@ pub enum Unready {
     /// The data folder is gone, or was replaced by another one.
     #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
     FolderGone,
-    /// The journal is gone.
-    #[error("the journal is gone, and cannot be written again: is the disk full?")]
-    JournalGone,
-    /// Changes wait for a disk that can be written.
-    #[error("{0} changes wait because the journal cannot be written: is the disk full?")]
-    Waiting(u64),
+    /// The last write failed, and why.
+    #[error("{0} cannot be written: {1}")]
+    Failing(Written, String),
     /// Changes come faster than the disk takes them.
     #[error("{0} changes wait for the journal: they come faster than the disk takes them")]
     Behind(u64),
@@ -152,15 +149,11 @@ impl Store {
         if !self.shared.lock.is_present() {
             return Some(Unready::FolderGone);
         }
-        if self.shared.health.journal_gone.load(Ordering::Relaxed) > 0 {
-            return Some(Unready::JournalGone);
+        if let Some((what, why)) = self.shared.errors.first() {
+            return Some(Unready::Failing(what, why));
         }
         let queued = self.shared.health.queued.load(Ordering::Relaxed);
-        match (waiting, queued) {
-            (1.., _) => Some(Unready::Waiting(waiting)),
-            (0, queued) if queued > CHANGES_QUEUED_MAX => Some(Unready::Behind(queued)),
-            _ => None,
-        }
+        (queued > CHANGES_QUEUED_MAX).then_some(Unready::Behind(queued))
     }
 
     /// Tells this store from others.
@@ -304,6 +297,7 @@ fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
         catalogue: parts.catalogue,
         open: parts.open,
         limits: Mutex::default(),
+        errors: parts.blobs.errors.clone(),
         blobs: parts.blobs,
         clock,
         health,

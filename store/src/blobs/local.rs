@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::blobs::reading::{Reading, Source};
 use crate::blobs::remote::Remote;
 use crate::error::{Error, Kind, Result};
+use crate::writer::shared::{LastErrors, Written};
 use memtape_disk::files::{Disk, folder_of, read_all, write_synced};
 
 /// Folder of the snapshots. Existing stores have this name.
@@ -30,6 +31,7 @@ pub struct Blobs {
     /// Remote store for new snapshots, if there is one. Older ones stay in the folder.
     remote: Arc<OnceLock<Remote>>,
     uses: Arc<Mutex<AllUses>>,
+    pub(crate) errors: LastErrors,
     /// Wakes uploads that wait for a removal of the same content.
     is_gone: Arc<Notify>,
 }
@@ -68,7 +70,7 @@ impl Blobs {
     /// Snapshots on the store's disk, whose folder must be there.
     pub fn new(disk: &Arc<dyn Disk>) -> Self {
         let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
-        Self { disk: disk.clone(), remote, uses, is_gone }
+        Self { disk: disk.clone(), remote, uses, errors: LastErrors::default(), is_gone }
     }
 
     /// Sends new snapshots to the remote store from now on.
@@ -90,12 +92,14 @@ impl Blobs {
         }
         // Also when this future is dropped.
         let mut used = Used { blobs: self, hash: Some(hash) };
-        if let Some(remote) = self.remote.get() {
-            remote.put(hash, snapshot).await?;
+        let stored = if let Some(remote) = self.remote.get() {
+            remote.put(hash, snapshot).await
         } else {
             let disk = self.disk.clone();
-            blocking(&*self.disk, move || put(&*disk, hash, &snapshot)).await?;
-        }
+            blocking(&*self.disk, move || put(&*disk, hash, &snapshot)).await.map_err(Error::from)
+        };
+        self.errors.note(Written::Snapshots, &stored);
+        stored?;
         used.hash = None;
         Ok(())
     }

@@ -398,12 +398,15 @@ fn copy(
             written = frames.append([payload]);
         }
     })?;
-    written?;
+    if let Err(why) = written.and_then(|()| frames.sync()) {
+        // The disk may be full.
+        let _ = remove_if_there(disk, &aside);
+        return Err(why);
+    }
     if frames.len_bytes() == 0 {
         remove_if_there(disk, &aside)?;
         return Ok(None);
     }
-    frames.sync()?;
     disk.rename(&aside, &name(to))?;
     disk.sync_folder(FOLDER)?;
     Ok(Some(frames))

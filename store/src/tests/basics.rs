@@ -16,9 +16,10 @@ use crate::records::PartRecord;
 use crate::recovery::opening::Recovery;
 use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{
-    SERIES, answer, change, close, copy, error_line, flush, incident, read_steps, recover, reopen,
-    row, steps, write,
+    SERIES, answer, at_once, change, close, copy, error_line, flush, incident, read_steps, recover,
+    reopen, row, steps, write,
 };
+use crate::writer::shared::Written;
 
 /// Fills a store, copies its folder while it is open (as a SIGKILL leaves it),
 /// damages the copy, opens it, and tells what is there.
@@ -135,6 +136,7 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
         assert_eq!((who, result.unwrap_err().kind), ("awaited", Kind::Full));
     }
     assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
+    assert!(matches!(store.unready(), Some(Unready::Failing(Written::Records, _))));
     assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
     assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
     // Steps can be read; their acknowledgement waits for the disk, and for the record before them.
@@ -147,7 +149,7 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
     clock::set(Now { mono_ns: 1 << 61, wall_ns: 1 << 60 });
     while store.turn() {}
     let answered: Vec<_> = receiver.try_iter().map(|(who, result)| (who, result.is_ok())).collect();
-    assert_eq!(answered, [("kept", true), ("steps", true)]);
+    assert_eq!((answered, store.unready()), (vec![("kept", true), ("steps", true)], None));
 }
 
 #[test]
@@ -160,6 +162,36 @@ fn a_store_belongs_to_one_coordinator() {
     std::fs::write(&file, "").unwrap();
     let line = error_line(Store::open(&file));
     assert!(line.contains("is a file: name a folder") && !line.contains('\n'), "{line}");
+}
+
+/// No record changes: steps, or a snapshot, that cannot be written say so, and why, in one line.
+#[test]
+fn a_full_disk_is_not_ready_whatever_is_written() {
+    let mono_ns = 1 << 60;
+    clock::set(Now { mono_ns, wall_ns: 1 << 60 });
+    let disk = SimulatedDisk::new(1);
+    let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();
+    let unready = || store.unready().map(|why| why.to_string()).unwrap_or_default();
+    disk.set_room(Some(disk.used_bytes()));
+    store.steps(vec![((SERIES, (1, 1)), (0..10).map(row).collect())], Box::new(|_| {}));
+    store.turn();
+    assert!(unready().starts_with("step records cannot be written: "), "{}", unready());
+    // It lasts as long as the disk is full, and no longer.
+    clock::set(Now { mono_ns: mono_ns + 90_000_000_000, wall_ns: 1 << 60 });
+    store.turn();
+    assert!(unready().contains("cannot be written") && !unready().contains('\n'));
+    disk.set_room(None);
+    clock::set(Now { mono_ns: mono_ns + 200_000_000_000, wall_ns: 1 << 60 });
+    store.turn();
+    assert_eq!(unready(), "");
+    disk.set_room(Some(disk.used_bytes()));
+    let put = || {
+        let snapshot = bytes::Bytes::from_static(b"a snapshot");
+        at_once(store.blobs().put(blake3::hash(&snapshot), snapshot))
+    };
+    assert!(put().is_err() && unready().starts_with("snapshots"), "{}", unready());
+    disk.set_room(None);
+    assert!(put().is_ok() && unready().is_empty());
 }
 
 /// A disk that does not keep up: what comes after the changes that wait says so, and is ready again

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use crate::encoding::Changes;
 use crate::error::{Error, Kind, Result};
-use crate::handle::Store;
+use crate::handle::{Store, Unready};
 use crate::recovery::check::check;
 use crate::tests::fixtures::close;
 use crate::tests::fixtures::{
     answer, error_line, flush, incident, read_steps, reopen, steps, write,
 };
+use crate::writer::shared::Written;
 
 /// Size of the file system, of a file that is deleted to make room again, and of one that is
 /// deleted before the last start, which writes all records again.
@@ -73,6 +74,7 @@ fn fill(folder: &Path) {
     assert!(try_write(&store, 100_001).is_err());
     assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
     assert!(kept.try_recv().is_err());
+    assert!(matches!(store.unready(), Some(Unready::Failing(Written::Records, _))));
     // With room again all goes on by itself.
     std::fs::remove_file(filler).unwrap();
     kept.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
@@ -82,6 +84,7 @@ fn fill(folder: &Path) {
     flush(&store);
     assert_eq!(read_steps(&store).len(), 50);
     write(&store, |changes| changes.put(&incident("inc-last", "written")));
+    assert_eq!(store.unready(), None);
     close(store);
     // After such an error sled may not give its files back before the process ends.
     std::fs::write(folder.with_file_name(WRITTEN), written.to_string()).unwrap();

@@ -6,11 +6,12 @@
 //! lost are kept, up to a bound, and tried again.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use memtape_core::limits::CHANGES_WAITING_MAX;
 
@@ -23,7 +24,7 @@ use crate::records::{Source, StepRecord};
 use crate::recovery::losses;
 use crate::steps::packer::{StepLimits, Steps};
 use crate::writer::point::{Pin, Point, Taken};
-use crate::writer::shared::{Done, Shared};
+use crate::writer::shared::{Done, Shared, Written};
 use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 
@@ -95,7 +96,6 @@ pub(crate) struct Writer {
     log_synced_ns: u64,
     packed_ns: u64,
     looked_ns: u64,
-    is_failing: bool,
     clock: ClockWatch,
 }
 
@@ -125,7 +125,6 @@ impl Writer {
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
             looked_ns: clock::now().mono_ns,
-            is_failing: false,
             clock,
         }
     }
@@ -212,11 +211,12 @@ impl Writer {
             Job::Steps { batch, done } => {
                 let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
                 let is_full = open.is_full();
-                match self.steps.append(open, batch) {
+                let appended = self.steps.append(open, batch);
+                self.step_failed(&appended);
+                match appended {
                     Ok(()) if self.is_all_logged() => self.logged.push(done),
                     Ok(()) => self.unlogged.push(done),
                     Err(error) => {
-                        health.step_failures.fetch_add(1, Relaxed);
                         // What is open and not logged is safe when it is packed.
                         self.pack_soon();
                         if is_full {
@@ -249,6 +249,14 @@ impl Writer {
         self.unlogged.is_empty() && self.frozen.is_empty()
     }
 
+    /// Notes a failed write of steps. Only when all that waits is packed is it over.
+    fn step_failed<T, E: Display>(&self, result: &std::result::Result<T, E>) {
+        if result.is_err() {
+            self.shared.errors.note(Written::Steps, result);
+            self.shared.health.step_failures.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Makes the log of steps durable, and calls the waiting callbacks.
     fn sync_log(&mut self) {
         self.log_synced_ns = clock::now().mono_ns;
@@ -257,8 +265,8 @@ impl Writer {
         }
         let synced = self.steps.sync_log();
         let logged = std::mem::take(&mut self.logged);
+        self.step_failed(&synced);
         if let Err(why) = synced {
-            self.shared.health.step_failures.fetch_add(1, Relaxed);
             tracing::error!("the log of steps cannot be synced: {why}");
             self.unlogged.splice(..0, logged);
             self.pack_soon();
@@ -278,15 +286,17 @@ impl Writer {
         let begin_ns = clock::now().mono_ns;
         let changes = || groups.iter().flat_map(|group| &group.changes);
         let health = &self.shared.health;
-        if let Err(error) = self.journal.append(changes()) {
+        let appended = self.journal.append(changes());
+        let is_news = self.shared.errors.note(Written::Records, &appended);
+        if let Err(error) = appended {
             health.failures.fetch_add(1, Relaxed);
-            if !std::mem::replace(&mut self.is_failing, true) {
+            if is_news {
                 tracing::error!("the journal cannot be written, trying again: {error}");
             }
             self.keep(groups, &error.into());
             return;
         }
-        if std::mem::take(&mut self.is_failing) {
+        if is_news {
             tracing::info!("the journal can be written again");
         }
         // The records are safe now. A catalogue that fails is filled again at the next start.
@@ -394,6 +404,7 @@ impl Writer {
             there => self.note(there.map(|_| ()).map_err(Error::from), "the journal is not seen"),
         }
         let found = losses::find(&*shared.reader.disk, &shared.inventory.expected());
+        self.step_failed(&found);
         let mut found = found.unwrap_or_else(|why| {
             tracing::error!("the files of the store cannot be listed: {why}");
             Vec::new()
@@ -409,7 +420,12 @@ impl Writer {
                 self.begin_packing();
             }
             Ok(false) => {}
-            Err(why) => self.note(Err(why.into()), "a file that is gone cannot be made again"),
+            Err(why) => {
+                let failed = Err(Error::from(why));
+                self.step_failed(&failed);
+                self.note(failed, "a file that is gone cannot be made again");
+                self.pack_soon();
+            }
         }
         found.retain(|loss| match loss.part {
             Part::Log(_) => {
@@ -444,7 +460,7 @@ impl Writer {
     fn save_journal(&mut self) {
         let saved = self.rewrite_journal();
         let health = &self.shared.health;
-        health.journal_gone.store(u64::from(saved.is_err()), Relaxed);
+        self.shared.errors.note(Written::Journal, &saved);
         if saved.is_ok() {
             health.put_back.fetch_add(1, Relaxed);
             tracing::error!("the journal was gone or cut: it is written again, nothing is lost");
@@ -511,13 +527,13 @@ impl Writer {
     }
 
     fn packed(&mut self, packed: Result<()>) {
-        let health = &self.shared.health;
+        self.step_failed(&packed);
         if let Err(why) = packed {
-            health.step_failures.fetch_add(1, Relaxed);
-            health.failures.fetch_add(1, Relaxed);
+            self.shared.health.failures.fetch_add(1, Relaxed);
             tracing::error!("step records could not be packed, trying again: {why}");
             self.pack_soon();
         } else if !self.steps.is_packing() {
+            self.shared.errors.note(Written::Steps, &Ok::<_, Error>(()));
             self.tell_frozen();
             self.expire();
         }
