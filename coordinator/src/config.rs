@@ -132,7 +132,8 @@ pub struct Config {
     /// coordinator runs counts.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2160h")]
     pub captures_age_max: Duration,
-    /// Most bytes that step records may take on disk, give or take 64 MiB.
+    /// Most bytes that step records may take on disk, give or take 64 MiB. The owner who has most,
+    /// on the node that has most, gives way.
     #[arg(long, value_name = "BYTES", value_parser = byte_count, default_value = "64GiB")]
     pub steps_bytes_max: u64,
     /// Time that step records are kept. Only time in which a coordinator runs counts.
