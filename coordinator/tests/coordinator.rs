@@ -9,6 +9,7 @@ mod deaths;
 mod fake;
 mod host_readings;
 mod job_end;
+mod kept;
 mod openapi;
 mod page;
 mod proofs;

@@ -6,7 +6,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memtape_core::limits::{all, page};
+use memtape_core::limits::{Kept, all, page};
+
+use strum::VariantArray as _;
 
 use crate::golden_files;
 
@@ -32,6 +34,17 @@ fn every_constant_of_the_files_is_in_the_table() {
     assert_eq!(constants.len(), 1, "only the macro makes constants: {constants:?}");
     let listed = text.lines().filter(|line| line.starts_with("    ") && line.contains("_MAX: "));
     assert_eq!(listed.count(), all().count());
+}
+
+#[test]
+fn every_kind_that_is_kept_has_limits() {
+    for kept in Kept::VARIANTS {
+        let of = kept.keeping();
+        let names = of.rate.iter().chain(of.bound);
+        let is_known = |name: &&str| name.starts_with("--") || all().any(|of| of.name == *name);
+        let unknown: Vec<&&str> = names.filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty() && !of.rate.is_empty(), "{kept:?}: {unknown:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Agent-initiated captures: announced, uploaded, announced twice, kept over a restart.
 
-mod stolen;
+pub(crate) mod stolen;
 
 use memtape_core::limits::NAME_BYTES_MAX;
 

@@ -88,12 +88,12 @@ async fn an_agent_whose_tape_is_not_known_announces_it_again() {
     running.stop().await;
 }
 
-fn capture_id(of: usize) -> String {
+pub(crate) fn capture_id(of: usize) -> String {
     format!("cap-0k3f9a2-{of:010}-alone")
 }
 
 /// A snapshot of this size was taken alone.
-fn taken_alone(job: &Job, of: usize, bytes: u64, hash: blake3::Hash) -> FromAgent {
+pub(crate) fn taken_alone(job: &Job, of: usize, bytes: u64, hash: blake3::Hash) -> FromAgent {
     FromAgent::AgentCapture(v1::AgentCapture {
         answer: Some(v1::CaptureAnswer {
             capture_id: capture_id(of),
@@ -178,7 +178,7 @@ async fn stalled_uploads_on_many_connections_delay_others_by_one_stall() {
 }
 
 /// A report of steps that do not compress.
-fn noise(job: &Job, first: u64) -> v1::RankReport {
+pub(crate) fn noise(job: &Job, first: u64) -> v1::RankReport {
     let mut report = Agent::rank_reports(job, 0, first..=first + STEPS_PER_REPORT_MAX as u64 - 1);
     for record in &mut report.steps {
         let hash = blake3::hash(&record.last_step.to_le_bytes());

@@ -7,12 +7,16 @@
 use alloc::format;
 use alloc::string::String;
 
+use strum::VariantArray as _;
+
 mod cluster;
 mod command_line;
+mod kept;
 mod nodes;
 
 pub use cluster::*;
 pub use command_line::*;
+pub use kept::{Keeping, Kept};
 pub use memtape_tape::limits::*;
 pub use nodes::*;
 
@@ -37,6 +41,9 @@ pub fn page() -> String {
         let value = value(limit);
         page += &format!("| `{name}` | {value} | {at} | {what} | {then} | {shown} |\n");
     }
+    page += "\n## What a coordinator keeps on disk\n\n\
+             | what | rate of one node, owner or caller | bound | gives way |\n|---|---|---|---|\n";
+    page.extend(Kept::VARIANTS.iter().map(|kept| kept.row()));
     page
 }
 
