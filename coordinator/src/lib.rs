@@ -31,6 +31,7 @@ mod quota;
 mod restart;
 mod run;
 mod state;
+mod step_rates;
 mod telemetry;
 mod work;
 

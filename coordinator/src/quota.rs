@@ -44,9 +44,8 @@ use memtape_core::limits::{
     AGENT_CAPTURES_PER_MINUTE_MAX, ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX,
     AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
     DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
-    MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX,
-    NODE_STEPS_AT_ONCE_MAX, NODE_STEPS_PER_SECOND_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
-    OWNER_CHANGES_PER_MINUTE_MAX, OWNER_STEPS_AT_ONCE_MAX, OWNER_STEPS_PER_SECOND_MAX, RANKS_MAX,
+    MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
+    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
     REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
     REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
@@ -55,9 +54,8 @@ use memtape_core::rates::Rates;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::state::effects::Share;
-use memtape_store::records::{Holder, StepRecord};
 
-const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
 /// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
@@ -80,11 +78,6 @@ pub(crate) const FIRST_CHUNKS_MAX: usize = 16;
 /// Uploads of one node that are past its queue: their first chunk is read, or they wait for bytes,
 /// or they have them.
 const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
-
-/// Step records beyond a rate after which half as many steps are kept, and how often that is done
-/// before none is kept.
-const THIN_RECORDS: u64 = 1 << 16;
-const THIN_LEVELS: u64 = 12;
 
 /// The quotas of all, of each node, and of each caller.
 #[derive(Debug)]
@@ -160,13 +153,6 @@ pub(crate) struct ChangeRates {
     of_nodes: Rates,
     /// Rates of owners, so that no owner uses up the rate of the node.
     of_owners: Rates,
-}
-
-/// Rates at which step records of a node, and of each owner on it, are kept.
-#[derive(Debug)]
-pub(crate) struct StepRates {
-    of_nodes: Rates<u64>,
-    of_owners: Rates<Holder>,
 }
 
 /// Rates of callers: a bucket for each caller, which fills again with time.
@@ -363,49 +349,8 @@ impl Default for ChangeRates {
     }
 }
 
-impl Default for StepRates {
-    fn default() -> Self {
-        let rates = |per_second: u64, at_once| (SECOND_NS / per_second, at_once);
-        let (nodes_ns, nodes) = rates(NODE_STEPS_PER_SECOND_MAX, NODE_STEPS_AT_ONCE_MAX);
-        let (owners_ns, owners) = rates(OWNER_STEPS_PER_SECOND_MAX, OWNER_STEPS_AT_ONCE_MAX);
-        Self {
-            of_nodes: Rates::new(nodes_ns, nodes, NODES_MAX),
-            of_owners: Rates::new(owners_ns, owners, RANKS_MAX),
-        }
-    }
-}
-
-impl StepRates {
-    /// Leaves of some step records those that are kept: all, or, beyond the rates of their holder,
-    /// those of every second, fourth, … step by its number. Returns how many are left out.
-    pub(crate) fn thin(&mut self, now_ns: u64, of: Holder, rows: &mut Vec<StepRecord>) -> u64 {
-        let all = rows.len();
-        let level = self.level(now_ns, of, 0);
-        rows.retain(|row| level < THIN_LEVELS && row.last_step.is_multiple_of(1 << level));
-        self.level(now_ns, of, rows.len() as u64);
-        (all - rows.len()) as u64
-    }
-
-    /// Takes permits; returns how often the number of kept steps is halved.
-    fn level(&mut self, now_ns: u64, of: Holder, permits: u64) -> u64 {
-        let node = self.of_nodes.overdraw(now_ns, &of.0, permits);
-        let owner = self.of_owners.overdraw(now_ns, &of, permits);
-        let missing = node.zip(owner).map_or(u64::MAX, |(node, owner)| node.max(owner));
-        missing.div_ceil(THIN_RECORDS)
-    }
-}
-
-/// An owner on a node, as the store knows it. The numbers are stored: other ones are other holders.
-pub(crate) fn holder_numbers(node: &str, owner: Option<&Owner>) -> Holder {
-    let number = |text: &str| {
-        let hash = blake3::hash(text.as_bytes());
-        hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-    };
-    (number(node), number(&holder(node, owner)))
-}
-
 /// An owner on a node.
-fn holder(node: &str, owner: Option<&Owner>) -> String {
+pub(crate) fn holder(node: &str, owner: Option<&Owner>) -> String {
     format!("{node} {:?}", owner.map(Owner::key))
 }
 
@@ -682,42 +627,6 @@ mod tests {
         let victim = owner(2002, Some(2002));
         assert!(rates.take(7, "n", Some(&victim)).is_ok());
         assert!(rates.take(7, "other", Some(&owner(2001, None))).is_ok(), "another node's");
-    }
-
-    fn report(first: u64) -> Vec<StepRecord> {
-        let row = |step| StepRecord { last_step: step, ..StepRecord::default() };
-        (first..first + 4096).map(row).collect()
-    }
-
-    #[test]
-    fn a_backlog_of_hours_passes_and_a_flood_is_thinned_by_the_number_of_the_step() {
-        let mut rates = StepRates::default();
-        // 16 ranks with 10 steps a second were without a coordinator for 7 hours.
-        for first in (0..16 * 10 * 7 * 3600).step_by(4096) {
-            assert_eq!(rates.thin(7, (1, 1), &mut report(first)), 0);
-        }
-        // 200,000 a second for 1000 s: little more than the rate is kept.
-        let (mut kept, mut last) = (0, Vec::new());
-        for number in 0..48_828 {
-            let mut rows = report(number * 4096);
-            rates.thin(number * 20_480_000, (2, 2), &mut rows);
-            kept += rows.len() as u64;
-            last = rows;
-        }
-        let expected = OWNER_STEPS_AT_ONCE_MAX + 1000 * OWNER_STEPS_PER_SECOND_MAX;
-        assert!((expected..expected * 6 / 5).contains(&kept), "{kept}");
-        assert!(last.len() >= 4 && last.iter().all(|row| row.last_step.is_multiple_of(256)));
-        // One that makes up the numbers of its steps has no more.
-        let same = |row: &StepRecord| StepRecord { last_step: 1 << 40, ..*row };
-        let mut kept = 0;
-        for _ in 0..3 * OWNER_STEPS_AT_ONCE_MAX / 4096 {
-            let mut rows = report(0).iter().map(same).collect();
-            rates.thin(7, (3, 3), &mut rows);
-            kept += rows.len() as u64;
-        }
-        assert!(kept <= OWNER_STEPS_AT_ONCE_MAX * 5 / 4, "{kept}");
-        // Neither another owner of that node nor another node lost any.
-        assert_eq!(rates.thin(7, (3, 4), &mut report(1)), 0);
     }
 
     #[test]

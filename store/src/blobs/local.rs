@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::blobs::reading::{Reading, Source};
 use crate::blobs::remote::Remote;
 use crate::error::{Error, Kind, Result};
-use crate::writer::shared::{LastErrors, Written};
+use crate::last_errors::{LastErrors, Written};
 use memtape_disk::files::{Disk, folder_of, read_all, write_synced};
 
 /// Folder of the snapshots. Existing stores have this name.

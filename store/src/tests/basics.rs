@@ -12,6 +12,7 @@ use memtape_simulated_disk::SimulatedDisk;
 use crate::encoding::Changes;
 use crate::error::Kind;
 use crate::handle::{Store, Unready};
+use crate::last_errors::Written;
 use crate::records::PartRecord;
 use crate::recovery::opening::Recovery;
 use crate::steps::packer::StepLimits;
@@ -19,7 +20,6 @@ use crate::tests::fixtures::{
     SERIES, answer, at_once, change, close, copy, error_line, flush, incident, read_steps, recover,
     reopen, row, steps, write,
 };
-use crate::writer::shared::Written;
 
 /// Fills a store, copies its folder while it is open (as a SIGKILL leaves it),
 /// damages the copy, opens it, and tells what is there.

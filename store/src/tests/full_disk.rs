@@ -12,12 +12,12 @@ use std::time::Duration;
 use crate::encoding::Changes;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Store, Unready};
+use crate::last_errors::Written;
 use crate::recovery::check::check;
 use crate::tests::fixtures::close;
 use crate::tests::fixtures::{
     answer, error_line, flush, incident, read_steps, reopen, steps, write,
 };
-use crate::writer::shared::Written;
 
 /// Size of the file system, of a file that is deleted to make room again, and of one that is
 /// deleted before the last start, which writes all records again.

@@ -1,23 +1,18 @@
 //! State that the writer shares with the handles of the store: index, readers, counters.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::blobs::local::Blobs;
 use crate::catalogue::Catalogue;
 use crate::clock::StoreClock;
 use crate::inventory::Inventory;
+use crate::last_errors::LastErrors;
 use crate::steps::packer::{OpenSteps, Reader, StepLimits};
-use memtape_disk::clock;
 use memtape_disk::files::Held;
 
 /// Callback at the end of a write.
 pub type Done = Box<dyn FnOnce(crate::error::Result<()>) + Send>;
-
-/// Time for which an error counts, unless a write of the same kind succeeds.
-const ERROR_LASTS_NS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -46,47 +41,6 @@ pub(crate) struct Closed(pub Arc<AtomicBool>);
 impl Drop for Closed {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
-    }
-}
-
-/// What the store writes. Entries of the audit are records.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, strum::Display)]
-pub enum Written {
-    /// Changes of records, until they are in the journal.
-    #[strum(serialize = "records and entries of the audit")]
-    Records,
-    /// The journal, where it is gone.
-    #[strum(serialize = "the journal, which is gone,")]
-    Journal,
-    /// Step records.
-    #[strum(serialize = "step records")]
-    Steps,
-    /// Snapshots of captures.
-    #[strum(serialize = "snapshots of captures")]
-    Snapshots,
-}
-
-/// The last error of each writer, with its time; none after a success.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastErrors(Arc<Mutex<BTreeMap<Written, (u64, String)>>>);
-
-impl LastErrors {
-    /// Notes the result of a write; true if the one before it was different.
-    pub(crate) fn note<T, E: Display>(&self, what: Written, result: &Result<T, E>) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Ok(_) => last.remove(&what).is_some(),
-            Err(why) => last.insert(what, (clock::now().mono_ns, why.to_string())).is_none(),
-        }
-    }
-
-    /// The first error that is not over: what fails for good is tried again, and fails again.
-    pub(crate) fn first(&self) -> Option<(Written, String)> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_ns = clock::now().mono_ns;
-        let lasts = |at_ns: u64| now_ns.saturating_sub(at_ns) < ERROR_LASTS_NS;
-        let mut errors = last.iter().filter(|(_, (at_ns, _))| lasts(*at_ns));
-        errors.next().map(|(what, (_, why))| (*what, why.clone()))
     }
 }
 

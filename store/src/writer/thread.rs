@@ -20,11 +20,12 @@ use crate::encoding::Changes;
 use crate::error::{Error, Result};
 use crate::inventory::{Extent, Part};
 use crate::journal::Journal;
+use crate::last_errors::Written;
 use crate::records::{Source, StepRecord};
 use crate::recovery::losses;
 use crate::steps::packer::{StepLimits, Steps};
 use crate::writer::point::{Pin, Point, Taken};
-use crate::writer::shared::{Done, Shared, Written};
+use crate::writer::shared::{Done, Shared};
 use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 

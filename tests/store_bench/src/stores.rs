@@ -53,7 +53,8 @@ impl Peer for Memtape {
     fn write(&self, wall_ns: i64, group: Group) -> anyhow::Result<()> {
         set(wall_ns);
         let rows = |rows: Vec<Row>| rows.into_iter().map(StepRecord::from_numbers).collect();
-        let batch = group.into_iter().map(|(rank, numbers)| ((series(rank), (1, 1)), rows(numbers)));
+        let of = |rank| (series(rank), (1, 1));
+        let batch = group.into_iter().map(|(rank, numbers)| (of(rank), rows(numbers)));
         let (sender, done) = channel();
         self.0.steps(batch.collect(), Box::new(move |result| drop(sender.send(result))));
         self.0.turn();

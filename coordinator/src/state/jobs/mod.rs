@@ -21,12 +21,13 @@ use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
 
-use crate::quota::{ChangeRates, StepRates, logged_refusals};
+use crate::quota::{ChangeRates, logged_refusals};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
 use crate::state::jobs::shares::Holdings;
 use crate::state::messages::RankUp;
+use crate::step_rates::StepRates;
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{AttemptRecord, End, RankRecord};

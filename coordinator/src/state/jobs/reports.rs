@@ -11,13 +11,13 @@ use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::readings::{RefusedTapes, SpoolReport};
 
-use crate::quota::holder_numbers;
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
+use crate::step_rates::{StepRates, holder_numbers};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{End, SeriesKey, StepRecord, Totals};
@@ -274,15 +274,7 @@ impl Jobs {
         context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
-        let holder = holder_numbers(node, rank.record.owner.as_ref());
-        let mut left_out = 0;
-        for (series, mut rows) in rows {
-            left_out += self.steps.thin(context.now.mono_ns, holder, &mut rows);
-            batch.extend((!rows.is_empty()).then_some(((series, holder), rows)));
-        }
-        if left_out > 0 {
-            rank.leave_out(context, left_out, &mut self.logged);
-        }
+        batch.extend(rank.kept(context, rows, &mut self.steps, &mut self.logged));
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         if missed > 0 {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
@@ -544,21 +536,33 @@ impl Rank {
         Failure { rank, device, step: self.step, wall_ns, ranks, kind, exit_status }
     }
 
-    /// Notes step records that are not kept. The record is written where their number has doubled.
-    fn leave_out(&mut self, context: &mut Context, more: u64, logged: &mut Rates) {
-        context.push(Effect::Lose(Loss::StepsThinned, more));
+    /// Those of its step records that are kept. The rank's record is written where the number of
+    /// the others has doubled.
+    fn kept(
+        &mut self,
+        context: &mut Context,
+        mut rows: Vec<(SeriesKey, Vec<StepRecord>)>,
+        rates: &mut StepRates,
+        logged: &mut Rates,
+    ) -> Batch {
+        let holder = holder_numbers(&self.record.node, self.record.owner.as_ref());
+        let thin = |(_, rows): &mut (_, _)| rates.thin(context.now.mono_ns, holder, rows);
+        let more: u64 = rows.iter_mut().map(thin).sum();
         let before = self.record.steps_left_out;
         self.record.steps_left_out = before.saturating_add(more);
         if before.checked_ilog2() != self.record.steps_left_out.checked_ilog2() {
             context.put(&self.record);
         }
-        let node = &self.record.node;
-        if logged.take(context.now.mono_ns, node.as_str()).is_ok() {
+        let is_logged = more > 0 && logged.take(context.now.mono_ns, &*self.record.node).is_ok();
+        if is_logged {
             tracing::warn!(
-                node = ?node, rank = self.record.rank, records = more,
+                node = ?self.record.node, rank = self.record.rank, records = more,
                 "more step records come than are kept: a thinner series is"
             );
         }
+        context.push(Effect::Lose(Loss::StepsThinned, more));
+        rows.retain(|(_, rows)| !rows.is_empty());
+        rows.into_iter().map(|(series, rows)| ((series, holder), rows)).collect()
     }
 
     /// Takes a report; true when the rank's record has changed.

@@ -1,0 +1,58 @@
+//! `/readyz` of a coordinator that cannot write.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::JOB;
+use crate::fake::{PATIENCE, attached, config, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (live, aside) = (dir.path().join("live"), dir.path().join("aside"));
+    let running = start(config(&live)).await;
+    assert_eq!(running.get("/readyz").await.0, 200);
+    // Without the file that earlier versions lock the folder is still taken.
+    std::fs::remove_file(live.join("lock")).unwrap();
+    let second = memtape_coordinator::run(config(&live), std::future::ready(()), |_| ()).await;
+    let refused = second.unwrap_err().to_string();
+    assert!(refused.contains("in use"), "{refused}");
+    std::fs::rename(&live, &aside).unwrap();
+    // An answer counts for a second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let (status, answer) = running.get("/readyz").await;
+    assert_eq!(status, 503);
+    assert!(answer["error"].as_str().unwrap().contains("gone"), "{answer}");
+    std::fs::create_dir(&live).unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(running.get("/readyz").await.0, 503, "another folder in its place");
+    assert_eq!(running.get("/healthz").await.0, 200);
+}
+
+/// A file in the place of a folder fails as a full disk does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_cannot_write_steps_is_not_ready() {
+    let (dir, running, mut agent) = attached().await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, 1..=5).await;
+    let ready = async |status: u16| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (found, answer) = running.get("/readyz").await;
+            if found == status {
+                return answer["error"].as_str().unwrap_or_default().to_string();
+            }
+            assert!(Instant::now() < deadline, "{found}: {answer}");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let (rows, aside) = (dir.path().join("rows"), dir.path().join("aside"));
+    std::fs::rename(&rows, &aside).unwrap();
+    std::fs::write(&rows, "").unwrap();
+    let why = ready(503).await;
+    assert!(why.starts_with("step records cannot be written") && !why.contains('\n'), "{why}");
+    std::fs::remove_file(&rows).unwrap();
+    ready(200).await;
+    running.stop().await;
+}
