@@ -1,4 +1,4 @@
-//! Rates at which step records are kept, by node and by owner on it. Beyond them a thinner series is.
+//! Rates at which step records are kept, by node and by owner on it; beyond them a thinner series.
 
 use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
