@@ -187,7 +187,7 @@ pub struct SeriesKey {
 }
 
 /// Whom steps count for where their bytes are shared: a node, and an owner on it, by the caller's
-/// numbers. Steps of earlier versions count for 0 and 0.
+/// numbers.
 pub type Holder = (u64, u64);
 
 /// A series, and whom its steps count for.

@@ -166,10 +166,6 @@ fn state_of(key: &[u8], value: &[u8]) -> Option<(u32, Segment)> {
         blocks: u64::from_le_bytes(*blocks),
         held: Amounts::default(),
     };
-    if rest.is_empty() {
-        // Of an earlier version.
-        segment.held.add(Holder::default(), segment.bytes);
-    }
     while let Some((holder, after)) = rest.split_first_chunk() {
         let (bytes, after) = after.split_first_chunk()?;
         segment.held.add(segments::holder_of(holder), u64::from_le_bytes(*bytes));

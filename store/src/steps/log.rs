@@ -23,9 +23,7 @@ const ROWS_MAX: usize = 1024;
 /// A record is finished when it is this long.
 const RECORD_BYTES: usize = PAYLOAD_BYTES_MAX / 16;
 
-const ROWS: u8 = b'H';
-/// Rows of an earlier version, without holders.
-const OLD_ROWS: u8 = b'R';
+const ROWS: u8 = b'R';
 const FORGOTTEN: u8 = b'F';
 
 /// Rows by series and holder.
@@ -66,9 +64,9 @@ pub(crate) fn list(disk: &dyn Disk) -> io::Result<BTreeMap<u64, u64>> {
 pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
     let (kind, mut rest) = payload.split_first()?;
     match *kind {
-        ROWS | OLD_ROWS => {
+        ROWS => {
             while !rest.is_empty() {
-                let (source, after) = split_source(rest, *kind == ROWS)?;
+                let (source, after) = split_source(rest)?;
                 rest = after;
                 let rows = take_rows(&mut rest)?;
                 into.entry(source).or_default().extend(rows);

@@ -35,9 +35,7 @@ pub(crate) const SERIES_BYTES: usize = 9;
 /// Bytes of a series and its holder.
 pub(crate) const SOURCE_BYTES: usize = SERIES_BYTES + 16;
 
-const BLOCK: u8 = b'H';
-/// A block of an earlier version, without a holder.
-const OLD_BLOCK: u8 = b'B';
+const BLOCK: u8 = b'B';
 const FORGOTTEN: u8 = b'F';
 
 /// The time bucket of a time on the store's clock.
@@ -163,8 +161,8 @@ impl<'a> Entry<'a> {
         let (number, rest) = rest.split_first_chunk()?;
         let number = u32::from_be_bytes(*number);
         match *kind {
-            BLOCK | OLD_BLOCK => {
-                let (source, block) = split_source(rest, *kind == BLOCK)?;
+            BLOCK => {
+                let (source, block) = split_source(rest)?;
                 Some(Self::Block { stretch: number, source, block })
             }
             FORGOTTEN if rest.is_empty() => Some(Self::Forgotten { serial: number }),
@@ -428,12 +426,9 @@ pub(crate) fn source_bytes((series, holder): Source) -> [u8; SOURCE_BYTES] {
 }
 
 /// The source at the begin of some bytes, with its holder or without one, and the rest of them.
-pub(crate) fn split_source(bytes: &[u8], has_holder: bool) -> Option<(Source, &[u8])> {
+pub(crate) fn split_source(bytes: &[u8]) -> Option<(Source, &[u8])> {
     let (series, rest) = bytes.split_at_checked(SERIES_BYTES)?;
     let series = series_of(series)?;
-    if !has_holder {
-        return Some(((series, Holder::default()), rest));
-    }
     let (holder, rest) = rest.split_first_chunk()?;
     Some(((series, holder_of(holder)), rest))
 }
@@ -519,10 +514,6 @@ mod tests {
             assert_eq!(Entry::decode(&payload), Some(entry));
             assert_eq!(Entry::decode(&payload[..4]), None);
         }
-        let old = b"B\0\0\0\x09\0\0\0\x07\0\x10\0\0\x03packed";
-        let source = (source.0, Holder::default());
-        let block = b"packed".as_slice();
-        assert_eq!(Entry::decode(old), Some(Entry::Block { stretch: 9, source, block }));
         assert_eq!(Entry::decode(b"F\0\0\0\x01x"), None);
         assert_eq!(Entry::decode(b"X\0\0\0\x01"), None);
     }
