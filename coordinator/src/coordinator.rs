@@ -245,7 +245,7 @@ impl Coordinator {
             && self.jobs.rank_of(&up.tape_id).is_none()
             && let Some(serial) = self.surplus(Some(Newcomer {
                 node: &node,
-                owner: Some(&up.owner),
+                owner: &up.owner,
                 begins: self.jobs.begins_attempt(&node, up),
             }))
         {

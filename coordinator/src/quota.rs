@@ -311,12 +311,7 @@ impl ChangeRates {
     ///
     /// # Errors
     /// It did too much: the time to wait.
-    pub(crate) fn check(
-        &self,
-        now_ns: u64,
-        node: &str,
-        owner: Option<&Owner>,
-    ) -> Result<(), Duration> {
+    pub(crate) fn check(&self, now_ns: u64, node: &str, owner: &Owner) -> Result<(), Duration> {
         self.of_nodes.check(now_ns, node)?;
         self.of_owners.check(now_ns, holder(node, owner).as_str())
     }
@@ -325,12 +320,7 @@ impl ChangeRates {
     ///
     /// # Errors
     /// It did too much: the time to wait.
-    pub(crate) fn take(
-        &mut self,
-        now_ns: u64,
-        node: &str,
-        owner: Option<&Owner>,
-    ) -> Result<(), Duration> {
+    pub(crate) fn take(&mut self, now_ns: u64, node: &str, owner: &Owner) -> Result<(), Duration> {
         self.of_nodes.check(now_ns, node)?;
         self.of_owners.take(now_ns, holder(node, owner).as_str())?;
         self.of_nodes.take(now_ns, node)
@@ -350,8 +340,8 @@ impl Default for ChangeRates {
 }
 
 /// An owner on a node.
-pub(crate) fn holder(node: &str, owner: Option<&Owner>) -> String {
-    format!("{node} {:?}", owner.map(Owner::key))
+pub(crate) fn holder(node: &str, owner: &Owner) -> String {
+    format!("{node} {:?}", owner.key())
 }
 
 /// How many refusals of each node are logged.
@@ -620,13 +610,13 @@ mod tests {
         let mut taken = 0;
         for number in 0..2 * NODE_CHANGES_AT_ONCE_MAX as u32 {
             let of = owner(100_000 + number % 9, Some(2001));
-            taken += u64::from(rates.take(7, "n", Some(&of)).is_ok());
+            taken += u64::from(rates.take(7, "n", &of).is_ok());
         }
         assert_eq!(taken, OWNER_CHANGES_AT_ONCE_MAX);
-        assert!(rates.check(7, "n", Some(&owner(2001, None))).is_err());
+        assert!(rates.check(7, "n", &owner(2001, None)).is_err());
         let victim = owner(2002, Some(2002));
-        assert!(rates.take(7, "n", Some(&victim)).is_ok());
-        assert!(rates.take(7, "other", Some(&owner(2001, None))).is_ok(), "another node's");
+        assert!(rates.take(7, "n", &victim).is_ok());
+        assert!(rates.take(7, "other", &owner(2001, None)).is_ok(), "another node's");
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl StepRates {
 }
 
 /// An owner on a node, as the store knows it. The numbers are stored: other ones are other holders.
-pub(crate) fn holder_numbers(node: &str, owner: Option<&Owner>) -> Holder {
+pub(crate) fn holder_numbers(node: &str, owner: &Owner) -> Holder {
     let number = |text: &str| {
         let hash = blake3::hash(text.as_bytes());
         hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))

@@ -57,8 +57,8 @@ pub struct AttemptRecord {
     pub first_seen_wall_ns: i64,
     /// End of the attempt; none while it runs.
     pub ended_wall_ns: Option<i64>,
-    /// Owner of the job; none where no agent has named one.
-    pub owner: Option<Owner>,
+    /// Owner of the job.
+    pub owner: Owner,
     /// The node whose rank began it.
     pub node: String,
     /// How long it went without a finished step when this was written.
@@ -116,8 +116,6 @@ pub struct RankRecord {
     pub is_counted: bool,
     /// Unit of the step numbers.
     pub clock: Clock,
-    /// Owner of the tape; none where the agent has not named one.
-    pub owner: Option<Owner>,
     /// Scheduler ids of the process.
     pub workload: Workload,
     /// Settings of the allocator; none where they were not recorded.

@@ -61,8 +61,8 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         total_steps: planned.total_steps,
         incidents_open,
         nodes,
-        owner_uid: record.owner.as_ref().map(|owner| owner.uid),
-        namespace: record.owner.as_ref().map_or(String::new(), |owner| owner.namespace.to_string()),
+        owner_uid: Some(record.owner.uid),
+        namespace: record.owner.namespace.to_string(),
     }
 }
 

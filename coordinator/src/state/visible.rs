@@ -84,7 +84,7 @@ impl<'a> Visible<'a> {
 
     /// May the caller ask for captures of an attempt?
     pub(crate) fn may_operate(&self, attempt: &Attempt) -> bool {
-        self.caller.may_operate(attempt.record.owner.as_ref())
+        self.caller.may_operate(Some(&attempt.record.owner))
     }
 
     /// All captures, oldest first.
@@ -137,7 +137,7 @@ impl<'a> Visible<'a> {
     }
 
     fn has(&self, attempt: &Attempt) -> bool {
-        self.may_see(attempt.record.owner.as_ref())
+        self.may_see(Some(&attempt.record.owner))
     }
 
     fn has_serial(&self, serial: u32) -> bool {

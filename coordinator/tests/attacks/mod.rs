@@ -108,7 +108,7 @@ async fn a_rank_that_its_job_did_not_prove_causes_nothing() {
 
 /// Finding N8: a newer attempt on a node without a rank of the job, which then ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forged_attempt_is_not_shown_in_place_of_the_job() {
+async fn a_forged_attempt_is_not_shown_for_the_job() {
     let mut attacked = Attacked::begin().await;
     let mut evil = Agent::attach(&attacked.running, "evil").await;
     let forged = Job { attempt: 7, ranks: 1, run: 9, ..HONEST };

@@ -62,7 +62,7 @@ impl Job {
 
     /// A job of an owner whose first rank this node announced.
     fn held(serial: u32, node: &str, uid: u32) -> Self {
-        let owner = Some(Owner { uid, ..Owner::default() });
+        let owner = Owner { uid, ..Owner::default() };
         Self { holder: Holder { node: node.to_string(), owner }, ..Self::new(serial) }
     }
 }

@@ -317,7 +317,7 @@ impl Incidents {
 }
 
 /// Number of incidents of each holder.
-fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, Option<OwnerKey<'a>>> {
+fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, OwnerKey<'a>> {
     let mut shares = Shares::default();
     all.for_each(|of| shares.add(of.holder.key(), 1));
     shares

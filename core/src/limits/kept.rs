@@ -50,7 +50,7 @@ kept! {
         ["--snapshots-bytes-max", "--captures-age-max"], MOST;
     Incidents: "incidents", CHANGES, ["INCIDENTS_MAX", "INCIDENTS_OPEN_MAX"], MOST;
     Actions: "decisions about jobs and nodes, and approvals", CHANGES,
-        ["ACTIONS_MAX", "APPROVALS_MAX"], "the oldest that no budget counts";
+        ["ACTIONS_MAX", "APPROVALS_MAX"], MOST;
     Tokens: "tokens", AUDITED, ["TOKENS_MAX", "TOKEN_DAYS_MAX"], "none: no further one is made";
     UserAudit: "entries of the audit about users, settings and restarts", AUDITED,
         ["AUDIT_ENTRIES_MAX"], "the oldest";

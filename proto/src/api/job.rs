@@ -21,7 +21,8 @@ pub struct Jobs {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Job {
-    /// Its id: its name, its owner's user id, and in Kubernetes the namespace, `NAME@UID.NAMESPACE`.
+    /// Its id: its name, its owner's user id, and in Kubernetes the namespace,
+    /// `NAME@UID.NAMESPACE`.
     pub job: String,
     /// Number of the attempt, as the launcher counts.
     pub attempt: u32,

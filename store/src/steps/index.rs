@@ -12,7 +12,7 @@ use memtape_core::sharing::Amounts;
 
 use crate::catalogue::{Catalogue, STEPS_PREFIX};
 use crate::error::{Error, Kind, Result};
-use crate::records::{Holder, SeriesKey};
+use crate::records::SeriesKey;
 use crate::steps::segments::{self, Entry, Location, SERIES_BYTES, Segment, Segments};
 use memtape_disk::tree::Change;
 

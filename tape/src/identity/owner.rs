@@ -101,19 +101,19 @@ pub struct Workload {
 pub struct Holder {
     /// The node.
     pub node: String,
-    /// The owner; none where the agent named none.
-    pub owner: Option<Owner>,
+    /// The owner.
+    pub owner: Owner,
 }
 
 impl Holder {
     /// The holder as a key of `memtape_core::sharing::Shares`.
     pub fn key(&self) -> HolderKey<'_> {
-        (&self.node, self.owner.as_ref().map(Owner::key))
+        (&self.node, self.owner.key())
     }
 }
 
 /// A holder as a key of `memtape_core::sharing::Shares`.
-pub type HolderKey<'a> = (&'a str, Option<OwnerKey<'a>>);
+pub type HolderKey<'a> = (&'a str, OwnerKey<'a>);
 
 /// Identity of an owner where rights and budgets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

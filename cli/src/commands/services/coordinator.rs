@@ -107,7 +107,8 @@ fn mode_parser() -> impl TypedValueParser<Value = Mode> {
         (Mode::Act, "Take them: garbage collections, emptied caches, restarts"),
     ];
     let values = values.map(|(mode, about)| PossibleValue::new(mode.as_str()).help(about));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Mode>().map_err(|_| "unknown mode"))
+    PossibleValuesParser::new(values)
+        .try_map(|name| name.parse::<Mode>().map_err(|_| "unknown mode"))
 }
 
 /// Runs the coordinator until Ctrl-C or SIGTERM. With `--json` it prints one object with its

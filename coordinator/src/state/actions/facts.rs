@@ -67,7 +67,7 @@ impl Actions {
         let failed_ns = rank.and_then(|rank| rank.failed_ns);
         Facts {
             job: &incident.job,
-            owner: attempt.and_then(|attempt| attempt.record.owner.as_ref()),
+            owner: attempt.map(|attempt| &attempt.record.owner),
             node: rank.map_or("", |rank| &rank.record.node),
             is_proved: attempt.is_none_or(|of| jobs.is_proved(of, incident.growth.rank)),
             is_current: self.left.are_agents_back(now, jobs, incident.serial),

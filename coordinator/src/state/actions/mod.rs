@@ -16,10 +16,12 @@ use memtape_core::action::remedy::Signal;
 use memtape_core::action::{Action, ActionKind, Event, Next, Outcome, Progress, TargetKind};
 use memtape_core::capture::Reason;
 use memtape_core::identity::ids::{Ids, Kind};
+use memtape_core::identity::owner::{Owner, OwnerKey};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Mode, Objection, Settings};
 use memtape_core::rates::Rates;
+use memtape_core::sharing::Shares;
 
 use crate::quota::declined_decisions;
 use crate::restart::RestartConfig;
@@ -173,7 +175,7 @@ impl Actions {
             kind: decision.kind().unwrap_or_default(),
             incident_id: incident.id.clone(),
             job: incident.job.clone(),
-            owner: attempt.and_then(|attempt| attempt.record.owner.clone()),
+            owner: attempt.map(|attempt| attempt.record.owner.clone()),
             node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
             attempt: incident.attempt,
             dry_run: mode == Mode::DryRun,
@@ -331,7 +333,8 @@ impl Actions {
         self.when_stored(context, changes, id.to_string(), next);
     }
 
-    /// Deletes the oldest actions when there are too many, and of these none that budgets count.
+    /// Deletes actions when there are too many: the oldest of the holder that has most, and of these
+    /// none that budgets count.
     pub(crate) fn make_room(&mut self, context: &mut Context) {
         let mut changes = Changes::default();
         let remembered_ns = self.policy.budgets.remembered_ns();
@@ -339,11 +342,25 @@ impl Actions {
         let is_counted =
             |action: &Action| action.progress() != Progress::Dropped && action.at_ns >= since_ns;
         while self.actions.len() > ACTIONS_MAX {
-            let oldest = self.actions.iter().position(|action| !is_counted(action)).unwrap_or(0);
+            let oldest = surplus(&self.actions, is_counted);
             changes.delete(&self.actions.remove(oldest));
         }
         context.write(changes);
     }
+}
+
+/// Index of the action that is deleted first: of those that no budget counts, the oldest of the
+/// holder that has most.
+fn surplus(actions: &[Action], is_counted: impl Fn(&Action) -> bool) -> usize {
+    fn holder(of: &Action) -> (&str, Option<OwnerKey<'_>>) {
+        (&of.node, of.owner.as_ref().map(Owner::key))
+    }
+    let uncounted = || actions.iter().enumerate().filter(|(_, of)| !is_counted(of));
+    let mut shares = Shares::default();
+    uncounted().for_each(|(_, of)| shares.add(holder(of), 1));
+    let most = shares.most();
+    let oldest = uncounted().find(|(_, of)| Some(holder(of)) == most);
+    oldest.map_or(0, |(at, _)| at)
 }
 
 /// Requests a capture of the job before its restart; without one it is restarted at once.

@@ -108,4 +108,11 @@ fn a_flood_of_decisions_forgets_no_restart() {
     actions.make_room(&mut context);
     let kept: Vec<&str> = actions.iter().take(2).map(|known| known.job.as_str()).collect();
     assert_eq!((actions.iter().count(), kept), (ACTIONS_MAX, vec!["job", "noise-3"]));
+    // The decisions about another owner are older, and stay.
+    let other = Owner { uid: 7, ..Owner::default() };
+    let of_other = |id| Action { owner: Some(other.clone()), ..record(id, "quiet", 2, refused()) };
+    let records = (0..9).map(of_other).chain((9..9 + ACTIONS_MAX).map(nothing));
+    let mut actions = restored(records.collect());
+    actions.make_room(&mut Context::new(NOW));
+    assert_eq!(actions.iter().filter(|known| known.job == "quiet").count(), 9);
 }

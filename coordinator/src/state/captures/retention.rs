@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::Part;
-use memtape_core::identity::owner::{Owner, OwnerKey};
+use memtape_core::identity::owner::OwnerKey;
 use memtape_core::limits::{BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX};
 use memtape_core::sharing::Shares;
 
@@ -133,7 +133,7 @@ impl Captures {
 
 /// The owner of the job of a capture.
 fn owner<'a>(state: &CaptureState, jobs: &'a Jobs) -> Option<OwnerKey<'a>> {
-    jobs.get(state.record.serial)?.record.owner.as_ref().map(Owner::key)
+    Some(jobs.get(state.record.serial)?.record.owner.key())
 }
 
 /// Bytes of the snapshots that are stored.

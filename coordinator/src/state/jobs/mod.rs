@@ -249,8 +249,7 @@ impl Jobs {
         }
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
-        let owner = Some(up.owner.clone());
-        let mut record = RankRecord { serial, rank: up.rank, owner, ..RankRecord::default() };
+        let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
         let offered = up.offered;
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
@@ -342,7 +341,7 @@ impl Jobs {
             started_wall_ns: up.start_wall_ns.min(now.wall_ns),
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
-            owner: Some(up.owner.clone()),
+            owner: up.owner.clone(),
             node: node.to_string(),
             pauses: Pauses::default(),
         };

@@ -90,7 +90,7 @@ impl Attempt {
         // Of a process that is gone its agent knows no Slurm job.
         let is_gone = up.pid == 0 && up.workload.slurm_job.is_empty();
         is_same
-            && record.owner.as_ref() == Some(&up.owner)
+            && record.owner == up.owner
             && (slurm_job.is_none_or(|job| job == up.workload.slurm_job) || is_gone)
             && !self.ranks.contains_key(&up.rank)
             && (record.world_size == 0 || !self.is_complete())

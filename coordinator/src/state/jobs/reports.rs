@@ -4,6 +4,7 @@
 
 use memtape_core::capture::{Part, Triggers};
 use memtape_core::detector::{Detector, Sample};
+use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::rates::Rates;
@@ -118,7 +119,7 @@ impl Jobs {
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
-        if self.changes.check(context.now.mono_ns, node, Some(&owner)).is_err() {
+        if self.changes.check(context.now.mono_ns, node, &owner).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let announced = match self.announce(context.now, node, up) {
@@ -145,7 +146,7 @@ impl Jobs {
         }
         if announced.is_news {
             // There is one, as was checked.
-            let _ = self.changes.take(context.now.mono_ns, node, Some(&owner));
+            let _ = self.changes.take(context.now.mono_ns, node, &owner);
             let Some(attempt) = self.attempts.get(&announced.serial) else { return };
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
@@ -274,7 +275,12 @@ impl Jobs {
         context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
-        batch.extend(rank.kept(context, rows, &mut self.steps, &mut self.logged));
+        batch.extend(rank.kept(
+            context,
+            rows,
+            &attempt.record.owner,
+            (&mut self.steps, &mut self.logged),
+        ));
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         if missed > 0 {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
@@ -331,7 +337,7 @@ impl Jobs {
                 return self.learn_status(context, (serial, number), ended);
             }
         }
-        if self.changes.take(context.now.mono_ns, node, owner.as_ref()).is_err() {
+        if self.changes.take(context.now.mono_ns, node, &owner).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
@@ -542,10 +548,10 @@ impl Rank {
         &mut self,
         context: &mut Context,
         mut rows: Vec<(SeriesKey, Vec<StepRecord>)>,
-        rates: &mut StepRates,
-        logged: &mut Rates,
+        owner: &Owner,
+        (rates, logged): (&mut StepRates, &mut Rates),
     ) -> Batch {
-        let holder = holder_numbers(&self.record.node, self.record.owner.as_ref());
+        let holder = holder_numbers(&self.record.node, owner);
         let thin = |(_, rows): &mut (_, _)| rates.thin(context.now.mono_ns, holder, rows);
         let more: u64 = rows.iter_mut().map(thin).sum();
         let before = self.record.steps_left_out;

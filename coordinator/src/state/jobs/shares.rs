@@ -39,14 +39,14 @@ pub(super) struct Holdings(BTreeMap<String, Held>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
     pub(crate) node: &'a str,
-    pub(crate) owner: Option<&'a Owner>,
+    pub(crate) owner: &'a Owner,
     /// True if the rank is the first of an attempt.
     pub(crate) begins: bool,
 }
 
 impl<'a> Newcomer<'a> {
     fn key(self) -> HolderKey<'a> {
-        (self.node, self.owner.map(Owner::key))
+        (self.node, self.owner.key())
     }
 }
 
@@ -91,7 +91,7 @@ impl Attempt {
 
     /// Holder of the attempt, where bounds are shared.
     pub(crate) fn held_by(&self) -> HolderKey<'_> {
-        (self.begun_by(), self.record.owner.as_ref().map(Owner::key))
+        (self.begun_by(), self.record.owner.key())
     }
 
     /// Sort key of attempts to forget: ended ones first, by the time of their end.
@@ -231,7 +231,7 @@ impl Jobs {
     }
 
     /// Each holder's number of ranks, or of jobs, whichever is beyond its bound.
-    fn shares(&self, are_ranks_full: bool) -> Shares<&str, Option<OwnerKey<'_>>> {
+    fn shares(&self, are_ranks_full: bool) -> Shares<&str, OwnerKey<'_>> {
         let (mut jobs, mut shares) = (BTreeSet::new(), Shares::default());
         for attempt in self.attempts.values() {
             let is_new = jobs.insert((attempt.held_by(), &attempt.record.job));

@@ -21,7 +21,7 @@ fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
 /// Announces as the loop does: first removes a surplus attempt.
 fn announce(jobs: &mut Jobs, node: &str, up: RankUp) -> Result<u32, Loss> {
     let begins = jobs.begins_attempt(node, &up);
-    let newcomer = Newcomer { node, owner: Some(&up.owner), begins };
+    let newcomer = Newcomer { node, owner: &up.owner, begins };
     if let Some(serial) = jobs.surplus(Some(newcomer), |_| false) {
         jobs.remove(serial);
     }
@@ -179,7 +179,7 @@ fn running_jobs_give_way_to_the_first_of_a_smaller_node_alone() {
     let owner = |uid| Owner { uid, ..Owner::default() };
     let surplus = |node, uid| {
         let owner = owner(uid);
-        jobs.surplus(Some(Newcomer { node, owner: Some(&owner), begins: true }), |_| false)
+        jobs.surplus(Some(Newcomer { node, owner: &owner, begins: true }), |_| false)
     };
     assert_eq!(jobs.surplus(None, |_| false), None);
     // Of its own node, another owner's; of another node, any owner's.
@@ -203,7 +203,7 @@ fn a_flood_of_jobs_costs_other_owners_nothing() {
             end(&mut jobs, serial, 1000);
         }
     }
-    let of = |uid| jobs.attempts().filter(move |of| of.record.owner.as_ref().unwrap().uid == uid);
+    let of = |uid| jobs.attempts().filter(move |of| of.record.owner.uid == uid);
     assert_eq!((of(1000).count(), of(666).count()), (300, JOBS_MAX - 300));
     // Where the owner has most, what has an open incident goes last.
     let open = of(666).next().unwrap().record.serial;
