@@ -332,7 +332,7 @@ async fn a_job_called_as_another_path_is_reached() {
     running.stop().await;
 }
 
-/// Two users have a job of one name: each sees their own by it, and an error names both ids to who sees both.
+/// Two users have a job of one name, and the caller sees both: an error names their ids.
 #[tokio::test]
 async fn a_name_of_two_owners_is_reached_by_its_ids() {
     let folder = tempfile::tempdir().unwrap();

@@ -53,6 +53,22 @@ fn flood_of(kept: Kept) -> Flood {
     }
 }
 
+/// Reads what an agent is asked for, at every 50th message: who does not read is sent away.
+async fn read_some(agent: &mut Agent, number: usize) {
+    if number.is_multiple_of(50) {
+        agent.report(Vec::new()).await;
+        agent.settle().await;
+    }
+}
+
+/// Reports again and again, as an agent does.
+async fn go_on(agent: &mut Agent) {
+    loop {
+        read_some(agent, 0).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
 /// Floods through an agent's stream, or through the API, as this owner.
 async fn send(flood: Flood, running: &Running, agent: &mut Agent, uid: u32, prefix: &str) {
     let prefix = &format!("{prefix}-{flood:?}");
@@ -65,17 +81,14 @@ async fn send(flood: Flood, running: &Running, agent: &mut Agent, uid: u32, pref
                 let wall_ns = wall_ns();
                 let down = v1::RankDown { tape_id, end, wall_ns, step: 8, ..Default::default() };
                 agent.say(FromAgent::RankDown(down)).await;
-                if of % 50 == 0 {
-                    // What it is asked for is read.
-                    agent.report(Vec::new()).await;
-                    agent.settle().await;
-                }
+                read_some(agent, of).await;
             }
         }
         Flood::Ranks => {
             let job = Job { ranks: 5000, ..job(prefix, 0) };
             for rank in 0..job.ranks {
                 agent.say(rank_up(&job, rank, uid)).await;
+                read_some(agent, rank as usize).await;
             }
         }
         Flood::Steps => {
@@ -185,7 +198,10 @@ async fn nothing_kept_is_pushed_out_by_a_flood() {
     for flood in floods {
         // A node that names the honest owner, and another owner on the honest node.
         let mut evil = Agent::attach(&running, &format!("evil-{flood:?}")).await;
-        send(flood, &running, &mut evil, OWNER, "evil").await;
+        tokio::select! {
+            () = send(flood, &running, &mut evil, OWNER, "evil") => {}
+            () = go_on(&mut agent) => {}
+        }
         send(flood, &running, &mut agent, OTHER + flood as u32, "mate").await;
         let after = honest(&running).await;
         let gone: Vec<&String> = before.difference(&after).collect();

@@ -261,7 +261,8 @@ limits! {
         "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Decisions about jobs and nodes that are remembered",
-        "of the node, and there of the owner, that has most, the oldest that no budget counts is forgotten",
+        "of the node, and there of the owner, that has most, the oldest that no budget counts is \
+         forgotten",
         "the list of actions";
     COMPARISONS_MAX: usize = 1, Count, "coordinator",
         "Captures that are compared at the same time",
