@@ -147,7 +147,7 @@ mod tests {
             let help = help_of(name);
             assert!(help.contains("--coordinator") && help.contains("127.0.0.1:7771"), "{help}");
         }
-        for name in ["completions", "man", "top"] {
+        for name in ["completions", "man"] {
             assert!(!help_of(name).contains("--json"), "{name}");
         }
         assert!(help_of("agent").contains("Log lines of JSON"));

@@ -72,7 +72,7 @@ impl Report {
 /// JSON made safe for HTML: without `<`, which could end the element, and without characters that
 /// hide text or turn its direction.
 fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
-    let json = crate::output::json(value)?;
+    let json = serde_json::to_string(value)?;
     Ok(json.replace(is_hidden, "\u{fffd}").replace('<', "\\u003c"))
 }
 
