@@ -57,7 +57,7 @@ impl<'a> Visible<'a> {
     /// All jobs, each by the attempt that stands for it.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &'a Attempt> {
         let jobs = self.view.jobs;
-        jobs.names().filter_map(|id| jobs.current(id)).filter(|attempt| self.has(attempt))
+        jobs.names().filter_map(|id| jobs.chosen(id, |attempt| self.has(attempt)))
     }
 
     /// The attempts at a job, in order of their start.
@@ -68,13 +68,13 @@ impl<'a> Visible<'a> {
     /// The jobs with this id or name, each by the attempt that stands for it.
     pub(crate) fn called(&self, text: &str) -> Vec<&'a Attempt> {
         let jobs = self.view.jobs;
-        let of_id = jobs.called(text).filter_map(|id| jobs.current(id));
-        of_id.filter(|attempt| self.has(attempt)).collect()
+        jobs.called(text).filter_map(|id| jobs.chosen(id, |attempt| self.has(attempt))).collect()
     }
 
     /// The attempt of a job with this number; without one the attempt that stands for the job.
     pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&'a Attempt> {
-        self.view.jobs.attempt(job, number).filter(|attempt| self.has(attempt))
+        let is_it = |of: &Attempt| number.is_none_or(|number| of.record.attempt == number);
+        self.view.jobs.chosen(job, |attempt| is_it(attempt) && self.has(attempt))
     }
 
     /// The attempt with this serial number.

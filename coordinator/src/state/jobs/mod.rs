@@ -239,7 +239,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         self.admit_rank(node)?;
-        let (serial, is_new_attempt) = match self.attempt_for(&up.job, &up) {
+        let (serial, is_new_attempt) = match self.attempt_for(node, &up.job, &up) {
             Some(serial) => (serial, false),
             None => (self.begin_attempt(now, node, &up)?, true),
         };
@@ -317,7 +317,7 @@ impl Jobs {
 
     /// Does a new tape begin an attempt, if it is accepted?
     pub(crate) fn begins_attempt(&self, node: &str, up: &RankUp) -> bool {
-        self.attempt_for(&job_id(&up.job, &up.owner, node), up).is_none()
+        self.attempt_for(node, &job_id(&up.job, &up.owner, node), up).is_none()
     }
 
     fn begin_attempt(&mut self, now: Now, node: &str, up: &RankUp) -> Result<u32, Loss> {

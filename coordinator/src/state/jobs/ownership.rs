@@ -18,8 +18,8 @@ use crate::state::messages::RankUp;
 impl Jobs {
     /// The attempt that a new tape joins: one that lacks this rank and was not over when the tape
     /// began, the nearest in time.
-    pub(super) fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
-        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(up));
+    pub(super) fn attempt_for(&self, node: &str, job: &str, up: &RankUp) -> Option<u32> {
+        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(node, up));
         let nearest =
             fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
         nearest.map(|attempt| attempt.record.serial)
@@ -35,36 +35,54 @@ impl Jobs {
         self.chosen(job, |_| true)
     }
 
-    /// An attempt by its launcher's number; of several with that number the one that stands for it.
-    pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&Attempt> {
-        self.chosen(job, |attempt| number.is_none_or(|number| attempt.record.attempt == number))
+    /// Of the attempts that are meant the one that runs, before others one of the job's own, then
+    /// one with all its ranks, then the newest.
+    pub(crate) fn chosen(
+        &self,
+        job: &str,
+        is_meant: impl Fn(&Attempt) -> bool,
+    ) -> Option<&Attempt> {
+        let own = self.own(job);
+        let order = |attempt: &&Attempt| {
+            let runs = attempt.ranks_here() > 0;
+            let is_own = own.contains(&attempt.record.serial);
+            (runs, runs && is_own, runs && attempt.is_complete())
+        };
+        self.attempts_at(job).filter(|attempt| is_meant(attempt)).max_by_key(order)
     }
 
-    /// Of these attempts the one that runs, before others one on nodes on which the job ran before,
-    /// then one with all its ranks, then the newest.
-    fn chosen(&self, job: &str, is_meant: impl Fn(&Attempt) -> bool) -> Option<&Attempt> {
-        let first = self.attempts_at(job).find(|attempt| attempt.is_complete());
-        let mut nodes = BTreeSet::<&str>::new();
-        let all = self.attempts_at(job).map(|attempt| {
-            let is_first = first.is_none_or(|of| of.record.serial == attempt.record.serial);
-            let is_known =
-                nodes.is_empty() && is_first || attempt.nodes().any(|node| nodes.contains(node));
-            if is_known {
-                nodes.extend(attempt.nodes());
+    /// The attempts of a job that are its own, in the order in which they were announced: the first
+    /// one with all its ranks, and those on nodes of these. While none of them runs, also one on
+    /// other nodes, with as many ranks and on as many nodes as the first: one agent is one node.
+    fn own(&self, job: &str) -> BTreeSet<u32> {
+        let mut all: Vec<&Attempt> = self.attempts_at(job).collect();
+        all.sort_unstable_by_key(|attempt| attempt.record.serial);
+        let first = all.iter().find(|attempt| attempt.is_complete()).or(all.first());
+        let Some(first) = first else { return BTreeSet::new() };
+        let (mut nodes, mut own) = (first.own_nodes(), BTreeSet::from([first.record.serial]));
+        let mut runs = first.ranks_here() > 0;
+        for attempt in &all {
+            let of_attempt = attempt.own_nodes();
+            if !of_attempt.is_disjoint(&nodes) {
+                nodes.extend(of_attempt);
+                own.insert(attempt.record.serial);
+                runs |= attempt.ranks_here() > 0;
             }
-            let runs = attempt.ranks_here() > 0;
-            ((runs, runs && is_known, runs && attempt.is_complete()), attempt)
+        }
+        let moved = all.iter().filter(|attempt| {
+            attempt.is_complete()
+                && attempt.record.world_size == first.record.world_size
+                && attempt.own_nodes().len() >= first.own_nodes().len()
         });
-        let meant = all.filter(|(_, attempt)| is_meant(attempt));
-        meant.max_by_key(|(order, _)| *order).map(|(_, attempt)| attempt)
+        own.extend(moved.filter(|_| !runs).map(|attempt| attempt.record.serial));
+        own
     }
 
     /// Does a newer attempt replace an older one? While ranks of the older are here, only if both
     /// attempts have a rank on the same node.
     pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
         let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
-        let nodes: BTreeSet<&str> = older.nodes().collect();
-        older.ranks_here() == 0 || newer.nodes().any(|node| nodes.contains(node))
+        older.ranks_here() == 0 || !older.own_nodes().is_disjoint(&newer.own_nodes())
     }
 
     /// The jobs with this id or name.
@@ -75,15 +93,16 @@ impl Jobs {
     /// Has its job proved that this rank of an attempt is its own? What another rank says causes
     /// nothing.
     pub(crate) fn is_proved(&self, attempt: &Attempt, rank: u32) -> bool {
-        let current = self.current(&attempt.record.job);
-        current.is_some_and(|of| of.record.serial == attempt.record.serial)
+        let serial = attempt.record.serial;
+        self.current(&attempt.record.job).is_some_and(|of| of.record.serial == serial)
+            && self.own(&attempt.record.job).contains(&serial)
             && attempt.proved().any(|of| of.record.rank == rank)
     }
 }
 
 impl Attempt {
-    /// Can a new tape be a rank of this attempt?
-    fn takes(&self, up: &RankUp) -> bool {
+    /// Can a new tape of a node be a rank of this attempt? Of one that is over only on its nodes.
+    fn takes(&self, node: &str, up: &RankUp) -> bool {
         let record = &self.record;
         let is_same = record.attempt == up.attempt && record.world_size == up.world_size;
         let slurm_job = self.slurm_job();
@@ -94,9 +113,10 @@ impl Attempt {
             && (slurm_job.is_none_or(|job| job == up.workload.slurm_job) || is_gone)
             && !self.ranks.contains_key(&up.rank)
             && (record.world_size == 0 || !self.is_complete())
-            && record
-                .ended_wall_ns
-                .is_none_or(|ended_ns| up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS))
+            && record.ended_wall_ns.is_none_or(|ended_ns| {
+                up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
+                    && self.ranks.values().any(|rank| rank.record.node == node)
+            })
     }
 
     /// The Slurm job of its ranks; none where no agent names one.
@@ -128,9 +148,13 @@ impl Attempt {
         self.ranks.values().filter(move |rank| is_enough && is_in(rank))
     }
 
-    /// The nodes of its ranks, of each rank one.
-    fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.ranks.values().map(|rank| rank.record.node.as_str())
+    /// The nodes of its proved ranks; where none is proved, of all.
+    fn own_nodes(&self) -> BTreeSet<&str> {
+        let proved: BTreeSet<&str> = self.proved().map(|rank| rank.record.node.as_str()).collect();
+        match proved.is_empty() {
+            true => self.ranks.values().map(|rank| rank.record.node.as_str()).collect(),
+            false => proved,
+        }
     }
 }
 
@@ -244,7 +268,9 @@ pub(in crate::state) mod tests {
         assert_eq!(proved(&jobs, forged), NONE);
         // Another of the same number changes nothing, and each is reached by its number.
         jobs.announce(now, "thief", up("t3", 0)).unwrap();
-        let numbered = |jobs: &Jobs, of| jobs.attempt("llm@7", Some(of)).unwrap().record.serial;
+        let numbered = |jobs: &Jobs, number| {
+            jobs.chosen("llm@7", |of| of.record.attempt == number).unwrap().record.serial
+        };
         assert_eq!((current(&jobs), numbered(&jobs, 0)), (real, real));
         assert_eq!(numbered(&jobs, 1), forged);
         let next = jobs.announce(now, "a", up("t2", 2)).unwrap().serial;
@@ -281,6 +307,59 @@ pub(in crate::state) mod tests {
         }
         assert_eq!(proved(jobs, serial), [0, 1, 2, 3]);
         assert_eq!(jobs.current("llm@7").unwrap().record.serial, serial);
+    }
+
+    /// A rank with a start long ago, of a world of its own, beside a running job; another node that
+    /// completes an attempt that is over, and begins the next; and a job that is announced again
+    /// when it has ended.
+    #[test]
+    fn a_job_is_on_its_own_nodes() {
+        let mut jobs = Jobs::new(limits());
+        let jobs = &mut jobs;
+        let now = Now { mono_ns: 1, wall_ns: 1_000 };
+        let up = |tape: &str, rank, attempt, start_wall_ns| RankUp {
+            attempt,
+            start_wall_ns,
+            ..of_four(tape, rank)
+        };
+        let announce =
+            |jobs: &mut Jobs, node: &str, up| jobs.announce(now, node, up).unwrap().serial;
+        let end = |jobs: &mut Jobs, serial| {
+            let attempt = jobs.attempts.get_mut(&serial).unwrap();
+            attempt.ranks.values_mut().for_each(|rank| rank.presence = Presence::Ended);
+            attempt.record.ended_wall_ns = Some(900);
+        };
+        let current = |jobs: &Jobs| jobs.current("llm@7").unwrap().record.serial;
+        // Three of four ranks, and the attempt is over: another node makes it no complete one.
+        let first = (0..3).map(|rank| announce(jobs, "a", up(&format!("f{rank}"), rank, 0, 9)));
+        let first = first.last().unwrap();
+        end(jobs, first);
+        let joined = announce(jobs, "evil", up("j", 3, 0, 9));
+        assert_ne!(joined, first);
+        let mut real = 0;
+        for rank in 0..4 {
+            let node = if rank < 2 { "a" } else { "b" };
+            real = announce(jobs, node, up(&format!("r{rank}"), rank, 1, 500));
+        }
+        let of_one = RankUp { world_size: 1, ..up("x", 0, 0, 1) };
+        let backdated = announce(jobs, "evil", of_one);
+        for rank in 0..4 {
+            announce(jobs, "evil", up(&format!("e{rank}"), rank, 2, 800));
+        }
+        assert_eq!((current(jobs), proved(jobs, real).len()), (real, 4));
+        assert_eq!(proved(jobs, backdated), NONE);
+        // It ends: one node is no job of two.
+        end(jobs, real);
+        let shown = current(jobs);
+        assert_eq!(jobs.get(shown).unwrap().record.node, "evil");
+        assert_eq!(proved(jobs, shown), NONE);
+        // It moves to two other nodes.
+        let mut moved = 0;
+        for rank in 0..4 {
+            let node = if rank < 2 { "c" } else { "d" };
+            moved = announce(jobs, node, up(&format!("m{rank}"), rank, 3, 950));
+        }
+        assert_eq!((current(jobs), proved(jobs, moved).len()), (moved, 4));
     }
 
     /// A rank beyond the number of ranks that its own launcher states proves nothing, whenever it
