@@ -74,7 +74,6 @@ fn the_bytes_of_a_file_are_the_same_in_every_format() {
     let export = |format: &str| written(&["export", &file, "--format", format, "-o", "-"]);
     assert_eq!(root_bytes(&export("flamegraph")), allocated);
     assert_eq!(export("flamegraph"), export("flamegraph"));
-    assert!(String::from_utf8_lossy(&export("perfetto")).contains("Optimizer.step"));
 }
 
 #[test]
@@ -87,12 +86,6 @@ fn the_bytes_of_a_tape_are_the_same_in_every_format() {
     let allocated = json(&export("json", &[]))["devices"][0]["allocated"].as_u64();
     let allocated = allocated.expect("a number");
     assert_eq!(root_bytes(&export("flamegraph", &[])), allocated);
-    // Steps are shown by number, and the memory by its counters.
-    let trace = export("perfetto", &[]);
-    let trace = String::from_utf8_lossy(&trace);
-    for name in ["rank 0 of alone", "step 40", "allocated", "per-step peak"] {
-        assert!(trace.contains(name), "{name}");
-    }
 }
 
 /// The numbers that follow these words in a file.
@@ -107,7 +100,7 @@ fn numbered(content: &[u8], words: &str) -> BTreeSet<u64> {
 
 #[test]
 fn every_format_of_a_tape_has_the_same_steps() {
-    let (folder, tape) = tape();
+    let (_folder, tape) = tape();
     let export = |of: &str, format: &str, more: &[&str]| {
         let arguments = ["export", of, "--format", format, "-o", "-"];
         written(&[&arguments[..], more].concat())
@@ -116,12 +109,6 @@ fn every_format_of_a_tape_has_the_same_steps() {
         let steps: BTreeSet<u64> = (1..=last).collect();
         let pickle = export(&tape, "pickle", more);
         assert_eq!(numbered(&pickle, "memtape.step#"), steps);
-        let file = folder.path().join("x.pickle");
-        std::fs::write(&file, pickle).expect("written");
-        let again = export(&file.display().to_string(), "perfetto", &[]);
-        for trace in [again, export(&tape, "perfetto", more)] {
-            assert_eq!(numbered(&trace, "step "), steps);
-        }
         let state = json(&export(&tape, "json", more));
         let events = state["devices"][0]["trace"].as_array().expect("events");
         let of_events = events.iter().filter_map(|event| Some(event["step"].as_u64()? + 1));

@@ -212,7 +212,6 @@ mod tests {
         check("memtape export f.tape --step 4 --oom", false);
         check("memtape export cap-1 --rank 3 --format flamegraph --against peers", true);
         check("memtape export f --format flamegraph --since-step 4 --step 9", true);
-        check("memtape export rank0.pickle --format perfetto", true);
         check("memtape report", false);
         check("memtape report inc-1 -o r.html --no-source", true);
         check("memtape report a.pickle b.pickle", true);
@@ -309,7 +308,7 @@ mod tests {
         check(
             "memtape export cap-1 --format pickel",
             "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, \
-             flamegraph, perfetto] (did you mean pickle?); see memtape export --help",
+             flamegraph] (did you mean pickle?); see memtape export --help",
         );
         check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
     }

@@ -4,9 +4,7 @@
 //! PyTorch's pickle is made in `core`.
 
 pub(crate) mod flamegraph;
-pub(crate) mod perfetto;
 pub(crate) mod stacks;
-pub(crate) mod timeline;
 
 /// Formats of `memtape export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -17,8 +15,6 @@ pub(crate) enum Format {
     Json,
     /// Flame graph of the live bytes by stack, an SVG for a browser.
     Flamegraph,
-    /// Trace of the recorded events, for ui.perfetto.dev.
-    Perfetto,
 }
 
 impl Format {
@@ -28,7 +24,6 @@ impl Format {
             Self::Pickle => ("pickle", Some("pytorch.org/memory_viz")),
             Self::Json => ("json", None),
             Self::Flamegraph => ("svg", Some("a browser")),
-            Self::Perfetto => ("pftrace", Some("ui.perfetto.dev")),
         }
     }
 }

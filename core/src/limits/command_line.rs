@@ -33,10 +33,6 @@ limits! {
         "Tapes in the list of `memtape tape`",
         "those written last are listed",
         "a line that counts the others";
-    TRACE_RANKS_MAX: usize = 64, Count, "CLI",
-        "Ranks of a capture in one trace of `memtape export --format perfetto`",
-        "ranks with higher numbers are left out",
-        "its message";
     REPORT_RANKS_MAX: usize = 64, Count, "CLI",
         "Ranks whose steps a report shows",
         "those that grow least are left out",

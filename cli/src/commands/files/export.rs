@@ -6,23 +6,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memtape_core::diagnosis::files::History;
-use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX};
+use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX};
 use memtape_core::pickle::torch::{Annotation, Setting};
 use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
-use memtape_proto::api::Capture;
 use serde_json::json;
 
 use crate::args::Mistakes;
-use crate::client::Client;
 use crate::export::stacks::{LiveBytes, of_peers};
-use crate::export::timeline::{Instant, Timeline, of_pytorch, of_snapshot, of_tape};
-use crate::export::{Format, flamegraph, perfetto};
+use crate::export::{Format, flamegraph};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::captures::{StoredRank, is_id, named, several};
+use crate::read::captures::{StoredRank, named, several};
 use crate::read::content::{Content, Format as Kind, Wanted};
 use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
@@ -45,8 +42,7 @@ pub(crate) struct ExportArgs {
     /// of a capture as the page downloads it, or PyTorch's memory snapshot.
     #[arg(value_name = "ID|FILE")]
     pub(crate) id: PathBuf,
-    /// The rank, of a capture or a folder [default: the rank of the incident; of a capture, for
-    /// perfetto, all ranks].
+    /// The rank, of a capture or a folder [default: the rank of the incident].
     #[arg(long)]
     pub(crate) rank: Option<u32>,
     /// Export the tape's state at the end of this step [default: now; of a process that has exited,
@@ -90,14 +86,7 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
         let line = "--since-step and --against are for --format flamegraph";
         return Err(Mistakes::one(line).into());
     }
-    let is_trace = args.format == Format::Perfetto && args.rank.is_none();
-    let export = match args.id.to_str() {
-        Some(id) if is_trace && is_id(id) && !args.id.exists() => {
-            all_ranks(&globals.client()?, id)?
-        }
-        _ => one(args, globals)?,
-    };
-    let Export { content, name, what, mut facts } = export;
+    let Export { content, name, what, mut facts } = one(args, globals)?;
     let (extension, viewer) = args.format.file();
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
     output::write(&path, &content)?;
@@ -181,7 +170,6 @@ fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
         Format::Flamegraph => {
             Ok(flamegraph::document(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title))
         }
-        Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
     }
 }
 
@@ -208,7 +196,7 @@ fn compared(args: &ExportArgs, before_step: u64) -> String {
     }
 }
 
-/// A tape is rewound again for what the state alone does not hold: an earlier step, and the past.
+/// A tape is rewound again for what the state alone does not hold: an earlier step.
 fn from_tape(
     path: &Path,
     moment: &mut Option<PointInTime>,
@@ -218,16 +206,11 @@ fn from_tape(
     if args.against.is_some() {
         bail!("--against needs a capture; of a tape, --since-step shows the growth");
     }
-    let is_trace = args.format == Format::Perfetto;
-    if !is_trace && args.since_step.is_none() {
+    if args.since_step.is_none() {
         return encode(&Subject::alone(state, *moment, args), args);
     }
     let (tape, _) = tape_file::open(path)?;
-    let at = match (is_trace, args.step, args.oom) {
-        // A trace shows what happened after the last step, too.
-        (true, None, false) => PointInTime::Present,
-        (_, step, oom) => tape_file::point_in_time(&tape.status(), step, oom),
-    };
+    let at = tape_file::point_in_time(&tape.status(), args.step, args.oom);
     *moment = Some(at);
     *state = tape
         .snapshot(at, args.since_step, TRACE_EVENTS_MAX)
@@ -235,9 +218,6 @@ fn from_tape(
     if let Some(step) = args.since_step.filter(|_| state.before_step == 0) {
         let oldest = tape.oldest_step();
         bail!("no growth since step {step}: the tape covers steps {oldest} to {}", state.step);
-    }
-    if is_trace {
-        return Ok(perfetto::document(&[of_tape::timeline(&tape, state)]));
     }
     encode(&Subject::alone(state, *moment, args), args)
 }
@@ -255,46 +235,15 @@ fn from_capture(
     }
     let moment = Some(PointInTime::EndOf(state.step));
     let mut subject = Subject::alone(state, moment, args);
-    if args.format != Format::Perfetto && args.against != Some(Against::Peers) {
+    if args.against != Some(Against::Peers) {
         return encode(&subject, args);
     }
     let client = globals.client()?;
     let (_, capture) = named(&client, &of.capture)?;
     let capture = capture.with_context(|| format!("there is no {}", of.capture))?;
-    if args.format == Format::Perfetto {
-        return Ok(perfetto::document(&[with_capture(&capture, state)]));
-    }
     subject.peers = several(&client, &capture, Some(of.rank), REPORT_SNAPSHOTS_MAX);
     subject.peers.insert(of.rank, state.clone());
     encode(&subject, args)
-}
-
-/// All ranks of a capture as one trace.
-fn all_ranks(client: &Client, id: &str) -> anyhow::Result<Export> {
-    let (_, capture) = named(client, id)?;
-    let capture = capture.with_context(|| format!("{id} has no capture yet"))?;
-    let states = several(client, &capture, capture.trigger_rank, TRACE_RANKS_MAX);
-    if states.is_empty() {
-        bail!("{} has no snapshot", capture.id);
-    }
-    let ranks: Vec<Timeline> = states.values().map(|state| with_capture(&capture, state)).collect();
-    let count = ranks.len();
-    // Ranks that are not aligned are at different steps.
-    let step = states.values().map(|state| state.step).max().unwrap_or(0);
-    let what = format!("{count} of {}, up to step {step}", plural(capture.ranks.into(), "rank"));
-    let facts = json!({ "step": step, "ranks": count, "of": capture.ranks });
-    Ok(Export { content: perfetto::document(&ranks), name: capture.id, what, facts })
-}
-
-/// The past of a rank, with the capture as an event.
-fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
-    let mut timeline = of_snapshot::timeline(state);
-    timeline.events.push(Instant {
-        name: format!("capture {} ({})", capture.id, capture.trigger),
-        at_ns: state.wall_ns,
-        facts: vec![("step", state.step)],
-    });
-    timeline
 }
 
 /// What a file has beside the state of its rank: annotations, and settings of the allocator.
@@ -312,11 +261,6 @@ fn from_pytorch(
         bail!("--against needs a capture; of a file, --since-step shows the growth");
     }
     match (args.format, args.since_step) {
-        (Format::Perfetto, _) => {
-            let mut timeline = Timeline { name: file_name(path), ..of_snapshot::timeline(state) };
-            timeline.tracks.extend(of_pytorch::tracks(annotations));
-            Ok(perfetto::document(&[timeline]))
-        }
         (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations, settings)),
         (Format::Flamegraph, Some(step)) => {
             let history = History::of(state.clone());

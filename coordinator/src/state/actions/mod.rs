@@ -333,8 +333,8 @@ impl Actions {
         self.when_stored(context, changes, id.to_string(), next);
     }
 
-    /// Deletes actions when there are too many: the oldest of the holder that has most, and of these
-    /// none that budgets count.
+    /// Deletes actions when there are too many: the oldest of the holder that has most, and of
+    /// these none that budgets count.
     pub(crate) fn make_room(&mut self, context: &mut Context) {
         let mut changes = Changes::default();
         let remembered_ns = self.policy.budgets.remembered_ns();
