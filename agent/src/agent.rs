@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use memtape_core::census::Census;
 use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::rates::Rates;
 use memtape_core::redaction::Redaction;
 use memtape_core::roles;
 use memtape_core::sharing::Amounts;
@@ -91,6 +92,8 @@ pub(crate) struct Agent {
     own_upload: Option<spooling::CaptureUpload>,
     /// State of the spool as last logged.
     spool_state: spooling::SpoolState,
+    /// Rate of the step records of each account that the spool keeps.
+    keep_rates: Rates<u32>,
     /// Time of the next attempt to keep step records.
     keep_again_ns: u64,
     /// Id of the store of the last coordinator; empty before the first.
@@ -132,6 +135,7 @@ impl Agent {
             recalled: BTreeSet::new(),
             own_upload: None,
             spool_state: spooling::SpoolState::default(),
+            keep_rates: spooling::keep_rates(),
             keep_again_ns: 0,
             store: String::new(),
             store_changes: 0,

@@ -42,6 +42,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Looks that may be missed before the agent counts as stuck.
 const MISSED_MAX: u32 = 10;
 
+/// Time without a look at the tapes after which the agent is to be started again: no look takes
+/// minutes.
+const LOOK_WAIT: Duration = Duration::from_secs(180);
+
 /// Time without an acknowledged report, beside the interval of reports.
 const ACK_WAIT: Duration = Duration::from_secs(ACK_WAIT_SECONDS_MAX);
 
@@ -90,6 +94,12 @@ impl Health {
             _ if self.is_connected && !is_heard => Some(Unready::Unheard),
             _ => None,
         }
+    }
+
+    /// False when the agent has not looked at the tapes for minutes, since its start or ever.
+    fn is_alive(&self, started_ns: u64, now_ns: u64) -> bool {
+        let newest_ns = self.looked_ns.max(started_ns);
+        Duration::from_nanos(now_ns.saturating_sub(newest_ns)) <= LOOK_WAIT
     }
 
     /// The state in the OpenMetrics text format.
@@ -192,6 +202,7 @@ pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
 pub(crate) async fn serve(listener: TcpListener, published: Published) {
     // Oldest first.
     let mut open = VecDeque::<AbortHandle>::new();
+    let started_ns = clock::now().mono_ns;
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
@@ -206,7 +217,7 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
         let published = published.clone();
         let connection = tokio::spawn(async move {
             let answer = service_fn(|request| {
-                let answer = answer(&request, &published, clock::now().mono_ns);
+                let answer = answer(&request, &published, started_ns, clock::now().mono_ns);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
@@ -223,19 +234,30 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
 fn answer(
     request: &Request<Incoming>,
     published: &Published,
+    started_ns: u64,
     now_ns: u64,
 ) -> Response<http_body_util::Full<Bytes>> {
-    let (status, kind, text) = page(request.uri(), published, now_ns);
+    let (status, kind, text) = page(request.uri(), published, (started_ns, now_ns));
     let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
 }
 
-fn page(uri: &Uri, published: &Published, now_ns: u64) -> (StatusCode, &'static str, String) {
+fn page(
+    uri: &Uri,
+    published: &Published,
+    (started_ns, now_ns): (u64, u64),
+) -> (StatusCode, &'static str, String) {
     const PLAIN: &str = "text/plain; charset=utf-8";
     match uri.path() {
-        "/healthz" => (StatusCode::OK, PLAIN, "ok\n".to_string()),
+        "/healthz" if published.lock().0.is_alive(started_ns, now_ns) => {
+            (StatusCode::OK, PLAIN, "ok\n".to_string())
+        }
+        "/healthz" => {
+            let line = format!("{}\n", Unready::Stuck);
+            (StatusCode::SERVICE_UNAVAILABLE, PLAIN, line)
+        }
         "/readyz" => match published.lock().0.unready(now_ns) {
             None => (StatusCode::OK, PLAIN, "ready\n".to_string()),
             Some(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
@@ -297,6 +319,18 @@ mod tests {
         check(acked(ACK_WAIT_SECONDS_MAX + 2), 0, Some(Unready::Unheard));
         let alone = Health { is_connected: false, ..acked(ACK_WAIT_SECONDS_MAX + 2) };
         check(alone, 0, None);
+    }
+
+    #[test]
+    fn an_agent_without_a_look_for_minutes_is_not_healthy() {
+        let published = Published::default();
+        let status = |started_s: u64, now_s: u64| {
+            let times = (started_s * SECOND_NS, now_s * SECOND_NS);
+            page(&Uri::from_static("/healthz"), &published, times).0.as_u16()
+        };
+        assert_eq!((status(50, 230), status(50, 231)), (200, 503), "never since the start");
+        published.set(healthy());
+        assert_eq!((status(50, 280), status(50, 281)), (200, 503), "not any more");
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use memtape_core::limits::{
     AGENT_CAPTURES_PER_USER_MAX, ANNOUNCEMENT_WAIT_SECONDS_MAX, ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX,
     ANNOUNCEMENTS_PER_ROUND_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX,
 };
-use memtape_core::tape::layout::{Sizes, device};
+use memtape_core::tape::layout::{STEP_WORDS, Sizes, device};
 use memtape_proto::v1;
 
 use super::{SECOND_NS, Said, ToAgent, World, is_of};
@@ -319,4 +319,39 @@ fn the_first_report_comes_after_all_announcements() {
     let first = world.said.iter().position(is_report).expect("a report");
     world.said.truncate(first);
     assert!(others.iter().all(|rank| world.ups(rank) == 1));
+}
+
+/// Sixteen tapes of another user are written on without pause while no coordinator is there: a look
+/// reads the records of one report, later the rate of one user, and finds and keeps other ranks.
+#[test]
+fn a_writer_without_pause_delays_no_look() {
+    let mut world = crate::agent_captures::alone(1, |_| ());
+    let many = Sizes { step_records: 1024, ..TINY };
+    let mut others: Vec<_> = (0..16).map(|pid| world.start_of(OTHER, 500 + pid, many)).collect();
+    let mut words = Vec::new();
+    for second in 0..80 {
+        for step in 1..=1024_u64 {
+            let now = Now { mono_ns: world.now.mono_ns + step * 1_000, ..world.now };
+            others.iter_mut().for_each(|rank| rank.train(now, 512));
+        }
+        let before = world.tapes.words_read();
+        world.train(1);
+        world.tick();
+        words.push(world.tapes.words_read() - before);
+        assert_eq!(world.ranks[0].step(), 6 + second);
+    }
+    let of_report = (STEPS_PER_REPORT_MAX * STEP_WORDS) as u64;
+    assert!(words.iter().all(|words| *words < 2 * of_report), "{words:?}");
+    let late: u64 = words[60..].iter().sum();
+    assert!(late < 20 * of_report / 4, "500 records a second: {words:?}");
+    // What happened to a rank of another user was kept, and is delivered.
+    world.ranks[0].kill();
+    (0..3).for_each(|_| world.tick());
+    world.connect();
+    for _ in 0..200 {
+        world.acknowledge();
+        world.tick();
+    }
+    assert_eq!(world.steps(0), (1..=85).collect::<Vec<_>>());
+    assert!(world.down(0).is_some());
 }

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use memtape_core::limits::STEPS_PER_REPORT_MAX;
+use memtape_core::limits::{OWNER_STEPS_PER_SECOND_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_NODE_MAX};
+use memtape_core::rates::Rates;
 use memtape_proto::readings::SpoolReport;
 
 use crate::capture::answers::{JobKey, Work, WorkId, after};
@@ -31,8 +32,16 @@ const KEEP_AFTER: Duration = Duration::from_secs(2);
 /// Time between two tries at keeping step records on a disk that took none.
 const KEEP_AGAIN: Duration = Duration::from_secs(10);
 
+/// Step records of a user that are kept at once; the coordinator's rate holds afterwards.
+const KEPT_AT_ONCE_MAX: u64 = 1 << 16;
+
 /// Time for one try at sending the snapshot of an agent-initiated capture.
 const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
+
+/// Rates of the step records that a spool keeps.
+pub(super) fn keep_rates() -> Rates<u32> {
+    Rates::new(1_000_000_000 / OWNER_STEPS_PER_SECOND_MAX, KEPT_AT_ONCE_MAX, TAPES_PER_NODE_MAX)
+}
 
 /// The queue of the stream is full.
 #[derive(Debug)]
@@ -96,8 +105,8 @@ impl Agent {
         }
         self.take_due_captures(now);
         if self.alone_for(now) >= KEEP_AFTER && now.mono_ns >= self.keep_again_ns {
-            self.keep_steps(now);
-            self.keep_ends();
+            let drained = self.keep_steps(now);
+            self.keep_ends(&drained);
         }
     }
 
@@ -133,49 +142,48 @@ impl Agent {
         self.tapes.iter().filter(|(_, known)| has_kept(known)).map(|(key, _)| key).collect()
     }
 
-    /// Keeps all step records that the tapes hold beyond the kept ones. If a user's quota is full,
-    /// the user's records stay on the tapes, and delay no other user's records.
-    fn keep_steps(&mut self, now: Now) {
-        let mut refused = BTreeSet::new();
-        let mut has_kept = false;
-        loop {
-            let mut tapes = self.unended(|_| false);
-            tapes.retain(|(_, known)| !refused.contains(&known.account));
-            let (later, records_max) = (&BTreeSet::new(), STEPS_PER_REPORT_MAX);
-            let asked = report::Asked { tapes, later, records_max };
-            let ranks = report::ranks(asked, &self.deliveries, None, (now, self.node.as_ref()));
-            let has_more = ranks.has_more;
-            let Some(spool) = &mut self.spool else { return };
-            let mut has_new = false;
-            for (account, (reports, marks)) in of_users(&self.tapes, ranks) {
-                for rank in &reports {
-                    if let Some((_, known)) = self.tapes.find(&rank.tape_id) {
-                        spool.add_up(&super::rank_up(known));
-                    }
-                }
-                if spool.add_steps(&reports) {
-                    self.deliveries.kept(&marks);
-                    has_new = true;
-                } else {
-                    refused.insert(account);
+    /// Keeps step records that the tapes hold beyond the kept ones: one report's in each look, and
+    /// of each user at its rate, so that no writer keeps the agent from its next look. Other
+    /// records stay on the tapes. Returns the tapes whose records are kept, or are refused by a
+    /// quota or the disk: their ends may follow.
+    fn keep_steps(&mut self, now: Now) -> BTreeSet<TapeKey> {
+        let mut tapes = self.unended(|_| false);
+        tapes.retain(|(_, known)| self.keep_rates.check(now.mono_ns, &known.account).is_ok());
+        let (later, records_max) = (&BTreeSet::new(), STEPS_PER_REPORT_MAX);
+        let asked = report::Asked { tapes, later, records_max };
+        let mut ranks = report::ranks(asked, &self.deliveries, None, (now, self.node.as_ref()));
+        let mut drained: BTreeSet<TapeKey> =
+            std::mem::take(&mut ranks.drained).into_iter().collect();
+        let Some(spool) = &mut self.spool else { return drained };
+        let (mut has_kept, mut has_refused) = (false, false);
+        for (account, (reports, marks)) in of_users(&self.tapes, ranks) {
+            for rank in &reports {
+                if let Some((_, known)) = self.tapes.find(&rank.tape_id) {
+                    spool.add_up(&super::rank_up(known));
                 }
             }
-            has_kept |= has_new;
-            if !has_more || !has_new {
-                break;
+            if spool.add_steps(&reports) {
+                self.deliveries.kept(&marks);
+                let records = reports.iter().map(|rank| rank.steps.len() as u64).sum();
+                self.keep_rates.overdraw(now.mono_ns, &account, records);
+                has_kept = true;
+            } else {
+                drained.extend(marks.iter().map(|mark| mark.tape));
+                has_refused = true;
             }
         }
         // The disk takes nothing.
-        if !refused.is_empty() && !has_kept {
+        if has_refused && !has_kept {
             self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
         }
+        drained
     }
 
-    /// Keeps the ends of ranks that the coordinator does not know of, and an exit status that
-    /// becomes known later.
-    fn keep_ends(&mut self) {
+    /// Keeps the ends of these ranks where the coordinator does not know of them, and an exit
+    /// status that becomes known later.
+    fn keep_ends(&mut self, drained: &BTreeSet<TapeKey>) {
         let Some(spool) = &mut self.spool else { return };
-        for (key, known) in self.tapes.iter() {
+        for (key, known) in self.tapes.iter().filter(|(key, _)| drained.contains(key)) {
             let Some(death) = known.life.death() else { continue };
             let has_status = death.exit_status().is_some();
             if self.deliveries.is_settled(key) || spool.is_down(known.tape_id(), has_status) {
