@@ -18,6 +18,7 @@ mod agent_captures;
 mod censuses;
 mod health_checks;
 mod memory;
+mod pod_folders;
 mod quotas;
 mod sharing;
 mod turns;

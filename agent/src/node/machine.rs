@@ -43,8 +43,11 @@ pub(crate) trait Node: Debug + Send {
     /// The user whom a user id belongs to: for a subordinate one, the user it was given to.
     fn account_of(&self, uid: u32) -> u32;
 
-    /// Scheduler ids of a process; empty where unknown.
-    fn workload(&self, process: Process) -> Workload;
+    /// Scheduler ids of a process; none where they cannot be read.
+    fn workload(&self, process: Process) -> Option<Workload>;
+
+    /// True if the processes of this node, and their pods, can be seen.
+    fn sees_processes(&self) -> bool;
 
     /// True if processes of this node may be in pods.
     fn has_pods(&self) -> bool;
@@ -114,8 +117,12 @@ impl Node for ThisNode {
         self.accounts.borrow_mut().account_of(self.host.root(), uid)
     }
 
-    fn workload(&self, process: Process) -> Workload {
+    fn workload(&self, process: Process) -> Option<Workload> {
         workload::of_process(self.host.root(), process.pid)
+    }
+
+    fn sees_processes(&self) -> bool {
+        workload::sees_processes(self.host.root())
     }
 
     fn has_pods(&self) -> bool {

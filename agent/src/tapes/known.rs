@@ -165,15 +165,18 @@ impl KnownTape {
         }
         let (uid, pod) = (file.uid(), entry.pod.as_deref());
         let (of_user, tape_id) = (node.account_of(uid), &tape.identity().tape_id);
-        let unseen = if node.has_pods() { Namespace::Unknown } else { Namespace::None };
-        let namespace = pod.map_or(unseen, |pod| Namespace::Named(pod.namespace.clone()));
+        let has_pods = pod.is_some() || node.has_pods();
+        let unseen = if has_pods { Namespace::Unknown } else { Namespace::None };
+        // Where processes are seen, a folder proves nothing: others may write into it.
+        let trusted = pod.filter(|_| !node.sees_processes());
+        let namespace = trusted.map_or(unseen, Pod::named);
         let owned = pod.map(|pod| pod.owned_tape_id(tape_id));
         let mut known = Self {
             path: entry.path.clone(),
             tape_id: owned.unwrap_or_else(|| owned_tape_id(tape_id, uid)),
             owner: Owner { uid, account: Some(of_user), namespace },
             account: pod.map_or(of_user, |pod| pod.account),
-            workload: pod.map(|pod| pod.workload.clone()).unwrap_or_default(),
+            workload: trusted.map(|pod| pod.workload.clone()).unwrap_or_default(),
             status: tape.status(),
             tape: Arc::new(tape),
             life: Life::default(),
@@ -285,16 +288,19 @@ impl KnownTape {
         };
         if let Some(process) = self.process {
             self.cgroup = node.cgroup(pid);
-            let workload = node.workload(process);
-            match &self.pod {
-                None => {
+            match (&self.pod, node.workload(process)) {
+                (_, None) => {}
+                (None, Some(workload)) => {
                     let is_in_pod = !workload.pod_uid.is_empty();
                     self.owner.namespace =
                         if is_in_pod { Namespace::Unknown } else { Namespace::None };
                     self.workload = workload;
                 }
-                Some(pod) if pod.admits(&workload) => {}
-                Some(_) => return Err(NotATape::WrongHolder(pid)),
+                (Some(pod), Some(workload)) if pod.has(&workload) => {
+                    self.owner.namespace = pod.named();
+                    self.workload = pod.workload.clone();
+                }
+                (Some(_), Some(_)) => return Err(NotATape::WrongHolder(pid)),
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! policy wants it; the pod sees nothing beside it. What lies in the folder is the pod's, also when
 //! its process is gone. This file reads no folder.
 
-use memtape_core::identity::owner::{Workload, owned_tape_id, pod_of_folder};
+use memtape_core::identity::owner::{Namespace, Workload, owned_tape_id, pod_of_folder};
 
 /// A pod, by the name of its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,14 +29,20 @@ impl Pod {
         Some(Self { namespace: namespace.to_string(), account, workload })
     }
 
+    /// Namespace of the pod's processes.
+    pub(crate) fn named(&self) -> Namespace {
+        Namespace::Named(self.namespace.clone())
+    }
+
     /// Id of a tape of the pod among the tapes of all pods of a node.
     pub(crate) fn owned_tape_id(&self, tape_id: &str) -> String {
         owned_tape_id(&format!("{tape_id}-{}", self.workload.pod_uid), self.account)
     }
 
-    /// Can the process with this workload be one of the pod? Not when its cgroup names another.
-    pub(crate) fn admits(&self, workload: &Workload) -> bool {
-        workload.pod_uid.is_empty() || workload.pod_uid == self.workload.pod_uid
+    /// Is the process with this workload one of the pod? Not when its cgroup is of another or of
+    /// none.
+    pub(crate) fn has(&self, workload: &Workload) -> bool {
+        workload.pod_uid == self.workload.pod_uid
     }
 }
 
@@ -52,8 +58,8 @@ mod tests {
         assert!(one.account > i32::MAX as u32 && one.account != other.account);
         let id = one.owned_tape_id("0a1b");
         assert_eq!(id, format!("0a1b-3b0a-11f2-{}", one.account));
-        assert!(one.admits(&Workload::default()) && one.admits(&one.workload));
-        assert!(!one.admits(&other.workload), "a cgroup of another pod");
+        assert!(one.has(&one.workload) && !one.has(&other.workload));
+        assert!(!one.has(&Workload::default()), "a cgroup of no pod");
         assert_eq!(Pod::of_folder("tapes"), None);
     }
 }

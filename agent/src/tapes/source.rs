@@ -57,8 +57,11 @@ pub(crate) enum NotATape {
     /// Another file is the same tape.
     #[error("it says it is the same tape as {0:?}")]
     Copy(PathBuf),
-    /// The lock's holder is not the process that the tape names, or is another user's.
-    #[error("its lock is held by process {0}, which is not the one that it names")]
+    /// The lock's holder is not the process that the tape names, is another user's, or not in the
+    /// pod of the folder.
+    #[error(
+        "its lock is held by process {0}, which is not the one that it names, or not its pod's"
+    )]
     WrongHolder(u32),
     /// The file lies in no folder of a pod, where each pod has one.
     #[error("it lies beside the folders of pods: mount the pod's own (deploy/helm/README.md)")]

@@ -26,6 +26,7 @@ use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
 use crate::tapes::liveness::Writer;
+use crate::tapes::pods::Pod;
 use crate::tapes::source::{Entry, FileId, FileState, Listing, NotATape, TapeFile, TapeSource};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
@@ -119,7 +120,7 @@ impl TapeSource for MemoryTapes {
             id: tape.id(),
             path: path.clone(),
             uid: tape.uid(),
-            pod: None,
+            pod: path.parent().and_then(|of| Some(Pod::of_folder(of.to_str()?)?.into())),
         };
         Listing { entries: files.by_path.iter().map(entry).collect(), is_whole: true }
     }

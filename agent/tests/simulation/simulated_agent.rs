@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use memtape_core::action::remedy::Signal;
 use memtape_core::identity::accounts::Accounts;
-use memtape_core::identity::owner::Workload;
+use memtape_core::identity::owner::{Workload, workload_of_cgroup};
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::policy::node_check::Verdict;
 use memtape_disk::files::Disk;
@@ -148,6 +148,7 @@ pub struct MemoryNode {
 #[derive(Debug, Default)]
 struct Processes {
     running: BTreeSet<u32>,
+    cgroups: BTreeMap<u32, String>,
     signalled: Vec<(u32, Signal)>,
 }
 
@@ -175,6 +176,12 @@ impl MemoryNode {
     /// A process runs from now on. Pids are not given away again.
     pub fn run(&self, pid: u32) {
         self.processes().running.insert(pid);
+    }
+
+    /// A process runs from now on, in the cgroup of this path.
+    pub fn run_in(&self, pid: u32, cgroup: &str) {
+        self.processes().cgroups.insert(pid, cgroup.to_string());
+        self.run(pid);
     }
 
     /// It has ended.
@@ -241,8 +248,15 @@ impl Node for MemoryNode {
         accounts().of(uid)
     }
 
-    fn workload(&self, _: Process) -> Workload {
-        Workload::default()
+    fn workload(&self, process: Process) -> Option<Workload> {
+        match self.processes().cgroups.get(&process.pid) {
+            Some(path) => workload_of_cgroup(path),
+            None => Some(Workload::default()),
+        }
+    }
+
+    fn sees_processes(&self) -> bool {
+        true
     }
 
     fn has_pods(&self) -> bool {

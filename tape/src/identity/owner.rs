@@ -186,30 +186,35 @@ pub fn uid_of_tape(owned: &str) -> Option<u32> {
 /// What the path of a cgroup says: the Slurm job of `/system.slice/slurmstepd.scope/job_77/…` or
 /// `/slurm/uid_1000/job_77/…`, and the UID of the pod of `/kubepods.slice/…-pod0a1b_2c.slice/…` or
 /// `/kubepods/burstable/pod0a1b-2c/…`. The path may begin with `..` where the agent is in a cgroup
-/// of its own. Only the scheduler's own part of the path counts, from the root on and the outermost
-/// match: users make cgroups of any name below their own.
-pub fn workload_of_cgroup(path: &str) -> Workload {
+/// of its own; none where such a path leads to no known root: it may be any cgroup. Only the
+/// scheduler's own part of the path counts, from the root on and the outermost match: users make
+/// cgroups of any name below their own.
+pub fn workload_of_cgroup(path: &str) -> Option<Workload> {
     let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
     let mut is_relative = false;
     while parts.next_if_eq(&"..").is_some() {
         is_relative = true;
     }
-    let Some(root) = parts.next() else { return Workload::default() };
+    let Some(root) = parts.next() else { return Some(Workload::default()) };
     let mut workload = Workload::default();
     let is_slurm = match root {
         "system.slice" => parts.next().is_some_and(|scope| scope.ends_with("slurmstepd.scope")),
         _ => root == "slurm" || root.starts_with("slurm_"),
     };
     let is_kubelet = root.starts_with("kubepods") || root.starts_with("kubelet");
+    // Beside the agent's own: a class of pods, or a pod.
+    let is_class = ["besteffort", "burstable"].contains(&root);
     if is_slurm {
         // Below it are `uid_N` in version 1, the job, and what belongs to the job.
         let job = parts.take(2).find_map(|part| part.strip_prefix("job_"));
         workload.slurm_job = job.filter(|id| is_number(id)).unwrap_or_default().to_string();
-    } else if is_kubelet || (is_relative && pod_uid(root).is_some()) {
+    } else if is_kubelet || (is_relative && (is_class || pod_uid(root).is_some())) {
         workload.pod_uid =
             core::iter::once(root).chain(parts).find_map(pod_uid).unwrap_or_default();
+    } else if is_relative && !root.ends_with(".slice") && !root.ends_with(".scope") {
+        return None;
     }
-    workload
+    Some(workload)
 }
 
 /// Namespace, name and UID of the pod that a folder of tapes belongs to, by its name:
@@ -253,7 +258,7 @@ mod tests {
             pod_uid: pod_uid.to_string(),
             ..Workload::default()
         };
-        assert_eq!(workload_of_cgroup(path), expected, "{path}");
+        assert_eq!(workload_of_cgroup(path), Some(expected), "{path}");
     }
 
     #[test]
@@ -274,6 +279,10 @@ mod tests {
             uid,
         );
         check(&format!("/../../pod{uid}/8"), "", uid);
+        // The cgroupfs driver, and an agent in a cgroup of its own.
+        check(&format!("/../../../besteffort/pod{uid}/8"), "", uid);
+        check("/../../../../user.slice/user-1001.slice/session-3.scope", "", "");
+        assert_eq!(workload_of_cgroup("/../8"), None, "beside the agent, in a pod or in none");
         check("/../../system.slice/node1_slurmstepd.scope/job_5/step_0", "5", "");
         check(&format!("/user.slice/pod{uid}"), "", "");
         // Cgroups of a user's own making.

@@ -1,0 +1,47 @@
+//! Whose a tape in the folder of a pod is: the pod's, when a process in the pod's cgroup holds it.
+
+use memtape_agent::testing::{MemoryRank, SMALL};
+use memtape_core::identity::Identity;
+
+use super::{Said, World};
+
+const POD_UID: &str = "3b0a9c4e-11f2";
+
+const PID: u32 = 500;
+
+/// Namespace and pod UID of a tape in the folder of a pod of `team-a`, as announced after `change`;
+/// empty where they are not known, none when the tape is refused.
+fn announced(change: impl FnOnce(&World, &mut MemoryRank)) -> Option<(String, String)> {
+    let mut world = World::new(0, |_| ());
+    let name = format!("team-a_train-0_{POD_UID}/a.tape");
+    let identity = Identity { job: "job".to_string(), ..Identity::default() };
+    let (tapes, now) = (world.tapes.clone(), world.now);
+    let mut rank = MemoryRank::start_at(&tapes, (&name, 7), now, (7, PID), &identity, SMALL);
+    rank.show_pid(PID);
+    change(&world, &mut rank);
+    world.connect();
+    (0..4).for_each(|_| world.tick());
+    let ups = world.said.iter().filter_map(|said| match said {
+        Said::RankUp(up) => up.owner.clone(),
+        _ => None,
+    });
+    let owner = ups.last()?;
+    assert_eq!(owner.namespace.is_empty(), owner.is_namespace_unknown);
+    Some((owner.namespace, owner.pod_uid))
+}
+
+#[test]
+fn a_tape_belongs_to_a_pod_whose_process_holds_it() {
+    let of_cgroup = |cgroup: &str| announced(|world, _| world.node.run_in(PID, cgroup));
+    let named = Some(("team-a".to_string(), POD_UID.to_string()));
+    assert_eq!(of_cgroup(&format!("/kubepods/besteffort/pod{POD_UID}/8")), named);
+    assert_eq!(of_cgroup(&format!("/../../../besteffort/pod{POD_UID}/8")), named);
+    for other in ["/user.slice/user-7.slice", "/kubepods/pod00000000-1111/8", "/"] {
+        assert_eq!(of_cgroup(other), None, "{other}: of another pod, or of none");
+    }
+    // A cgroup that cannot be told, a holder that is not seen, and a tape that is found dead.
+    let unknown = Some((String::new(), String::new()));
+    assert_eq!(of_cgroup("/../8"), unknown);
+    assert_eq!(announced(|_, rank| rank.show_pid(0)), unknown);
+    assert_eq!(announced(|_, rank| rank.kill()), unknown);
+}
