@@ -26,6 +26,7 @@ use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, Ownership, RankReport, RankUp};
+use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::node::gpu_memory::GpuMemory;
 use crate::node::machine::Node;
@@ -93,7 +94,7 @@ pub(crate) struct Agent {
     /// State of the spool as last logged.
     spool_state: spooling::SpoolState,
     /// Rate of the step records of each account that the spool keeps.
-    keep_rates: Rates<u32>,
+    keep_rates: Rates<Account>,
     /// Time of the next attempt to keep step records.
     keep_again_ns: u64,
     /// Id of the store of the last coordinator; empty before the first.
@@ -433,7 +434,7 @@ impl Agent {
     /// Reports processes that are gone, after the last of their steps and their last census, which
     /// may be late: of each user one after the other, so that the queue is not full of one user's.
     fn send_ends(&mut self, now: Now, mut drained: Vec<TapeKey>) {
-        let mut before = Amounts::<u32>::default();
+        let mut before = Amounts::<Account>::default();
         drained.sort_by_cached_key(|key| {
             let account = self.tapes.get(*key).map_or(0, |known| known.account);
             before.add(account, 1);
@@ -525,7 +526,7 @@ impl Agent {
             let is_known = self.deliveries.is_settled(key) || is_alone;
             Some(DeadTape {
                 key,
-                uid: known.account,
+                account: known.account,
                 age: Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)),
                 bytes: known.occupied_bytes,
                 is_settled: is_known

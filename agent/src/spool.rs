@@ -17,13 +17,13 @@ use std::io;
 use std::sync::Arc;
 
 use memtape_core::identity::accounts::Accounts;
-use memtape_core::identity::owner::uid_of_tape;
 use memtape_core::limits::{SPOOL_CAPTURES_MAX, SPOOL_RANKS_MAX};
 use memtape_core::sharing::Amounts;
 use memtape_disk::files::{self, Disk, Held};
 use memtape_disk::frames;
 
 use crate::link::wire::{self, AgentCapture, Outgoing, RankDown, RankReport, RankUp, Report};
+use crate::node::accounts::{self, Account};
 
 mod delivery;
 mod logs;
@@ -118,7 +118,7 @@ struct KeptCapture {
     /// Name of the capture's file.
     name: String,
     /// Account of the tape's user.
-    account: u32,
+    account: Account,
     capture: AgentCapture,
     up: RankUp,
     /// Bytes of the file before the snapshot, and of all of it.
@@ -159,7 +159,7 @@ impl Spool {
         let mut newest = BTreeMap::new();
         let mut missed = BTreeMap::new();
         let delivered = cursor.delivered;
-        let account = |tape_id: &str| accounts.of(uid_of_tape(tape_id).unwrap_or(0));
+        let account = |tape_id: &str| accounts::of_tape(tape_id, |uid| accounts.of(uid));
         let facts = Logs::open(&disk, FACTS, segment_bytes_max, |entry| {
             let kept = wire::kept(&entry.payload)?;
             let of = account(fact_tape_id(&kept)?);
@@ -223,7 +223,7 @@ impl Spool {
     }
 
     /// Bytes on the disk, by user.
-    fn amounts(&self) -> Amounts<u32> {
+    fn amounts(&self) -> Amounts<Account> {
         let mut amounts = self.steps.amounts();
         amounts.extend(&self.facts.amounts());
         self.captures.values().for_each(|each| amounts.add(each.account, each.bytes));
@@ -231,8 +231,8 @@ impl Spool {
     }
 
     /// Account of a tape's user.
-    fn account(&self, tape_id: &str) -> u32 {
-        self.accounts.of(uid_of_tape(tape_id).unwrap_or(0))
+    fn account(&self, tape_id: &str) -> Account {
+        accounts::of_tape(tape_id, |uid| self.accounts.of(uid))
     }
 
     /// Numbers of dropped entries.
@@ -330,7 +330,7 @@ impl Spool {
     ) {
         let number = self.take_number();
         while self.captures.len() >= SPOOL_CAPTURES_MAX {
-            let of_users: Amounts<u32> =
+            let of_users: Amounts<Account> =
                 self.captures.values().map(|each| (each.account, 1)).collect();
             let most = of_users.most().map(|(account, _)| account);
             if !most.is_some_and(|account| self.drop_capture(account)) {
@@ -384,7 +384,7 @@ impl Spool {
         true
     }
 
-    fn add_fact(&mut self, account: u32, payload: Vec<u8>) -> bool {
+    fn add_fact(&mut self, account: Account, payload: Vec<u8>) -> bool {
         let entry = Entry { number: self.take_number(), items: 1, payload };
         let result = self.write((account, entry.disk_bytes()), Kind::Facts, |spool| {
             spool.facts.append(account, &entry)
@@ -397,7 +397,7 @@ impl Spool {
     /// `kind`.
     fn write(
         &mut self,
-        (account, bytes): (u32, u64),
+        (account, bytes): (Account, u64),
         kind: Kind,
         mut write: impl FnMut(&mut Self) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -418,7 +418,7 @@ impl Spool {
     /// Drops entries until this many bytes fit: the user's own, worth no more than `kind`, if the
     /// user would exceed an equal part of the bound; else entries of the user who has most. Returns
     /// false when the bytes never fit.
-    fn make_room(&mut self, (account, bytes): (u32, u64), kind: Kind) -> bool {
+    fn make_room(&mut self, (account, bytes): (Account, u64), kind: Kind) -> bool {
         loop {
             let amounts = self.amounts();
             let is_full = amounts.sum().saturating_add(bytes) > self.bytes_max;
@@ -438,7 +438,7 @@ impl Spool {
     }
 
     /// Drops a user's oldest entry worth no more than `kind`; false when there is none.
-    fn drop_one(&mut self, account: u32, kind: Kind) -> bool {
+    fn drop_one(&mut self, account: Account, kind: Kind) -> bool {
         let steps = self.steps.drop_oldest(account, self.delivered);
         if let Some(steps) = steps {
             self.count_dropped(Kind::Steps, steps);
@@ -458,7 +458,7 @@ impl Spool {
     }
 
     /// Drops the snapshot of a user's oldest capture that has one, and keeps its announcement.
-    fn drop_snapshot(&mut self, account: u32) -> bool {
+    fn drop_snapshot(&mut self, account: Account) -> bool {
         let has_one = |each: &KeptCapture| each.account == account && each.bytes > each.head_bytes;
         let found = self.captures.iter().find(|(_, each)| has_one(each));
         let Some(number) = found.map(|(number, _)| *number) else { return false };
@@ -487,7 +487,7 @@ impl Spool {
         true
     }
 
-    fn drop_facts(&mut self, account: u32) -> bool {
+    fn drop_facts(&mut self, account: Account) -> bool {
         let facts = self.facts.drop_oldest(account, self.delivered);
         let Some(facts) = facts else { return false };
         self.count_dropped(Kind::Facts, facts);
@@ -496,7 +496,7 @@ impl Spool {
     }
 
     /// Drops a user's oldest agent-initiated capture.
-    fn drop_capture(&mut self, account: u32) -> bool {
+    fn drop_capture(&mut self, account: Account) -> bool {
         let oldest = self.captures.iter().find(|(_, each)| each.account == account);
         let number = oldest.map(|(number, _)| *number);
         let Some(each) = number.and_then(|number| self.captures.remove(&number)) else {

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use memtape_core::identity::owner::uid_of_tape;
 use memtape_core::limits::{
     ANNOUNCEMENT_WAIT_SECONDS_MAX, ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX, ANNOUNCEMENTS_PER_ROUND_MAX,
     MESSAGES_WAITING_MAX, TAPES_PER_NODE_MAX,
@@ -16,6 +15,7 @@ use memtape_core::rates::Rates;
 use memtape_core::sharing::Turns;
 
 use crate::link::wire::{Outgoing, RankUp};
+use crate::node::accounts::{self, Account};
 use crate::node::clock::Now;
 use crate::tapes::known::TapeKey;
 
@@ -35,7 +35,7 @@ pub(super) struct Announcements {
     /// Ranks without tapes that were announced on the present stream, and whether they were ended.
     pub(super) tapeless: BTreeMap<String, bool>,
     /// The user whose announcements come next.
-    turns: Turns<u32>,
+    turns: Turns<Account>,
     /// Changes of all tapes.
     changes: Rates<()>,
 }
@@ -169,11 +169,11 @@ impl Agent {
     }
 
     /// Due announcements of each user: ranks known only from the spool, new tapes, then changes.
-    fn due(&self, now: Now) -> BTreeMap<u32, VecDeque<Due>> {
-        let mut due = BTreeMap::<u32, VecDeque<Due>>::new();
+    fn due(&self, now: Now) -> BTreeMap<Account, VecDeque<Due>> {
+        let mut due = BTreeMap::<Account, VecDeque<Due>>::new();
         for up in self.tapeless() {
-            let uid = uid_of_tape(&up.tape_id).unwrap_or(0);
-            let of_user = due.entry(self.node.account_of(uid)).or_default();
+            let account = accounts::of_tape(&up.tape_id, |uid| self.node.account_of(uid));
+            let of_user = due.entry(account).or_default();
             // With one more than a round has, it is known that not all were sent.
             if of_user.len() <= ANNOUNCEMENTS_PER_ROUND_MAX {
                 let about = About::Tapeless(up.tape_id.clone());

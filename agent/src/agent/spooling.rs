@@ -18,6 +18,7 @@ use crate::link::deliveries::Mark;
 use crate::link::report;
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, Outgoing, RankReport};
+use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::spool::Next;
 use crate::tapes::death::{Death, Evidence};
@@ -39,7 +40,7 @@ const KEPT_AT_ONCE_MAX: u64 = 1 << 16;
 const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
 
 /// Rates of the step records that a spool keeps.
-pub(super) fn keep_rates() -> Rates<u32> {
+pub(super) fn keep_rates() -> Rates<Account> {
     Rates::new(1_000_000_000 / OWNER_STEPS_PER_SECOND_MAX, KEPT_AT_ONCE_MAX, TAPES_PER_NODE_MAX)
 }
 
@@ -374,8 +375,11 @@ impl Agent {
 }
 
 /// Reports with step records, and their marks, by user.
-fn of_users(tapes: &Tapes, ranks: report::Ranks) -> BTreeMap<u32, (Vec<RankReport>, Vec<Mark>)> {
-    let mut users = BTreeMap::<u32, (Vec<RankReport>, Vec<Mark>)>::new();
+fn of_users(
+    tapes: &Tapes,
+    ranks: report::Ranks,
+) -> BTreeMap<Account, (Vec<RankReport>, Vec<Mark>)> {
+    let mut users = BTreeMap::<Account, (Vec<RankReport>, Vec<Mark>)>::new();
     for rank in ranks.reports.into_iter().filter(|rank| !rank.steps.is_empty()) {
         if let Some((_, known)) = tapes.find(&rank.tape_id) {
             users.entry(known.account).or_default().0.push(rank);

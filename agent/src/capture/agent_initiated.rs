@@ -12,6 +12,7 @@ use memtape_core::limits::{AGENT_CAPTURES_PER_USER_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::rates::Rates;
 
 use crate::link::wire::AgentCaptureReason;
+use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::tapes::death::Cause;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -49,7 +50,7 @@ pub(crate) struct AgentInitiated {
     /// Time of the last capture wanted, by tape and reason.
     taken: BTreeMap<(String, AgentCaptureReason), u64>,
     /// Rate of captured tapes of each user.
-    of_users: Rates<u32>,
+    of_users: Rates<Account>,
 }
 
 impl Default for AgentInitiated {

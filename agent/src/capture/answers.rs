@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::link::backoff::{self, backoff};
 use crate::link::upload::{EncodedSnapshot, UploadError};
 use crate::link::wire::{Outgoing, capture_answer};
+use crate::node::accounts::Account;
 use crate::tapes::census::Count;
 use crate::tapes::known::TapeKey;
 
@@ -60,7 +61,7 @@ pub(crate) struct Captures {
     /// Queued rewinds, oldest first.
     waiting: Vec<(WorkId, JobKey, Rewind)>,
     /// Users whose tapes were rewound.
-    turns: Turns<u32>,
+    turns: Turns<Account>,
     /// Rewinds that are being made.
     rewinding: BTreeMap<WorkId, Rewinding>,
     /// Finished rewinds whose snapshots wait for bytes of the upload bound.
@@ -92,7 +93,7 @@ struct Job {
 struct Rewinding {
     key: JobKey,
     /// Account of the tape's user.
-    account: u32,
+    account: Account,
     /// Memory that the rewind may take, in bytes.
     bytes_max: u64,
 }
@@ -322,7 +323,7 @@ impl Captures {
         self.waiting.retain(|(id, key, _)| own.contains(id) || is_wanted(*id, key));
         while self.rewinding.len() + self.rewound.len() < self.rewinds_max {
             let of_each = self.rewinding.values().map(|rewinding| (rewinding.account, 1));
-            let (running, turns) = (of_each.collect::<Amounts<u32>>(), &self.turns);
+            let (running, turns) = (of_each.collect::<Amounts<Account>>(), &self.turns);
             let next = self.waiting.iter().enumerate().min_by_key(|(_, (.., rewind))| {
                 (running.of(rewind.account), turns.last(rewind.account))
             });

@@ -15,6 +15,7 @@ use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::snapshot;
 
 use crate::link::upload::EncodedSnapshot;
+use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::node::py_spy::{Running, Sampling};
 use crate::tapes::liveness::Writer;
@@ -24,7 +25,7 @@ use crate::tapes::source::{TapeFile, TapeWords};
 #[derive(Debug)]
 pub(crate) struct Rewind {
     /// Account of the tape's user.
-    pub(crate) account: u32,
+    pub(crate) account: Account,
     /// The tape.
     pub(crate) tape: Arc<Tape<TapeWords>>,
     /// Id of the tape, unique among the tapes of all users.

@@ -11,6 +11,7 @@ use memtape_core::tape::read::Steps;
 
 use crate::link::deliveries::{Deliveries, Mark};
 use crate::link::wire::{self, HostFacts, RankFacts, RankReport};
+use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::nvml;
@@ -100,7 +101,7 @@ pub(crate) fn ranks(
 /// Tapes by user. The first user and tape rotate with the report number. Dead tapes come before
 /// living ones, because their ends wait for their records.
 fn in_turn(tapes: Vec<(TapeKey, &KnownTape)>, report: u64) -> VecDeque<Vec<(TapeKey, &KnownTape)>> {
-    let mut users = BTreeMap::<u32, Vec<_>>::new();
+    let mut users = BTreeMap::<Account, Vec<_>>::new();
     for (key, known) in tapes {
         users.entry(known.account).or_default().push((key, known));
     }

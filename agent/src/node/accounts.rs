@@ -8,6 +8,17 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use memtape_core::identity::accounts::Accounts;
+use memtape_core::identity::owner::owner_of_tape;
+
+/// Holder of an equal part of a quota: a user id, or the number of a Kubernetes namespace, which no
+/// user has.
+pub(crate) type Account = u128;
+
+/// Account of a tape, by its id; `of_user` tells the user whom a user id belongs to.
+pub(crate) fn of_tape(tape_id: &str, of_user: impl Fn(u32) -> u32) -> Account {
+    let owner = owner_of_tape(tape_id).unwrap_or(0);
+    u32::try_from(owner).map_or(owner, |uid| of_user(uid).into())
+}
 
 /// Largest file that is read, in bytes: more than 100,000 users have.
 const FILE_BYTES_MAX: u64 = 8 << 20;

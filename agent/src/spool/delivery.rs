@@ -14,6 +14,7 @@ use super::{
 };
 use crate::link::upload::EncodedSnapshot;
 use crate::link::wire::{self, CaptureAnswer, Outgoing, RankReport};
+use crate::node::accounts::Account;
 
 /// Most bytes of an agent-initiated capture's file before its snapshot.
 const CAPTURE_HEAD_BYTES_MAX: usize = 256 << 10;
@@ -281,7 +282,7 @@ impl Cursor {
 /// The agent-initiated captures on the disk.
 pub(super) fn open_captures(
     disk: &dyn Disk,
-    account: impl Fn(&str) -> u32,
+    account: impl Fn(&str) -> Account,
 ) -> io::Result<BTreeMap<u64, KeptCapture>> {
     let mut captures = BTreeMap::new();
     for files::Entry { name, bytes, .. } in disk.list("")? {

@@ -11,6 +11,8 @@ use memtape_core::sharing::Amounts;
 use memtape_disk::files::Disk;
 use memtape_disk::frames::{self, Frames, frame_bytes};
 
+use crate::node::accounts::Account;
+
 /// Bytes of number and items before an entry's payload.
 const HEAD_BYTES: usize = 12;
 
@@ -67,7 +69,7 @@ struct Segment {
     /// Number of its first entry, and so its name.
     first: u64,
     /// The user of the segment's entries.
-    user: u32,
+    user: Account,
     bytes: u64,
     entries: Vec<Location>,
     /// More may be added.
@@ -93,7 +95,7 @@ impl Logs {
         disk: &Arc<dyn Disk>,
         kind: &'static str,
         segment_bytes_max: u64,
-        mut visit: impl FnMut(&Entry) -> Option<u32>,
+        mut visit: impl FnMut(&Entry) -> Option<Account>,
     ) -> io::Result<Self> {
         let (disk, segments) = (disk.clone(), Vec::new());
         let mut logs = Self { disk, kind, segment_bytes_max, segments, lost: 0 };
@@ -130,7 +132,7 @@ impl Logs {
     }
 
     /// Bytes on the disk, by user.
-    pub(crate) fn amounts(&self) -> Amounts<u32> {
+    pub(crate) fn amounts(&self) -> Amounts<Account> {
         self.segments.iter().map(|segment| (segment.user, segment.bytes)).collect()
     }
 
@@ -141,7 +143,7 @@ impl Logs {
 
     /// Adds an entry about a user's tapes.
     /// Fails with the errors of the disk; the entry is then not there.
-    pub(crate) fn append(&mut self, user: u32, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn append(&mut self, user: Account, entry: &Entry) -> io::Result<()> {
         let fits = entry.disk_bytes();
         let of_user = |segment: &Segment| segment.user == user && segment.file.is_some();
         let open = self.segments.iter().rposition(of_user);
@@ -171,7 +173,7 @@ impl Logs {
         Ok(())
     }
 
-    fn begin(&mut self, user: u32, first: u64) -> io::Result<usize> {
+    fn begin(&mut self, user: Account, first: u64) -> io::Result<usize> {
         let (file, _) = Frames::open(&*self.disk, &name_of(self.kind, first), |_, _| {})?;
         let (file, entries) = (Some(file), Vec::new());
         let segment = Segment { first, user, bytes: 0, entries, file, is_synced: false };
@@ -234,7 +236,7 @@ impl Logs {
     }
 
     /// Deletes a user's oldest file; answers the items in it with larger numbers than `delivered`.
-    pub(crate) fn drop_oldest(&mut self, user: u32, delivered: u64) -> Option<u64> {
+    pub(crate) fn drop_oldest(&mut self, user: Account, delivered: u64) -> Option<u64> {
         let index = self.segments.iter().position(|segment| segment.user == user)?;
         let entries = self.segments[index].entries.iter();
         let undelivered = entries.filter(|entry| entry.number > delivered);

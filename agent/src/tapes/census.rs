@@ -19,6 +19,7 @@ use memtape_core::sharing::{Amounts, Turns};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
 
+use crate::node::accounts::Account;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeWords;
 
@@ -44,7 +45,7 @@ pub(crate) struct Censuses {
     /// The tape that is being counted.
     counting: Option<TapeKey>,
     /// Round-robin order of the users whose tapes are counted.
-    turns: Turns<u32>,
+    turns: Turns<Account>,
     /// Since when ends of ranks wait for their last censuses on the present stream.
     waiting_since_ns: BTreeMap<TapeKey, u64>,
     /// Censuses that the coordinator received on the present stream.
@@ -71,7 +72,7 @@ struct Counted {
     /// Memory of the censuses, in bytes.
     censuses_bytes: usize,
     /// Account of the tape's user.
-    account: u32,
+    account: Account,
     /// Steps finished at the last count.
     step: u64,
     counted_ns: Option<u64>,
@@ -181,7 +182,7 @@ impl Censuses {
     /// Drops censuses of the users who have most, until all are within a bound.
     fn drop_beyond(&mut self, bytes_max: usize) {
         let of_tapes = self.tapes.values().map(|tape| (tape.account, tape.censuses_bytes as u64));
-        let mut of_users: Amounts<u32> = of_tapes.collect();
+        let mut of_users: Amounts<Account> = of_tapes.collect();
         while of_users.sum() > bytes_max as u64 {
             let Some((user, _)) = of_users.most() else { return };
             let of_user = self.tapes.iter_mut().filter(|(_, tape)| tape.account == user);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::node::accounts::Account;
 use crate::tapes::known::TapeKey;
 
 /// Time without a coordinator after which tapes unknown to it are deleted like others.
@@ -29,7 +30,7 @@ pub(crate) struct DeadTape {
     /// Which.
     pub(crate) key: TapeKey,
     /// User id of the owner.
-    pub(crate) uid: u32,
+    pub(crate) account: Account,
     /// Time since the process was last alive.
     pub(crate) age: Duration,
     /// Memory it occupies.
@@ -74,24 +75,24 @@ pub(crate) fn choose(mut dead: Vec<DeadTape>, limits: Limits) -> Vec<(TapeKey, R
         chosen.push((tape.key, reason));
         false
     });
-    let mut of_users = BTreeMap::<u32, u64>::new();
+    let mut of_users = BTreeMap::<Account, u64>::new();
     for tape in &dead {
-        let bytes = of_users.entry(tape.uid).or_default();
+        let bytes = of_users.entry(tape.account).or_default();
         *bytes = bytes.saturating_add(tape.bytes);
     }
     let part = limits.bytes_max / (of_users.len().max(1) as u64);
     let mut bytes = of_users.values().fold(0_u64, |sum, of| sum.saturating_add(*of));
     while bytes > limits.bytes_max {
         // A user within an equal part loses nothing for the others.
-        let mut beyond: Vec<(u32, u64)> =
+        let mut beyond: Vec<(Account, u64)> =
             of_users.iter().filter(|(_, of)| **of > part).map(|(uid, of)| (*uid, *of)).collect();
         beyond.sort_by_key(|(_, of)| std::cmp::Reverse(*of));
-        let oldest = |uid| dead.iter().position(|tape| tape.uid == uid && tape.is_settled);
+        let oldest = |uid| dead.iter().position(|tape| tape.account == uid && tape.is_settled);
         let Some(at) = beyond.into_iter().find_map(|(uid, _)| oldest(uid)) else { break };
         let tape = dead.remove(at);
         chosen.push((tape.key, Reason::Bytes(bytes)));
         bytes = bytes.saturating_sub(tape.bytes);
-        if let Some(of) = of_users.get_mut(&tape.uid) {
+        if let Some(of) = of_users.get_mut(&tape.account) {
             *of = of.saturating_sub(tape.bytes);
         }
     }
@@ -107,7 +108,7 @@ mod tests {
     fn tape(key: u64, age_s: u64, bytes: u64) -> DeadTape {
         DeadTape {
             key: TapeKey(key),
-            uid: 0,
+            account: 0,
             age: Duration::from_secs(age_s),
             bytes,
             is_settled: true,
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn no_user_pushes_out_the_tapes_of_another() {
-        let of = |uid, tape| DeadTape { uid, ..tape };
+        let of = |account, tape| DeadTape { account, ..tape };
         // A new tape that is large, beside an older one within its part.
         check(&[of(0, tape(1, 40, 50)), of(9, tape(2, 1, 60))], &[(2, Reason::Bytes(110))]);
         let unsettled = DeadTape { is_settled: false, ..tape(2, 1, 600) };

@@ -19,6 +19,7 @@ use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 use memtape_proto::readings::{self, RefusedTapes};
 
+use crate::node::accounts::Account;
 use crate::node::cgroup::Cgroup;
 use crate::node::clock::Now;
 use crate::node::ends::State;
@@ -72,7 +73,7 @@ pub(crate) struct KnownTape {
     pub(crate) owner: Owner,
     /// Account whose quota counts the tape: of the owner, the user that the owner belongs to, or
     /// the namespace of the pod.
-    pub(crate) account: u32,
+    pub(crate) account: Account,
     /// Scheduler ids of the process.
     pub(crate) workload: Workload,
     /// The tape; shared with rewinds in progress.
@@ -121,13 +122,13 @@ pub(crate) struct Tapes {
     seen_rejected: BTreeSet<FileId>,
     refused: RefusedTapes,
     /// Rate of the tapes and files of each account that the log names.
-    logged: Rates<u32>,
+    logged: Rates<Account>,
 }
 
 #[derive(Debug)]
 struct Rejected {
     /// User, or number of the pod's namespace.
-    account: u32,
+    account: Account,
     /// True for a sound tape that exceeds the quota, or is of an earlier start of the node.
     is_tape: bool,
     looks: u32,
@@ -139,10 +140,10 @@ struct Rejected {
 struct Budget {
     now_ns: u64,
     /// Files that were opened, by user.
-    opened: BTreeMap<u32, usize>,
+    opened: BTreeMap<Account, usize>,
     opened_max: usize,
     /// Rejected files that are known, by user.
-    rejected: BTreeMap<u32, usize>,
+    rejected: BTreeMap<Account, usize>,
     logged: usize,
 }
 
@@ -173,9 +174,9 @@ impl KnownTape {
         let owned = pod.map(|pod| pod.owned_tape_id(tape_id));
         let mut known = Self {
             path: entry.path.clone(),
-            tape_id: owned.unwrap_or_else(|| owned_tape_id(tape_id, uid)),
+            tape_id: owned.unwrap_or_else(|| owned_tape_id(tape_id, uid.into())),
             owner: Owner { uid, account: Some(of_user), namespace },
-            account: pod.map_or(of_user, |pod| pod.account),
+            account: pod.map_or(of_user.into(), |pod| pod.account),
             workload: trusted.map(|pod| pod.workload.clone()).unwrap_or_default(),
             status: tape.status(),
             tape: Arc::new(tape),
@@ -412,7 +413,7 @@ impl Tapes {
     }
 
     fn budget(&self, now: Now) -> Budget {
-        let mut rejected = BTreeMap::<u32, usize>::new();
+        let mut rejected = BTreeMap::<Account, usize>::new();
         for of in self.rejected.values().filter(|of| !of.is_tape) {
             *rejected.entry(of.account).or_default() += 1;
         }
@@ -593,7 +594,7 @@ impl Tapes {
 impl Budget {
     /// Takes one of an account's openings, while there are some. A file that was rejected may have
     /// become a tape; beyond the bound no further one is tried.
-    fn may_open(&mut self, account: u32, is_rejected: bool) -> bool {
+    fn may_open(&mut self, account: Account, is_rejected: bool) -> bool {
         let opened = self.opened.entry(account).or_default();
         let rejected = self.rejected.get(&account).copied().unwrap_or(0);
         if *opened >= self.opened_max || (rejected >= REJECTED_PER_USER_MAX && !is_rejected) {
@@ -604,7 +605,7 @@ impl Budget {
     }
 
     /// Counts a rejected file; true when its user has as many as are remembered.
-    fn reject(&mut self, account: u32) -> bool {
+    fn reject(&mut self, account: Account) -> bool {
         let rejected = self.rejected.entry(account).or_default();
         *rejected += 1;
         *rejected == REJECTED_PER_USER_MAX

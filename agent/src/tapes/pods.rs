@@ -6,13 +6,15 @@
 
 use memtape_core::identity::owner::{Namespace, Workload, owned_tape_id, pod_of_folder};
 
+use crate::node::accounts::Account;
+
 /// A pod, by the name of its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     /// Namespace of the pod.
     pub(crate) namespace: String,
     /// Number of the namespace where quotas are counted: no user has it.
-    pub(crate) account: u32,
+    pub(crate) account: Account,
     /// Name and UID of the pod.
     pub(crate) workload: Workload,
 }
@@ -23,9 +25,10 @@ impl Pod {
         let (namespace, pod, pod_uid) = pod_of_folder(name)?;
         let (pod, pod_uid) = (pod.to_string(), pod_uid.to_string());
         let workload = Workload { pod, pod_uid, ..Workload::default() };
-        // FNV-1a; two namespaces of one number share a part. Users above it are not given out.
-        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        let account = namespace.bytes().fold(0x811c_9dc5, hash) | 1 << 31;
+        // No two names of one number can be found, and no user id is as large.
+        let hash = blake3::hash(namespace.as_bytes());
+        let account = hash.as_bytes().first_chunk().map_or(0, |half| Account::from_le_bytes(*half));
+        let account = account | 1 << (Account::BITS - 1);
         Some(Self { namespace: namespace.to_string(), account, workload })
     }
 
@@ -55,11 +58,13 @@ mod tests {
         let of = |name| Pod::of_folder(name).expect("a pod");
         let (one, other) = (of("team-a_train-0_3b0a-11f2"), of("team-b_train-0_77"));
         assert_eq!((one.namespace.as_str(), one.workload.pod.as_str()), ("team-a", "train-0"));
-        assert!(one.account > i32::MAX as u32 && one.account != other.account);
+        assert!(one.account > u32::MAX.into() && one.account != other.account);
         let id = one.owned_tape_id("0a1b");
         assert_eq!(id, format!("0a1b-3b0a-11f2-{}", one.account));
         assert!(one.has(&one.workload) && !one.has(&other.workload));
         assert!(!one.has(&Workload::default()), "a cgroup of no pod");
         assert_eq!(Pod::of_folder("tapes"), None);
+        // The two had one number of 31 bits.
+        assert_ne!(of("team-a_x_1").account, of("team-b-e3y7azmv_x_1").account);
     }
 }

@@ -9,6 +9,7 @@
 use memtape_core::limits::{TAPES_KEPT_PER_USER_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::sharing::Amounts;
 
+use crate::node::accounts::Account;
 use crate::tapes::known::TapeKey;
 
 /// Maximum files opened for one user in one scan, to find tapes.
@@ -20,7 +21,7 @@ pub(crate) struct Held {
     /// Which.
     pub(crate) key: TapeKey,
     /// Account of the tape's user.
-    pub(crate) account: u32,
+    pub(crate) account: Account,
     /// True if the process is gone.
     pub(crate) is_dead: bool,
 }
@@ -37,14 +38,14 @@ pub(crate) enum Room {
 }
 
 /// Decides about one more tape of a user; `held` is in the order of discovery.
-pub(crate) fn room(held: &[Held], account: u32, is_dead: bool) -> Room {
+pub(crate) fn room(held: &[Held], account: Account, is_dead: bool) -> Room {
     if held.len() < TAPES_PER_NODE_MAX {
         return Room::Free;
     }
     if is_dead {
         return Room::None;
     }
-    let counts: Amounts<u32> = held.iter().map(|of| (of.account, 1)).collect();
+    let counts: Amounts<Account> = held.iter().map(|of| (of.account, 1)).collect();
     let oldest_dead = |account| held.iter().find(|of| of.account == account && of.is_dead);
     let newest = |account| held.iter().rfind(|of| of.account == account);
     let most = counts.most().filter(|(_, count)| *count > counts.of(account) + 1);
@@ -61,8 +62,8 @@ mod tests {
     use super::*;
 
     /// Tapes of users: `(uid, dead, living)`.
-    fn held(users: &[(u32, usize, usize)]) -> Vec<Held> {
-        let of = |&(uid, dead, living): &(u32, usize, usize)| {
+    fn held(users: &[(Account, usize, usize)]) -> Vec<Held> {
+        let of = |&(uid, dead, living): &(Account, usize, usize)| {
             let with = move |is_dead| move |_| (uid, is_dead);
             (0..dead).map(with(true)).chain((0..living).map(with(false)))
         };
@@ -71,7 +72,7 @@ mod tests {
             .collect()
     }
 
-    fn check(users: &[(u32, usize, usize)], uid: u32, expected: Room) {
+    fn check(users: &[(Account, usize, usize)], uid: Account, expected: Room) {
         assert_eq!(room(&held(users), uid, false), expected, "{users:?}");
     }
 
@@ -113,14 +114,14 @@ mod tests {
     fn many_users_of_one_tape_push_out_no_living_one() {
         let kept = TAPES_KEPT_PER_USER_MAX;
         let mut known = held(&[(1, 0, 8), (2, 0, kept)]);
-        for flood in 0..3000_u32 {
-            let key = TapeKey(10_000 + u64::from(flood));
-            match room(&known, 100_000 + flood, false) {
+        for flood in 0..3000_u64 {
+            let (key, account) = (TapeKey(10_000 + flood), Account::from(100_000 + flood));
+            match room(&known, account, false) {
                 Room::Free => {}
                 Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
                 Room::None => continue,
             }
-            known.push(Held { key, account: 100_000 + flood, is_dead: false });
+            known.push(Held { key, account, is_dead: false });
         }
         let count = |account| known.iter().filter(|of| of.account == account).count();
         assert_eq!((count(1), count(2), known.len()), (8, kept, TAPES_PER_NODE_MAX));

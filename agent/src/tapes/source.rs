@@ -23,6 +23,7 @@ use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MA
 use memtape_core::tape::read::{Source, TapeError};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
 
+use crate::node::accounts::Account;
 use crate::tapes::folders::{FolderError, check_folder, is_ours};
 use crate::tapes::liveness::{self, Writer};
 use crate::tapes::pods::Pod;
@@ -231,8 +232,8 @@ impl FileId {
 
 impl Entry {
     /// Number of the owner where files are counted: the user, or the namespace of the pod.
-    pub(crate) fn account(&self) -> u32 {
-        self.pod.as_ref().map_or(self.uid, |pod| pod.account)
+    pub(crate) fn account(&self) -> Account {
+        self.pod.as_ref().map_or(self.uid.into(), |pod| pod.account)
     }
 }
 

@@ -255,7 +255,7 @@ impl MemoryRank {
         let stack = frame.and_then(|frame| entries.stack(&[frame])).unwrap_or(0);
         let tape = tapes.add(name, uid, words);
         let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)
-            .map(|opened| owned_tape_id(&opened.identity().tape_id, tape.uid()))
+            .map(|opened| owned_tape_id(&opened.identity().tape_id, tape.uid().into()))
             .unwrap_or_default();
         Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0, handled: 0 }
     }

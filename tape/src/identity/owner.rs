@@ -174,12 +174,13 @@ pub fn meant<T: Copy>(called: &[T], runs: impl Fn(T) -> bool) -> Option<T> {
 
 /// Id of a tape among the tapes of all users of a node: a file can be given any content, but not
 /// another owner.
-pub fn owned_tape_id(tape_id: &str, uid: u32) -> String {
-    format!("{tape_id}-{uid}")
+pub fn owned_tape_id(tape_id: &str, owner: u128) -> String {
+    format!("{tape_id}-{owner}")
 }
 
-/// User id of the owner in the node-wide id of a tape; none where the id names none.
-pub fn uid_of_tape(owned: &str) -> Option<u32> {
+/// Number of the owner in the node-wide id of a tape, a user id or a namespace's; none where the id
+/// names none.
+pub fn owner_of_tape(owned: &str) -> Option<u128> {
     owned.rsplit_once('-')?.1.parse().ok()
 }
 
@@ -346,6 +347,6 @@ mod tests {
     #[test]
     fn a_tape_id_names_its_owner() {
         assert_eq!(owned_tape_id("0a1b", 1001), "0a1b-1001");
-        assert_eq!((uid_of_tape("0a1b-1001"), uid_of_tape("0a1b")), (Some(1001), None));
+        assert_eq!((owner_of_tape("0a1b-1001"), owner_of_tape("0a1b")), (Some(1001), None));
     }
 }
