@@ -26,6 +26,16 @@ pub(crate) fn sees_processes(root: &Path) -> bool {
     of("1").is_some_and(|first| of("self").as_ref() != Some(&first))
 }
 
+/// True if a process is in the pod, or has its folder mounted; none where processes are not seen.
+pub(crate) fn uses_folder(root: &Path, folder: &str, pod_uid: &str) -> Option<bool> {
+    let entries = std::fs::read_dir(root.join("proc")).ok().filter(|_| sees_processes(root))?;
+    let mut pids = entries.flatten().filter_map(|of| of.file_name().to_str()?.parse().ok());
+    Some(pids.any(|pid| {
+        of_process(root, pid).is_some_and(|of| of.pod_uid == pod_uid)
+            || read(root, pid, "mountinfo").is_some_and(|text| text.contains(folder))
+    }))
+}
+
 /// The workload of a process, without a pod's UID where it is in no pod; none where its cgroup
 /// cannot be read.
 pub(crate) fn of_process(root: &Path, pid: u32) -> Option<Workload> {
@@ -73,5 +83,24 @@ mod tests {
         };
         assert!(!write("self", "0::/\n") && !write("1", "0::/\n"));
         assert!(write("1", "0::/../../../../init.scope\n"));
+    }
+
+    #[test]
+    fn a_folder_is_used_by_a_process_of_its_pod_or_with_its_mount() {
+        let root = tempfile::tempdir().expect("folder");
+        let (folder, pod_uid) = ("team-a_x-0_3b0a9c4e-11f2", "3b0a9c4e-11f2");
+        let uses = || uses_folder(root.path(), folder, pod_uid);
+        let write = |file: &str, text: &str| {
+            let file = root.path().join("proc").join(file);
+            std::fs::create_dir_all(file.parent().expect("a process")).expect("folder");
+            std::fs::write(file, text).expect("file");
+            uses()
+        };
+        assert_eq!(write("self/cgroup", "0::/system.slice/agent\n"), None, "nothing is seen");
+        assert_eq!(write("1/cgroup", "0::/init.scope\n"), Some(false));
+        let mount = format!("30 20 0:26 /memtape/{folder} /dev/shm rw - tmpfs shm rw\n");
+        assert_eq!(write("7/mountinfo", &mount), Some(true));
+        assert_eq!(write("7/mountinfo", "30 20 0:26 / /dev/shm rw - tmpfs shm rw\n"), Some(false));
+        assert_eq!(write("7/cgroup", &format!("0::/kubepods/pod{pod_uid}/8\n")), Some(true));
     }
 }

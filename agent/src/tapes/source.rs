@@ -21,9 +21,13 @@ use std::time::Duration;
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, openat, statat,
+    unlinkat, utimensat,
+};
 
 use crate::node::accounts::Account;
+use crate::node::workload::uses_folder;
 use crate::tapes::folders::{FolderError, check_folder, is_ours};
 use crate::tapes::liveness::{self, Writer};
 use crate::tapes::pods::Pod;
@@ -34,8 +38,10 @@ const FOLDER_ENTRIES_MIN: usize = 16;
 /// Folders of pods of one namespace that are read; of more, each has its turn.
 const PODS_PER_NAMESPACE_MAX: usize = 1024;
 
-/// An empty folder of a pod is deleted when it has not been changed for this long.
+/// An empty folder of a pod is deleted when it has not been changed for this long, and no process
+/// uses it; where processes are not seen, after the second time.
 const EMPTY_FOLDER_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+const UNSEEN_FOLDER_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why a file is not used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -293,8 +299,8 @@ impl TapeFolder {
             let Some(entry) = reading.next() else {
                 let is_empty = !std::mem::take(&mut self.has_entries);
                 self.is_read = true;
-                if is_empty && self.pod.is_some() {
-                    self.delete_old();
+                if is_empty {
+                    self.delete_old(|folder, pod_uid| uses_folder("/".as_ref(), folder, pod_uid));
                 }
                 return Ok(());
             };
@@ -321,13 +327,26 @@ impl TapeFolder {
         Ok(())
     }
 
-    /// Deletes the folder once it is old, if it is empty.
-    fn delete_old(&self) {
+    /// Deletes the folder of a pod once it is old, if it is empty and not in use. One in use is
+    /// looked at again when it is old again: that is a look at all processes.
+    fn delete_old(&self, is_used: impl Fn(&str, &str) -> Option<bool>) {
+        let (Some((pod, _)), Some(name)) = (&self.pod, self.path.file_name()) else { return };
         let age = || self.path.metadata().ok()?.modified().ok()?.elapsed().ok();
-        if age().is_some_and(|age| age >= EMPTY_FOLDER_AGE_MAX)
-            && std::fs::remove_dir(&self.path).is_ok()
-        {
-            tracing::info!("folder {:?} of a pod is deleted: it was empty", self.path);
+        let age = age().unwrap_or_default();
+        if age < EMPTY_FOLDER_AGE_MAX {
+            return;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        match is_used(&name.to_string_lossy(), &pod.workload.pod_uid) {
+            // Where the time cannot be set, the next look asks again.
+            Some(true) => _ = utimensat(CWD, &self.path, &times, AtFlags::SYMLINK_NOFOLLOW),
+            None if age < UNSEEN_FOLDER_AGE_MAX => {}
+            Some(false) | None => {
+                if std::fs::remove_dir(&self.path).is_ok() {
+                    tracing::info!("folder {:?} of a pod is deleted: it was empty", self.path);
+                }
+            }
         }
     }
 }
@@ -474,7 +493,7 @@ fn folder_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-    Ok((openat(rustix::fs::CWD, folder, flags, Mode::empty())?, name))
+    Ok((openat(CWD, folder, flags, Mode::empty())?, name))
 }
 
 impl DiskFile {

@@ -106,16 +106,30 @@ fn a_flood_in_the_folder_of_one_pod_delays_no_other() {
 }
 
 #[test]
-fn folders_of_pods_are_deleted_when_they_are_empty_and_old() {
+fn folders_of_pods_are_deleted_when_they_are_empty_old_and_not_used() {
     let (dir, [old, full]) = pods();
     let young = dir.path().join("team-b_x-1_1-c");
     std::fs::remove_file(old.join("a.tape")).expect("removed");
     std::fs::create_dir(&young).expect("a folder");
-    let time = std::time::SystemTime::now() - EMPTY_FOLDER_AGE_MAX;
-    for folder in [&old, &full] {
+    let age = |folder: &Path, age: Duration| {
+        let time = std::time::SystemTime::now() - age;
         File::open(folder).and_then(|it| it.set_modified(time)).expect("a time");
-    }
+    };
+    let delete = |path: &Path, is_used: Option<bool>| {
+        let pod = Pod::of_folder(path.file_name().and_then(OsStr::to_str).expect("a name"));
+        let pod = pod.map(|pod| (Arc::new(pod), 1));
+        let folder = TapeFolder { path: path.to_path_buf(), pod, ..TapeFolder::default() };
+        folder.delete_old(|_, _| is_used);
+        path.exists()
+    };
+    age(&old, EMPTY_FOLDER_AGE_MAX);
+    assert!(delete(&old, None), "where no process is seen, a day is not enough");
+    assert!(delete(&old, Some(true)) && delete(&old, Some(false)), "it is young again");
+    age(&old, EMPTY_FOLDER_AGE_MAX);
+    assert!(!delete(&old, Some(false)));
+    [&full, &young].iter().for_each(|folder| age(folder, UNSEEN_FOLDER_AGE_MAX));
+    assert!(delete(&full, Some(false)), "it has a tape");
     let mut folders = TapeFolders::new(vec![dir.path().to_path_buf()], true);
     (0..2).for_each(|_| _ = folders.list());
-    assert_eq!([old.exists(), full.exists(), young.exists()], [false, true, true]);
+    assert_eq!([full.exists(), young.exists()], [true, false]);
 }
