@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::fs::{File, Metadata, OpenOptions, ReadDir};
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -384,13 +384,19 @@ impl TapeSource for TapeFolders {
         if self.has_pods && folder.is_none_or(|folder| folder.pod.is_none()) {
             return Err(NotATape::NoPod);
         }
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-        let file = file.map_err(NotATape::Closed)?;
-        let metadata = file.metadata().map_err(|_| NotATape::Unreadable)?;
+        let open = |path: &Path, flags| {
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+            file.map_err(NotATape::Closed)
+        };
+        // To open a device has effects: the kind first, of the same file.
+        let named = open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC)?;
+        let metadata = named.metadata().map_err(|_| NotATape::Unreadable)?;
         if !metadata.is_file() {
             return Err(NotATape::NoFile);
         }
+        let of_process = PathBuf::from(format!("/proc/self/fd/{}", named.as_raw_fd()));
+        let file = open(&of_process, libc::O_NONBLOCK | libc::O_CLOEXEC)?;
+        let metadata = file.metadata().map_err(|_| NotATape::Unreadable)?;
         if metadata.len() > TAPE_BYTES_MAX {
             return Err(NotATape::TooLarge(metadata.len()));
         }

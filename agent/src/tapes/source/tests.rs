@@ -106,6 +106,16 @@ fn a_flood_in_the_folder_of_one_pod_delays_no_other() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_not_opened() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("a.tape");
+    // To open a socket fails with another error.
+    let _socket = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    let opened = TapeFolders::new(Vec::new(), false).open(&path);
+    assert!(matches!(opened, Err(NotATape::NoFile)), "{opened:?}");
+}
+
+#[test]
 fn folders_of_pods_are_deleted_when_they_are_empty_old_and_not_used() {
     let (dir, [old, full]) = pods();
     let young = dir.path().join("team-b_x-1_1-c");
