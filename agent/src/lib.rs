@@ -75,5 +75,5 @@ pub use config::Config;
 pub use link::channel::AddressError;
 pub use node::nvml::{GpuUse, gpu_use};
 pub use run::{RunError, run};
-pub use tapes::folders::{FolderError, check_above};
+pub use tapes::folders::{FolderError, check_above, make_folder};
 pub use tapes::liveness::{Writer, writer};

@@ -5,9 +5,7 @@
 //! is the agent's own decision.
 
 use std::cell::RefCell;
-use std::fs::Permissions;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +40,7 @@ use crate::node::nvml::Gpus;
 use crate::node::process;
 use crate::node::workers::Workers;
 use crate::spool::Spool;
-use crate::tapes::folders::{FolderError, check_above, check_folder};
+use crate::tapes::folders::{FolderError, check_above, check_folder, make_folder};
 use crate::tapes::source::TapeFolders;
 
 /// Maximum number of events in the queue of the loop; senders wait beyond it.
@@ -186,23 +184,18 @@ fn check_folders(folders: &[PathBuf]) -> Result<(), FolderError> {
         let checked = if is_there { check_folder(folder) } else { check_above(folder) };
         match checked {
             // Without root the first recorder makes it; it is checked when it is there.
-            Ok(()) if !is_there && rustix::process::geteuid().is_root() => make_folder(folder),
+            Ok(()) if !is_there && rustix::process::geteuid().is_root() => {
+                match make_folder(folder) {
+                    Ok(()) => tracing::info!("folder {folder:?} was not there and is made"),
+                    Err(error) => tracing::warn!("folder {folder:?} cannot be made: {error}"),
+                }
+            }
             checked => refused.extend(checked.err()),
         }
     }
     // One of several is left out, and named in the log when it is searched.
     let are_all = refused.len() == folders.len();
     refused.into_iter().next().filter(|_| are_all).map_or(Ok(()), Err)
-}
-
-fn make_folder(folder: &Path) {
-    let made = std::fs::DirBuilder::new().recursive(true).create(folder);
-    // The mode given to `create` would be subject to the umask.
-    let open_to_all = Permissions::from_mode(0o1777);
-    match made.and_then(|()| std::fs::set_permissions(folder, open_to_all)) {
-        Ok(()) => tracing::info!("folder {folder:?} was not there and is made"),
-        Err(error) => tracing::warn!("folder {folder:?} cannot be made: {error}"),
-    }
 }
 
 /// Opens the spool in a folder; on failure the agent works without one, and logs the error.

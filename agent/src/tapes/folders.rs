@@ -1,12 +1,12 @@
 //! Checks whether a folder protects tapes of one user from another: owner and mode of the folder
-//! and of all its parents.
+//! and of all its parents. Makes one that does.
 //!
 //! A user who can write a folder on the way to the tapes can put another one into its place. This
-//! file makes no folder and opens no tape.
+//! file opens no tape.
 
-use std::fs::{Metadata, metadata, symlink_metadata};
+use std::fs::{DirBuilder, Metadata, OpenOptions, Permissions, metadata, symlink_metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf, absolute};
 
 use rustix::process::{getegid, geteuid};
@@ -80,6 +80,25 @@ pub fn check_above(path: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
+/// Makes a folder of tapes, and the folders above it, and opens it to all users as /tmp is. Changes
+/// no folder that is there.
+///
+/// # Errors
+/// Those of the file system, also when something of the name is there or takes the folder's place.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        DirBuilder::new().recursive(true).create(above)?;
+    }
+    DirBuilder::new().mode(0o700).create(path)?;
+    // By its descriptor, and to the umask's disregard: a link in its place is not followed.
+    let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if folder.metadata()?.uid() != geteuid().as_raw() {
+        return Err(io::Error::other("another user has taken its place"));
+    }
+    folder.set_permissions(Permissions::from_mode(0o1777))
+}
+
 /// Root's, or of the user whom this process runs as.
 pub(crate) fn is_ours(of: &Metadata) -> bool {
     of.uid() == 0 || of.uid() == geteuid().as_raw()
@@ -99,8 +118,8 @@ fn is_sticky(of: &Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{Permissions, create_dir_all, set_permissions};
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::fs::{create_dir_all, set_permissions};
+    use std::os::unix::fs::{chown, symlink};
 
     use super::*;
 
@@ -139,6 +158,20 @@ mod tests {
         assert_eq!(refusal(&way.join("tapes")), "taken");
         set_mode(&above, 0o777);
         assert!(refusal(&way.join("tapes")).contains("can be replaced"));
+    }
+
+    #[test]
+    fn a_folder_is_made_and_no_other_is_changed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (made, link) = (dir.path().join("above/tapes"), dir.path().join("link"));
+        let mode = |path: &Path| metadata(path).expect("a folder").mode() & 0o7777;
+        make_folder(&made).expect("made");
+        assert_eq!(mode(&made), 0o1777);
+        // The folder that a link leads to, and one that is there.
+        symlink(&made, &link).expect("a link");
+        set_mode(&made, 0o700);
+        assert!(make_folder(&link).is_err() && make_folder(&made).is_err());
+        assert_eq!(mode(&made), 0o700);
     }
 
     /// Only root can give a folder away; as another user the test does nothing.

@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::io::{self, ErrorKind};
 use std::num::NonZeroU64;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -230,12 +229,11 @@ pub(crate) fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
 /// Creates the folder if necessary, open to all users as /tmp is, and checks that it is writable.
 fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
     if !dir.is_dir() {
-        std::fs::DirBuilder::new().recursive(true).create(dir).with_context(|| {
-            format!("cannot make the folder {} for tapes; choose one with --dir", dir.display())
-        })?;
-        // Set afterwards, because the umask changes the mode of a new folder.
-        let open_to_all = std::fs::Permissions::from_mode(0o1777);
-        let _ = std::fs::set_permissions(dir, open_to_all);
+        let made = memtape_agent::make_folder(dir);
+        // Another job may have made it meanwhile.
+        made.or_else(|error| if dir.is_dir() { Ok(()) } else { Err(error) }).with_context(
+            || format!("cannot make the folder {} for tapes; choose one with --dir", dir.display()),
+        )?;
     }
     access(dir, Access::WRITE_OK | Access::EXEC_OK).with_context(|| {
         format!("cannot write into the folder {} for tapes; choose one with --dir", dir.display())

@@ -128,8 +128,10 @@ fn open_file(mono_ns: u64) -> Option<(PathBuf, File)> {
     if !directory.is_dir() {
         // Jobs of several users share the default folder, like /tmp.
         DirBuilder::new().recursive(true).create(&directory).ok()?;
-        // The mode given to `create` would be subject to the umask.
-        let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o1777));
+        // The mode given to `create` would be subject to the umask. A link is not followed.
+        let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        let folder = OpenOptions::new().read(true).custom_flags(flags).open(&directory);
+        let _ = folder.and_then(|it| it.set_permissions(Permissions::from_mode(0o1777)));
     }
     let path = Path::new(&directory).join(format!("{}-{mono_ns:x}.tape", std::process::id()));
     let file = open_options().create_new(true).mode(0o600).open(&path).ok()?;
