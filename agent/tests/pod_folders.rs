@@ -39,7 +39,7 @@ fn a_tape_belongs_to_a_pod_whose_process_holds_it() {
     for other in ["/user.slice/user-7.slice", "/kubepods/pod00000000-1111/8", "/"] {
         assert_eq!(of_cgroup(other), None, "{other}: of another pod, or of none");
     }
-    // A cgroup that cannot be told, a holder that is not seen, and a tape that is found dead.
+    // A cgroup that cannot be read, a holder that is not seen, and a tape that is found dead.
     let unknown = Some((String::new(), String::new()));
     assert_eq!(of_cgroup("/../8"), unknown);
     assert_eq!(announced(|_, rank| rank.show_pid(0)), unknown);
