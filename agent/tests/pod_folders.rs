@@ -21,11 +21,11 @@ fn announced(change: impl FnOnce(&World, &mut MemoryRank)) -> Option<(String, St
     change(&world, &mut rank);
     world.connect();
     (0..4).for_each(|_| world.tick());
-    let ups = world.said.iter().filter_map(|said| match said {
+    let mut ups = world.said.iter().filter_map(|said| match said {
         Said::RankUp(up) => up.owner.clone(),
         _ => None,
     });
-    let owner = ups.last()?;
+    let owner = ups.next_back()?;
     assert_eq!(owner.namespace.is_empty(), owner.is_namespace_unknown);
     Some((owner.namespace, owner.pod_uid))
 }
