@@ -18,6 +18,7 @@ mod output;
 mod parent;
 mod plain_file;
 mod policy_file;
+mod python;
 mod read;
 #[cfg(test)]
 mod reference;

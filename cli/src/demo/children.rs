@@ -87,7 +87,13 @@ impl Children {
         variables: &[(&str, String)],
         stdout: Stdio,
     ) -> anyhow::Result<Option<ChildStdout>> {
-        let mut child = Command::new(&self.binary)
+        let is_launcher = arguments.first().is_some_and(|command| command == "run");
+        let mut command = Command::new(&self.binary);
+        if is_launcher {
+            // `python -m` imports from the working directory, where other users may have files.
+            command.current_dir(&self.logs);
+        }
+        let mut child = command
             .arg(format!("--die-with-parent={}", std::process::id()))
             .args(arguments)
             .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -98,7 +104,6 @@ impl Children {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let stdout = child.stdout.take();
-        let is_launcher = arguments.first().is_some_and(|command| command == "run");
         self.running.push(Named { name: name.to_string(), child, is_launcher });
         Ok(stdout)
     }

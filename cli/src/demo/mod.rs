@@ -21,7 +21,7 @@ mod found;
 mod scenarios;
 mod screens;
 mod start;
-mod torch;
+pub(crate) mod torch;
 pub(crate) mod training;
 mod watch;
 

@@ -9,9 +9,9 @@ use super::found::Found;
 use super::{Demo, watch};
 use crate::client::Client;
 use crate::client::credentials::Credentials;
-use crate::clock;
 use crate::output::error_line;
 use crate::render::units::plural;
+use crate::{clock, library};
 
 /// Fewest simulated nodes, where there are as many ranks; each gets a contiguous range of ranks.
 const NODES_MIN: u32 = 2;
@@ -141,7 +141,8 @@ impl Demo {
         let leak = faulty.map_or("no rank leaks".to_string(), |rank| format!("rank {rank} leaks"));
         self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.runtime()));
         let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, faulty);
-        self.children.start("torchrun", &arguments, &[])
+        let library = library::find()?.display().to_string();
+        self.children.start("torchrun", &arguments, &[("MEMTAPE_LIBRARY", library)])
     }
 
     /// The number of simulated nodes: one for a torchrun launcher.

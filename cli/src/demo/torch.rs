@@ -6,12 +6,11 @@
 //! Nothing is downloaded: a Python with torch must be there.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::library;
+use crate::{library, python};
 
 /// The paths and the GPU count that starting the job needs.
 #[derive(Debug)]
@@ -26,9 +25,11 @@ impl Torch {
     /// The error is one line: what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
         let Some(files) = installed().or_else(in_source_tree) else {
-            bail!("--torch needs files of the wheel: pip install memtape, or use a source tree");
+            bail!(
+                "--torch needs files of the wheel: pip install memtape, or use a source tree's build"
+            );
         };
-        let python = python.unwrap_or_else(|| files.python.clone());
+        let python = python::program(&python.unwrap_or_else(|| files.python.clone()))?;
         let build = Build::of(&python)?;
         if build.gpus == 0 && !build.fits_fake_cuda() {
             bail!(
@@ -105,11 +106,11 @@ fn python_of(module: &Path, binaries: &Path) -> PathBuf {
     if beside.is_file() { beside } else { PathBuf::from(name) }
 }
 
-/// The files of the source tree that holds this program or the working directory.
+/// The files of the source tree that holds this program.
 fn in_source_tree() -> Option<Files> {
-    let paths = [std::env::current_exe(), std::env::current_dir()];
-    let mut above = paths.iter().flatten().flat_map(|path| path.ancestors());
-    let root = above.find(|folder| folder.join("tests/torch/train_ddp.py").is_file())?;
+    let binary = std::env::current_exe().ok()?;
+    let root =
+        binary.ancestors().find(|folder| folder.join("tests/torch/train_ddp.py").is_file())?;
     let venv = root.join("target/venv/bin/python");
     Some(Files {
         script: root.join("tests/torch/train_ddp.py"),
@@ -131,14 +132,9 @@ impl Build {
     fn of(python: &Path) -> anyhow::Result<Self> {
         let program = "import json, torch; print(json.dumps({'gpus': torch.cuda.device_count(), \
             'version': torch.__version__, 'cuda': torch.version.cuda}))";
-        let output = Command::new(python)
-            .args(["-c", program])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()
-            .with_context(|| {
-                format!("cannot run {}; name another Python with --python", python.display())
-            })?;
+        let output = python::ask(python, program).with_context(|| {
+            format!("cannot run {}; name another Python with --python", python.display())
+        })?;
         match serde_json::from_slice(&output.stdout) {
             Ok(build) if output.status.success() => Ok(build),
             _ => bail!(

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, bail};
 use object::{Object, ObjectSymbol};
@@ -73,7 +72,7 @@ pub(super) fn check(python: &str, library: Option<&Path>, checks: &mut Vec<Check
 }
 
 fn facts(python: &str) -> anyhow::Result<Facts> {
-    let output = Command::new(python).args(["-c", SCRIPT]).output()?;
+    let output = crate::python::ask(Path::new(python), SCRIPT)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{}", one_line(said.lines().last().unwrap_or("it failed")));
