@@ -22,13 +22,26 @@ TAPES = VALUES["agent"]["tapeDir"]
 EXPR = "$(MEMTAPE_NAMESPACE)_$(MEMTAPE_POD)_$(MEMTAPE_POD_UID)"
 
 
+HELPERS = (ROOT / "deploy/helm/memtape/templates/_helpers.tpl").read_text()
+[OWN] = re.findall(r"\$own := (list .*?) -\}\}", HELPERS)
+AGENT = (ROOT / "deploy/helm/memtape/templates/agent.yaml").read_text()
+
+
+def value(path):
+    """The default of a setting of the chart, such as `agent.tapeDir`."""
+    found = VALUES
+    for name in path.split("."):
+        found = found[name]
+    return found
+
+
 def rendered(strict=False):
     """The policy as Helm makes it, by what stands between the braces."""
     admission = VALUES["admission"]
     made = {
         "clean .Values.agent.tapeDir | toJson | toJson": json.dumps(json.dumps(TAPES)),
-        "prepend .Values.admission.closedPaths (clean .Values.agent.tapeDir) | toJson": json.dumps(
-            [TAPES, *admission["closedPaths"]]
+        'include "memtape.closedPaths" .': json.dumps(
+            [value(of) for of in re.findall(r"\.Values\.([\w.]+)", OWN)] + admission["closedPaths"]
         ),
         "prepend .Values.admission.exemptNamespaces .Release.Namespace | toJson": json.dumps(
             ["memtape", *admission["exemptNamespaces"]]
@@ -177,7 +190,18 @@ STRICT = {
         securityContext={"capabilities": {"add": ["DAC_READ_SEARCH"]}}),
     "all": lambda spec, train, mount: train.update(
         securityContext={"capabilities": {"add": ["ALL"]}}),
+    "all of /proc": lambda spec, train, mount: train.update(
+        securityContext={"procMount": "Unmasked"}),
+    "a type of SELinux": lambda spec, train, mount: train.update(
+        securityContext={"seLinuxOptions": {"type": "spc_t"}}),
+    "a type for all containers": lambda spec, train, mount: spec.update(
+        securityContext={"seLinuxOptions": {"type": "spc_t"}}),
+    **{kind: lambda spec, train, mount, kind=kind: spec["volumes"].append({"name": "v", kind: {}})
+       for kind in ["csi", "ephemeral", "flexVolume", "image", "iscsi", "nfs", "rbd", "of later"]},
 }
+LISTED = ["emptyDir", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim"]
+VOLUMES = {kind: {"spec": {kind: {"path": "/mnt/x"}}}
+           for kind in ["hostPath", "local", "flexVolume", "of later"]}
 
 
 class Chart(unittest.TestCase):
@@ -203,6 +227,19 @@ class Chart(unittest.TestCase):
             self.taken(name, changed(change))
             self.refused(name, changed(change), "admission.strict", Policy(strict=True))
 
+        for name, volume in VOLUMES.items():
+            self.taken(name, volume, namespace="")
+            self.refused(name, volume, "admission.strict", Policy(strict=True), namespace="")
+
+    def test_what_the_agent_mounts_is_closed(self):
+        mounted = re.findall(r"hostPath:\n +path: \{\{ \.Values\.([\w.]+) \}\}", AGENT)
+        self.assertEqual(len(mounted), AGENT.count("hostPath:"))
+        for path in [value(of) for of in mounted]:
+            for each in [f"{path}/", f"{path}/x", str(pathlib.PurePath(path).parent)]:
+                self.refused(each, with_path(each), "hostPath")
+            if path != TAPES:
+                self.refused(path, with_path(path), "hostPath")
+
     def test_what_is_taken(self):
         for policy in [Policy(), Policy(strict=True)]:
             self.taken("the example", example(), policy)
@@ -210,6 +247,11 @@ class Chart(unittest.TestCase):
             several = lambda spec, train, mount: (
                 spec["containers"].append(copy.deepcopy(train)), train["env"].reverse())
             self.taken("two containers", changed(several), policy)
+            for kind in LISTED:
+                volume = {"name": "v", kind: {}}
+                self.taken(kind, {"spec": {"containers": [], "volumes": [volume]}}, policy)
+            for kind in ["csi", "nfs", "iscsi", "fc"]:
+                self.taken(kind, {"spec": {kind: {}}}, policy, namespace="")
         for path in ["/mnt/data", "/dev/shm/memtape-other", "/dev/infiniband", "/var/log", "/runs",
                      "/var/lib/kubelet/device-plugins/", "/data/.cache", "/data/..x"]:
             self.taken(path, with_path(path))

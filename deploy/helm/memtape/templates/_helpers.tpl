@@ -24,6 +24,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote -}}
 {{- end -}}
 
+{{/* Paths of nodes that no pod of a tenant mounts: what the agent mounts, and those of the values. */}}
+{{- define "memtape.closedPaths" -}}
+{{- $own := list .Values.agent.tapeDir .Values.agent.stateDir .Values.tls.agentDir -}}
+{{- $closed := list -}}
+{{- range concat $own .Values.admission.closedPaths }}{{ $closed = append $closed (clean .) }}{{ end -}}
+{{- toJson $closed -}}
+{{- end -}}
+
 {{/* The names of the coordinator's service, from short to whole, and those of the values. */}}
 {{- define "memtape.hosts" -}}
 {{- $service := printf "%s-coordinator" (include "memtape.fullname" .) -}}
