@@ -14,6 +14,7 @@ mod disturbance;
 
 // A leaking DDP rank ends in one incident that names the line.
 mod end_to_end;
+mod epilog;
 mod healed;
 
 // NVRx' own client refuses a node whose GPU memory was not given back.
