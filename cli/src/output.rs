@@ -153,6 +153,16 @@ pub(crate) fn clean(text: &str) -> String {
     text.replace(|mark: char| mark.is_control() || is_hidden(mark), "\u{fffd}")
 }
 
+/// Text as one word of a shell, to be copied from a terminal.
+pub(crate) fn shell_word(text: &str) -> String {
+    let text = clean(text);
+    let is_plain = |mark: char| mark.is_ascii_alphanumeric() || "/._-+=:,@%".contains(mark);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Text of at most this width: the end is cut off, and `…` says so.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     let room = width.saturating_sub(1);

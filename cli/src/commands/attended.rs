@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, anyhow};
+use memtape_core::identity::Identity;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -31,24 +32,31 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 const NOT_STARTED: [u8; 2] = [126, 127];
 
 /// Runs this command line again below this process, says what was recorded, and returns the exit
-/// code as a shell would.
+/// code as a shell would. `run_name` is the job's name where no launcher has one, and `job` its
+/// name of the command line.
 /// Fails when no process can be started.
-pub(crate) fn run(folder: &Path) -> anyhow::Result<u8> {
+pub(crate) fn run(folder: &Path, run_name: &str, job: Option<String>) -> anyhow::Result<u8> {
     let begun_wall_ns = clock::wall_ns();
-    let status = ended()?;
+    let status = ended(run_name)?;
+    let identity = Identity::from_environment(|name| match name {
+        "MEMTAPE_JOB" if job.is_some() => job.clone(),
+        "MEMTAPE_RUN" => Some(run_name.to_string()),
+        _ => std::env::var(name).ok(),
+    });
+    let line = tapes::recorded_in(folder, begun_wall_ns..=clock::wall_ns(), &identity.job);
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
-    match recorded(folder, begun_wall_ns) {
+    match line {
+        Some(line) => eprintln!("memtape: {line}"),
         // A command that cannot be run has its own line.
-        Recorded::Nothing(_) if NOT_STARTED.contains(&code) => {}
-        Recorded::Nothing(why) => eprintln!("memtape: nothing was recorded: {why}"),
-        Recorded::Tapes(line) => eprintln!("memtape: {line}"),
+        None if NOT_STARTED.contains(&code) => {}
+        None => eprintln!("memtape: nothing was recorded: {}", why_nothing()),
     }
     Ok(code)
 }
 
 /// Starts the command and waits for its end.
-fn ended() -> anyhow::Result<ExitStatus> {
+fn ended(run_name: &str) -> anyhow::Result<ExitStatus> {
     // Before the start, so that no signal is missed.
     let watched = PASSED_ON.into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch signals")?;
@@ -56,6 +64,7 @@ fn ended() -> anyhow::Result<ExitStatus> {
     let mut child = Command::new(program)
         .arg(format!("--die-with-parent={}", getpid().as_raw_pid()))
         .args(std::env::args_os().skip(1))
+        .env("MEMTAPE_RUN", run_name)
         .spawn()
         .context("cannot start a process")?;
     let (pid, handle) = (Pid::from_child(&child), signals.handle());
@@ -84,23 +93,13 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// What was recorded.
-enum Recorded {
-    /// What the tapes say.
-    Tapes(String),
-    /// Why there is no tape.
-    Nothing(&'static str),
-}
-
-fn recorded(folder: &Path, begun_wall_ns: i64) -> Recorded {
-    if let Some(line) = tapes::began_since(folder, begun_wall_ns) {
-        return Recorded::Tapes(line);
-    }
-    Recorded::Nothing(if std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value == "1") {
+/// Why there is no tape.
+fn why_nothing() -> &'static str {
+    if std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value == "1") {
         "MEMTAPE_DISABLE is 1"
     } else if has_gpu(Path::new("/dev")) {
         "no process took GPU memory through PyTorch; `memtape doctor` checks what recording needs"
     } else {
         "no process used a GPU, and no NVIDIA GPU is visible here"
-    })
+    }
 }

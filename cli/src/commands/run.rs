@@ -86,16 +86,16 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     let dir = tape_dir(args.dir);
     let library = library::find()?;
     make_tape_dir(&dir)?;
-    // Only a terminal gets the line at the end.
-    let is_attended = globals.die_with_parent.is_none() && !globals.json;
-    if is_attended && std::io::stderr().is_terminal() {
-        std::process::exit(attended::run(&dir)?.into());
-    }
-    let Some((program, rest)) = args.command.split_first() else { bail!("give a command to run") };
     let run_name = std::env::var("MEMTAPE_RUN")
         .ok()
         .filter(|name| !name.trim().is_empty())
         .unwrap_or_else(|| run_name(&args.command, clock::unix_seconds()));
+    // Only a terminal gets the line at the end.
+    let is_attended = globals.die_with_parent.is_none() && !globals.json;
+    if is_attended && std::io::stderr().is_terminal() {
+        std::process::exit(attended::run(&dir, &run_name, args.job)?.into());
+    }
+    let Some((program, rest)) = args.command.split_first() else { bail!("give a command to run") };
     let mut command = Command::new(program);
     command
         .args(rest)

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memtape_agent::Writer;
 use memtape_core::limits::TAPES_LISTED_MAX;
+use rustix::process::geteuid;
 use serde::Serialize;
 use serde_json::json;
 
@@ -47,15 +49,33 @@ struct Facts {
 pub(crate) fn run(named: Option<&Path>, globals: &Globals) -> anyhow::Result<()> {
     let folder = named.map_or_else(|| run::tape_dir(None), Path::to_path_buf);
     let is_to_come = named.is_none() && !folder.exists();
-    let entries = if is_to_come { Vec::new() } else { entries(&folder)? };
+    let entries = if is_to_come { Vec::new() } else { entries(&folder, None)? };
     globals.say(&json!({ "dir": folder, "tapes": entries }), || text(&folder, &entries))
 }
 
-/// What was recorded since a moment, in one line; none when there is no tape.
-pub(crate) fn began_since(folder: &Path, wall_ns: i64) -> Option<String> {
-    let entries = entries(folder).ok()?;
-    let of_run = entries.iter().filter(|entry| entry.start_wall_ns >= wall_ns);
-    let of_run: Vec<_> = of_run.filter_map(|entry| Some((entry, entry.tape.as_ref()?))).collect();
+/// What this user recorded in a time, in one line; none when there is no tape. Where tapes have the
+/// name of the job, tapes of other names are of other runs.
+pub(crate) fn recorded_in(
+    folder: &Path,
+    wall_ns: RangeInclusive<i64>,
+    job: &str,
+) -> Option<String> {
+    let entries = entries(folder, Some(geteuid().as_raw())).ok()?;
+    line(folder, &entries, wall_ns, job)
+}
+
+fn line(
+    folder: &Path,
+    entries: &[Entry],
+    wall_ns: RangeInclusive<i64>,
+    job: &str,
+) -> Option<String> {
+    let of_time = entries.iter().filter(|entry| wall_ns.contains(&entry.start_wall_ns));
+    let mut of_run: Vec<_> =
+        of_time.filter_map(|entry| Some((entry, entry.tape.as_ref()?))).collect();
+    if of_run.iter().any(|(_, facts)| facts.job == job) {
+        of_run.retain(|(_, facts)| facts.job == job);
+    }
     let (newest, _) = of_run.last()?;
     let ranks: BTreeSet<u32> = of_run.iter().map(|(_, facts)| facts.rank).collect();
     let step = of_run.iter().map(|(_, facts)| facts.step).max().unwrap_or(0);
@@ -68,20 +88,24 @@ pub(crate) fn began_since(folder: &Path, wall_ns: i64) -> Option<String> {
         plural(of_run.len() as u64, "tape"),
         plural(ranks.len() as u64, "rank"),
         folder.display(),
-        newest.file.display(),
+        output::shell_word(&newest.file.display().to_string()),
     )))
 }
 
 /// The tapes of a folder, newest last.
-fn entries(folder: &Path) -> anyhow::Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = paths(folder)?.into_iter().map(entry).collect();
+fn entries(folder: &Path, owner: Option<u32>) -> anyhow::Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = paths(folder, owner)?.into_iter().map(entry).collect();
     entries.sort_by(|a, b| (a.start_wall_ns, &a.file).cmp(&(b.start_wall_ns, &b.file)));
     Ok(entries)
 }
 
-/// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.
-fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let files = folders::files(folder, |name| name.ends_with(".tape"))?;
+/// The `.tape` files, of one user or of all; if they are more than [`TAPES_LISTED_MAX`], those that
+/// changed last.
+fn paths(folder: &Path, owner: Option<u32>) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = folders::files(folder, |name| name.ends_with(".tape"))?;
+    if let Some(uid) = owner {
+        files.retain(|path| path.symlink_metadata().is_ok_and(|of| of.uid() == uid));
+    }
     let mut paths: Vec<(i64, PathBuf)> = files
         .into_iter()
         .map(|path| (path.metadata().map_or(0, |metadata| written_ns(&metadata)), path))
@@ -152,8 +176,36 @@ fn text(folder: &Path, entries: &[Entry]) -> String {
     let titles = ["started (UTC)", ">pid", "job", ">rank", ">step", "tape", "process"];
     let mut text = table(&titles, entries.iter().map(row).collect());
     if let Some(newest) = entries.iter().rfind(|entry| entry.tape.is_some()) {
-        let newest = output::clean(&newest.file.display().to_string());
+        let newest = output::shell_word(&newest.file.display().to_string());
         text.push_str(&format!("\nThe newest:  memtape tape {newest}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_names_its_own_tapes() {
+        let entry = |file: &str, start_wall_ns, job: &str| {
+            let (file, job) = (PathBuf::from(file), job.to_string());
+            let process = String::new();
+            let facts = Facts { pid: 1, job, rank: 0, step: 0, alive: None, process };
+            Entry { file, start_wall_ns, tape: Some(facts), unreadable: None }
+        };
+        let entries =
+            [entry("/t/a b;id.tape", 5, "a"), entry("/t/c", 6, "c"), entry("/t/d", 9, "a")];
+        let check = |job: &str, start: &str, end: &str| {
+            let line = line(Path::new("/t"), &entries, 4..=8, job).expect("tapes");
+            assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+        };
+        check("a", "1 tape of", "memtape tape '/t/a b;id.tape'");
+        check("name that a launcher replaced", "2 tapes of", "memtape tape /t/c");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("x.tape"), "").expect("a file");
+        let uid = geteuid().as_raw();
+        let count = |owner| paths(folder.path(), owner).expect("listed").len();
+        assert_eq!([None, Some(uid), Some(uid + 1)].map(count), [1, 1, 0]);
+    }
 }
