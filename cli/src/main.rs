@@ -24,6 +24,7 @@ mod read;
 mod reference;
 mod render;
 mod report;
+mod room;
 mod runtime;
 mod secret_file;
 mod terminal;

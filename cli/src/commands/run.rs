@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::commands::{apply_hints, attended};
 use crate::globals::Globals;
 use crate::output::clean;
-use crate::{clock, library};
+use crate::{clock, library, room};
 
 /// `memtape run`.
 #[derive(Debug, clap::Args)]
@@ -86,6 +86,9 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     let dir = tape_dir(args.dir);
     let library = library::find()?;
     make_tape_dir(&dir)?;
+    if let Some(warning) = room::no_room(&dir).filter(|_| globals.die_with_parent.is_none()) {
+        eprintln!("memtape: warning: {}", clean(&warning));
+    }
     let run_name = std::env::var("MEMTAPE_RUN")
         .ok()
         .filter(|name| !name.trim().is_empty())

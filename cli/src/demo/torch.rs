@@ -25,9 +25,7 @@ impl Torch {
     /// The error is one line: what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
         let Some(files) = installed().or_else(in_source_tree) else {
-            bail!(
-                "--torch needs files of the wheel: pip install memtape, or use a source tree's build"
-            );
+            bail!("--torch needs the wheel's files: pip install memtape, or build a source tree");
         };
         let python = python::program(&python.unwrap_or_else(|| files.python.clone()))?;
         let build = Build::of(&python)?;

@@ -12,12 +12,10 @@ use super::Check;
 use crate::library;
 use crate::output::{error_line, one_line};
 use crate::render::units::{bytes, plural};
+use crate::room::Free;
 
 /// A tape of one rank with one device.
 const TAPE_BYTES: u64 = 60 << 20;
-
-/// A tape takes at most one part in this number of the free space.
-const TAPE_SHARE: u64 = 4;
 
 /// The magic number of tmpfs in `statfs`.
 const TMPFS: u64 = 0x0102_1994;
@@ -95,21 +93,28 @@ pub(super) fn tape_folder(dir: &Path) -> Check {
     let Ok(system) = statfs(existing) else {
         return Check::warn(NAME, format!("{shown}: its size is not known"), "choose another");
     };
-    let block = u64::try_from(system.f_bsize).unwrap_or(0);
-    let free = system.f_bavail.saturating_mul(block);
-    let size = system.f_blocks.saturating_mul(block);
+    let is_tmpfs = u64::try_from(system.f_type).unwrap_or(0) == TMPFS;
     let to_come = if existing == dir { "" } else { " (memtape run makes it)" };
-    let found = format!("{shown}{to_come}: {} free of {}", bytes(free), bytes(size));
-    let ranks = free / TAPE_SHARE / TAPE_BYTES;
-    if ranks == 0 {
+    room(&format!("{shown}{to_come}"), &Free::of(&system), is_tmpfs)
+}
+
+fn room(folder: &str, free: &Free, is_tmpfs: bool) -> Check {
+    const NAME: &str = "tape folder";
+    let found = format!("{folder}: {free}");
+    if !free.has_room(TAPE_BYTES) {
         let advice = format!(
             "a rank takes {} and at most a quarter of what is free: enlarge it (docker run \
-             --shm-size, an emptyDir of medium Memory), or delete old tapes",
+             --shm-size, an emptyDir of medium Memory), or delete files",
             bytes(TAPE_BYTES)
         );
         return Check::fail(NAME, found, advice);
     }
-    if u64::try_from(system.f_type).unwrap_or(0) != TMPFS {
+    if free.is_short() {
+        let advice = "when it is full, ranks run unrecorded: delete files, or give tapes a tmpfs \
+                      of their own (deploy/README.md)";
+        return Check::warn(NAME, found, advice);
+    }
+    if !is_tmpfs {
         let advice = "it is on a disk, whose writes would slow the training: use /dev/shm";
         return Check::warn(NAME, found, advice);
     }
@@ -163,6 +168,21 @@ mod tests {
         assert_eq!(node(), None, "a node without pods");
         std::fs::create_dir(temp.path().join("team-a_train-0_3b0a9c4e")).expect("a folder");
         assert!(node().is_some_and(|check| check.found.contains("1 tape beside")));
+    }
+
+    #[test]
+    fn a_folder_short_of_bytes_or_files_is_named() {
+        let check = |bytes, files, of_files, outcome, words: &str| {
+            let check = room("/t", &Free::new([bytes, 64 << 30], [files, of_files]), true);
+            assert_eq!(check.outcome, outcome, "{check:?}");
+            assert!(check.found.ends_with(words), "{check:?}");
+        };
+        check(60 << 30, 0, 0, Outcome::Ok, "free of 64 GiB");
+        check(60 << 30, 900, 3_000, Outcome::Ok, "900 files of 3000");
+        check(60 << 30, 299, 3_000, Outcome::Warn, "299 files of 3000");
+        check(60 << 30, 0, 3_000, Outcome::Fail, "0 files of 3000");
+        check(6 << 30, 900, 3_000, Outcome::Warn, "");
+        check(200 << 20, 900, 3_000, Outcome::Fail, "");
     }
 
     #[test]
