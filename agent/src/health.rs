@@ -6,10 +6,11 @@
 //! about jobs. A check takes seconds, and is asked for again with the time of its first question:
 //! the port keeps nothing of it.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,8 +31,9 @@ use crate::node::clock;
 use crate::node::gpu_memory::GpuMemory;
 use crate::spool::Dropped;
 
-/// Connections at the same time; for a further one, the oldest is closed.
-const OPEN_MAX: usize = 32;
+/// Connections at the same time; for a further one, the oldest of the address that has most is
+/// closed.
+const OPEN_MAX: usize = 128;
 
 /// Time for a request and its answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
@@ -201,18 +203,17 @@ pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
 /// Serves the port for ever.
 pub(crate) async fn serve(listener: TcpListener, published: Published) {
     // Oldest first.
-    let mut open = VecDeque::<AbortHandle>::new();
+    let mut open = Vec::<(IpAddr, AbortHandle)>::new();
     let started_ns = clock::now().mono_ns;
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= OPEN_MAX
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
+        open.retain(|(_, connection)| !connection.is_finished());
+        if open.len() >= OPEN_MAX {
+            let (_, closed) = open.remove(one_of_most(open.iter().map(|(address, _)| *address)));
+            closed.abort();
         }
         let published = published.clone();
         let connection = tokio::spawn(async move {
@@ -227,7 +228,25 @@ pub(crate) async fn serve(listener: TcpListener, published: Published) {
                 timeout(REQUEST_TIME_MAX, builder.serve_connection(TokioIo::new(stream), answer))
                     .await;
         });
-        open.push_back(connection.abort_handle());
+        open.push((network(peer.ip()), connection.abort_handle()));
+    }
+}
+
+/// The first index of the address that occurs most.
+fn one_of_most(addresses: impl Iterator<Item = IpAddr>) -> usize {
+    let mut counts = BTreeMap::<IpAddr, (usize, Reverse<usize>)>::new();
+    for (index, address) in addresses.enumerate() {
+        counts.entry(address).or_insert((0, Reverse(index))).0 += 1;
+    }
+    counts.into_values().max().map_or(0, |(_, Reverse(first))| first)
+}
+
+/// All addresses that one client can take are one: those of the loopback, and 64 bits of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        own if own.is_loopback() => Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V6(wide) => Ipv6Addr::from_bits(wide.to_bits() >> 64 << 64).into(),
+        narrow => narrow,
     }
 }
 
@@ -331,6 +350,19 @@ mod tests {
         assert_eq!((status(50, 230), status(50, 231)), (200, 503), "never since the start");
         published.set(healthy());
         assert_eq!((status(50, 280), status(50, 281)), (200, 503), "not any more");
+    }
+
+    #[test]
+    fn the_address_with_most_connections_gives_way() {
+        let check = |addresses: &[&str], expected: usize| {
+            let parsed = addresses.iter().filter_map(|of| of.parse().ok()).map(network);
+            assert_eq!(one_of_most(parsed), expected, "{addresses:?}");
+        };
+        check(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.2"], 1);
+        check(&["10.0.0.1", "127.0.0.1", "127.9.9.9"], 1);
+        check(&["10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db9::1"], 1);
+        check(&["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"], 1);
+        check(&["10.0.0.1", "10.0.0.2"], 0);
     }
 
     #[tokio::test]
