@@ -3,7 +3,7 @@
 #
 # Where an agent of root runs there is nothing to do: it keeps the tapes of dead ranks for the
 # post-mortem and deletes them by age and size. Where none runs, no agent will read them: the tapes
-# of this user whose process is gone are deleted. A tape is in use as long as a process has it mapped.
+# of this user whose process is gone are deleted. A tape is in use while a process has it mapped.
 # All ends after 30 s, whatever lies in the folder: the node is not drained, and the rest stays.
 if [ "$1" != bounded ]; then
     timeout --kill-after=5 30 bash "$0" bounded
@@ -16,7 +16,9 @@ if systemctl --quiet is-active memtape-agent 2>/dev/null ||
     exit 0
 fi
 # Before the maps: a tape that is made later is not in the list.
-mapfile -d '' tapes < <(find "$dir" -maxdepth 1 -name '*.tape' -type f -user "$SLURM_JOB_UID" -print0)
+mapfile -d '' tapes < <(
+    find "$dir" -maxdepth 1 -name '*.tape' -type f -user "$SLURM_JOB_UID" -print0
+)
 # By name, without the folder: a container sees it elsewhere.
 declare -A used
 while IFS= read -r name; do
