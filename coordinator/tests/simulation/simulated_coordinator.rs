@@ -173,7 +173,10 @@ impl SimulatedCoordinator {
     /// [`Self::taken`] under this number.
     pub fn request_capture(&mut self, now: Now, number: u64, job: &str, step: Option<u64>) {
         let (reply, answer) = oneshot::channel();
-        self.handle(now, Event::CaptureWanted { job: job.to_string(), step, reply });
+        // One owner has a job of that name.
+        let id = self.coordinator.view().jobs.called(job).next().cloned();
+        let job = id.unwrap_or_else(|| job.to_string());
+        self.handle(now, Event::CaptureWanted { job, step, reply });
         self.asked.push_back((number, answer));
     }
 
