@@ -77,6 +77,8 @@ pub struct RankRecord {
     pub tape_id: String,
     /// Name of the node.
     pub node: String,
+    /// True if it was announced when its attempt was over, by a node without a rank of it.
+    pub is_late: bool,
     /// Rank within the node.
     pub local_rank: u32,
     /// Process id on its node.

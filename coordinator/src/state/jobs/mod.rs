@@ -239,7 +239,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         self.admit_rank(node)?;
-        let (serial, is_new_attempt) = match self.attempt_for(node, &up.job, &up) {
+        let (serial, is_new_attempt) = match self.attempt_for(&up.job, &up) {
             Some(serial) => (serial, false),
             None => (self.begin_attempt(now, node, &up)?, true),
         };
@@ -249,7 +249,8 @@ impl Jobs {
         }
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
-        let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
+        let is_late = attempt.is_late(node);
+        let mut record = RankRecord { serial, rank: up.rank, is_late, ..RankRecord::default() };
         let offered = up.offered;
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
@@ -317,7 +318,7 @@ impl Jobs {
 
     /// Does a new tape begin an attempt, if it is accepted?
     pub(crate) fn begins_attempt(&self, node: &str, up: &RankUp) -> bool {
-        self.attempt_for(node, &job_id(&up.job, &up.owner, node), up).is_none()
+        self.attempt_for(&job_id(&up.job, &up.owner, node), up).is_none()
     }
 
     fn begin_attempt(&mut self, now: Now, node: &str, up: &RankUp) -> Result<u32, Loss> {

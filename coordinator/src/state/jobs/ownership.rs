@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 
 use memtape_core::identity::owner::is_called;
 
-use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::{CLOCKS_APART_NS, Jobs};
 use crate::state::messages::RankUp;
 
 impl Jobs {
     /// The attempt that a new tape joins: one that lacks this rank and was not over when the tape
     /// began, the nearest in time.
-    pub(super) fn attempt_for(&self, node: &str, job: &str, up: &RankUp) -> Option<u32> {
-        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(node, up));
+    pub(super) fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
+        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(up));
         let nearest =
             fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
         nearest.map(|attempt| attempt.record.serial)
@@ -44,7 +44,7 @@ impl Jobs {
     ) -> Option<&Attempt> {
         let own = self.own(job);
         let order = |attempt: &&Attempt| {
-            let runs = attempt.ranks_here() > 0;
+            let runs = attempt.runs();
             let is_own = own.contains(&attempt.record.serial);
             (runs, runs && is_own, runs && attempt.is_complete())
         };
@@ -60,13 +60,12 @@ impl Jobs {
         let first = all.iter().find(|attempt| attempt.is_complete()).or(all.first());
         let Some(first) = first else { return BTreeSet::new() };
         let (mut nodes, mut own) = (first.own_nodes(), BTreeSet::from([first.record.serial]));
-        let mut runs = first.ranks_here() > 0;
+        let mut runs = first.runs();
         for attempt in &all {
-            let of_attempt = attempt.own_nodes();
-            if !of_attempt.is_disjoint(&nodes) {
-                nodes.extend(of_attempt);
+            if !attempt.own_nodes().is_disjoint(&nodes) {
+                nodes.extend(attempt.proved_nodes());
                 own.insert(attempt.record.serial);
-                runs |= attempt.ranks_here() > 0;
+                runs |= attempt.runs();
             }
         }
         let moved = all.iter().filter(|attempt| {
@@ -101,8 +100,18 @@ impl Jobs {
 }
 
 impl Attempt {
-    /// Can a new tape of a node be a rank of this attempt? Of one that is over only on its nodes.
-    fn takes(&self, node: &str, up: &RankUp) -> bool {
+    /// Is a rank here that is not late?
+    fn runs(&self) -> bool {
+        self.ranks.values().any(|rank| rank.presence == Presence::Here && !rank.record.is_late)
+    }
+
+    /// Is a new rank of this node late: the attempt is over, and has no rank there?
+    pub(super) fn is_late(&self, node: &str) -> bool {
+        self.has_ended() && self.ranks.values().all(|rank| rank.record.node != node)
+    }
+
+    /// Can a new tape be a rank of this attempt?
+    fn takes(&self, up: &RankUp) -> bool {
         let record = &self.record;
         let is_same = record.attempt == up.attempt && record.world_size == up.world_size;
         let slurm_job = self.slurm_job();
@@ -113,10 +122,9 @@ impl Attempt {
             && (slurm_job.is_none_or(|job| job == up.workload.slurm_job) || is_gone)
             && !self.ranks.contains_key(&up.rank)
             && (record.world_size == 0 || !self.is_complete())
-            && record.ended_wall_ns.is_none_or(|ended_ns| {
-                up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
-                    && self.ranks.values().any(|rank| rank.record.node == node)
-            })
+            && record
+                .ended_wall_ns
+                .is_none_or(|ended_ns| up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS))
     }
 
     /// The Slurm job of its ranks; none where no agent names one.
@@ -128,33 +136,39 @@ impl Attempt {
     /// Are all ranks known that its launcher announced? It takes no further rank then.
     fn is_complete(&self) -> bool {
         let world_size = self.record.world_size;
-        let known = self.ranks.range(..world_size.max(1)).count();
-        known >= world_size.max(1) as usize
+        let known = self.ranks.range(..world_size.max(1));
+        known.filter(|(_, rank)| !rank.record.is_late).count() >= world_size.max(1) as usize
     }
 
     /// The ranks that are proved: all of them are known, or most are in one Slurm job, and they are
     /// in the Slurm job of the others. Where no launcher announced the ranks, those are proved that
-    /// are on the node which began the attempt.
+    /// are on the node which began the attempt. A late rank proves nothing.
     pub(crate) fn proved(&self) -> impl Iterator<Item = &Rank> {
         let (slurm_job, world_size) = (self.slurm_job(), self.record.world_size);
         let is_in = move |rank: &&Rank| {
             let is_of_node = world_size > 0 || rank.record.node == self.begun_by();
             let is_of_world = world_size == 0 || rank.record.rank < world_size;
             let of_rank = rank.record.workload.slurm_job.as_str();
-            is_of_node && is_of_world && slurm_job.is_none_or(|job| job == of_rank)
+            let is_of_job = slurm_job.is_none_or(|job| job == of_rank);
+            is_of_node && is_of_world && is_of_job && !rank.record.is_late
         };
         let most = || self.ranks.values().filter(is_in).count() > world_size as usize / 2;
         let is_enough = world_size == 0 || self.is_complete() || (slurm_job.is_some() && most());
         self.ranks.values().filter(move |rank| is_enough && is_in(rank))
     }
 
-    /// The nodes of its proved ranks; where none is proved, of all.
+    /// The nodes of its proved ranks; where none is proved, of all that are not late.
     fn own_nodes(&self) -> BTreeSet<&str> {
-        let proved: BTreeSet<&str> = self.proved().map(|rank| rank.record.node.as_str()).collect();
+        let proved = self.proved_nodes();
+        let all = self.ranks.values().filter(|rank| !rank.record.is_late);
         match proved.is_empty() {
-            true => self.ranks.values().map(|rank| rank.record.node.as_str()).collect(),
+            true => all.map(|rank| rank.record.node.as_str()).collect(),
             false => proved,
         }
+    }
+
+    fn proved_nodes(&self) -> BTreeSet<&str> {
+        self.proved().map(|rank| rank.record.node.as_str()).collect()
     }
 }
 
@@ -164,7 +178,7 @@ pub(in crate::state) mod tests {
 
     use super::*;
     use crate::state::counters::Loss;
-    use crate::state::jobs::attempt::{Limits, Presence};
+    use crate::state::jobs::attempt::Limits;
     use crate::state::jobs::tests::limits;
     use memtape_disk::clock::Now;
 
@@ -334,8 +348,7 @@ pub(in crate::state) mod tests {
         let first = (0..3).map(|rank| announce(jobs, "a", up(&format!("f{rank}"), rank, 0, 9)));
         let first = first.last().unwrap();
         end(jobs, first);
-        let joined = announce(jobs, "evil", up("j", 3, 0, 9));
-        assert_ne!(joined, first);
+        assert_eq!(announce(jobs, "evil", up("j", 3, 0, 9)), first);
         let mut real = 0;
         for rank in 0..4 {
             let node = if rank < 2 { "a" } else { "b" };
