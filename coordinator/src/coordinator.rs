@@ -5,7 +5,7 @@
 //! out here. No event waits for a disk, a network or another process: those run in tasks of their
 //! own and come back as events. The clock is read once per event.
 
-use std::cell::LazyCell;
+use std::cell::{LazyCell, OnceCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,6 +177,7 @@ impl Coordinator {
             jobs: &self.jobs,
             captures: &self.captures,
             incidents: &self.incidents,
+            open_incidents: OnceCell::new(),
             actions: &self.actions,
             agents: self.streams.count(),
             counters: &self.shared.counters,
@@ -280,8 +281,8 @@ impl Coordinator {
     fn tick(&mut self) {
         let now = self.context.now;
         // Only a baseline asks for it.
-        let open = LazyCell::new(|| self.incidents.open_serials());
-        for (serial, reason) in self.jobs.tick(now, |serial| !open.contains(&serial)) {
+        let open = LazyCell::new(|| self.incidents.open_by_attempt());
+        for (serial, reason) in self.jobs.tick(now, |serial| !open.contains_key(&serial)) {
             let asker = Asker::Trigger;
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
@@ -315,8 +316,8 @@ impl Coordinator {
     /// The attempt to delete first when the bound of attempts is exceeded.
     fn surplus(&self, newcomer: Option<Newcomer<'_>>) -> Option<u32> {
         // Only a coordinator that is full asks for it.
-        let open = LazyCell::new(|| self.incidents.open_serials());
-        self.jobs.surplus(newcomer, |serial| open.contains(&serial))
+        let open = LazyCell::new(|| self.incidents.open_by_attempt());
+        self.jobs.surplus(newcomer, |serial| open.contains_key(&serial))
     }
 
     /// Deletes an attempt with all that belongs to it.

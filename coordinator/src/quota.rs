@@ -7,6 +7,7 @@
 //! | all, and each node | bytes of uploads, and a queue of them | it waits, or is refused |
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
+//! | each caller | one question in the queue of the loop | the others wait |
 //! | each node, and each owner on it | a rate of changes of ranks | they wait, or are refused |
 //! | each node, and each owner on it | a rate of step records | a thinner series is kept |
 //! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
@@ -120,6 +121,8 @@ pub(crate) struct NodeQuota {
 #[derive(Debug)]
 struct CallerQuota {
     requests: Arc<Semaphore>,
+    /// The permit to have a question in the queue of the loop.
+    question: Arc<Semaphore>,
     large_answers: Arc<Semaphore>,
     bytes: ByteQuota,
 }
@@ -190,6 +193,7 @@ impl Default for CallerQuota {
     fn default() -> Self {
         Self {
             requests: permits(REQUESTS_IN_PROGRESS_MAX),
+            question: permits(1),
             large_answers: permits(LARGE_ANSWERS_PER_CALLER_MAX),
             bytes: ByteQuota::new(ANSWERS_BYTES_PER_CALLER_MAX),
         }
@@ -241,6 +245,12 @@ impl Quotas {
         let caller = self.callers.of(caller);
         let permit = caller.requests.clone().try_acquire_owned().ok()?;
         Some((permit, caller))
+    }
+
+    /// Waits until no other question of a caller is in the queue of the loop.
+    pub(crate) async fn begin_question(&self, caller: &str) -> Option<impl Send + use<>> {
+        let caller = self.callers.of(caller);
+        Some((caller.question.clone().acquire_owned().await.ok()?, caller))
     }
 
     /// Waits for an answer of about this many bytes; none only when the coordinator stops.

@@ -24,7 +24,7 @@ use crate::http::request::Api;
 use crate::http::routes;
 use crate::http::server::{self, Bounds};
 use crate::http::site;
-use crate::ingest::event::{EVENTS_MAX, Event};
+use crate::ingest::event::{Event, Queues};
 use crate::ingest::grpc::Service;
 use crate::memory;
 use crate::quota::Quotas;
@@ -78,7 +78,7 @@ pub async fn run(
     let audit = Audit::new(store.clone(), counters.clone(), audit);
     let door = Arc::new(door(&config, Tokens::new(store.clone(), tokens), audit.clone())?);
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
-    let (events, queue) = mpsc::channel(EVENTS_MAX);
+    let (events, requests, queues) = Queues::new();
 
     let quotas = Arc::new(Quotas::default());
     let shared = Shared {
@@ -90,7 +90,7 @@ pub async fn run(
     };
     let service = Service::new(shared.clone(), quotas.clone(), door.clone());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
-    let api = Api::new(shared.clone(), door.clone(), quotas, snapshots.clone());
+    let api = Api::new(shared.clone(), requests, door.clone(), quotas, snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
         beside.spawn(serve_health(listen, api.clone(), counters.clone()).await?);
@@ -117,7 +117,7 @@ pub async fn run(
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);
-    let coordinator = follow(coordinator, queue, shutdown).await;
+    let coordinator = follow(coordinator, queues, shutdown).await;
     tracing::info!("stopping");
     drop(coordinator);
     drop(stop_serving);
@@ -224,7 +224,7 @@ fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
 /// Runs the coordinator's loop.
 async fn follow(
     mut coordinator: Coordinator,
-    mut queue: mpsc::Receiver<Event>,
+    mut queues: Queues,
     shutdown: impl Future<Output = ()>,
 ) -> Coordinator {
     let mut ticks = interval(TICK);
@@ -234,7 +234,7 @@ async fn follow(
         let event = tokio::select! {
             () = &mut shutdown => break,
             _ = ticks.tick() => Event::Tick,
-            Some(event) = queue.recv() => event,
+            Some(event) = queues.next() => event,
         };
         coordinator.handle(clock::now(), event);
     }

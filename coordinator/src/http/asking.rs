@@ -18,6 +18,7 @@ use crate::connections::Call;
 use crate::http::request::{Api, Problem};
 use crate::http::site::RequestNumber;
 use crate::state::counters::Loss;
+use crate::state::view::View;
 use crate::state::visible::Visible;
 use memtape_disk::clock;
 use memtape_store::records::Cause;
@@ -52,7 +53,19 @@ impl Asking {
         question: impl FnOnce(&Visible<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let caller = self.caller.clone();
-        self.api.ask(move |view| question(&Visible::new(view, &caller))).await
+        self.ask_all(move |view| question(&Visible::new(view, &caller))).await
+    }
+
+    /// Asks the loop, which shows everything. The caller's other questions wait for the answer.
+    ///
+    /// # Errors
+    /// When the coordinator is stopping.
+    pub(super) async fn ask_all<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let _alone = self.api.quotas.begin_question(&self.bucket()).await;
+        self.api.ask(question).await
     }
 
     /// Reserves an answer of about this many bytes, and keeps them until it is sent.
@@ -60,9 +73,8 @@ impl Asking {
     /// # Errors
     /// They are not free for long, or the coordinator is stopping.
     pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Problem> {
-        let caller = self.api.door.bucket(self.call.connection().peer(), Some(&self.caller));
-        let reserved =
-            timeout(ANSWER_WAIT_MAX, self.api.quotas.reserve_answer(&caller, bytes)).await;
+        let (caller, quotas) = (self.bucket(), &self.api.quotas);
+        let reserved = timeout(ANSWER_WAIT_MAX, quotas.reserve_answer(&caller, bytes)).await;
         let late = || refused(&self.api, &Refused::TooMany(ANSWER_WAIT_MAX));
         let permit = reserved.map_err(|_| late())?.ok_or_else(Problem::stopping)?;
         self.call.keep(Box::new(permit));
@@ -141,6 +153,11 @@ impl Asking {
         }
     }
 
+    /// Name of the caller's quota.
+    fn bucket(&self) -> String {
+        self.api.door.bucket(self.call.connection().peer(), Some(&self.caller))
+    }
+
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
         let audited = self.api.door.audited(written);
         audited.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()))
@@ -201,3 +218,6 @@ pub(crate) fn refused(api: &Api, why: &Refused) -> Problem {
         _ => problem,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -233,7 +233,7 @@ async fn request(
     asking.audit("capture", job.clone()).await?;
     let (reply, id) = oneshot::channel();
     let wanted = Event::CaptureWanted { job, step, reply };
-    asking.api.events.send(wanted).await.map_err(|_| Problem::stopping())?;
+    asking.api.requests.send(wanted).await.map_err(|_| Problem::stopping())?;
     let id = id.await.map_err(|_| Problem::stopping())?.map_err(|why| {
         let status = match why {
             CaptureRefused::NoJob(_) => StatusCode::NOT_FOUND,

@@ -4,7 +4,7 @@ use axum::response::Json;
 use memtape_core::detector::{Layer, RankState};
 use memtape_core::diagnosis::Class;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::incident::{Incident, Tracked};
+use memtape_core::incident::Incident;
 use memtape_proto::api::{Job, JobState, Jobs};
 
 use crate::http::asking::Asking;
@@ -18,18 +18,16 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs", "All jobs, each by the attempt that stands for it.", jobs)
 }
 
-async fn jobs(asking: Asking) -> Answer<Jobs> {
+pub(super) async fn jobs(asking: Asking) -> Answer<Jobs> {
     let jobs = asking.ask(|view| view.jobs().map(|attempt| job(view, attempt)).collect());
     Ok(Json(Jobs { jobs: jobs.await? }))
 }
 
 fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let is_its = |of: &&Incident| of.serial == record.serial && of.is_open();
-    let open = || view.incidents().map(Tracked::incident).filter(is_its);
-    let incidents_open = count(open().count());
+    let incidents_open = count(view.open_of(attempt).count());
     // Of equals the oldest.
-    let worst = open().rev().max_by_key(|of| of.urgency);
+    let worst = view.open_of(attempt).rev().max_by_key(|of| of.urgency);
     let state = state(attempt, &view.watch(attempt), worst.map(|of| of.growth.layer));
     let class = worst.map(Incident::class).filter(|class| *class != Class::Unknown);
     let class = class.filter(|_| state == JobState::Incident);

@@ -75,6 +75,6 @@ async fn approve(asking: Asking, path: PathOf<IdPath>) -> Answer<Approved> {
     }
     asking.audit("approve", id.clone()).await?;
     let approved = Event::Approved { incident: id.clone() };
-    asking.api.events.send(approved).await.map_err(|_| Problem::stopping())?;
+    asking.api.requests.send(approved).await.map_err(|_| Problem::stopping())?;
     Ok(Json(Approved { incident_id: id, is_needed }))
 }

@@ -42,7 +42,8 @@ pub(crate) struct IdPath {
 pub(crate) struct Api {
     pub(crate) door: Arc<Door>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) events: mpsc::Sender<Event>,
+    /// The loop's queue of requests.
+    pub(crate) requests: mpsc::Sender<Event>,
     pub(crate) store: Store,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) pickling: Pickling,
@@ -72,13 +73,14 @@ impl Api {
     /// Builds the handlers' shared state from a coordinator's.
     pub(crate) fn new(
         shared: Shared,
+        requests: mpsc::Sender<Event>,
         door: Arc<Door>,
         quotas: Arc<Quotas>,
         snapshots: Snapshots,
     ) -> Self {
-        let Shared { store, counters, events, .. } = shared;
+        let Shared { store, counters, .. } = shared;
         let pickling = Pickling::new(snapshots.clone(), counters.clone());
-        Self { door, counters, events, store, quotas, pickling, snapshots }
+        Self { door, counters, requests, store, quotas, pickling, snapshots }
     }
 
     /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].
@@ -91,10 +93,12 @@ impl Api {
     ) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
         let question: Question = Box::new(move |view| {
-            // The client may have gone.
-            let _ = reply.send(question(view));
+            // The question of a client that has left is not carried out.
+            if !reply.is_closed() {
+                let _ = reply.send(question(view));
+            }
         });
-        self.events.send(Event::Asked(question)).await.map_err(|_| Problem::stopping())?;
+        self.requests.send(Event::Asked(question)).await.map_err(|_| Problem::stopping())?;
         answer.await.map_err(|_| Problem::stopping())
     }
 }

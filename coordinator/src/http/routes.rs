@@ -143,10 +143,10 @@ async fn check_ready(api: Api) -> Ready {
 
 async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     asking.sees_all()?;
-    let ranks = asking.api.ask(|view| view.jobs.ranks().0 as u64).await?;
+    let ranks = asking.ask_all(|view| view.jobs.ranks().0 as u64).await?;
     asking.reserve(ranks * RANK_METRICS_BYTES).await?;
+    let view = asking.ask_all(metrics::view).await?;
     let api = asking.api;
-    let view = api.ask(metrics::view).await?;
     let store = api.store.clone();
     let figures = figures(&api.quotas);
     let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;

@@ -55,5 +55,47 @@ pub(crate) enum Event {
     Tick,
 }
 
-/// Maximum number of events in the queue of the loop; senders wait beyond it.
+/// Maximum number of events in each queue of the loop; senders wait beyond it.
 pub(crate) const EVENTS_MAX: usize = 1024;
+
+/// Events of agents and of tasks after which one request of a client goes first.
+const EVENTS_PER_REQUEST_MAX: u32 = 64;
+
+/// The queues of the loop. Events of agents go before requests of clients, so that the events wait
+/// for one request at most.
+pub(crate) struct Queues {
+    events: mpsc::Receiver<Event>,
+    requests: mpsc::Receiver<Event>,
+    events_since_request: u32,
+}
+
+impl Queues {
+    /// Makes the queues; the senders are those of events and of requests.
+    pub(crate) fn new() -> (mpsc::Sender<Event>, mpsc::Sender<Event>, Self) {
+        let (of_events, events) = mpsc::channel(EVENTS_MAX);
+        let (of_requests, requests) = mpsc::channel(EVENTS_MAX);
+        (of_events, of_requests, Self { events, requests, events_since_request: 0 })
+    }
+
+    /// The next event, or none when all senders are gone. May be cancelled.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        if self.events_since_request >= EVENTS_PER_REQUEST_MAX {
+            self.events_since_request = 0;
+            if let Ok(request) = self.requests.try_recv() {
+                return Some(request);
+            }
+        }
+        tokio::select! {
+            biased;
+            Some(event) = self.events.recv() => {
+                self.events_since_request += 1;
+                Some(event)
+            }
+            Some(request) = self.requests.recv() => {
+                self.events_since_request = 0;
+                Some(request)
+            }
+            else => None,
+        }
+    }
+}

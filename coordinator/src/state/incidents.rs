@@ -41,6 +41,9 @@ pub(crate) struct Incidents {
     decided: BTreeMap<String, Decision>,
     /// Monotonic time of the last scan for attempts that stand still.
     scanned_ns: u64,
+    /// Scans of all incidents.
+    #[cfg(test)]
+    pub(crate) scans: std::sync::atomic::AtomicU32,
 }
 
 impl incident::Attempt for Attempt {
@@ -128,7 +131,18 @@ impl Incidents {
             let holder = attempt.map(|of| incident::Attempt::holder(of, record.growth.rank));
             machine.restore(now, record, holder.unwrap_or_default(), step, under_way);
         }
-        Self { ids, machine, decided: BTreeMap::new(), scanned_ns: 0 }
+        Self::new(ids, machine)
+    }
+
+    fn new(ids: Ids, machine: incident::Incidents) -> Self {
+        Self {
+            ids,
+            machine,
+            decided: BTreeMap::new(),
+            scanned_ns: 0,
+            #[cfg(test)]
+            scans: Default::default(),
+        }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<&Tracked> {
@@ -137,6 +151,8 @@ impl Incidents {
 
     /// All incidents, in order of age.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
+        #[cfg(test)]
+        self.scans.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.machine.iter()
     }
 
@@ -144,10 +160,13 @@ impl Incidents {
         self.machine.len()
     }
 
-    /// The attempts that have an open incident.
-    pub(crate) fn open_serials(&self) -> BTreeSet<u32> {
-        let open = self.iter().map(Tracked::incident).filter(|incident| incident.is_open());
-        open.map(|incident| incident.serial).collect()
+    /// Ids of the open incidents of each attempt that has any, oldest first.
+    pub(crate) fn open_by_attempt(&self) -> BTreeMap<u32, Vec<String>> {
+        let mut by_attempt = BTreeMap::<u32, Vec<String>>::new();
+        for of in self.iter().map(Tracked::incident).filter(|of| of.is_open()) {
+            by_attempt.entry(of.serial).or_default().push(of.id.clone());
+        }
+        by_attempt
     }
 
     /// Ranks of this attempt whose deaths are not reported yet.

@@ -2,6 +2,7 @@
 //! changing it.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub(crate) struct View<'a> {
     pub(crate) jobs: &'a Jobs,
     pub(crate) captures: &'a Captures,
     pub(crate) incidents: &'a Incidents,
+    /// Made when the first attempt is asked about, so that an answer about all is linear.
+    pub(crate) open_incidents: OnceCell<BTreeMap<u32, Vec<String>>>,
     pub(crate) actions: &'a Actions,
     /// Agents with a stream.
     pub(crate) agents: usize,
@@ -33,12 +36,17 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
+    /// The open incidents of an attempt, oldest first.
+    pub(crate) fn open_of(&self, attempt: &Attempt) -> impl DoubleEndedIterator<Item = &Incident> {
+        let open = self.open_incidents.get_or_init(|| self.incidents.open_by_attempt());
+        let its = open.get(&attempt.record.serial).map_or(&[][..], Vec::as_slice);
+        its.iter().filter_map(|id| self.incidents.get(id)).map(Tracked::incident)
+    }
+
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
         let watch = Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns);
-        let is_its = |of: &Incident| of.serial == attempt.record.serial && of.is_open();
-        let mut its = self.incidents.iter().map(Tracked::incident).filter(|of| is_its(of));
-        let standstill = its.find(|of| of.growth.is_standstill());
+        let standstill = self.open_of(attempt).find(|of| of.growth.is_standstill());
         let age_ns = |of: &Incident| self.now.wall_ns.saturating_sub(of.opened_wall_ns);
         watch.standing_for(standstill.map(|of| u64::try_from(age_ns(of)).unwrap_or(0)))
     }
@@ -47,9 +55,8 @@ impl View<'_> {
     /// of the first finding of an open incident that names the rank, the highest of several
     /// incidents; else as the detector sees it. Others that share the growth may grow slower.
     pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
-        let is_its = |of: &&Incident| of.serial == attempt.record.serial && of.is_open();
         let mut rates = BTreeMap::new();
-        for of in self.incidents.iter().map(Tracked::incident).filter(is_its) {
+        for of in self.open_of(attempt) {
             let findings = iter::once(&of.growth).chain(&of.joined).rev();
             let first: BTreeMap<_, _> = findings.map(|known| (known.rank, known)).collect();
             for (rank, known) in first {

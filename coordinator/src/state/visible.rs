@@ -101,6 +101,14 @@ impl<'a> Visible<'a> {
         self.view.incidents.iter().filter(|known| self.has_serial(known.incident().serial))
     }
 
+    /// The open incidents of a visible attempt, oldest first.
+    pub(crate) fn open_of(
+        &self,
+        attempt: &Attempt,
+    ) -> impl DoubleEndedIterator<Item = &'a Incident> {
+        self.view.open_of(attempt)
+    }
+
     pub(crate) fn incident(&self, id: &str) -> Option<&'a Tracked> {
         self.view.incidents.get(id).filter(|known| self.has_serial(known.incident().serial))
     }

@@ -28,7 +28,7 @@ use crate::connections::Connections;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
-use crate::ingest::event::{EVENTS_MAX, Event};
+use crate::ingest::event::{EVENTS_MAX, Event, Queues};
 use crate::ingest::grpc::Service;
 use crate::ingest::wire;
 use crate::quota::Quotas;
@@ -129,7 +129,7 @@ impl FuzzedRouter {
         let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
         let entered = runtime.enter();
         let telemetry = Arc::new(Telemetry::start(None, &counters)?);
-        let (events, queue) = mpsc::channel(EVENTS_MAX);
+        let (events, requests, queues) = Queues::new();
         let (works, to_do) = mpsc::unbounded_channel();
         let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
         let shared = Shared { store, counters, audit, telemetry, events: events.clone() };
@@ -139,13 +139,14 @@ impl FuzzedRouter {
             let quotas = Arc::new(Quotas::default());
             let service = Service::new(shared.clone(), quotas.clone(), door.clone());
             runtime.spawn(door.clone().follow());
-            let api = Api::new(shared.clone(), door.clone(), quotas, snapshots.clone());
+            let (shared, requests) = (shared.clone(), requests.clone());
+            let api = Api::new(shared, requests, door.clone(), quotas, snapshots.clone());
             Ok((service.routes().merge(routes::router(api, &[])), door))
         };
         let ((open, door), (closed, _)) = (router(None)?, router(Some(roles))?);
         runtime.spawn(tasks::carry_out(to_do, snapshots.clone(), door, events.clone()));
         let coordinator = Coordinator::new(clock::now(), config, restored, shared.clone(), works);
-        runtime.spawn(follow(coordinator, queue));
+        runtime.spawn(follow(coordinator, queues));
         runtime.block_on(train(&events))?;
         drop(entered);
         let connections = Arc::new(Connections::default());
@@ -178,12 +179,12 @@ impl FuzzedRouter {
     }
 }
 
-async fn follow(mut coordinator: Coordinator, mut queue: mpsc::Receiver<Event>) {
+async fn follow(mut coordinator: Coordinator, mut queues: Queues) {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         let event = tokio::select! {
             _ = ticks.tick() => Event::Tick,
-            Some(event) = queue.recv() => event,
+            Some(event) = queues.next() => event,
             else => return,
         };
         coordinator.handle(clock::now(), event);

@@ -18,8 +18,7 @@ fn an_incident_ends_when_its_job_is_not_heard_and_goes_on_when_it_is() {
     let (mut jobs, machine) = (Jobs::new(limits()), incident::Incidents::default());
     let up = RankUp { tape_id: "t".into(), job: "j".into(), ..RankUp::default() };
     jobs.announce(at(10), "a", up.clone()).unwrap();
-    let (ids, decided) = (Ids::default(), BTreeMap::new());
-    let mut incidents = Incidents { ids, machine, decided, scanned_ns: 0 };
+    let mut incidents = Incidents::new(Ids::default(), machine);
     let (layer, scope) = (Layer::Allocated, Scope::OneRank);
     let growth = Growth { layer, scope, bytes_per_step: 1 << 20, ..Growth::default() };
     incidents.found(&mut Context::new(at(10)), 0, Finding::Opened(growth), &jobs);

@@ -1,0 +1,120 @@
+//! Many questions at once, and what else the loop has to do.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::SeqCst;
+
+use memtape_core::detector::{Finding, Growth, Layer};
+use memtape_core::limits::REQUESTS_IN_PROGRESS_MAX;
+use memtape_store::Store;
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, yield_now};
+
+use super::*;
+use crate::access::audit::Audit;
+use crate::access::tokens::Tokens;
+use crate::access::{Door, Peer};
+use crate::config::Config;
+use crate::connections::Connections;
+use crate::coordinator::{Coordinator, Shared};
+use crate::http::job_routes;
+use crate::ingest::event::{Event, Queues};
+use crate::quota::Quotas;
+use crate::state::effects::Context;
+use crate::state::messages::{Hello, RankUp};
+use crate::state::restored::Restored;
+use crate::telemetry::export::Telemetry;
+use crate::work::decoding::Snapshots;
+use memtape_disk::clock::Now;
+
+const JOBS: u32 = 50;
+const CALLERS: u32 = 3;
+
+/// A coordinator with jobs that have an open incident each, and its handles.
+fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Queues) {
+    let (now, config) = (Now { mono_ns: 1, wall_ns: 1 }, Config::default());
+    let (store, loaded, _) = Store::open(folder).unwrap();
+    let mut restored = Restored::new(now, &config, loaded, &store);
+    restored.jobs.attach(now, Hello { node: "n".into(), ..Hello::default() });
+    for number in 0..JOBS {
+        let (tape_id, job) = (format!("t{number}"), format!("j{number}"));
+        let up = RankUp { tape_id, job, ..RankUp::default() };
+        restored.jobs.rank_up(&mut Context::new(now), "n", up, None);
+        let growth = Growth { layer: Layer::Allocated, bytes_per_step: 1, ..Growth::default() };
+        let opened = Finding::Opened(growth);
+        restored.incidents.found(&mut Context::new(now), number, opened, &restored.jobs);
+    }
+    let counters = Arc::new(crate::state::counters::Counters::default());
+    let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
+    let tokens = Tokens::new(store.clone(), Vec::new());
+    let door = Arc::new(Door::new(None, None, tokens, audit.clone()).unwrap());
+    let telemetry = Arc::new(Telemetry::start(None, &counters).unwrap());
+    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
+    let (events, requests, queues) = Queues::new();
+    let shared = Shared { store, counters, audit, telemetry, events: events.clone() };
+    let api = Api::new(shared.clone(), requests, door, Arc::new(Quotas::default()), snapshots);
+    let works = mpsc::unbounded_channel().0;
+    (Coordinator::new(now, Arc::new(config), restored, shared, works), api, events, queues)
+}
+
+fn asking(api: &Api, caller: u32) -> Asking {
+    let peer = Peer::new(SocketAddr::from((caller.to_be_bytes(), 1)));
+    let call = Arc::new(Connections::default()).open(peer).begin();
+    Asking { api: api.clone(), caller: Arc::new(Caller::anyone()), call, request: 1 }
+}
+
+/// Each caller asks for all jobs as often as a caller may at once.
+async fn flood(api: &Api) -> JoinSet<Result<usize, Problem>> {
+    let mut asked = JoinSet::new();
+    for of in 0..CALLERS * REQUESTS_IN_PROGRESS_MAX as u32 {
+        let asking = asking(api, of % CALLERS);
+        asked.spawn(async move { job_routes::jobs(asking).await.map(|all| all.jobs.len()) });
+    }
+    for _ in 0..10 {
+        yield_now().await;
+    }
+    asked
+}
+
+#[tokio::test]
+async fn questions_delay_an_event_of_an_agent_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut coordinator, api, events, mut queues) = start(folder.path());
+    let mut asked = flood(&api).await;
+    let now = Now { mono_ns: 2, wall_ns: 2 };
+    for _ in 0..10 {
+        let question = queues.next().await.unwrap();
+        assert!(matches!(question, Event::Asked(_)));
+        events.send(Event::Tick).await.unwrap();
+        let scans = coordinator.view().incidents.scans.load(SeqCst);
+        coordinator.handle(now, question);
+        let scanned = coordinator.view().incidents.scans.load(SeqCst) - scans;
+        assert_eq!(scanned, 1, "one for all jobs");
+        assert_eq!(asked.join_next().await.unwrap().unwrap(), Ok(JOBS as usize));
+        assert!(matches!(queues.next().await, Some(Event::Tick)));
+    }
+    // Nor do the events keep questions from the loop.
+    for _ in 0..1_000 {
+        events.send(Event::Tick).await.unwrap();
+    }
+    let mut turns = 0;
+    while !matches!(queues.next().await, Some(Event::Asked(_))) {
+        turns += 1;
+    }
+    assert!(turns <= 64, "{turns}");
+}
+
+#[tokio::test]
+async fn a_caller_has_one_question_in_the_queue_and_none_once_it_has_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut coordinator, api, events, mut queues) = start(folder.path());
+    let mut asked = flood(&api).await;
+    let waiting = api.requests.max_capacity() - api.requests.capacity();
+    assert_eq!(waiting, CALLERS as usize);
+    asked.shutdown().await;
+    drop((api, events));
+    for _ in 0..CALLERS {
+        let question = queues.next().await.unwrap();
+        coordinator.handle(Now { mono_ns: 2, wall_ns: 2 }, question);
+    }
+    assert_eq!(coordinator.view().incidents.scans.load(SeqCst), 0);
+}
