@@ -26,7 +26,7 @@ const READ_ONCE_NS: u64 = 60_000_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Audit {
     store: Store,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     kept: Arc<Mutex<Kept>>,
     /// Reads that were written down lately, and when.
     reads: Arc<Mutex<HashMap<Read, u64>>>,
@@ -43,7 +43,7 @@ struct Kept {
 fn entries_max(cause: Cause) -> usize {
     match cause {
         Cause::User | Cause::Read => AUDIT_ENTRIES_MAX,
-        Cause::Agent | Cause::Refusal => AUDIT_AGENT_ENTRIES_MAX,
+        Cause::Agent | Cause::Refusal | Cause::Unproven => AUDIT_AGENT_ENTRIES_MAX,
     }
 }
 

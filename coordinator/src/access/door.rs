@@ -21,6 +21,7 @@ use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
 use crate::access::tokens::Tokens;
 use crate::quota::CallerRates;
+use crate::state::counters::Loss;
 use memtape_disk::clock;
 use memtape_store::records::Cause;
 
@@ -50,7 +51,9 @@ pub(crate) struct Door {
     rates: CallerRates,
     audited: CallerRates,
     logged: CallerRates,
+    /// Rates of audited refusals: by proven name, and of others by network.
     refused: CallerRates,
+    refused_unproven: CallerRates,
     verified: CallerRates,
     verified_of_network: CallerRates,
     #[cfg(feature = "oidc")]
@@ -81,6 +84,7 @@ impl Door {
             audited: CallerRates::of_audited(),
             logged: CallerRates::of_logged(),
             refused: CallerRates::of_logged(),
+            refused_unproven: CallerRates::of_logged(),
             verified: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX),
             verified_of_network: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
             #[cfg(feature = "oidc")]
@@ -126,7 +130,8 @@ impl Door {
         self.audited.take(clock::now().mono_ns, &bucket).map_err(Refused::TooMany)
     }
 
-    /// Writes the refusal of a request into the audit. A flood of them makes few entries.
+    /// Writes the refusal of a request into the audit; `who` is proven. A flood of them makes few
+    /// entries, and the others are counted.
     pub(crate) fn note_refusal(
         &self,
         peer: &Peer,
@@ -135,13 +140,21 @@ impl Door {
         subject: String,
     ) {
         let now = clock::now();
-        if self.refused.take(now.mono_ns, &peer.network().to_string()).is_ok() {
-            let named = who.or(peer.names().first().map(String::as_str));
-            let who = named.unwrap_or("unknown").to_string();
-            let (cause, from) = (Cause::Refusal, Some(peer.address));
-            let entry = Entry::own(now, "refuse request", subject);
-            self.audit.note(Entry { who, from, request, cause, ..entry });
+        let (who, taken, cause) = match who.or(peer.names().first().map(String::as_str)) {
+            Some(who) => (who, self.refused.take(now.mono_ns, who), Cause::Refusal),
+            None => {
+                let network = peer.network().to_string();
+                let taken = self.refused_unproven.take(now.mono_ns, &network);
+                ("unknown", taken, Cause::Unproven)
+            }
+        };
+        if taken.is_err() {
+            self.audit.counters.lose(Loss::RefusalNotAudited, 1);
+            return;
         }
+        let (who, from) = (who.to_string(), Some(peer.address));
+        let entry = Entry::own(now, "refuse request", subject);
+        self.audit.note(Entry { who, from, request, cause, ..entry });
     }
 
     /// Is a refusal of this peer worth a line in the log? All of them are counted.
@@ -357,3 +370,6 @@ pub(crate) fn latest_ns() -> i64 {
     let latest = steady::latest(Duration::from_nanos(wall_ns));
     i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

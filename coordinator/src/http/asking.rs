@@ -172,15 +172,20 @@ impl FromRequestParts<Api> for Asking {
         let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
         let peer = call.connection().peer();
-        let refuse = |why: Refused| {
+        let refuse = |why: Refused, who: Option<&str>| {
             let path: String = parts.uri.path().chars().take(PATH_AUDITED_MAX).collect();
-            api.door.note_refusal(peer, request, None, format!("{} {path}: {why}", parts.method));
+            api.door.note_refusal(peer, request, who, format!("{} {path}: {why}", parts.method));
             refused(api, &why)
         };
-        let token = token(api, &parts.headers).map_err(refuse)?;
-        let caller = Arc::new(api.door.caller(peer, token).map_err(refuse)?);
+        let token = token(api, &parts.headers).map_err(|why| refuse(why, None))?;
+        let caller = api.door.caller(peer, token).map_err(|why| match &why {
+            Refused::NoRole(who) => refuse(why.clone(), Some(who)),
+            _ => refuse(why, None),
+        });
+        let caller = Arc::new(caller?);
         let permit = api.quotas.begin_request(&api.door.bucket(peer, Some(&caller)));
-        let too_many = || refuse(Refused::TooMany(Duration::from_secs(1)));
+        let why = Refused::TooMany(Duration::from_secs(1));
+        let too_many = || refuse(why, Some(&caller.name));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
         call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));

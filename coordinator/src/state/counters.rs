@@ -74,6 +74,8 @@ pub(crate) enum Loss {
     SlowUpload,
     /// A decision to do nothing that was not audited, because its owner had many lately.
     DecisionNotAudited,
+    /// A refusal that was not audited, because its caller or network had many lately.
+    RefusalNotAudited,
     /// An entry of the audit that could not be written.
     AuditEntry,
     /// A snapshot that came too late, twice, or was never asked for.

@@ -339,7 +339,8 @@ limits! {
         "the oldest is deleted",
         "the number of the first entry in `memtape audit`";
     AUDIT_AGENT_ENTRIES_MAX: usize = 20_000, Count, "coordinator",
-        "Entries of the audit about captures that agents took or caused; as many about refusals",
+        "Entries of the audit about captures that agents took or caused; as many about \
+         refusals of proven names, and of others",
         "the oldest of these is deleted",
         "the holes in the numbers of `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",

@@ -121,8 +121,10 @@ pub enum Cause {
     Agent,
     /// A user who read something.
     Read,
-    /// A client who was refused.
+    /// A client who was refused, with a proven name.
     Refusal,
+    /// A client who was refused, without one.
+    Unproven,
 }
 
 /// One entry of the audit, as it is stored: who did what, when, and from where.
