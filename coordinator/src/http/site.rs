@@ -65,8 +65,11 @@ impl Site {
             None if request.method().is_safe() => next.run(request).await,
             None => match timeout(REQUEST_TIME_MAX, next.run(request)).await {
                 Ok(response) => response,
-                Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request did not come")
-                    .into_response(),
+                Err(_) => {
+                    let line = "no answer within 30 s: the request came slowly, or the \
+                                coordinator is busy; it may have been carried out";
+                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, line).into_response()
+                }
             },
         };
         response.headers_mut().insert("x-request-id", HeaderValue::from(number));
@@ -153,6 +156,17 @@ mod tests {
         let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &map);
         let status = refused.map(|problem| problem.status.as_u16());
         assert_eq!(status, expected, "{method} {headers:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_is_no_fault_of_the_client() {
+        let admit = axum::middleware::from_fn_with_state(Site::new(&[], None), Site::admit);
+        let router = axum::Router::new().fallback(std::future::pending::<()>).layer(admit);
+        let request = Request::post("/").header("host", "localhost");
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let answer = hyper_util::service::TowerToHyperService::new(router);
+        let answer = hyper::service::Service::call(&answer, request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]
