@@ -517,7 +517,7 @@ async fn the_audit_shows_which_roles_count() {
 
 fn actions(audit: &Value) -> Vec<&str> {
     let entries = audit["entries"].as_array().unwrap().iter();
-    let allowed = entries.filter(|entry| entry["cause"] != "refusal");
+    let allowed = entries.filter(|entry| entry["action"] != "refuse request");
     allowed.filter_map(|entry| entry["action"].as_str()).collect()
 }
 
