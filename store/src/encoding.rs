@@ -7,6 +7,8 @@ use crate::records::{
     ActionRecord, AttemptRecord, AuditRecord, CaptureRecord, IncidentRecord, PartRecord,
     RankRecord, Record, TokenRecord,
 };
+use memtape_core::census::shorten;
+use memtape_core::limits::CENSUSES_RECORDED_BYTES_MAX;
 use memtape_disk::tree::Change;
 
 /// Records longer than this are compressed.
@@ -112,7 +114,13 @@ pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
     for (key, value) in records {
         let is_taken = match key.first().copied() {
             Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
-            Some(RankRecord::KIND) => take(&mut loaded.ranks, value),
+            Some(RankRecord::KIND) => {
+                let is_taken = take(&mut loaded.ranks, value);
+                // Earlier builds wrote more.
+                let censuses = loaded.ranks.last_mut().map(|record| &mut record.censuses);
+                shorten(censuses.into_iter().flatten(), CENSUSES_RECORDED_BYTES_MAX);
+                is_taken
+            }
             Some(CaptureRecord::KIND) => take(&mut loaded.captures, value),
             Some(PartRecord::KIND) => take(&mut loaded.parts, value),
             Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),

@@ -41,11 +41,7 @@ pub(crate) struct JobPath {
 ///
 /// # Errors
 /// When there is no such job or attempt.
-pub(crate) async fn ranks_of(
-    asking: &Asking,
-    job: &str,
-    attempt: Option<u32>,
-) -> Result<u64, Problem> {
+async fn ranks_of(asking: &Asking, job: &str, attempt: Option<u32>) -> Result<u64, Problem> {
     let job = job.to_string();
     let found = asking
         .ask(move |view| attempt_of(view, &job, attempt).map(|found| found.ranks.len() as u64));

@@ -50,6 +50,8 @@ pub(crate) enum Loss {
     AgentCapturesTooMany,
     /// A rank of a report that broke a bound.
     BadRank,
+    /// Censuses of a rank beyond the memory that it, its node or all ranks may take.
+    CensusesLeftOut,
     /// An agent did not take its messages; its stream was closed.
     SlowAgent,
     /// An agent was refused: too many, or its name is taken.

@@ -110,16 +110,40 @@ impl Census {
 impl Census {
     /// About the memory that it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        let text = |frame: &Frame| size_of::<Frame>() + frame.file.len() + frame.function.len();
-        let line = |line: &LineCensus| {
-            let cohorts = line.cohorts.len().next_multiple_of(8) * size_of::<(u64, Held)>();
-            size_of::<LineCensus>() + line.frames.iter().map(text).sum::<usize>() + cohorts
-        };
-        size_of::<Self>() + self.lines.values().map(line).sum::<usize>()
+        size_of::<Self>() + self.lines.values().map(LineCensus::bytes).sum::<usize>()
+    }
+}
+
+/// Adds up the lines of these censuses that keep least, until the others take at most this many
+/// bytes.
+pub fn shorten<'a>(censuses: impl IntoIterator<Item = &'a mut Census>, bytes_max: usize) {
+    let mut censuses: Vec<&mut Census> = censuses.into_iter().collect();
+    let mut lines = vec![];
+    for (index, census) in censuses.iter().enumerate() {
+        let rank = |of: &LineCensus| Reverse((of.survivors(census.step).bytes, of.held().bytes));
+        lines.extend(census.lines.iter().map(|(id, of)| (rank(of), index, *id, of.bytes())));
+    }
+    lines.sort_unstable();
+    let mut left_bytes = bytes_max;
+    for (_, index, id, bytes) in lines {
+        if let Some(left) = left_bytes.checked_sub(bytes) {
+            left_bytes = left;
+        } else if let Some(census) = censuses.get_mut(index)
+            && let Some(line) = census.lines.remove(&id)
+        {
+            census.other_lines = believable(census.other_lines.plus(line.held()));
+        }
     }
 }
 
 impl LineCensus {
+    /// About the memory that it takes, in bytes.
+    fn bytes(&self) -> usize {
+        let text = |frame: &Frame| size_of::<Frame>() + frame.file.len() + frame.function.len();
+        let cohorts = self.cohorts.len().next_multiple_of(8) * size_of::<(u64, Held)>();
+        size_of::<Self>() + self.frames.iter().map(text).sum::<usize>() + cohorts
+    }
+
     /// Sum of the line's cohorts.
     pub fn held(&self) -> Held {
         self.cohorts.values().fold(Held::default(), |sum, held| sum.plus(*held))

@@ -77,6 +77,20 @@ limits! {
         "Memory that is reckoned for each rank; 33 KiB were measured",
         "fewer ranks than `RANKS_MAX` are remembered: those that have room",
         "`memtape_ranks_max`, the log at the start";
+    CENSUSES_PER_RANK_BYTES_MAX: u64 = RANK_BYTES_MAX / 2, Bytes, "coordinator",
+        "Memory for censuses of running ranks, for each rank that may be remembered, shared by \
+         all; one node has at most an eighth of it, or as much as one rank may have",
+        "a further census is not kept; a rank that never had one is judged by its level",
+        "`memtape_losses_total{reason=\"censuses_left_out\"}`, `missing` of the lines";
+    CENSUSES_OF_RANK_BYTES_MAX: u64 = 1 << 20, Bytes, "coordinator",
+        "Memory for the censuses of one running rank, with 2 KiB for each line: a device of a \
+         long job takes about 100 KiB",
+        "the census of a further device is not kept",
+        "`memtape_losses_total{reason=\"censuses_left_out\"}`, `missing` of the lines";
+    CENSUSES_RECORDED_BYTES_MAX: usize = 32 << 10, Bytes, "coordinator",
+        "Memory for the lines in the record of one ended rank",
+        "the lines that keep least are added up",
+        "`other_bytes` and `other_blocks` of the lines";
     BESIDE_RANKS_BYTES_MAX: u64 = 2 << 30, Bytes, "coordinator",
         "Memory that is kept for everything but ranks: messages, uploads, comparisons and answers; \
          half of the memory where it has less than twice as much",

@@ -43,7 +43,7 @@ kept! {
     Attempts: "attempts at jobs", CHANGES,
         ["JOBS_MAX", "JOBS_RUNNING_PER_NODE_MAX", "ATTEMPTS_PER_JOB_MAX"], MOST;
     Ranks: "ranks, with the hints that they were started with", CHANGES,
-        ["RANKS_MAX", "RANKS_RUNNING_PER_NODE_MAX"], MOST;
+        ["RANKS_MAX", "RANKS_RUNNING_PER_NODE_MAX", "CENSUSES_RECORDED_BYTES_MAX"], MOST;
     Steps: "step records", STEPS, ["--steps-bytes-max", "--steps-age-max"], MOST;
     Captures: "captures and their parts", CAPTURES, ["CAPTURES_PER_JOB_MAX", "PARTS_MAX"], MOST;
     Snapshots: "snapshots of captures", CAPTURES,

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
-use memtape_core::limits::CHANGES_QUEUED_MAX;
+use memtape_core::census::{Census, LineCensus, LineId};
+use memtape_core::limits::{CENSUSES_RECORDED_BYTES_MAX, CHANGES_QUEUED_MAX};
+use memtape_core::snapshot::Held;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
 
@@ -13,7 +15,7 @@ use crate::encoding::Changes;
 use crate::error::Kind;
 use crate::handle::{Store, Unready};
 use crate::last_errors::Written;
-use crate::records::PartRecord;
+use crate::records::{PartRecord, RankRecord};
 use crate::recovery::opening::Recovery;
 use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{
@@ -58,6 +60,33 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
 fn a_killed_store_has_everything() {
     let recovery = check(|_| {}, 0..1500);
     assert_eq!(recovery, Recovery::default());
+}
+
+#[test]
+fn the_censuses_of_a_rank_are_short_when_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let cohorts = (0..512).map(|step| (step, Held { bytes: step, count: 1 })).collect();
+    let line = LineCensus { cohorts, ..LineCensus::default() };
+    let lines = (1..=32).map(|id| (LineId(id), line.clone())).collect();
+    let census = Census { step: 1000, lines, ..Census::default() };
+    let short = Census { lines: [(LineId(1), line)].into(), ..census.clone() };
+    for (rank, censuses) in [(0, vec![census.clone(); 4]), (1, vec![short.clone()])] {
+        write(&store, |changes| {
+            changes.put(&RankRecord { rank, censuses, ..RankRecord::default() });
+        });
+    }
+    close(store);
+    let (_, loaded) = reopen(dir.path());
+    let [long, other] = &loaded.ranks[..] else { panic!("{:?}", loaded.ranks) };
+    let bytes: usize = long.censuses.iter().map(Census::bytes).sum();
+    assert!((1024..CENSUSES_RECORDED_BYTES_MAX + 1024).contains(&bytes), "{bytes}");
+    let held = |of: &Census| {
+        let of_lines = of.lines.values().map(LineCensus::held);
+        of_lines.fold(of.other_lines, Held::plus)
+    };
+    assert!(long.censuses.iter().all(|of| held(of) == held(&census)), "lines are added up");
+    assert_eq!(other.censuses, [short]);
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub(crate) fn of_row(row: &StepRecord) -> Memory {
 
 /// The step of the newest census of a device, and the bytes of a line in it.
 fn held(rank: &Rank, device: u8, line: &Frame) -> Option<(u64, u64)> {
-    let census = rank.censuses.get(&device)?;
+    let census = rank.censuses.get(device)?;
     let is_line = |frames: &[Frame]| {
         frames.first().is_some_and(|of| (&of.file, of.line) == (&line.file, line.line))
     };

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
-use memtape_core::census::Census;
 use memtape_core::diagnosis::{Activity, Fate};
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::mailbox::Offers;
 use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 
+use crate::state::jobs::censuses::Censuses;
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
 use crate::state::messages::RankEnd;
@@ -44,8 +44,8 @@ pub(crate) struct Rank {
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) host: Option<RankHost>,
     pub(crate) outside: Vec<Outside>,
-    /// Which lines hold the live memory of each device.
-    pub(crate) censuses: BTreeMap<u8, Census>,
+    /// Which lines hold the live memory of each device; the record has them only when written.
+    pub(crate) censuses: Censuses,
     pub(crate) worker_measure: WorkerMeasure,
     /// Earlier readings of each of its devices, and with the first one of its host.
     pub(crate) history: BTreeMap<u8, History>,
@@ -241,7 +241,13 @@ impl Rank {
         self.record.devices = self.totals.clone();
         self.record.host = self.host.clone();
         self.record.outside = self.outside.clone();
-        self.record.censuses = self.censuses.values().cloned().collect();
+        self.censuses.end();
+    }
+
+    /// The record as it is written: with the censuses, once the rank has ended.
+    pub(super) fn written(&self) -> RankRecord {
+        let censuses = self.censuses.values().filter(|_| self.presence == Presence::Ended);
+        RankRecord { censuses: censuses.cloned().collect(), ..self.record.clone() }
     }
 }
 

@@ -33,6 +33,7 @@ use memtape_store::Changes;
 use memtape_store::records::{AttemptRecord, End, RankRecord};
 
 pub(crate) mod attempt;
+pub(crate) mod censuses;
 pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
@@ -299,6 +300,7 @@ impl Jobs {
             (rank.record.end, rank.record.end_wall_ns) = (None, 0);
             rank.record.exit_status = None;
             rank.record.end_detail.clear();
+            rank.censuses.clear();
             attempt.record.ended_wall_ns = None;
         }
         if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
@@ -395,7 +397,7 @@ impl Jobs {
     fn remove(&mut self, serial: u32) -> Option<Attempt> {
         let attempt = self.attempts.remove(&serial)?;
         for rank in attempt.ranks.values() {
-            self.holdings.remove(&rank.record.node, rank.presence);
+            self.holdings.remove(rank);
         }
         if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
             serials.retain(|other| *other != serial);

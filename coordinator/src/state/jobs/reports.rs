@@ -17,6 +17,7 @@ use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
+use crate::state::jobs::shares::Holdings;
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
 use crate::step_rates::{StepRates, holder_numbers};
 use memtape_disk::clock::Now;
@@ -150,7 +151,7 @@ impl Jobs {
             let Some(attempt) = self.attempts.get(&announced.serial) else { return };
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
-                changes.put(&rank.record);
+                changes.put(&rank.written());
             }
         }
         self.touched.insert(announced.serial);
@@ -292,8 +293,9 @@ impl Jobs {
             }
         }
         let failed_before = rank.failures_known();
-        if rank.take(context.now, report) || has_new_clock {
-            context.put(&rank.record);
+        let holdings = (&mut self.holdings, self.limits.ranks_max);
+        if rank.take(context, report, holdings) || has_new_clock {
+            context.put(&rank.written());
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
         if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
@@ -347,12 +349,13 @@ impl Jobs {
         attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
         self.holdings.changed(node, rank.presence, Presence::Ended);
+        self.holdings.counted(node, rank.censuses.most_bytes(), 0);
         rank.end(ended);
         if let Some(failure) = rank.death(ranks) {
             context.push(Effect::RankFailed { serial, failure });
         }
         attempt.detectors.rank_ended(number);
-        let mut changes = Changes::of(&rank.record);
+        let mut changes = Changes::of(&rank.written());
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
         if end.is_death() {
             attempt.triggers.died(context.now.mono_ns, number);
@@ -384,7 +387,7 @@ impl Jobs {
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         (rank.record.exit_status, rank.record.end_detail) = (exit_status, detail);
-        context.put(&rank.record);
+        context.put(&rank.written());
         if let Some(failure) = rank.death(ranks) {
             context.push(Effect::RankFailed { serial, failure });
         }
@@ -557,7 +560,7 @@ impl Rank {
         let before = self.record.steps_left_out;
         self.record.steps_left_out = before.saturating_add(more);
         if before.checked_ilog2() != self.record.steps_left_out.checked_ilog2() {
-            context.put(&self.record);
+            context.put(&self.written());
         }
         let is_logged = more > 0 && logged.take(context.now.mono_ns, &*self.record.node).is_ok();
         if is_logged {
@@ -572,7 +575,13 @@ impl Rank {
     }
 
     /// Takes a report; true when the rank's record has changed.
-    fn take(&mut self, now: Now, report: RankReport) -> bool {
+    fn take(
+        &mut self,
+        context: &mut Context,
+        report: RankReport,
+        (holdings, ranks_max): (&mut Holdings, usize),
+    ) -> bool {
+        let now = context.now;
         for (device, row) in report.steps {
             self.newest.insert(device, row);
         }
@@ -593,11 +602,8 @@ impl Rank {
         self.totals = report.totals;
         self.rss_bytes = report.rss_bytes;
         (self.host, self.outside) = (report.host, report.outside);
-        for changes in report.censuses {
-            let device = changes.device;
-            let census = changes.apply(self.censuses.remove(&device));
-            self.censuses.extend(census.map(|census| (device, census)));
-        }
+        let left_out = holdings.take_censuses(self, report.censuses, ranks_max);
+        context.push(Effect::Lose(Loss::CensusesLeftOut, left_out));
         self.lost = report.lost;
         self.steps_missed = report.steps_missed;
         if are_devices_new {

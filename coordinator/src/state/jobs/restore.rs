@@ -59,7 +59,7 @@ impl Jobs {
         (jobs, findings)
     }
 
-    fn restore_rank(&mut self, now: Now, record: RankRecord) {
+    fn restore_rank(&mut self, now: Now, mut record: RankRecord) {
         let Some(attempt) = self.attempts.get_mut(&record.serial) else { return };
         let tape_id = record.tape_id.clone();
         attempt.captures.rank_up(now.mono_ns, &record.node, record.rank, &tape_id);
@@ -81,7 +81,7 @@ impl Jobs {
             totals: record.devices.clone(),
             host: record.host.clone(),
             outside: record.outside.clone(),
-            censuses: record.censuses.iter().map(|of| (of.device, of.clone())).collect(),
+            censuses: std::mem::take(&mut record.censuses).into_iter().collect(),
             record,
             ..Rank::default()
         };

@@ -17,10 +17,10 @@ use memtape_core::sharing::Shares;
 
 use crate::state::counters::Loss;
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::{Attempt, Presence};
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 
-/// One node may hold at most one part in this number of all ranks.
-const NODES_AT_LEAST: usize = 8;
+/// One node may hold at most one part in this number of all ranks, and of the memory of censuses.
+pub(super) const NODES_AT_LEAST: usize = 8;
 
 /// Ranks of one node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -29,11 +29,17 @@ pub(super) struct Held {
     pub(super) ranks: usize,
     /// Ranks that have not ended.
     pub(super) running: usize,
+    /// Memory of the censuses of running ranks.
+    pub(super) censuses_bytes: u64,
 }
 
 /// Ranks of each node.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Holdings(BTreeMap<String, Held>);
+pub(super) struct Holdings {
+    nodes: BTreeMap<String, Held>,
+    /// Memory of the censuses of all running ranks.
+    pub(super) censuses_bytes: u64,
+}
 
 /// The rank that is to be added.
 #[derive(Clone, Copy, Debug)]
@@ -52,31 +58,41 @@ impl<'a> Newcomer<'a> {
 
 impl Holdings {
     pub(super) fn of(&self, node: &str) -> Held {
-        self.0.get(node).copied().unwrap_or_default()
+        self.nodes.get(node).copied().unwrap_or_default()
     }
 
     /// Adds a rank of a node.
     pub(super) fn add(&mut self, node: &str, presence: Presence) {
-        let held = self.0.entry(node.to_string()).or_default();
+        let held = self.nodes.entry(node.to_string()).or_default();
         held.ranks += 1;
         held.running += usize::from(presence != Presence::Ended);
     }
 
     /// Removes a forgotten rank of a node.
-    pub(super) fn remove(&mut self, node: &str, presence: Presence) {
-        let Some(held) = self.0.get_mut(node) else { return };
+    pub(super) fn remove(&mut self, rank: &Rank) {
+        let node = &rank.record.node;
+        self.counted(node, rank.censuses.most_bytes(), 0);
+        let Some(held) = self.nodes.get_mut(node) else { return };
         held.ranks = held.ranks.saturating_sub(1);
-        held.running = held.running.saturating_sub(usize::from(presence != Presence::Ended));
+        held.running = held.running.saturating_sub(usize::from(rank.presence != Presence::Ended));
         if held.ranks == 0 {
-            self.0.remove(node);
+            self.nodes.remove(node);
         }
     }
 
     /// Takes a change of presence of a node's rank.
     pub(super) fn changed(&mut self, node: &str, before: Presence, now: Presence) {
-        let Some(held) = self.0.get_mut(node) else { return };
+        let Some(held) = self.nodes.get_mut(node) else { return };
         held.running += usize::from(now != Presence::Ended);
         held.running = held.running.saturating_sub(usize::from(before != Presence::Ended));
+    }
+
+    /// Takes a change of the memory of the censuses of a node's rank.
+    pub(super) fn counted(&mut self, node: &str, before_bytes: u64, bytes: u64) {
+        let Some(held) = self.nodes.get_mut(node) else { return };
+        for all in [&mut held.censuses_bytes, &mut self.censuses_bytes] {
+            *all = all.saturating_sub(before_bytes).saturating_add(bytes);
+        }
     }
 }
 
@@ -242,7 +258,8 @@ impl Jobs {
             return shares;
         }
         // A rank counts for the node that announced it.
-        let held = self.holdings.0.iter().map(|(node, held)| (node.as_str(), held.ranks as u64));
+        let held =
+            self.holdings.nodes.iter().map(|(node, held)| (node.as_str(), held.ranks as u64));
         shares.with_nodes(held.collect())
     }
 }
