@@ -41,7 +41,7 @@ pub(crate) enum Loss {
     UnknownTape,
     /// A job beyond the number that can be remembered, or a rank beyond its bound.
     NoRoom,
-    /// A rank or a job beyond the number that one node may have.
+    /// A rank, a further device of one, or a job beyond the number that one node may have.
     NodeFull,
     /// A rank that began or ended beyond the number that a node may report in a time.
     NodeChangesTooMany,

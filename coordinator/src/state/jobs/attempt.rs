@@ -1,7 +1,7 @@
 //! An attempt at a job, its ranks, and the nodes they run on. [`Jobs`](super::Jobs) alone changes
 //! them; others read them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::diagnosis::{Activity, Fate};
@@ -39,6 +39,8 @@ pub(crate) struct Rank {
     pub(crate) step: u64,
     pub(crate) step_wall_ns: i64,
     pub(crate) totals: Vec<Totals>,
+    /// Devices that count for its node.
+    pub(super) devices: BTreeSet<u8>,
     /// Newest finished step of each device.
     pub(crate) newest: BTreeMap<u8, StepRecord>,
     pub(crate) rss_bytes: Option<u64>,

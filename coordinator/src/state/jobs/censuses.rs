@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn censuses_of_one_node_leave_room_for_those_of_others() {
-        let ranks_max = 4096;
+        let ranks_max = 1 << 16;
         let mut jobs = Jobs::new(Limits { ranks_max, ..crate::state::jobs::tests::limits() });
         let all_max = ranks_max as u64 * RANK_BYTES_MAX / 2;
         let lost: u64 = (0..256).map(|rank| report(&mut jobs, "evil", rank, largest())).sum();

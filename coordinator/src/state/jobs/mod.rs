@@ -236,7 +236,7 @@ impl Jobs {
             return self.announce_again(now, node, serial, rank, up);
         }
         up.job = job_id(&up.job, &up.owner, node);
-        if self.tapes.len() >= self.limits.ranks_max {
+        if self.holdings.ranks() >= self.limits.ranks_max {
             return Err(Loss::NoRoom);
         }
         self.admit_rank(node)?;
@@ -256,7 +256,7 @@ impl Jobs {
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
         let presence = Presence::Here;
-        self.holdings.add(node, presence);
+        self.holdings.add(node, presence, 0);
         let here_since_ns = now.mono_ns;
         let rank = Rank {
             record,

@@ -196,7 +196,8 @@ impl Jobs {
         self.ask_again(context, name, is_unknown);
         let around = NodeContext { name, gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Batch::new();
-        for rank in report.ranks {
+        for mut rank in report.ranks {
+            self.admit_devices(context, name, &mut rank);
             self.rank_report(context, name, rank, &mut batch, around);
         }
         let (node, number) = (name.to_string(), report.number);

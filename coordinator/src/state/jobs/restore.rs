@@ -3,7 +3,7 @@
 //! Whether a rank lives is unknown until its agent is back. The detectors of attempts that are not
 //! over see the newest steps again: growth is found again, and its open incident goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::detector::{Finding, GrowthKey, Sample};
 use memtape_core::tape::layout::Clock;
@@ -73,9 +73,11 @@ impl Jobs {
             attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
         }
         self.tapes.insert(tape_id, (record.serial, record.rank));
-        self.holdings.add(&record.node, presence);
+        let devices: BTreeSet<u8> = record.devices.iter().map(|of| of.device).collect();
+        self.holdings.add(&record.node, presence, devices.len());
         let rank = Rank {
             presence,
+            devices,
             reported_ns: now.mono_ns,
             step: record.step,
             totals: record.devices.clone(),

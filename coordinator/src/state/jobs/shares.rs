@@ -16,8 +16,10 @@ use memtape_core::limits::{
 use memtape_core::sharing::Shares;
 
 use crate::state::counters::Loss;
+use crate::state::effects::{Context, Effect};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
+use crate::state::messages::RankReport;
 
 /// One node may hold at most one part in this number of all ranks, and of the memory of censuses.
 pub(super) const NODES_AT_LEAST: usize = 8;
@@ -25,7 +27,7 @@ pub(super) const NODES_AT_LEAST: usize = 8;
 /// Ranks of one node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Held {
-    /// Remembered ranks.
+    /// Remembered ranks; each device of a rank beyond the first counts as one.
     pub(super) ranks: usize,
     /// Ranks that have not ended.
     pub(super) running: usize,
@@ -61,10 +63,15 @@ impl Holdings {
         self.nodes.get(node).copied().unwrap_or_default()
     }
 
-    /// Adds a rank of a node.
-    pub(super) fn add(&mut self, node: &str, presence: Presence) {
+    /// Ranks of all nodes.
+    pub(super) fn ranks(&self) -> usize {
+        self.nodes.values().map(|held| held.ranks).sum()
+    }
+
+    /// Adds a rank of a node, with its devices.
+    pub(super) fn add(&mut self, node: &str, presence: Presence, devices: usize) {
         let held = self.nodes.entry(node.to_string()).or_default();
-        held.ranks += 1;
+        held.ranks += devices.max(1);
         held.running += usize::from(presence != Presence::Ended);
     }
 
@@ -73,7 +80,7 @@ impl Holdings {
         let node = &rank.record.node;
         self.counted(node, rank.censuses.most_bytes(), 0);
         let Some(held) = self.nodes.get_mut(node) else { return };
-        held.ranks = held.ranks.saturating_sub(1);
+        held.ranks = held.ranks.saturating_sub(rank.devices.len().max(1));
         held.running = held.running.saturating_sub(usize::from(rank.presence != Presence::Ended));
         if held.ranks == 0 {
             self.nodes.remove(node);
@@ -143,6 +150,33 @@ impl Jobs {
         Ok(())
     }
 
+    /// Counts the devices that a report names, and leaves out of it those beyond the bound of the
+    /// node.
+    pub(super) fn admit_devices(&mut self, context: &mut Context, node: &str, of: &mut RankReport) {
+        let ranks_max = self.ranks_per_node_max();
+        let Some((serial, rank)) = self.tapes.get(&of.tape_id) else { return };
+        let attempt = self.attempts.get_mut(serial);
+        let Some(rank) = attempt.and_then(|attempt| attempt.ranks.get_mut(rank)) else { return };
+        let Some(held) = self.holdings.nodes.get_mut(node) else { return };
+        if rank.record.node != node {
+            return;
+        }
+        let steps = of.steps.iter().map(|(device, _)| *device);
+        let censuses = of.censuses.iter().map(|changes| changes.device);
+        let totals = of.totals.iter().map(|totals| totals.device);
+        for device in totals.chain(steps).chain(censuses) {
+            let is_first = rank.devices.is_empty();
+            if (is_first || held.ranks < ranks_max) && rank.devices.insert(device) {
+                held.ranks += usize::from(!is_first);
+            }
+        }
+        let before = of.totals.len();
+        of.totals.retain(|totals| rank.devices.contains(&totals.device));
+        of.steps.retain(|(device, _)| rank.devices.contains(device));
+        of.censuses.retain(|changes| rank.devices.contains(&changes.device));
+        context.push(Effect::Lose(Loss::NodeFull, (before - of.totals.len()) as u64));
+    }
+
     fn ranks_per_node_max(&self) -> usize {
         let ranks_max = self.limits.ranks_max;
         (ranks_max / NODES_AT_LEAST).max(RANKS_RUNNING_PER_NODE_MAX.min(ranks_max))
@@ -176,7 +210,7 @@ impl Jobs {
             return first.map(|attempt| attempt.record.serial);
         }
         // Before it is full: the next job or rank shall find a place.
-        let are_ranks_full = self.tapes.len() >= self.limits.ranks_max;
+        let are_ranks_full = self.holdings.ranks() >= self.limits.ranks_max;
         if self.jobs.len() < JOBS_MAX && !are_ranks_full {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::state::jobs::ownership::tests::owned;
 use crate::state::jobs::tests::{killed, limits};
 use crate::state::messages::{RankEnd, RankUp};
 use memtape_disk::clock::Now;
-use memtape_store::records::End;
+use memtape_store::records::{End, Totals};
 
 /// Takes all ranks of an attempt for ended.
 fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
@@ -36,7 +36,7 @@ fn of_node(jobs: &Jobs, node: &str) -> usize {
 fn check_holdings(jobs: &Jobs) {
     let mut counted = Holdings::default();
     for rank in jobs.attempts().flat_map(|attempt| attempt.ranks.values()) {
-        counted.add(&rank.record.node, rank.presence);
+        counted.add(&rank.record.node, rank.presence, rank.devices.len());
     }
     assert_eq!(jobs.holdings, counted);
 }
@@ -232,4 +232,27 @@ fn the_oldest_ended_attempt_is_forgotten_first() {
     assert_eq!(jobs.remove(9).unwrap().record.job, "job-9@0");
     assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9@0"));
     assert_eq!(jobs.surplus(None, |_| false), None);
+}
+
+#[test]
+fn further_devices_count_as_ranks() {
+    let mut jobs = Jobs::new(Limits { ranks_max: 40_000, ..limits() });
+    let mut report = |node: &str, rank: u32| {
+        let up = owned(&format!("{node}-{rank}"), &format!("of-{node}"), rank, 1);
+        let tape_id = up.tape_id.clone();
+        announce(&mut jobs, node, up).ok()?;
+        let totals = (0..16).map(|device| Totals { device, ..Totals::default() });
+        let mut report = RankReport { tape_id, totals: totals.collect(), ..RankReport::default() };
+        let mut context = Context::new(Now::default());
+        jobs.admit_devices(&mut context, node, &mut report);
+        jobs.admit_devices(&mut context, "other", &mut report);
+        Some(report.totals.len())
+    };
+    let devices: Vec<usize> = (0..400).filter_map(|rank| report("stolen", rank)).collect();
+    assert_eq!((devices[0], devices.iter().sum::<usize>()), (16, 5000), "an eighth of all");
+    assert_eq!(report("honest", 0), Some(16));
+    check_holdings(&jobs);
+    let serials: Vec<u32> = jobs.attempts().map(|attempt| attempt.record.serial).collect();
+    serials.into_iter().for_each(|serial| drop(jobs.remove(serial)));
+    assert_eq!(jobs.holdings, Holdings::default());
 }
