@@ -15,7 +15,7 @@ pub fn ranks_within(memory_bytes: u64) -> usize {
     usize::try_from(ranks).unwrap_or(RANKS_MAX).clamp(1, RANKS_MAX)
 }
 
-/// Memory for the censuses of all running ranks, in bytes, where so many ranks are remembered.
+/// Memory for the censuses of all running ranks in bytes, where `ranks_max` ranks are remembered.
 pub fn censuses_bytes(ranks_max: usize) -> u64 {
     (ranks_max as u64).saturating_mul(CENSUSES_PER_RANK_BYTES_MAX)
 }

@@ -21,7 +21,7 @@ limits! {
         "`memtape_losses_total{reason=\"node_full\"}`";
     RANKS_RUNNING_PER_NODE_MAX: usize = 4096, Count, "coordinator",
         "Running ranks of one node; of those that are remembered, one node has at most as many, or \
-         an eighth of all",
+         an eighth of all, where each device of a rank beyond the first counts as one",
         "of the attempts that began on that node, the one that ended longest ago is forgotten; \
          else a further rank is refused",
         "`memtape_losses_total{reason=\"node_full\"}`";
