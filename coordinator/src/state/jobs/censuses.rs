@@ -6,13 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::capacity;
 use memtape_core::census::changes::Changes;
 use memtape_core::census::{Census, shorten};
-use memtape_core::limits::{CENSUSES_OF_RANK_BYTES_MAX, CENSUSES_RECORDED_BYTES_MAX};
-
-use crate::state::jobs::attempt::{Presence, Rank};
-use crate::state::jobs::shares::{Holdings, NODES_AT_LEAST};
+use memtape_core::limits::CENSUSES_RECORDED_BYTES_MAX;
 
 /// Memory that the detector takes for each line of a census.
 const LINE_BYTES: u64 = 2 << 10;
@@ -66,7 +62,7 @@ impl Censuses {
 
     /// Takes changes of the census of a device; false when it would exceed this memory and is not
     /// kept.
-    fn take(&mut self, changes: Changes, bytes_max: u64) -> bool {
+    pub(super) fn take(&mut self, changes: Changes, bytes_max: u64) -> bool {
         let device = changes.device;
         let Some(census) = changes.apply(self.of_devices.remove(&device)) else { return true };
         let bytes = self.values().chain([&census]).map(bytes).sum();
@@ -84,39 +80,6 @@ fn bytes(census: &Census) -> u64 {
     census.bytes() as u64 + census.lines.len() as u64 * LINE_BYTES
 }
 
-impl Holdings {
-    /// Takes censuses of a rank, where this many ranks may be remembered. Returns the number of
-    /// censuses that are not kept.
-    pub(super) fn take_censuses(
-        &mut self,
-        rank: &mut Rank,
-        changes: Vec<Changes>,
-        ranks_max: usize,
-    ) -> u64 {
-        if changes.is_empty() {
-            return 0;
-        }
-        let before_bytes = rank.censuses.most_bytes;
-        let all_max = capacity::censuses_bytes(ranks_max);
-        let node_max =
-            (all_max / NODES_AT_LEAST as u64).max(CENSUSES_OF_RANK_BYTES_MAX.min(all_max));
-        let rooms = [
-            all_max.saturating_sub(self.censuses_bytes),
-            node_max.saturating_sub(self.of(&rank.record.node).censuses_bytes),
-        ];
-        let room = rooms.into_iter().fold(u64::MAX, u64::min).saturating_add(before_bytes);
-        let bytes_max = room.min(CENSUSES_OF_RANK_BYTES_MAX);
-        let taken = changes.into_iter().map(|changes| rank.censuses.take(changes, bytes_max));
-        let left_out = taken.filter(|is_taken| !is_taken).count() as u64;
-        if rank.presence == Presence::Ended {
-            // The last census of a rank may come after its end.
-            rank.censuses.end();
-        }
-        self.counted(&rank.record.node, before_bytes, rank.censuses.most_bytes);
-        left_out
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use memtape_core::census::{LineCensus, LineId};
@@ -131,6 +94,7 @@ mod tests {
     use crate::state::effects::{Context, Effect};
     use crate::state::jobs::Jobs;
     use crate::state::jobs::attempt::Limits;
+    use crate::state::jobs::shares::Holdings;
     use crate::state::jobs::tests::killed;
     use crate::state::messages::{RankReport, RankUp, Report};
 

@@ -284,9 +284,7 @@ impl Jobs {
             (&mut self.steps, &mut self.logged),
         ));
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
-        if missed > 0 {
-            context.push(Effect::Lose(Loss::StepsMissed, missed));
-        }
+        context.push(Effect::Lose(Loss::StepsMissed, missed));
         if report.step > rank.step && report.clock == Clock::Steps {
             let (now_ns, heard_ns) = (context.now.mono_ns, rank.reported_ns);
             if attempt.record.pauses.moved(now_ns, heard_ns) {
@@ -294,8 +292,8 @@ impl Jobs {
             }
         }
         let failed_before = rank.failures_known();
-        let holdings = (&mut self.holdings, self.limits.ranks_max);
-        if rank.take(context, report, holdings) || has_new_clock {
+        if rank.take(context, report, (&mut self.holdings, self.limits.ranks_max)) || has_new_clock
+        {
             context.put(&rank.written());
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);

@@ -9,9 +9,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use memtape_core::capacity;
+use memtape_core::census::changes::Changes;
 use memtape_core::identity::owner::{HolderKey, Owner, OwnerKey};
 use memtape_core::limits::{
-    ATTEMPTS_PER_JOB_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX, RANKS_RUNNING_PER_NODE_MAX,
+    ATTEMPTS_PER_JOB_MAX, CENSUSES_OF_RANK_BYTES_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX,
+    RANKS_RUNNING_PER_NODE_MAX,
 };
 use memtape_core::sharing::Shares;
 
@@ -22,7 +25,7 @@ use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::messages::RankReport;
 
 /// One node may hold at most one part in this number of all ranks, and of the memory of censuses.
-pub(super) const NODES_AT_LEAST: usize = 8;
+const NODES_AT_LEAST: usize = 8;
 
 /// Ranks of one node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -100,6 +103,39 @@ impl Holdings {
         for all in [&mut held.censuses_bytes, &mut self.censuses_bytes] {
             *all = all.saturating_sub(before_bytes).saturating_add(bytes);
         }
+    }
+}
+
+impl Holdings {
+    /// Takes censuses of a rank, where this many ranks may be remembered. Returns the number of
+    /// censuses that are not kept.
+    pub(super) fn take_censuses(
+        &mut self,
+        rank: &mut Rank,
+        changes: Vec<Changes>,
+        ranks_max: usize,
+    ) -> u64 {
+        if changes.is_empty() {
+            return 0;
+        }
+        let before_bytes = rank.censuses.most_bytes();
+        let all_max = capacity::censuses_bytes(ranks_max);
+        let node_max =
+            (all_max / NODES_AT_LEAST as u64).max(CENSUSES_OF_RANK_BYTES_MAX.min(all_max));
+        let rooms = [
+            all_max.saturating_sub(self.censuses_bytes),
+            node_max.saturating_sub(self.of(&rank.record.node).censuses_bytes),
+        ];
+        let room = rooms.into_iter().fold(u64::MAX, u64::min).saturating_add(before_bytes);
+        let bytes_max = room.min(CENSUSES_OF_RANK_BYTES_MAX);
+        let taken = changes.into_iter().map(|changes| rank.censuses.take(changes, bytes_max));
+        let left_out = taken.filter(|is_taken| !is_taken).count() as u64;
+        if rank.presence == Presence::Ended {
+            // The last census of a rank may come after its end.
+            rank.censuses.end();
+        }
+        self.counted(&rank.record.node, before_bytes, rank.censuses.most_bytes());
+        left_out
     }
 }
 
