@@ -181,8 +181,8 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
     }
 }
 
-/// The attempt of a job with this id or name; without a number the one that stands for the job. Of
-/// several jobs with one name it is the one that runs.
+/// The attempt of a job with this id or name. Without a number it is the attempt that stands for
+/// the job. Of several jobs with one name the running job counts.
 ///
 /// # Errors
 /// When there is no such job or attempt, or several jobs have that name.
