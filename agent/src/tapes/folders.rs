@@ -84,7 +84,7 @@ pub fn check_above(path: &Path) -> Result<(), FolderError> {
 /// no folder that is there.
 ///
 /// # Errors
-/// Those of the file system, also when something of the name is there or takes the folder's place.
+/// Errors of the file system. The path exists already, or another file replaces the new folder.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     if let Some(above) = path.parent() {
         DirBuilder::new().recursive(true).create(above)?;

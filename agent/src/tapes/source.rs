@@ -252,7 +252,7 @@ impl TapeFolders {
         Self { folders, has_pods, pods_found: 0, unreadable: BTreeSet::new() }
     }
 
-    /// Adds the folder of a pod. The one found first of a namespace with too many gives way.
+    /// Adds the folder of a pod. Of a namespace with too many, the folder found first is dropped.
     fn add(&mut self, path: PathBuf, pod: Pod) {
         if self.folders.contains_key(&path) {
             return;

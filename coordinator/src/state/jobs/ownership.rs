@@ -42,16 +42,7 @@ impl Jobs {
         job: &str,
         is_meant: impl Fn(&Attempt) -> bool,
     ) -> Option<&Attempt> {
-        self.chosen_of(&self.own(job), job, is_meant)
-    }
-
-    /// [`Self::chosen`], where it is known which attempts are the job's own.
-    fn chosen_of(
-        &self,
-        own: &BTreeSet<u32>,
-        job: &str,
-        is_meant: impl Fn(&Attempt) -> bool,
-    ) -> Option<&Attempt> {
+        let own = self.own(job);
         let order = |attempt: &&Attempt| {
             let runs = attempt.runs();
             let is_own = own.contains(&attempt.record.serial);
@@ -68,8 +59,7 @@ impl Jobs {
         all.sort_unstable_by_key(|attempt| attempt.record.serial);
         let first = all.iter().find(|attempt| attempt.is_complete()).or(all.first());
         let Some(first) = first else { return BTreeSet::new() };
-        let of_first = first.own_nodes();
-        let (mut nodes, mut own) = (of_first.clone(), BTreeSet::from([first.record.serial]));
+        let (mut nodes, mut own) = (first.own_nodes(), BTreeSet::from([first.record.serial]));
         let mut runs = first.runs();
         for attempt in &all {
             if !attempt.own_nodes().is_disjoint(&nodes) {
@@ -78,13 +68,12 @@ impl Jobs {
                 runs |= attempt.runs();
             }
         }
-        let has_moved = |attempt: &&&Attempt| {
-            !runs
-                && attempt.is_complete()
+        let moved = all.iter().filter(|attempt| {
+            attempt.is_complete()
                 && attempt.record.world_size == first.record.world_size
-                && attempt.own_nodes().len() >= of_first.len()
-        };
-        own.extend(all.iter().filter(has_moved).map(|attempt| attempt.record.serial));
+                && attempt.own_nodes().len() >= first.own_nodes().len()
+        });
+        own.extend(moved.filter(|_| !runs).map(|attempt| attempt.record.serial));
         own
     }
 
@@ -103,10 +92,9 @@ impl Jobs {
     /// Has its job proved that this rank of an attempt is its own? What another rank says causes
     /// nothing.
     pub(crate) fn is_proved(&self, attempt: &Attempt, rank: u32) -> bool {
-        let (serial, job) = (attempt.record.serial, &attempt.record.job);
-        let own = self.own(job);
-        own.contains(&serial)
-            && self.chosen_of(&own, job, |_| true).is_some_and(|of| of.record.serial == serial)
+        let serial = attempt.record.serial;
+        self.current(&attempt.record.job).is_some_and(|of| of.record.serial == serial)
+            && self.own(&attempt.record.job).contains(&serial)
             && attempt.proved().any(|of| of.record.rank == rank)
     }
 }
