@@ -133,24 +133,6 @@ pub(crate) fn nearest<'a>(asked: &str, names: impl Iterator<Item = &'a str>) -> 
     alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
-/// An option's value that may hold a secret: it is not printed, not even by accident.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Hidden(pub(crate) String);
-
-impl std::str::FromStr for Hidden {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.to_string()))
-    }
-}
-
-impl std::fmt::Debug for Hidden {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("…")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

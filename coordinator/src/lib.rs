@@ -43,5 +43,4 @@ pub mod testing;
 pub use config::Config;
 pub use http::page::{PAGE_STYLE, page_script};
 pub use restart::RestartConfig;
-pub use restart::webhook::Webhook;
 pub use run::run;

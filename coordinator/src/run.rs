@@ -65,7 +65,7 @@ pub async fn run(
     if !mistakes.is_empty() {
         bail!("the coordinator's settings are wrong: {}", mistakes.join("; "));
     }
-    // For the webhook; it fails only when the program has chosen already.
+    // For the keys of OpenID; it fails only when the program has chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;

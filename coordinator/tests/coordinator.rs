@@ -21,12 +21,11 @@ mod turns;
 use std::time::Duration;
 
 use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start, training};
-use memtape_coordinator::{Config, Webhook};
+use memtape_coordinator::Config;
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::Code;
 
@@ -429,47 +428,22 @@ fn answer_of(job: &Job, request: &v1::CaptureRequest, snapshot: &[u8]) -> v1::Ca
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_is_asked_for_once() {
     let dir = tempfile::tempdir().unwrap();
-    let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/restart", hook.local_addr().unwrap());
     let note = dir.path().join("note");
     let mut config = config(&dir.path().join("data"));
     config.restart.policy.rest.mode = Mode::Act;
     config.restart.policy.rest.always = true;
     let script = format!("echo $MEMTAPE_JOB $MEMTAPE_RANK $MEMTAPE_CLASS >>'{}'", note.display());
     config.restart.command = Some(script);
-    config.restart.webhook = Some(Webhook { url, secret: Some("hush".to_string()) });
     let running = start(config).await;
-    let posted = tokio::spawn(async move {
-        let (mut stream, _) = hook.accept().await.unwrap();
-        let mut request = vec![0; 16 << 10];
-        let mut length = 0;
-        while !String::from_utf8_lossy(&request[..length]).contains("\"why\"") {
-            length += stream.read(&mut request[length..]).await.unwrap();
-        }
-        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
-        String::from_utf8_lossy(&request[..length]).into_owned()
-    });
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
     let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
-    let is_done = |answer: &Value| {
-        let actions = answer["actions"].as_array().unwrap();
-        actions.len() == 2 && actions.iter().all(|action| action["outcome"] != "running")
-    };
+    let is_done = |answer: &Value| answer["actions"][0]["outcome"] == "done";
     let answer = running.wait("/api/v1/actions", is_done).await;
-    for (action, kind, outcome) in [
-        (&answer["actions"][1], "command", "done"),
-        (&answer["actions"][0], "webhook", "answered 204"),
-    ] {
-        assert_eq!((&action["kind"], &action["outcome"]), (&json!(kind), &json!(outcome)));
-        assert_eq!((&action["decision"], &action["dry_run"]), (&json!("restart"), &json!(false)));
-    }
-    let posted = posted.await.unwrap();
-    for part in
-        ["webhook-id: act-", "webhook-signature: v1,", "\"specversion\":\"1.0\"", "io.memtape."]
-    {
-        assert!(posted.contains(part), "no {part} in {posted}");
-    }
+    let action = &answer["actions"][0];
+    assert_eq!(answer["actions"].as_array().unwrap().len(), 1);
+    assert_eq!(action["kind"], "command");
+    assert_eq!((&action["decision"], &action["dry_run"]), (&json!("restart"), &json!(false)));
     agent.train(&JOB, step + 1..=step + 160).await;
     assert_eq!(std::fs::read_to_string(&note).unwrap(), "train@0 2 leak\n");
     let (_, audit) = running.get("/api/v1/audit").await;

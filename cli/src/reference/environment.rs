@@ -38,7 +38,7 @@ const OTHERS: [Variable; 21] = [
 ];
 
 /// What the coordinator sets for a restart command.
-const OF_RESTARTS: [&str; 13] = [
+const OF_RESTARTS: [&str; 14] = [
     "MEMTAPE_ACTION",
     "MEMTAPE_JOB",
     "MEMTAPE_ATTEMPT",
@@ -51,6 +51,7 @@ const OF_RESTARTS: [&str; 13] = [
     "MEMTAPE_POD_UID",
     "MEMTAPE_INCIDENT",
     "MEMTAPE_CLASS",
+    "MEMTAPE_SENTENCE",
     "MEMTAPE_WHY",
 ];
 

@@ -62,6 +62,7 @@ async fn run(command: &Command, order: &Order) -> Done {
         .env("MEMTAPE_POD_UID", &order.pod_uid)
         .env("MEMTAPE_INCIDENT", &order.incident)
         .env("MEMTAPE_CLASS", &order.class)
+        .env("MEMTAPE_SENTENCE", &order.sentence)
         .env("MEMTAPE_WHY", &order.why);
     let ended = run_child(child, command.timeout).await.map_err(ChildError::outcome)?;
     let (status, line) = (ended.status, ended.line.as_str());
@@ -86,8 +87,8 @@ mod tests {
         let words: Vec<String> = command.iter().map(ToString::to_string).collect();
         let passed = ["CARGO_PKG_NAME".to_string()];
         let command = Command::new(&words, &passed, Duration::from_secs(seconds)).unwrap();
-        let (job, node) = ("j'$(x)".to_string(), "gpu-1".to_string());
-        let order = Order { job, node, rank: 3, ..Order::default() };
+        let (job, node, sentence) = ("j'$(x)".into(), "gpu-1".into(), "leaks".into());
+        let order = Order { job, node, sentence, rank: 3, ..Order::default() };
         command.run(&order).await
     }
 
@@ -105,7 +106,7 @@ mod tests {
     async fn commands_are_run_with_the_facts_and_a_limit() {
         check(&["true"], 5, done()).await;
         let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3 \
-                     && test $MEMTAPE_NODE = gpu-1";
+                     && test $MEMTAPE_NODE = gpu-1 && test $MEMTAPE_SENTENCE = leaks";
         check(&["sh", "-c", facts], 5, done()).await;
         check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, refused("no quota")).await;
         let says_secret = "echo cannot log in with --token=hush >&2; exit 3";

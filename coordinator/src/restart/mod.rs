@@ -20,7 +20,6 @@ use crate::restart::kubernetes::{Kubernetes, nodes::Taint};
 use crate::restart::slurm::Slurm;
 use crate::restart::slurm::nodes::Drain;
 use crate::restart::target::Target;
-use crate::restart::webhook::{Caller, Webhook};
 
 mod child;
 mod command;
@@ -29,7 +28,6 @@ mod drain_reason;
 mod kubernetes;
 mod slurm;
 pub(crate) mod target;
-pub(crate) mod webhook;
 
 /// When to ask for a restart, and whom.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -60,9 +58,6 @@ pub struct RestartConfig {
         env = "MEMTAPE_RESTART_ENV"
     )]
     pub command_env: Vec<String>,
-    /// Where to post the request.
-    #[arg(skip)]
-    pub webhook: Option<Webhook>,
     /// Restart by scontrol requeue, if the job runs on the node of the incident, as the user that
     /// the rank belongs to. The coordinator's user may requeue it: its owner, or a Slurm operator.
     #[arg(
@@ -85,8 +80,7 @@ pub struct RestartConfig {
     /// ends with another status than 0, nothing was done. `deploy/ray` has one for Ray.
     #[arg(long = "keep-out-command", value_name = "CMD", env = "MEMTAPE_KEEP_OUT_COMMAND")]
     pub keep_out_command: Option<String>,
-    /// Time for a command, for each program of Slurm, for each request to Kubernetes, and for each
-    /// try of the webhook.
+    /// Time for a command, for each program of Slurm, and for each request to Kubernetes.
     #[arg(skip = Duration::from_secs(30))]
     pub timeout: Duration,
 }
@@ -129,19 +123,17 @@ impl RestartConfig {
             keep_out_command: _,
             command,
             command_env,
-            webhook,
             slurm,
             kubernetes,
             timeout,
         } = self;
         let command = command.as_deref().and_then(|line| shell(line, command_env, *timeout));
-        let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
         #[cfg(feature = "kubernetes")]
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
         #[cfg(not(feature = "kubernetes"))]
         let kubernetes = kubernetes.then_some(None).flatten();
-        [command, webhook, slurm, kubernetes].into_iter().flatten().collect()
+        [command, slurm, kubernetes].into_iter().flatten().collect()
     }
 
     /// The configured targets that can keep a node out.

@@ -7,17 +7,11 @@ use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
 use memtape_core::policy::keep_out::may_keep_out;
-use serde::Serialize;
 
 /// Something that can restart a job.
 pub(crate) trait Target: Debug + Send + Sync {
     /// Name of the target in records and in the API.
     fn kind(&self) -> TargetKind;
-
-    /// The mistake in the target's settings, in one line.
-    fn mistake(&self) -> Option<&'static str> {
-        None
-    }
 
     /// Asks for a restart; returns what came of it, in one line for the record of the action. It is
     /// [`Outcome::Refused`] only where it is sure that nothing was restarted.
@@ -70,7 +64,7 @@ pub(super) fn admit_one_more(kept_out: usize) -> Result<(), Outcome> {
 }
 
 /// The input of a target.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
     pub(crate) action: String,
     pub(crate) incident: String,

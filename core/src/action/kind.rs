@@ -55,8 +55,6 @@ pub enum ActionKind {
 pub enum TargetKind {
     /// A command.
     Command,
-    /// A request to a URL.
-    Webhook,
     /// Slurm, which requeues the job, or drains the node.
     Slurm,
     /// Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.

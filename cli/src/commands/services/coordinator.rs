@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use memtape_coordinator::{Config, Webhook};
+use memtape_coordinator::Config;
 use memtape_core::policy::budgets::{Budget, Budgets};
 use memtape_core::policy::rule::Rule;
 use memtape_core::policy::{Mode, Settings};
@@ -13,12 +13,11 @@ use memtape_core::settings::{duration, duration_text};
 
 use serde_json::json;
 
-use crate::args::{Hidden, Mistakes};
+use crate::args::Mistakes;
 use crate::globals::Globals;
 use crate::output;
 use crate::policy_file;
 use crate::runtime;
-use crate::secret_file;
 
 /// `memtape coordinator`: the settings of the service, and those that come from files.
 #[derive(Debug, clap::Args)]
@@ -37,19 +36,6 @@ pub(crate) struct CoordinatorArgs {
         default_value = Mode::DryRun.as_str()
     )]
     restart: Mode,
-    /// URL that gets a POST to restart a job [default: none]. The request is signed if there is a
-    /// secret. Put a URL with a token in a file: every user can read command lines.
-    #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK", hide_env_values = true)]
-    restart_webhook: Option<Hidden>,
-    /// File with that URL.
-    #[arg(long, value_name = "FILE", conflicts_with = "restart_webhook")]
-    restart_webhook_file: Option<PathBuf>,
-    /// File with the secret of the webhook's signature; overrides MEMTAPE_WEBHOOK_SECRET.
-    #[arg(long, value_name = "FILE")]
-    restart_webhook_secret_file: Option<PathBuf>,
-    /// Secret of the webhook's signature. Not an option: every user can read command lines.
-    #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
-    restart_webhook_secret: Option<Hidden>,
     /// Least time between two restarts of one job.
     #[arg(
         long,
@@ -115,7 +101,6 @@ fn mode_parser() -> impl TypedValueParser<Value = Mode> {
 /// address as soon as it listens.
 /// Fails when settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
-    let warnings = warnings(&args, std::env::args());
     let config = Config { tls_dir: globals.tls_dir.clone(), ..config(args)? };
     let json = globals.json;
     let mistakes = config.mistakes();
@@ -123,9 +108,6 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
         return Err(Mistakes(mistakes).into());
     }
     runtime::log(json)?;
-    for warning in warnings {
-        eprintln!("memtape: warning: {warning}");
-    }
     let scheme = if config.tls_dir.is_some() { "https" } else { "http" };
     let on_bound = move |address: SocketAddr| {
         let url = format!("{scheme}://{address}");
@@ -141,13 +123,6 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
 /// The settings of the service, with what the files hold.
 /// Fails when a file cannot be read.
 pub(in crate::commands) fn config(mut args: CoordinatorArgs) -> anyhow::Result<Config> {
-    let in_file = |file: &Option<PathBuf>| file.as_deref().map(secret_file::read).transpose();
-    let of_option = |option: &Option<Hidden>| option.clone().map(|Hidden(text)| text);
-    let secret = in_file(&args.restart_webhook_secret_file)?;
-    let secret = secret.or_else(|| of_option(&args.restart_webhook_secret));
-    let url = in_file(&args.restart_webhook_file)?;
-    let url = url.or_else(|| of_option(&args.restart_webhook));
-    args.config.restart.webhook = url.map(|url| Webhook { url, secret });
     args.config.restart.policy = policy(&args)?;
     Ok(args.config)
 }
@@ -171,23 +146,6 @@ fn policy(args: &CoordinatorArgs) -> anyhow::Result<Settings> {
     Ok(Settings { rules, rest: Rule { mode, horizon_ns, ..rest }, budgets, keep_out })
 }
 
-/// What is said at the start about secrets that other users can read: in files, and in a URL on the
-/// command line.
-fn warnings(args: &CoordinatorArgs, mut words: impl Iterator<Item = String>) -> Vec<String> {
-    let files = [&args.restart_webhook_file, &args.restart_webhook_secret_file];
-    let files = files.into_iter().flatten().filter_map(|file| secret_file::warning(file));
-    let url = args.restart_webhook.as_ref().map(|Hidden(url)| url).filter(|url| {
-        let may_hold_secret = url.contains(['?', '@']);
-        may_hold_secret && words.any(|word| word.contains(url.as_str()))
-    });
-    let url = url.map(|_| {
-        "every user can read the URL of --restart-webhook in the list of processes: put it into \
-         a file, and name that with --restart-webhook-file"
-            .to_string()
-    });
-    files.chain(url).collect()
-}
-
 /// A time in nanoseconds as an option writes it.
 fn time(ns: u64) -> String {
     duration_text(Duration::from_nanos(ns))
@@ -199,8 +157,6 @@ fn nanoseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use clap::Parser;
 
     use super::*;
@@ -218,35 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_others_can_read_are_reported_and_not_printed() {
-        let check = |line: &str, is_on_line: bool, expected: usize| {
-            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
-            let Command::Coordinator(args) = cli.command else { panic!("another: {line}") };
-            let words = line.split(' ').map(String::from).filter(|_| is_on_line);
-            let found = warnings(&args, words);
-            assert_eq!(found.len(), expected, "{found:?}");
-            assert!(!format!("{found:?}{args:?}").contains("hush"), "{args:?}");
-        };
-        check("memtape coordinator --restart-webhook http://x/?token=hush", true, 1);
-        check("memtape coordinator --restart-webhook=http://me:hush@x/", true, 1);
-        // The variable of the option is not on the command line.
-        check("memtape coordinator --restart-webhook http://x/?token=hush", false, 0);
-        check("memtape coordinator --restart-webhook http://x/restart", true, 0);
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("url");
-        std::fs::write(&file, "http://x/?token=hush").expect("written");
-        let line = format!("memtape coordinator --restart-webhook-file {}", file.display());
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).expect("set");
-        check(&line, true, 1);
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("set");
-        check(&line, true, 0);
-    }
-
-    #[test]
     fn options_reach_the_settings() {
         let config = parsed(
             "memtape coordinator --restart act --restart-command scontrol --restart-cooldown 1m \
-             --restart-budget-owner 7 --restart-budget-cluster 9 --restart-webhook http://x",
+             --restart-budget-owner 7 --restart-budget-cluster 9",
         );
         assert_eq!(config.restart.policy.rest.mode, Mode::Act);
         assert_eq!(config.restart.policy.keep_out, Mode::DryRun);

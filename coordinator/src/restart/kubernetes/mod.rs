@@ -339,7 +339,8 @@ fn has_ended(pod: &Value) -> bool {
 /// Writes an event about the restart. A failure to write it changes nothing.
 async fn announce(api: &Api, order: &Order, kind: &str, address: &Address, value: &Value) {
     let collection = Collection::events(&order.namespace);
-    let time = crate::restart::webhook::rfc3339(memtape_disk::clock::now().wall_ns);
+    let seconds = memtape_disk::clock::now().wall_ns.div_euclid(1_000_000_000);
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string();
     let event = json!({
         "apiVersion": "v1",
         "kind": "Event",
