@@ -117,30 +117,44 @@ fn other_versions(file: &Source) -> Vec<String> {
 }
 
 #[test]
-fn every_invariant_names_the_test_that_enforces_it() {
+fn every_claim_names_the_tests_that_enforce_it() {
     let code = rust();
     let rule = |file: &Source| unenforced(file, &code);
+    let invariants = |item: &str| format!("# A\n\n## Invariants\n\n{item}\n## B\n\n- Other.\n");
     for bad in ["- It never fails.\n", "- It never fails. (`no_such_test`)\n"] {
-        let text = format!("# A\n\n## Invariants\n\n{bad}\n## B\n\n- Other.\n");
-        assert_eq!(rule(&Source::of("ARCHITECTURE.md", &text)).len(), 1, "{bad}");
+        assert_eq!(rule(&Source::of("ARCHITECTURE.md", &invariants(bad))).len(), 1, "{bad}");
     }
-    let files = sources(&["md"]).into_iter().filter(|file| file.path == "ARCHITECTURE.md");
-    let bad = Source::of("ARCHITECTURE.md", "## Invariants\n\n- It never fails.\n");
+    let good = "(`every_claim_names_the_tests_that_enforce_it`)";
+    let table =
+        format!("## Who can do what\n\n| | A | B |\n|---|---|---|\n| x | no {good} | no |\n");
+    assert_eq!(rule(&Source::of("SECURITY.md", &table)).len(), 1);
+    let is_of = |file: &Source| matches!(file.path.as_str(), "ARCHITECTURE.md" | "SECURITY.md");
+    let files = sources(&["md"]).into_iter().filter(is_of);
+    let bad = Source::of("ARCHITECTURE.md", &invariants("- It never fails."));
     check(rule, &bad, &files.collect::<Vec<_>>());
 }
 
-/// Items of the section on invariants that do not end with the name of a test in brackets.
+/// Items of the section on invariants, and cells of the table of who can do what, that do not end
+/// with the names of tests in brackets.
 fn unenforced(file: &Source, code: &[Source]) -> Vec<String> {
-    let section = file.lines().skip_while(|(_, line)| *line != "## Invariants").skip(1);
+    let is_heading = |line: &str| matches!(line, "## Invariants" | "## Who can do what");
+    let section = file.lines().skip_while(|(_, line)| !is_heading(line)).skip(1);
     let section = section.take_while(|(_, line)| !line.starts_with("## "));
     let is_test = |name: &str| {
         let declared = format!("fn {name}(");
         code.iter().any(|file| file.text.contains(&declared))
     };
-    let items = section.filter(|(_, line)| line.starts_with("- "));
-    let bad = items.filter(|(_, line)| {
-        let name = line.strip_suffix("`)").and_then(|line| line.rsplit_once("(`"));
-        !name.is_some_and(|(_, name)| is_test(name))
+    let is_enforced = |claim: &str| {
+        let claim = claim.trim_end().strip_suffix("`)");
+        let names = claim.and_then(|claim| claim.rsplit_once("(`"));
+        names.is_some_and(|(_, names)| names.split("`, `").all(is_test))
+    };
+    let bad = section.filter(|(_, line)| match line.strip_prefix("| ") {
+        // The row of names has no first cell, and the line below it no spaces.
+        Some(row) if !row.starts_with('|') => {
+            !row.trim_end_matches(" |").split(" | ").skip(1).all(is_enforced)
+        }
+        _ => line.starts_with("- ") && !is_enforced(line),
     });
     bad.map(|(number, _)| format!("{}:{number}: name the test that enforces it", file.path))
         .collect()

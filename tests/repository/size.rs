@@ -11,7 +11,7 @@ use crate::source::{Source, manifests, rust};
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 11_096, 5_307),
     ("cli", 17_219, 1_580),
-    ("coordinator", 20_888, 8_870),
+    ("coordinator", 20_888, 8_856),
     ("core", 31_277, 11_371),
     ("disk", 1_045, 0),
     ("fuzz", 0, 311),
@@ -24,7 +24,7 @@ const LINES_MAX: [(&str, usize, usize); 20] = [
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 14_841),
     ("tests/load", 0, 2_479),
-    ("tests/repository", 0, 1_662),
+    ("tests/repository", 0, 1_676),
     ("tests/sim", 0, 2_862),
     ("tests/store_bench", 0, 355),
     ("tls", 692, 206),
