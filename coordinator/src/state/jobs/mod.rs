@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
-use memtape_core::identity::owner::{Workload, job_id};
+use memtape_core::identity::owner::job_id;
 use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::Rates;
@@ -69,6 +69,8 @@ pub(crate) struct Jobs {
     /// Rate of log lines about a node's streams.
     streams_logged: Rates,
     next_serial: u32,
+    /// Time of the last tick.
+    now_ns: u64,
     /// Attempts whose machines may have actions to report.
     touched: BTreeSet<u32>,
 }
@@ -99,6 +101,7 @@ impl Jobs {
             streams_logged: logged_refusals(),
             logged: logged_refusals(),
             next_serial: 0,
+            now_ns: 0,
             touched: BTreeSet::new(),
         }
     }
@@ -158,6 +161,7 @@ impl Jobs {
         now: Now,
         is_healthy: impl Fn(u32) -> bool,
     ) -> Vec<(u32, Reason)> {
+        self.now_ns = now.mono_ns;
         let mut due = Vec::new();
         for (serial, attempt) in &mut self.attempts {
             if attempt.captures.poll_timeout().is_some_and(|due_ns| due_ns <= now.mono_ns) {
@@ -240,7 +244,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         self.admit_rank(node)?;
-        let (serial, is_new_attempt) = match self.attempt_for(&up.job, &up) {
+        let (serial, is_new_attempt) = match self.attempt_for(node, &up.job, &up) {
             Some(serial) => (serial, false),
             None => (self.begin_attempt(now, node, &up)?, true),
         };
@@ -253,6 +257,7 @@ impl Jobs {
         let is_late = attempt.is_late(node);
         let mut record = RankRecord { serial, rank: up.rank, is_late, ..RankRecord::default() };
         let offered = up.offered;
+        record.workload = std::mem::take(&mut up.workload);
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
         let presence = Presence::Here;
@@ -271,7 +276,9 @@ impl Jobs {
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
-        attempt.record.ended_wall_ns = None;
+        if !is_late {
+            attempt.record.ended_wall_ns = None;
+        }
         Ok(Announced { serial, is_new_attempt, is_news: true, is_back: false })
     }
 
@@ -301,7 +308,9 @@ impl Jobs {
             rank.record.exit_status = None;
             rank.record.end_detail.clear();
             rank.censuses.clear();
-            attempt.record.ended_wall_ns = None;
+            if !rank.record.is_late {
+                attempt.record.ended_wall_ns = None;
+            }
         }
         if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
             (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
@@ -320,7 +329,7 @@ impl Jobs {
 
     /// Does a new tape begin an attempt, if it is accepted?
     pub(crate) fn begins_attempt(&self, node: &str, up: &RankUp) -> bool {
-        self.attempt_for(&job_id(&up.job, &up.owner, node), up).is_none()
+        self.attempt_for(node, &job_id(&up.job, &up.owner, node), up).is_none()
     }
 
     fn begin_attempt(&mut self, now: Now, node: &str, up: &RankUp) -> Result<u32, Loss> {
@@ -470,9 +479,6 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.allocator = up.allocator;
     record.hints = up.hints;
     record.planned_end = up.planned_end;
-    if up.workload != Workload::default() {
-        record.workload = up.workload;
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@
 //! stand for no job that runs without it, and nothing is done because of them. Records and ranks
 //! are changed elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::identity::owner::is_called;
+use memtape_core::limits::FAILURE_AGE_SECONDS_MAX;
 
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::{CLOCKS_APART_NS, Jobs};
@@ -18,8 +19,8 @@ use crate::state::messages::RankUp;
 impl Jobs {
     /// The attempt that a new tape joins: one that lacks this rank and was not over when the tape
     /// began, the nearest in time.
-    pub(super) fn attempt_for(&self, job: &str, up: &RankUp) -> Option<u32> {
-        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(up));
+    pub(super) fn attempt_for(&self, node: &str, job: &str, up: &RankUp) -> Option<u32> {
+        let fitting = self.attempts_at(job).filter(|attempt| attempt.takes(node, up));
         let nearest =
             fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
         nearest.map(|attempt| attempt.record.serial)
@@ -51,37 +52,62 @@ impl Jobs {
         self.attempts_at(job).filter(|attempt| is_meant(attempt)).max_by_key(order)
     }
 
-    /// The attempts of a job that are its own, in the order in which they were announced: the first
-    /// one with all its ranks, and those on nodes of these. While none of them runs, also one on
-    /// other nodes, with as many ranks and on as many nodes as the first: one agent is one node.
-    fn own(&self, job: &str) -> BTreeSet<u32> {
-        let mut all: Vec<&Attempt> = self.attempts_at(job).collect();
-        all.sort_unstable_by_key(|attempt| attempt.record.serial);
-        let first = all.iter().find(|attempt| attempt.is_complete()).or(all.first());
-        let Some(first) = first else { return BTreeSet::new() };
-        let (mut nodes, mut own) = (first.own_nodes(), BTreeSet::from([first.record.serial]));
-        let mut runs = first.runs();
-        for attempt in &all {
-            if !attempt.own_nodes().is_disjoint(&nodes) {
+    /// The attempts of a job that are its own: the one on most nodes, of these the first announced,
+    /// and those on nodes of these. A stolen certificate is one node, however much it claims. An
+    /// attempt on other nodes follows when all of these are over that were announced before, and it
+    /// has as many ranks and nodes as the last one.
+    pub(super) fn own(&self, job: &str) -> BTreeSet<u32> {
+        let all = self.attempts_at(job).map(|attempt| (attempt, attempt.own_nodes()));
+        let mut all: Vec<(&Attempt, BTreeSet<&str>)> = all.collect();
+        all.sort_unstable_by_key(|(attempt, _)| attempt.record.serial);
+        let Some((first, of_first)) = all.iter().rev().max_by_key(|(_, nodes)| nodes.len()) else {
+            return BTreeSet::new();
+        };
+        let (mut nodes, mut own) = (of_first.clone(), BTreeSet::from([first.record.serial]));
+        for (attempt, of) in &all {
+            if !of.is_disjoint(&nodes) {
                 nodes.extend(attempt.proved_nodes());
                 own.insert(attempt.record.serial);
-                runs |= attempt.runs();
             }
         }
-        let moved = all.iter().filter(|attempt| {
-            attempt.is_complete()
-                && attempt.record.world_size == first.record.world_size
-                && attempt.own_nodes().len() >= first.own_nodes().len()
-        });
-        own.extend(moved.filter(|_| !runs).map(|attempt| attempt.record.serial));
+        for (attempt, of) in &all {
+            let mut owned = all.iter().filter(|(of, _)| own.contains(&of.record.serial));
+            let is_as_large = owned.clone().next_back().is_some_and(|(last, of_last)| {
+                attempt.record.world_size == last.record.world_size && of.len() >= of_last.len()
+            });
+            if is_as_large
+                && attempt.is_complete()
+                && owned.all(|(of, _)| self.follows(attempt, of))
+            {
+                own.insert(attempt.record.serial);
+            }
+        }
         own
     }
 
-    /// Does a newer attempt replace an older one? While ranks of the older are here, only if both
-    /// attempts have a rank on the same node.
+    /// Is an attempt over, and was before another one was announced?
+    fn follows(&self, later: &Attempt, earlier: &Attempt) -> bool {
+        let announced_ns = later.record.first_seen_wall_ns.saturating_add(CLOCKS_APART_NS);
+        !self.may_run(earlier) && earlier.record.ended_wall_ns.is_none_or(|at| at <= announced_ns)
+    }
+
+    /// Is a rank here that is not late, or was it heard of not long ago?
+    fn may_run(&self, attempt: &Attempt) -> bool {
+        let silent_ns = |rank: &Rank| self.now_ns.saturating_sub(rank.reported_ns);
+        let mut ranks = attempt.ranks.values().filter(|rank| !rank.record.is_late);
+        ranks.any(|rank| match rank.presence {
+            Presence::Here => true,
+            Presence::Unknown => silent_ns(rank) < FAILURE_AGE_SECONDS_MAX * 1_000_000_000,
+            Presence::Ended => false,
+        })
+    }
+
+    /// Does a newer attempt replace an older one? Only one of the job's own does, and while ranks
+    /// of the older are here, only if both attempts have a rank on the same node.
     pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
         let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
-        older.ranks_here() == 0 || !older.own_nodes().is_disjoint(&newer.own_nodes())
+        self.own(&newer.record.job).contains(&newer.record.serial)
+            && (older.ranks_here() == 0 || !older.own_nodes().is_disjoint(&newer.own_nodes()))
     }
 
     /// The jobs with this id or name.
@@ -111,11 +137,13 @@ impl Attempt {
     }
 
     /// Can a new tape be a rank of this attempt?
-    fn takes(&self, up: &RankUp) -> bool {
+    fn takes(&self, node: &str, up: &RankUp) -> bool {
         let record = &self.record;
-        let is_same = record.attempt == up.attempt && record.world_size == up.world_size;
+        // Without a launcher that says how many there are, each node has attempts of its own.
+        let is_same = record.attempt == up.attempt
+            && record.world_size == up.world_size
+            && (record.world_size > 0 || self.begun_by() == node);
         let slurm_job = self.slurm_job();
-        // Of a process that is gone its agent knows no Slurm job.
         let is_gone = up.pid == 0 && up.workload.slurm_job.is_empty();
         is_same
             && record.owner == up.owner
@@ -127,10 +155,17 @@ impl Attempt {
                 .is_none_or(|ended_ns| up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS))
     }
 
-    /// The Slurm job of its ranks; none where no agent names one.
+    /// The Slurm job of most of its ranks, empty where they are in none; none where no agent knows.
     fn slurm_job(&self) -> Option<&str> {
-        let mut named = self.ranks.values().map(|rank| rank.record.workload.slurm_job.as_str());
-        named.find(|job| !job.is_empty())
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for record in self.ranks.values().map(|rank| &rank.record) {
+            let job = record.workload.slurm_job.as_str();
+            // Of a process that is gone its agent knows no Slurm job.
+            if record.pid > 0 || !job.is_empty() {
+                *counts.entry(job).or_default() += 1;
+            }
+        }
+        counts.into_iter().max_by_key(|(_, ranks)| *ranks).map(|(job, _)| job)
     }
 
     /// Are all ranks known that its launcher announced? It takes no further rank then.
@@ -141,19 +176,19 @@ impl Attempt {
     }
 
     /// The ranks that are proved: all of them are known, or most are in one Slurm job, and they are
-    /// in the Slurm job of the others. Where no launcher announced the ranks, those are proved that
-    /// are on the node which began the attempt. A late rank proves nothing.
+    /// in the Slurm job of most. Where no launcher announced the ranks, all are on one node. A late
+    /// rank proves nothing.
     pub(crate) fn proved(&self) -> impl Iterator<Item = &Rank> {
         let (slurm_job, world_size) = (self.slurm_job(), self.record.world_size);
         let is_in = move |rank: &&Rank| {
-            let is_of_node = world_size > 0 || rank.record.node == self.begun_by();
             let is_of_world = world_size == 0 || rank.record.rank < world_size;
             let of_rank = rank.record.workload.slurm_job.as_str();
             let is_of_job = slurm_job.is_none_or(|job| job == of_rank);
-            is_of_node && is_of_world && is_of_job && !rank.record.is_late
+            is_of_world && is_of_job && !rank.record.is_late
         };
         let most = || self.ranks.values().filter(is_in).count() > world_size as usize / 2;
-        let is_enough = world_size == 0 || self.is_complete() || (slurm_job.is_some() && most());
+        let is_in_slurm = slurm_job.is_some_and(|job| !job.is_empty());
+        let is_enough = world_size == 0 || self.is_complete() || (is_in_slurm && most());
         self.ranks.values().filter(move |rank| is_enough && is_in(rank))
     }
 

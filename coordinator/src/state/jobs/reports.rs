@@ -355,7 +355,9 @@ impl Jobs {
         }
         attempt.detectors.rank_ended(number);
         let mut changes = Changes::of(&rank.written());
-        let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
+        let is_late = rank.record.is_late;
+        let mut others = attempt.ranks.values().filter(|rank| !rank.record.is_late);
+        let is_over = !is_late && others.all(|rank| rank.presence == Presence::Ended);
         if end.is_death() {
             attempt.triggers.died(context.now.mono_ns, number);
         }

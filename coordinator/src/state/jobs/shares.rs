@@ -229,9 +229,9 @@ impl Jobs {
         newcomer: Option<Newcomer<'_>>,
         has_open_incident: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
-        if let Some(serials) = crowded {
-            return self.surplus_of_job(serials);
+        let crowded = self.jobs.iter().find(|(_, serials)| serials.len() > ATTEMPTS_PER_JOB_MAX);
+        if let Some((job, serials)) = crowded {
+            return self.surplus_of_job(job, serials);
         }
         if let Some(serial) = newcomer.and_then(|newcomer| self.surplus_of_node(newcomer)) {
             return Some(serial);
@@ -301,10 +301,14 @@ impl Jobs {
         gives_way.then_some(newest.record.serial)
     }
 
-    /// The attempt to forget of a job with too many: of the attempts that the most frequent node
-    /// began, the oldest ended one, else the newest.
-    fn surplus_of_job(&self, serials: &[u32]) -> Option<u32> {
-        let all = || serials.iter().filter_map(|serial| self.attempts.get(serial));
+    /// The attempt to forget of a job with too many: of those that are not its own if there are any,
+    /// and of these of the attempts that the most frequent node began, the oldest ended one, else
+    /// the newest.
+    fn surplus_of_job(&self, job: &str, serials: &[u32]) -> Option<u32> {
+        let own = self.own(job);
+        let are_all_own = serials.iter().all(|serial| own.contains(serial));
+        let given = serials.iter().filter(|serial| are_all_own || !own.contains(serial));
+        let all = || given.clone().filter_map(|serial| self.attempts.get(serial));
         let mut begun = BTreeMap::<&str, usize>::new();
         for attempt in all() {
             *begun.entry(attempt.begun_by()).or_default() += 1;

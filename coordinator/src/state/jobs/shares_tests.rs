@@ -84,18 +84,19 @@ fn a_node_has_bounded_ranks_and_running_jobs() {
         let up = owned(&format!("t{number}"), &format!("job-{number}"), 0, number as u32);
         assert!(announce(&mut jobs, "a", up).is_ok());
     }
-    let more = |name: &str| owned(name, name, 0, 1);
+    let of_x = |tape: &str, rank| RankUp { world_size: 100_000, ..owned(tape, "x", rank, 1) };
+    let more = |name: &str| RankUp { world_size: 100_000, ..owned(name, name, 0, 1) };
     assert_eq!(announce(&mut jobs, "a", more("x")), Err(Loss::NodeFull));
     assert!(announce(&mut jobs, "b", more("x")).is_ok());
     end(&mut jobs, 0, 1);
     assert!(announce(&mut jobs, "a", more("y")).is_ok(), "one has ended");
     // Ranks of a job that began elsewhere count, too.
     for rank in 1..=RANKS_RUNNING_PER_NODE_MAX as u32 {
-        let _ = announce(&mut jobs, "a", owned(&format!("u{rank}"), "x", rank, 1));
+        let _ = announce(&mut jobs, "a", of_x(&format!("u{rank}"), rank));
     }
     assert_eq!(jobs.holdings.of("a").running, RANKS_RUNNING_PER_NODE_MAX);
-    assert_eq!(announce(&mut jobs, "a", owned("z", "x", 60_000, 1)), Err(Loss::NodeFull));
-    assert!(announce(&mut jobs, "b", owned("z", "x", 60_001, 1)).is_ok());
+    assert_eq!(announce(&mut jobs, "a", of_x("z", 60_000)), Err(Loss::NodeFull));
+    assert!(announce(&mut jobs, "b", of_x("z", 60_001)).is_ok());
     check_holdings(&jobs);
 }
 

@@ -206,7 +206,7 @@ mod tests {
         for (rank, step) in (0..).zip(steps) {
             let node = if rank < 2 { "a" } else { "b" };
             let (tape_id, job) = (format!("t{rank}"), "job".to_string());
-            let up = RankUp { tape_id, job, rank, ..RankUp::default() };
+            let up = RankUp { tape_id, job, rank, world_size: 4, ..RankUp::default() };
             jobs.announce(now, node, up).unwrap();
             jobs.nodes.entry(node.to_string()).or_default().reported_ns = now.mono_ns;
             jobs.attempts.get_mut(&0).unwrap().ranks.get_mut(&rank).unwrap().step = step;

@@ -4,9 +4,12 @@ use memtape_core::identity::owner::Owner;
 
 use super::*;
 use crate::state::counters::Loss;
+use crate::state::effects::Context;
 use crate::state::jobs::attempt::Limits;
-use crate::state::jobs::tests::limits;
+use crate::state::jobs::tests::{killed, limits};
+use crate::state::messages::RankEnd;
 use memtape_disk::clock::Now;
+use memtape_store::records::End;
 
 pub(in crate::state) fn owned(tape: &str, job: &str, rank: u32, uid: u32) -> RankUp {
     let owner = Owner { uid, ..Owner::default() };
@@ -117,11 +120,8 @@ fn a_forged_attempt_replaces_none_that_runs() {
     assert!(!jobs.is_replaced(real, forged) && jobs.is_replaced(real, next));
     // Its start is no later than now: what comes next is newer.
     assert_eq!((jobs.serials("llm@7").last(), current(&jobs)), (Some(&next), next));
-    for serial in [real, next] {
-        let attempt = jobs.attempts.get_mut(&serial).unwrap();
-        attempt.ranks.values_mut().for_each(|rank| rank.presence = Presence::Unknown);
-    }
-    assert!(jobs.is_replaced(real, forged), "no rank of it is here");
+    jobs.node_lost(now, "a");
+    assert!(!jobs.is_replaced(real, forged), "its agent may come back");
     // The job begins again while the forged attempts run.
     let again = jobs.announce(now, "a", up("t4", 3)).unwrap().serial;
     assert_eq!(current(&jobs), again);
@@ -234,4 +234,120 @@ fn ranks_of_two_slurm_jobs_are_two_attempts() {
     assert_eq!(proved(jobs, serial), NONE);
     assert_eq!(announce(jobs, up("t2", 2, "4711")), serial);
     assert_eq!(proved(jobs, serial), [0, 1, 2]);
+}
+
+/// One rank of a world of its own, beside a job of which not all ranks are known, or before it.
+#[test]
+fn an_attempt_on_more_nodes_stands_before_one_on_fewer() {
+    for (forged_at, nodes) in [(7, ["a", "b"]), (0, ["a", "b"]), (7, ["a", "a"])] {
+        let mut jobs = Jobs::new(limits());
+        let now = Now::default();
+        let (mut forged, mut real) = (0, 0);
+        for rank in 0..7 {
+            let of_one = RankUp { world_size: 1, ..owned("x", "llm", 0, 7) };
+            if rank == forged_at {
+                forged = jobs.announce(now, "evil", of_one.clone()).unwrap().serial;
+            }
+            let up = RankUp { world_size: 8, ..owned(&format!("t{rank}"), "llm", rank, 7) };
+            real = jobs.announce(now, nodes[rank as usize % 2], up).unwrap().serial;
+            if rank == 6 && forged_at > rank {
+                forged = jobs.announce(now, "evil", of_one).unwrap().serial;
+            }
+        }
+        assert_eq!(jobs.current("llm@7").unwrap().record.serial, real, "{forged_at} {nodes:?}");
+        assert_eq!(proved(&jobs, forged), NONE, "{forged_at} {nodes:?}");
+    }
+}
+
+/// A job of one node begins again and again, until its first attempts are forgotten.
+#[test]
+fn attempts_that_are_made_up_are_forgotten_before_the_jobs_own() {
+    let mut jobs = Jobs::new(limits());
+    let now = Now::default();
+    let up = |tape: String, attempt| RankUp { attempt, world_size: 1, ..owned(&tape, "llm", 0, 7) };
+    let mut real = jobs.announce(now, "a", up("t0".to_string(), 0)).unwrap().serial;
+    let forged = [90, 91, 92].map(|attempt| {
+        jobs.announce(now, "evil", up(format!("x{attempt}"), attempt)).unwrap().serial
+    });
+    for attempt in 1..70 {
+        jobs.rank_down(&mut Context::new(now), "a", &format!("t{}-7", attempt - 1), killed());
+        real = jobs.announce(now, "a", up(format!("t{attempt}"), attempt)).unwrap().serial;
+        while let Some(surplus) = jobs.surplus(None, |_| false) {
+            jobs.forget(&mut Context::new(now), surplus);
+        }
+    }
+    assert_eq!(proved(&jobs, real), [0]);
+    assert!(forged.iter().all(|forged| jobs.get(*forged).is_none()));
+}
+
+/// The agent of a job of one node is away, and another node has an attempt as large.
+#[test]
+fn no_attempt_follows_one_that_may_run() {
+    let mut jobs = Jobs::new(limits());
+    let mut now = Now { mono_ns: 1, wall_ns: 1_000_000_000_000 };
+    let announce = |jobs: &mut Jobs, now, node: &str, tape: &str, attempt| {
+        let ups = (0..4).map(|rank| RankUp { attempt, ..of_four(&format!("{tape}{rank}"), rank) });
+        ups.map(|up| jobs.announce(now, node, up).unwrap().serial).last().unwrap()
+    };
+    announce(&mut jobs, now, "a", "t", 0);
+    let forged = announce(&mut jobs, now, "evil", "x", 1);
+    jobs.node_lost(now, "a");
+    jobs.tick(now, |_| true);
+    assert_eq!(proved(&jobs, forged), NONE);
+    // It is heard of no more.
+    now.mono_ns += FAILURE_AGE_SECONDS_MAX * 1_000_000_000;
+    jobs.tick(now, |_| true);
+    assert_eq!(proved(&jobs, forged), [0, 1, 2, 3]);
+    // It comes back, ends, and goes on elsewhere: what was announced before its end is not its own.
+    announce(&mut jobs, now, "a", "t", 0);
+    for rank in 0..4 {
+        let end = RankEnd { wall_ns: now.wall_ns + 2_000_000_000, ..killed() };
+        jobs.rank_down(&mut Context::new(now), "a", &format!("t{rank}-7"), end);
+    }
+    assert_eq!(proved(&jobs, forged), NONE);
+    now.wall_ns += 3_000_000_000;
+    let moved = announce(&mut jobs, now, "b", "m", 2);
+    jobs.node_lost(now, "evil");
+    assert_eq!(proved(&jobs, moved), [0, 1, 2, 3]);
+}
+
+/// Another node announces ranks of attempts that are over.
+#[test]
+fn a_late_rank_changes_nothing_of_its_attempt() {
+    for (world_size, joins) in [(0, false), (2, true)] {
+        let mut jobs = Jobs::new(limits());
+        let now = Now { mono_ns: 1, wall_ns: 1_000_000_000_000 };
+        let up = |tape: &str, rank| RankUp { world_size, ..owned(tape, "llm", rank, 7) };
+        let real = jobs.announce(now, "a", up("t", 0)).unwrap().serial;
+        let end = RankEnd { wall_ns: 900, ..killed() };
+        jobs.rank_down(&mut Context::new(now), "a", "t-7", end);
+        let late = jobs.announce(now, "evil", up("x", 1)).unwrap().serial;
+        assert_eq!(late == real, joins);
+        jobs.announce(now, "evil", up("x", 1)).unwrap();
+        assert_eq!(jobs.get(real).unwrap().record.ended_wall_ns, Some(900));
+        let end = RankEnd { end: End::Unknown, wall_ns: 77, ..killed() };
+        jobs.rank_down(&mut Context::new(now), "evil", "x-7", end);
+        jobs.announce(now, "evil", up("x", 1)).unwrap();
+        assert_eq!(jobs.get(real).unwrap().record.ended_wall_ns, Some(900));
+    }
+}
+
+/// A rank that names a Slurm job, where the others are in none, and one that changes it.
+#[test]
+fn one_rank_names_no_slurm_job_for_the_others() {
+    let mut jobs = Jobs::new(limits());
+    let now = Now::default();
+    let up = |tape: &str, rank, slurm_job: &str| {
+        let mut up = RankUp { pid: 7, ..of_four(tape, rank) };
+        up.workload.slurm_job = slurm_job.to_string();
+        up
+    };
+    let first = jobs.announce(now, "a", up("t1", 1, "")).unwrap().serial;
+    assert_ne!(jobs.announce(now, "evil", up("x", 0, "999")).unwrap().serial, first);
+    assert_eq!(jobs.announce(now, "evil", up("x0", 0, "")).unwrap().serial, first);
+    for rank in 2..4 {
+        jobs.announce(now, "a", up(&format!("t{rank}"), rank, "")).unwrap();
+    }
+    jobs.announce(now, "evil", up("x0", 0, "999")).unwrap();
+    assert_eq!(proved(&jobs, first), [0, 1, 2, 3]);
 }
