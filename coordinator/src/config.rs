@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use clap::FromArgMatches as _;
 use clap::builder::FalseyValueParser;
+use memtape_core::capacity::{Division, MEMORY_BYTES_MIN};
+use memtape_core::capture;
 use memtape_core::limits::{
-    CAPTURE_DEADLINE_SECONDS_MAX, RANKS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
+    CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
 use memtape_core::paging::Horizons;
 use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,
 };
-use memtape_core::{capacity, capture};
 
 use crate::restart::RestartConfig;
 use memtape_store as store;
@@ -53,7 +54,8 @@ pub struct Config {
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub data_dir: PathBuf,
     /// Most memory that the coordinator may take [default: the limit of its cgroup, or the
-    /// machine's memory]. It remembers as many ranks as have room in it.
+    /// machine's memory], beside what it takes without any client. It has as many connections as
+    /// have room in a part of it, and remembers as many ranks as have room in the rest.
     #[arg(long, value_name = "BYTES", value_parser = byte_count_from(MEMORY_BYTES_MIN))]
     pub memory_bytes_max: Option<u64>,
     /// Refuse to start without a store in that folder: one that should be there is lost.
@@ -150,9 +152,6 @@ pub struct Config {
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
 
-/// Smallest accepted [`Config::memory_bytes_max`].
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
-
 /// Longest accepted deadline of a capture: agents keep snapshots in memory until then.
 const CAPTURE_DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);
 
@@ -181,9 +180,9 @@ impl Config {
         nanoseconds(self.report_interval)
     }
 
-    /// Ranks of all jobs that are remembered.
-    pub(crate) fn ranks_max(&self) -> usize {
-        self.memory_bytes_max.map_or(RANKS_MAX, capacity::ranks_within)
+    /// The parts of the memory.
+    pub(crate) fn memory(&self) -> Division {
+        Division::of(self.memory_bytes_max)
     }
 
     /// The limits of captures, within what messages can name.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use memtape_core::limits::{STREAMS_PER_CONNECTION_MAX, UNKNOWN_CALLS_MAX};
+use memtape_core::limits::STREAMS_PER_CONNECTION_MAX;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
@@ -59,8 +59,10 @@ pub(crate) enum Overdue {
 }
 
 /// All connections that can give way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Connections {
+    /// Calls that may be in progress without being admitted.
+    unknown_calls_max: usize,
     /// Connections that can give way and were not given up.
     waiting: Mutex<Waiting>,
     /// Number of the next of them.
@@ -140,6 +142,11 @@ impl Wake for Unread {
 }
 
 impl Connections {
+    /// No connection yet.
+    pub(crate) fn new(unknown_calls_max: usize) -> Self {
+        Self { unknown_calls_max, waiting: Mutex::default(), next: AtomicU64::new(0) }
+    }
+
     /// Takes up a connection, idle at first.
     pub(crate) fn open(self: &Arc<Self>, peer: Peer) -> Arc<Connection> {
         let connection = Arc::new(Connection {
@@ -165,7 +172,7 @@ impl Connections {
     /// Gives up a connection where too many calls are not admitted.
     fn give_up_unknown(&self) -> Option<Arc<Connection>> {
         self.give_up(|waiting| {
-            let is_too_many = waiting.unknown_calls() > UNKNOWN_CALLS_MAX;
+            let is_too_many = waiting.unknown_calls() > self.unknown_calls_max;
             is_too_many.then(|| waiting.pop_unknown()).flatten()
         })
     }

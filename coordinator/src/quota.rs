@@ -39,17 +39,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use memtape_core::capacity::Division;
 use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
-    AGENT_CAPTURES_PER_MINUTE_MAX, ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX,
-    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
-    DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
-    MESSAGES_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
-    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
-    REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
-    UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX, UPLOADS_WAITING_MAX,
+    AGENT_CAPTURES_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX,
+    CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
+    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
+    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
+    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX,
+    REQUESTS_PER_SECOND_MAX, UPLOADS_PER_NODE_MAX,
 };
 use memtape_core::rates::Rates;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -83,6 +83,7 @@ const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
 /// The quotas of all, of each node, and of each caller.
 #[derive(Debug)]
 pub(crate) struct Quotas {
+    pub(crate) memory: Division,
     pub(crate) uploads: ByteQuota,
     messages: ByteQuota,
     pub(crate) reports: ByteQuota,
@@ -162,48 +163,58 @@ pub(crate) struct ChangeRates {
 #[derive(Debug)]
 pub(crate) struct CallerRates(Mutex<Rates>);
 
-impl Default for Quotas {
-    fn default() -> Self {
-        Self {
-            uploads: ByteQuota::new(UPLOADS_BYTES_MAX),
-            messages: ByteQuota::new(MESSAGES_BYTES_MAX),
-            reports: ByteQuota::new(REPORTS_WAITING_BYTES_MAX),
-            answers: ByteQuota::new(ANSWERS_BYTES_MAX),
-            nodes: PerName::default(),
-            callers: PerName::default(),
-            upload_queue: permits(UPLOADS_WAITING_MAX),
-            first_chunks: permits(FIRST_CHUNKS_MAX),
-            deferred: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Default for NodeQuota {
-    fn default() -> Self {
+impl NodeQuota {
+    fn new(uploads: &ByteQuota) -> Self {
         Self {
             messages: ByteQuota::new(MESSAGE_BYTES_MAX as u64),
             queue: permits(UPLOADS_PER_NODE_MAX),
             uploads: permits(UPLOADS_AT_ONCE_PER_NODE_MAX),
-            bytes: ByteQuota::new(UPLOADS_BYTES_PER_NODE_MAX),
+            bytes: ByteQuota::new(uploads.bytes_max / 2),
         }
     }
 }
 
-impl Default for CallerQuota {
-    fn default() -> Self {
+impl CallerQuota {
+    fn new(answers: &ByteQuota) -> Self {
         Self {
             requests: permits(REQUESTS_IN_PROGRESS_MAX),
             question: permits(1),
             large_answers: permits(LARGE_ANSWERS_PER_CALLER_MAX),
-            bytes: ByteQuota::new(ANSWERS_BYTES_PER_CALLER_MAX),
+            bytes: ByteQuota::new(answers.bytes_max / 4),
         }
     }
 }
 
 impl Quotas {
+    /// The quotas of a coordinator with this memory.
+    pub(crate) fn new(memory: Division) -> Self {
+        Self {
+            memory,
+            uploads: ByteQuota::new(memory.uploads),
+            messages: ByteQuota::new(memory.messages),
+            reports: ByteQuota::new(memory.reports),
+            answers: ByteQuota::new(memory.answers),
+            nodes: PerName::default(),
+            callers: PerName::default(),
+            upload_queue: permits(memory.uploads_waiting_max()),
+            first_chunks: permits(FIRST_CHUNKS_MAX),
+            deferred: AtomicU64::new(0),
+        }
+    }
+
     /// The quota of a node, the same for as long as it is in use.
     pub(crate) fn node(&self, node: &str) -> Arc<NodeQuota> {
-        self.nodes.of(node)
+        self.nodes.of(node, || NodeQuota::new(&self.uploads))
+    }
+
+    /// The quota of a caller, likewise.
+    fn caller(&self, caller: &str) -> Arc<CallerQuota> {
+        self.callers.of(caller, || CallerQuota::new(&self.answers))
+    }
+
+    /// Memory that decoding one message may take: a message reserves no more than there is.
+    pub(crate) fn message_decoded_bytes_max(&self) -> u64 {
+        self.reports.bytes_max.min(MESSAGE_DECODED_BYTES_MAX)
     }
 
     /// Waits until a message of this size may be read; first for the node's own bytes, so that a
@@ -218,7 +229,7 @@ impl Quotas {
     /// Queues an upload of a node, and waits until its first chunk may be read; none when the queue
     /// is full, or the node has too many uploads in it.
     pub(crate) async fn queue_upload(&self, node: &str) -> Option<QueuedUpload> {
-        let node = self.nodes.of(node);
+        let node = self.node(node);
         let enter = |queue: &Arc<Semaphore>| queue.clone().try_acquire_owned().ok();
         let Some(queued) = enter(&node.queue).zip(enter(&self.upload_queue)) else {
             self.deferred.fetch_add(1, Relaxed);
@@ -242,14 +253,14 @@ impl Quotas {
 
     /// Begins a request of a caller; none where too many are in progress.
     pub(crate) fn begin_request(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.callers.of(caller);
+        let caller = self.caller(caller);
         let permit = caller.requests.clone().try_acquire_owned().ok()?;
         Some((permit, caller))
     }
 
     /// Waits until no other question of a caller is in the queue of the loop.
     pub(crate) async fn begin_question(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.callers.of(caller);
+        let caller = self.caller(caller);
         Some((caller.question.clone().acquire_owned().await.ok()?, caller))
     }
 
@@ -259,7 +270,7 @@ impl Quotas {
         caller: &str,
         bytes: u64,
     ) -> Option<impl Send + use<>> {
-        let caller = self.callers.of(caller);
+        let caller = self.caller(caller);
         let permit = caller.large_answers.clone().acquire_owned().await.ok()?;
         // Its own first: it holds no bytes of the others while it waits for its own.
         let bytes = [caller.bytes.reserve(bytes).await, self.answers.reserve(bytes).await];
@@ -302,15 +313,15 @@ impl<T> Default for PerName<T> {
     }
 }
 
-impl<T: Default> PerName<T> {
+impl<T> PerName<T> {
     /// The value of a name, kept while it is in use; unused ones are forgotten.
-    fn of(&self, name: &str) -> Arc<T> {
+    fn of(&self, name: &str, new: impl Fn() -> T) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {
             return known;
         }
         all.retain(|_, known| known.strong_count() > 0);
-        let added = Arc::new(T::default());
+        let added = Arc::new(new());
         all.insert(name.to_string(), Arc::downgrade(&added));
         added
     }
@@ -372,7 +383,6 @@ pub(crate) fn agent_captures_of_jobs() -> Rates {
     Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX)
 }
 
-/// How often decisions to do nothing about jobs of each owner are audited.
 /// Rate of audited decisions to do nothing, by owner of the job.
 pub(crate) fn declined_decisions() -> Rates {
     let at_once = DECLINED_AUDITED_MAX as u64;
@@ -415,226 +425,4 @@ impl CallerRates {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Poll;
-
-    use memtape_core::limits::{MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX};
-    use tokio::time::{Instant, sleep};
-
-    use super::*;
-
-    const STALL: Duration = Duration::from_secs(MESSAGE_MIB_SECONDS_MAX);
-
-    #[tokio::test]
-    async fn reservations_wait_in_order() {
-        let quota = Arc::new(ByteQuota::new(10 << 10));
-        let first = quota.reserve(8 << 10).await;
-        assert_eq!((quota.bytes(), quota.waits.load(Relaxed)), (8 << 10, 0));
-        let (send, mut entered) = tokio::sync::mpsc::unbounded_channel();
-        // A large one, then a small one that would fit: it does not overtake.
-        for (place, bytes) in [(1, 9 << 10), (2, 1 << 10)] {
-            let (inner, send) = (quota.clone(), send.clone());
-            tokio::spawn(async move {
-                let share = inner.reserve(bytes).await;
-                let _ = send.send((bytes, share));
-            });
-            while quota.waits.load(Relaxed) < place {
-                tokio::task::yield_now().await;
-            }
-        }
-        drop(first);
-        let (bytes, share) = entered.recv().await.expect("the first in the queue");
-        assert_eq!(bytes, 9 << 10);
-        drop(share);
-        assert_eq!(entered.recv().await.expect("the second").0, 1 << 10);
-        // More than fits at all is let in alone.
-        while quota.bytes() > 0 {
-            tokio::task::yield_now().await;
-        }
-        let all = quota.reserve(u64::MAX).await;
-        assert_eq!(quota.bytes(), 10 << 10);
-        drop(all);
-    }
-
-    #[tokio::test]
-    async fn a_full_queue_of_uploads_refuses() {
-        let quotas = Quotas::default();
-        let mut inside = Vec::new();
-        let nodes: Vec<String> = (0..UPLOADS_WAITING_MAX).map(|of| format!("node-{of}")).collect();
-        for of in &nodes[..FIRST_CHUNKS_MAX] {
-            inside.push(quotas.queue_upload(of).await.expect("a permit"));
-        }
-        let mut waiting = Vec::new();
-        for of in &nodes[FIRST_CHUNKS_MAX..] {
-            let mut queued = Box::pin(quotas.queue_upload(of));
-            let waits = std::future::poll_fn(|context| {
-                Poll::Ready(queued.as_mut().poll(context).is_pending())
-            });
-            assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
-            waiting.push(queued);
-        }
-        assert!(quotas.queue_upload("other").await.is_none());
-        assert_eq!(quotas.deferred.load(Relaxed), 1);
-        drop(inside.pop());
-        assert!(waiting.remove(0).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn silent_uploads_of_one_node_hold_up_no_other() {
-        let quotas = Quotas::default();
-        let mut inside = Vec::new();
-        for _ in 0..UPLOADS_AT_ONCE_PER_NODE_MAX {
-            inside.push(quotas.queue_upload("silent").await.expect("a permit"));
-        }
-        let mut waiting = Vec::new();
-        for _ in UPLOADS_AT_ONCE_PER_NODE_MAX..UPLOADS_PER_NODE_MAX {
-            let mut queued = Box::pin(quotas.queue_upload("silent"));
-            let waits = std::future::poll_fn(|context| {
-                Poll::Ready(queued.as_mut().poll(context).is_pending())
-            });
-            assert!(waits.await, "no more than {UPLOADS_AT_ONCE_PER_NODE_MAX} of a node");
-            waiting.push(queued);
-        }
-        assert!(quotas.queue_upload("silent").await.is_none(), "too many of a node");
-        assert!(quotas.queue_upload("other").await.is_some());
-        drop(inside.pop());
-        assert!(waiting.remove(0).await.is_some());
-    }
-
-    /// Makes all uploads of a node that it may, again and again, each as large as can be; none of
-    /// them brings anything.
-    fn stall(quotas: &Arc<Quotas>, node: &'static str) {
-        for _ in 0..UPLOADS_PER_NODE_MAX {
-            let quotas = quotas.clone();
-            tokio::spawn(async move {
-                while let Some(queued) = quotas.queue_upload(node).await {
-                    let _permit = quotas.reserve_upload(queued, SNAPSHOT_BYTES_MAX as u64).await;
-                    sleep(STALL).await;
-                }
-            });
-        }
-    }
-
-    /// Uploads a snapshot as large as can be; how long it waits.
-    async fn waits(quotas: &Quotas, node: &str) -> Duration {
-        let begin = Instant::now();
-        let queued = quotas.queue_upload(node).await.expect("a permit");
-        let _permit = quotas.reserve_upload(queued, SNAPSHOT_BYTES_MAX as u64).await;
-        begin.elapsed()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn stalled_uploads_of_a_node_hold_up_no_other() {
-        let quotas = Arc::new(Quotas::default());
-        stall(&quotas, "evil-1");
-        sleep(STALL / 2).await;
-        assert_eq!(quotas.uploads.bytes(), UPLOADS_BYTES_PER_NODE_MAX);
-        for _ in 0..100 {
-            assert_eq!(waits(&quotas, "node-a").await, Duration::ZERO);
-            sleep(STALL / 7).await;
-        }
-        // Two of them fill the quota, and every other node waits for one upload of each at most.
-        stall(&quotas, "evil-2");
-        for _ in 0..100 {
-            let waited = waits(&quotas, "node-a").await;
-            assert!(waited <= 2 * STALL, "{waited:?}");
-            sleep(STALL / 7).await;
-        }
-    }
-
-    #[test]
-    fn an_unused_name_is_forgotten() {
-        let nodes = PerName::<NodeQuota>::default();
-        let node = nodes.of("node-a");
-        assert!(Arc::ptr_eq(&node, &nodes.of("node-a")));
-        assert!(!Arc::ptr_eq(&node, &nodes.of("node-b")));
-        let permit = node.uploads.clone().try_acquire_owned();
-        assert!(permit.is_ok() && nodes.of("node-a").uploads.available_permits() == 1);
-        (0..300).for_each(|number| drop(nodes.of(&format!("node-{number}"))));
-        assert!(nodes.0.lock().unwrap().len() <= 2);
-        assert!(Arc::ptr_eq(&node, &nodes.of("node-a")));
-    }
-
-    /// Reserves an answer, if that is possible at once.
-    async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<impl Send + use<>> {
-        let mut reserving = std::pin::pin!(quotas.reserve_answer(caller, bytes));
-        std::future::poll_fn(|context| match reserving.as_mut().poll(context) {
-            Poll::Ready(permit) => Poll::Ready(permit),
-            Poll::Pending => Poll::Ready(None),
-        })
-        .await
-    }
-
-    #[test]
-    fn a_caller_has_a_number_of_requests_at_once() {
-        let quotas = Quotas::default();
-        let begin = |caller: &str| quotas.begin_request(caller);
-        let mut of_a: Vec<_> = (0..REQUESTS_IN_PROGRESS_MAX).map(|_| begin("a")).collect();
-        assert!(of_a.iter().all(Option::is_some) && begin("a").is_none() && begin("b").is_some());
-        of_a.pop();
-        assert!(begin("a").is_some());
-    }
-
-    #[tokio::test]
-    async fn a_caller_has_at_most_a_quarter_of_the_bytes() {
-        let quotas = Quotas::default();
-        let half = ANSWERS_BYTES_PER_CALLER_MAX / 2;
-        let of_a = [reserve(&quotas, "a", half).await, reserve(&quotas, "a", half).await];
-        assert!(of_a.iter().all(Option::is_some));
-        assert!(reserve(&quotas, "a", half).await.is_none());
-        assert_eq!(quotas.answers.bytes(), ANSWERS_BYTES_PER_CALLER_MAX);
-        for caller in ["b", "c", "d"] {
-            // Freed at once.
-            assert!(reserve(&quotas, caller, ANSWERS_BYTES_PER_CALLER_MAX).await.is_some());
-        }
-        drop(of_a);
-        assert!(reserve(&quotas, "a", ANSWERS_BYTES_PER_CALLER_MAX).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn each_caller_has_a_share_of_the_quota_of_all() {
-        let quotas = Quotas::default();
-        let mut of_a = Vec::new();
-        for _ in 0..LARGE_ANSWERS_PER_CALLER_MAX {
-            of_a.push(reserve(&quotas, "a", 1024).await.expect("a permit"));
-        }
-        assert!(reserve(&quotas, "a", 1024).await.is_none());
-        let rest = ANSWERS_BYTES_MAX - quotas.answers.bytes();
-        let of_b = reserve(&quotas, "b", rest).await.expect("another caller's permit");
-        assert!(reserve(&quotas, "c", 1024).await.is_none(), "no memory is left");
-        drop(of_b);
-        assert!(reserve(&quotas, "c", 1024).await.is_some());
-        drop(of_a.pop());
-        assert!(reserve(&quotas, "a", 1024).await.is_some());
-        drop(of_a);
-        assert_eq!(quotas.answers.bytes(), 0);
-        assert!(reserve(&quotas, "d", 1).await.is_some());
-        assert_eq!(quotas.callers.0.lock().unwrap().len(), 1, "callers are forgotten");
-    }
-
-    /// A user changes ranks at full rate, by subordinate ids too: another user's changes pass.
-    #[test]
-    fn changes_of_one_user_use_up_none_of_another() {
-        let mut rates = ChangeRates::default();
-        let owner = |uid, account| Owner { uid, account, ..Owner::default() };
-        let mut taken = 0;
-        for number in 0..2 * NODE_CHANGES_AT_ONCE_MAX as u32 {
-            let of = owner(100_000 + number % 9, Some(2001));
-            taken += u64::from(rates.take(7, "n", &of).is_ok());
-        }
-        assert_eq!(taken, OWNER_CHANGES_AT_ONCE_MAX);
-        assert!(rates.check(7, "n", &owner(2001, None)).is_err());
-        let victim = owner(2002, Some(2002));
-        assert!(rates.take(7, "n", &victim).is_ok());
-        assert!(rates.take(7, "other", &owner(2001, None)).is_ok(), "another node's");
-    }
-
-    #[test]
-    fn a_flood_of_refusals_floods_no_log() {
-        let logged = CallerRates::of_logged();
-        let lines = (0..100_000).filter(|index| logged.take(index * 1_000_000, "a").is_ok());
-        // 100 s of a refusal each millisecond.
-        assert!((10..=20).contains(&lines.count()));
-        assert!(logged.take(0, "b").is_ok());
-    }
-}
+mod tests;

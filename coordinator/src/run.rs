@@ -70,6 +70,7 @@ pub async fn run(
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
     let config = Arc::new(with_memory(config));
+    let memory = config.memory();
     log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
@@ -80,7 +81,7 @@ pub async fn run(
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, requests, queues) = Queues::new();
 
-    let quotas = Arc::new(Quotas::default());
+    let quotas = Arc::new(Quotas::new(memory));
     let shared = Shared {
         store: store.clone(),
         counters: counters.clone(),
@@ -89,7 +90,7 @@ pub async fn run(
         events: events.clone(),
     };
     let service = Service::new(shared.clone(), quotas.clone(), door.clone());
-    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
+    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
     let api = Api::new(shared.clone(), requests, door.clone(), quotas, snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
@@ -105,7 +106,7 @@ pub async fn run(
     let serving = tokio::spawn(server::serve(
         listener,
         router,
-        Bounds::default(),
+        Bounds::within(&memory),
         Some(door),
         counters,
         async {
@@ -136,10 +137,13 @@ fn for_agents(service: Service) -> axum::Router {
 fn with_memory(config: Config) -> Config {
     let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
     let config = Config { memory_bytes_max, ..config };
+    let memory = config.memory();
     tracing::info!(
         memory_bytes_max,
-        ranks_max = config.ranks_max(),
-        "as many ranks are remembered as the memory has room for"
+        ranks_max = memory.ranks_max(),
+        connections_max = memory.connections_max(),
+        snapshot_bytes_max = memory.snapshot_bytes_max(),
+        "as many ranks, connections and bytes of a snapshot as the memory has room for"
     );
     config
 }

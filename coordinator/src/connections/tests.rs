@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use memtape_core::limits::UNKNOWN_CALLS_MAX;
+
 use super::*;
 
 const TIMES: Times = Times { idle: Duration::from_secs(30), stalled: Duration::from_secs(60) };
@@ -12,7 +14,7 @@ fn peer(last: u8, port: u16) -> Peer {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let begin = Instant::now();
     assert_eq!(connection.overdue(TIMES).await, Overdue::Idle);
@@ -28,7 +30,7 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_idle_connection_is_closed_first() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
     let busy = connections[0].begin();
     busy.admit();
@@ -41,7 +43,7 @@ async fn the_longest_idle_connection_is_closed_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_costs_other_networks_nothing() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let _other = all.open(peer(2, 9));
     let _flood: Vec<_> = (1..=50).map(|port| all.open(peer(1, port))).collect();
     for port in 1..=49 {
@@ -54,7 +56,7 @@ async fn a_flood_costs_other_networks_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_unknown_clients_give_way() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let given_up = || all.give_up_one().map(|it| it.peer().address.port());
     let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
     let first = connections[0].begin();
@@ -98,7 +100,7 @@ async fn calls_of_unknown_clients_give_way() {
 
 #[tokio::test(start_paused = true)]
 async fn unfinished_calls_of_one_network_close_no_connection_of_another() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let is_given_up = |it: &Arc<Connection>| it.is_given_up.load(SeqCst);
     let honest: Vec<_> = (1..=3).map(|last| all.open(peer(last, 1))).collect();
     let _unfinished: Vec<_> = honest.iter().map(Connection::begin).collect();
@@ -131,7 +133,7 @@ async fn unfinished_calls_of_one_network_close_no_connection_of_another() {
 
 #[tokio::test(start_paused = true)]
 async fn connections_with_an_accepted_certificate_give_way_last() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let prove = |it: &Arc<Connection>| {
         it.peer().prove(vec![rustls::pki_types::CertificateDer::from(vec![0])]);
         it.proven();
@@ -152,7 +154,7 @@ async fn connections_with_an_accepted_certificate_give_way_last() {
 
 #[tokio::test]
 async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let whole: Vec<u8> = (0..3 * FRAME_BYTES_MAX + 5).map(|index| index as u8).collect();
     let call = connection.begin();
@@ -175,7 +177,7 @@ async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() 
 
 #[test]
 fn a_connection_is_trusted_while_all_its_calls_are() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let is_valid = Arc::new(AtomicBool::new(true));
     let (seen, call) = (is_valid.clone(), connection.begin());
@@ -191,7 +193,7 @@ fn a_connection_is_trusted_while_all_its_calls_are() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let answer = connection.begin().answer(Response::new(Body::from("unread")));
     let begin = Instant::now();

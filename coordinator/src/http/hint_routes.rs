@@ -11,7 +11,6 @@ use memtape_core::action::Verdict;
 use memtape_core::hints::proof::{Outcome, Window, verdict};
 use memtape_core::hints::{Captured, Setting, suggest, to_apply};
 use memtape_proto::api::{AppliedHints, Hints};
-use memtape_proto::snapshot::Bounds;
 
 use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
@@ -57,11 +56,10 @@ async fn read_capture(snapshots: &Snapshots, gathered: &mut Gathered) {
     else {
         return;
     };
-    match snapshots.read(hash, Bounds::default()).await {
-        Ok((snapshot, _)) => {
-            let read = blocking(move || Captured::of(&capture, &snapshot, device)).await;
-            gathered.facts.capture = read.ok().flatten();
-        }
+    let name = capture.clone();
+    let captured = move |snapshot, _| Captured::of(&name, &snapshot, device);
+    match snapshots.read(hash, snapshots.bounds(), captured).await {
+        Ok(captured) => gathered.facts.capture = captured,
         Err(why) => {
             gathered.facts.unreadable = Some(format!("{capture} cannot be read: {why}"));
         }

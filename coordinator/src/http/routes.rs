@@ -14,7 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use memtape_core::limits::{REQUEST_BYTES_MAX, UPLOADS_WAITING_MAX};
+use memtape_core::limits::REQUEST_BYTES_MAX;
 use memtape_proto::api::Index;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -22,7 +22,6 @@ use tokio::time::timeout;
 use crate::http::asking::Asking;
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
-use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::site::Site;
 use crate::http::{
     access_routes, capture_routes, hint_routes, incident_routes, job_routes, line_routes,
@@ -160,10 +159,9 @@ async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
 fn figures(quotas: &Quotas) -> AdmissionFigures {
     let waits = |of: &ByteQuota| of.waits.load(Relaxed);
     let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
-    let unread = UPLOADS_WAITING_MAX as u64 * u64::from(STREAM_WINDOW_BYTES);
     AdmissionFigures {
         upload_bytes: quotas.uploads.bytes(),
-        upload_bytes_max: quotas.uploads.bytes_max + first_chunks + unread,
+        upload_bytes_max: quotas.uploads.bytes_max + first_chunks + quotas.memory.waiting_uploads,
         report_bytes: quotas.reports.bytes(),
         report_bytes_max: quotas.reports.bytes_max,
         answer_bytes: quotas.answers.bytes(),

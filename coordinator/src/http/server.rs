@@ -21,9 +21,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use memtape_core::capacity::Division;
 use memtape_core::limits::{
     ANSWER_STALLED_SECONDS_MAX, CALLS_PER_CONNECTION_MAX, CONNECTION_IDLE_SECONDS_MAX,
-    CONNECTIONS_MAX,
+    CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -57,13 +58,16 @@ const TRUST_EVERY: Duration = Duration::from_secs(10);
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes that TLS keeps for a client that is slow to read: one record.
+const TLS_BUFFER_BYTES_MAX: usize = 16 << 10;
+
 /// Bytes that the library keeps of a client that is slow to send or to read over HTTP/1. They must
 /// hold the header, with a token in it.
-const HTTP1_BUFFER_BYTES_MAX: usize = 32 << 10;
+const HTTP1_BUFFER_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes that a call may send unread: a queued snapshot occupies this memory. At a millisecond to
 /// the agent one call reaches 32 MB/s with it, and the calls add up.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 32 << 10;
+const STREAM_WINDOW_BYTES: u32 = UNREAD_UPLOAD_BYTES_MAX as u32;
 
 /// Unread bytes of all calls of a connection together: waiting snapshots of a node must not stop
 /// its reports.
@@ -96,6 +100,8 @@ pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 pub(crate) struct Bounds {
     /// Connections at the same time.
     pub(crate) connections_max: usize,
+    /// Calls of unknown clients at the same time.
+    pub(crate) unknown_calls_max: usize,
     /// Maximum idle times of a connection.
     pub(crate) times: Times,
 }
@@ -105,16 +111,20 @@ impl Bounds {
     pub(crate) fn small() -> Self {
         let seconds = Duration::from_secs(HEALTH_SECONDS_MAX);
         let times = Times { idle: seconds, stalled: seconds };
-        Self { connections_max: HEALTH_CONNECTIONS_MAX, times }
+        let connections_max = HEALTH_CONNECTIONS_MAX;
+        Self { connections_max, unknown_calls_max: HEALTH_CONNECTIONS_MAX, times }
     }
-}
 
-impl Default for Bounds {
-    fn default() -> Self {
+    /// Bounds of the port of agents and users, by the memory.
+    pub(crate) fn within(memory: &Division) -> Self {
         let seconds = Duration::from_secs;
         let (idle, stalled) =
             (seconds(CONNECTION_IDLE_SECONDS_MAX), seconds(ANSWER_STALLED_SECONDS_MAX));
-        Self { connections_max: CONNECTIONS_MAX, times: Times { idle, stalled } }
+        Self {
+            connections_max: memory.connections_max(),
+            unknown_calls_max: memory.unknown_calls_max(),
+            times: Times { idle, stalled },
+        }
     }
 }
 
@@ -150,7 +160,7 @@ pub(crate) async fn serve(
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let room = Arc::new(Semaphore::new(connections_max));
-    let all = Arc::new(Connections::default());
+    let all = Arc::new(Connections::new(bounds.unknown_calls_max));
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -228,7 +238,8 @@ impl Serving {
     /// Serves until the client or the coordinator ends it.
     async fn serve(self, stream: TcpStream, door: Option<&Door>) {
         let Some(tls) = door.and_then(Door::tls) else { return self.answer(stream).await };
-        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        let handshake = TlsAcceptor::from(tls.config())
+            .accept_with(stream, |tls| tls.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX)));
         match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => {
                 let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -349,7 +360,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(async || "here");
         let times = Times { idle, stalled: idle };
-        let bounds = Bounds { connections_max: 3, times };
+        let bounds = Bounds { connections_max: 3, unknown_calls_max: 3, times };
         let counters = Arc::new(Counters::default());
         tokio::spawn(serve(listener, router, bounds, None, counters, std::future::pending()));
         address

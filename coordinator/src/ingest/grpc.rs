@@ -15,7 +15,7 @@ use axum::routing::post;
 use bytes::{Bytes, BytesMut};
 use memtape_core::limits::{
     CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGE_MIB_SECONDS_MAX, MESSAGES_WAITING_MAX,
-    REQUEST_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOAD_SECONDS_MAX,
+    REQUEST_BYTES_MAX, UPLOAD_SECONDS_MAX,
 };
 use memtape_proto::decoding::{Encoded, Measured};
 use memtape_proto::snapshot::{self, DecodeError};
@@ -196,7 +196,8 @@ impl Service {
             let Some(length) = incoming.begin(MESSAGE_BYTES_MAX).await? else { return Ok(()) };
             let _raw = self.quotas.reserve_message(&node, length as u64).await;
             let raw = Encoded::<v1::AgentMessage>::new(incoming.read(length).await?);
-            let raw = raw.measured(MESSAGE_DECODED_BYTES_MAX).map_err(BadMessage::NotDecoded)?;
+            let raw = raw.measured(self.quotas.message_decoded_bytes_max());
+            let raw = raw.map_err(BadMessage::NotDecoded)?;
             let share = self.quotas.reports.reserve(raw.cost_bytes()).await;
             let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
             let Some(message) = message else { continue };
@@ -309,9 +310,9 @@ impl Service {
                 return Err(Status::failed_precondition("no capture waits for this snapshot"));
             }
         };
-        let bytes = promised.map_or(SNAPSHOT_BYTES_MAX as u64, |(bytes, _)| bytes);
-        if bytes > SNAPSHOT_BYTES_MAX as u64 {
-            let bytes_max = SNAPSHOT_BYTES_MAX;
+        let bytes_max = self.quotas.memory.snapshot_bytes_max();
+        let bytes = promised.map_or(bytes_max as u64, |(bytes, _)| bytes);
+        if bytes > bytes_max as u64 {
             return Err(self.refuse(&DecodeError::TooLarge { bytes, bytes_max }));
         }
         // All of it at once: snapshots that wait for each other's rest would wait forever.
@@ -326,7 +327,7 @@ impl Service {
         }
         // Bounds the decoder's memory. The diagnosis reads the contents, and reports a snapshot
         // that cannot be decoded.
-        if let Err(why) = snapshot::unpacked_bytes(&snapshot, SNAPSHOT_BYTES_MAX) {
+        if let Err(why) = snapshot::unpacked_bytes(&snapshot, bytes_max) {
             return Err(self.refuse(&why));
         }
         // On its own: a call that is given up midway would leave a snapshot in use without an

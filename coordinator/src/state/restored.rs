@@ -32,7 +32,7 @@ impl Restored {
         let limits = Limits {
             capture: config.capture_limits(),
             triggers: config.triggers.clone(),
-            ranks_max: config.ranks_max(),
+            ranks_max: config.memory().ranks_max(),
         };
         let retention = Retention {
             bytes_max: config.snapshots_bytes_max,

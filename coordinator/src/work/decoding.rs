@@ -1,11 +1,13 @@
 //! Reads and decodes stored snapshots, one at a time for all who want one.
 //!
-//! A snapshot comes from a training process. The memory for decoding is bounded
-//! (`SNAPSHOT_DECODED_BYTES_MAX`), and taken for one snapshot at a time. A snapshot that is refused
-//! is counted.
+//! A snapshot comes from a training process. The memory for decoding is bounded (a part of
+//! `memtape_core::capacity`), and taken for one snapshot at a time. A snapshot that is refused is
+//! counted.
 
 use std::sync::Arc;
 
+use memtape_core::capacity::Division;
+use memtape_core::limits::TRACE_EVENTS_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds, DecodeError};
 use tokio::sync::Semaphore;
@@ -20,6 +22,7 @@ use memtape_store::Blobs;
 pub(crate) struct Snapshots {
     blobs: Blobs,
     counters: Arc<Counters>,
+    pub(crate) memory: Division,
     turn: Arc<Semaphore>,
 }
 
@@ -40,24 +43,37 @@ impl Snapshots {
         &self.blobs
     }
 
-    pub(crate) fn new(blobs: Blobs, counters: Arc<Counters>) -> Self {
-        Self { blobs, counters, turn: Arc::new(Semaphore::new(1)) }
+    pub(crate) fn new(blobs: Blobs, counters: Arc<Counters>, memory: Division) -> Self {
+        Self { blobs, counters, memory, turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// The snapshot with this hash, and the most bytes of memory that it takes.
+    /// The bounds of decoding, by the memory.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            bytes_max: self.memory.snapshot_bytes_max(),
+            decoded_bytes_max: self.memory.snapshot_decoded_bytes_max(),
+            trace_events_max: TRACE_EVENTS_MAX,
+        }
+    }
+
+    /// What `of` makes of the snapshot with this hash and the most bytes of memory that it takes,
+    /// on a thread that may block, before the next snapshot is read.
     ///
     /// # Errors
     /// It is not in the store, or is refused.
-    pub(crate) async fn read(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         hash: blake3::Hash,
         bounds: Bounds,
-    ) -> Result<(RankSnapshot, u64), NotRead> {
+        of: impl FnOnce(RankSnapshot, u64) -> T + Send + 'static,
+    ) -> Result<T, NotRead> {
         // Never closed, so that this cannot fail.
         let turn = self.turn.clone().acquire_owned().await;
         let stored = self.blobs.get(hash).await?;
         let decoding = blocking(move || {
             let decoded = snapshot::decode_counted(&stored, bounds);
+            drop(stored);
+            let decoded = decoded.map(|(snapshot, bytes)| of(snapshot, bytes));
             // Held until here also when the client has left.
             drop(turn);
             decoded

@@ -5,7 +5,6 @@
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
-use memtape_core::limits::COMPARED_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::Bounds;
 
@@ -54,19 +53,19 @@ async fn compare_snapshots(
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     stored: &Snapshots,
 ) -> Result<Box<Diagnosis>, NotCompared> {
-    let (suspect, mut bytes) = load(stored, suspect, Bounds::default()).await?;
+    let (suspect, mut bytes) = load(stored, suspect, stored.bounds()).await?;
     let mut snapshots = Vec::new();
     let mut left_out = Vec::new();
     // A failure is compared with the ends of the peers, not with their memory.
     let peers = if growth.layer == Layer::Process { Vec::new() } else { peers };
     for peer in peers {
-        if bytes > COMPARED_BYTES_MAX {
+        if bytes > stored.memory.compared_bytes_max() {
             left_out.push("its peers' states are too large to compare all of them".to_string());
             break;
         }
         // A peer that cannot be read is no reason not to look at the others.
         // Only the suspect's events are compared.
-        match load(stored, peer, Bounds::without_trace()).await {
+        match load(stored, peer, stored.bounds().without_trace()).await {
             Ok((peer, more)) => {
                 bytes += more;
                 snapshots.push(peer);
@@ -97,6 +96,6 @@ async fn load(
         rank,
         why: "its snapshot is not stored".into(),
     })?;
-    let read = stored.read(hash, bounds).await;
+    let read = stored.read(hash, bounds, |snapshot, bytes| (snapshot, bytes)).await;
     read.map_err(|why| NotCompared::Unreadable { rank, why: why.to_string() })
 }

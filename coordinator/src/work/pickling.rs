@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use memtape_core::limits::{PICKLE_SECONDS_MAX, PICKLES_MADE_MAX};
 use memtape_core::pickle::torch_snapshot_in_parts;
-use memtape_proto::snapshot::Bounds;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
@@ -40,7 +39,8 @@ impl Pickling {
     pub(crate) async fn pickle(&self, hash: blake3::Hash) -> Result<Parts, NotRead> {
         // Never closed, so that this cannot fail.
         let turn = self.turns.clone().acquire_owned().await;
-        let (snapshot, _) = self.snapshots.read(hash, Bounds::default()).await?;
+        let bounds = self.snapshots.bounds();
+        let snapshot = self.snapshots.read(hash, bounds, |snapshot, _| snapshot).await?;
         let (sender, parts) = parts();
         let (runtime, counters) = (Handle::current(), self.counters.clone());
         let ends = Instant::now() + Duration::from_secs(PICKLE_SECONDS_MAX);

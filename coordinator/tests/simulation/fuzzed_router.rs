@@ -123,6 +123,7 @@ impl FuzzedRouter {
         std::fs::write(&keys, KEYS)?;
         std::fs::write(&roles, ROLES.replace("KEYS", &keys.to_string_lossy()))?;
         let config = Arc::new(Config { data_dir: folder.join("store"), ..Config::default() });
+        let memory = config.memory();
         let (store, loaded, _) = Store::open(&config.data_dir)?;
         let restored = Restored::new(clock::now(), &config, loaded, &store);
         let counters = Arc::new(Counters::default());
@@ -131,12 +132,12 @@ impl FuzzedRouter {
         let telemetry = Arc::new(Telemetry::start(None, &counters)?);
         let (events, requests, queues) = Queues::new();
         let (works, to_do) = mpsc::unbounded_channel();
-        let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
+        let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
         let shared = Shared { store, counters, audit, telemetry, events: events.clone() };
         let router = |roles| -> anyhow::Result<(Router, Arc<Door>)> {
             let tokens = Tokens::new(shared.store.clone(), Vec::new());
             let door = Arc::new(Door::new(roles, None, tokens, shared.audit.clone())?);
-            let quotas = Arc::new(Quotas::default());
+            let quotas = Arc::new(Quotas::new(memory));
             let service = Service::new(shared.clone(), quotas.clone(), door.clone());
             runtime.spawn(door.clone().follow());
             let (shared, requests) = (shared.clone(), requests.clone());
@@ -149,7 +150,7 @@ impl FuzzedRouter {
         runtime.spawn(follow(coordinator, queues));
         runtime.block_on(train(&events))?;
         drop(entered);
-        let connections = Arc::new(Connections::default());
+        let connections = Arc::new(Connections::new(memory.unknown_calls_max()));
         Ok(Self { runtime, open, closed, connections, requests: 0 })
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use memtape_core::capacity::Division;
 use memtape_core::limits::{MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_disk::files::Disk;
@@ -322,7 +323,7 @@ impl SimulatedCoordinator {
     }
 
     fn snapshots(&self) -> Snapshots {
-        Snapshots::new(self.store.blobs().clone(), Arc::default())
+        Snapshots::new(self.store.blobs().clone(), Arc::default(), Division::of(None))
     }
 
     /// What it holds in memory.

@@ -91,10 +91,13 @@ limits! {
         "Memory for the lines in the record of one ended rank",
         "the lines that keep least are added up",
         "`other_bytes` and `other_blocks` of the lines";
-    BESIDE_RANKS_BYTES_MAX: u64 = 2 << 30, Bytes, "coordinator",
-        "Memory that is kept for everything but ranks: messages, uploads, comparisons and answers; \
-         half of the memory where it has less than twice as much",
-        "each of these waits or is refused at a bound of its own",
+    BESIDE_RANKS_BYTES_MAX: u64 = 5370 << 20, Bytes, "coordinator",
+        "Memory for everything but ranks, at most half of all: 9/64 of all for connections, 1/64 \
+         for calls of unknown clients, 1/64 and 2/64 for messages before and after they are \
+         decoded, 3/64 for uploads and 1/64 for those that wait, 3/64 for large answers, 5/64 and \
+         7/64 for snapshots that are decoded for users and for diagnoses",
+        "each of these waits, is refused or closed at the bound of its part; what a part does not \
+         need up to the limits of this page is for ranks",
         "`memtape_ranks_max`, the log at the start";
     TAPES_PER_RANK_MAX: usize = 4, Count, "coordinator",
         "Tapes of one rank that are remembered within an attempt",
@@ -106,11 +109,22 @@ limits! {
          one that is idle longest is closed for a further one, or else one with such calls; one \
          with an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
+    CONNECTION_BYTES_MAX: u64 = 112 << 10, Bytes, "coordinator",
+        "Memory that is reckoned for each connection; 96 KiB were measured of one that leaves a record of TLS, a header and a frame \
+         unfinished",
+        "fewer connections than `CONNECTIONS_MAX` are open: those that have room in 9/64 of the \
+         memory",
+        "the log at the start";
     UNKNOWN_CALLS_MAX: usize = 1024, Count, "coordinator",
         "Calls in progress whose client is not known yet",
         "of the network with most such calls, the connection with most of them is closed, one with \
          an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
+    CALL_BYTES_MAX: u64 = 56 << 10, Bytes, "coordinator",
+        "Memory that is reckoned for each call of a client that is not known yet: 32 KiB unread, \
+         and its header",
+        "there are fewer than `UNKNOWN_CALLS_MAX`: those that have room in 1/64 of the memory",
+        "none";
     CONNECTION_IDLE_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
         "Time that a connection is open without a call in progress",
         "the connection is closed",
@@ -140,6 +154,11 @@ limits! {
         "Uploads of snapshots that wait",
         "the agent is asked to try again later",
         "`memtape_waits_total{of=\"upload_deferred\"}`";
+    UNREAD_UPLOAD_BYTES_MAX: u64 = 32 << 10, Bytes, "coordinator",
+        "Bytes that an upload that waits may send unread",
+        "the agent waits; there are fewer than `UPLOADS_WAITING_MAX` where 1/64 of the memory is \
+         less",
+        "none";
     UPLOAD_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
         "Time that the upload of one snapshot takes, from when there is room for it",
         "the upload is refused, and the agent tries again",

@@ -55,20 +55,26 @@ const WINDOW_BYTES_LOG_MAX: u32 = 23;
 pub struct Bounds {
     /// Largest snapshot, before and after compression.
     pub bytes_max: usize,
+    /// Most memory that decoding it may take, in bytes.
+    pub decoded_bytes_max: u64,
     /// Events of each device that are kept, the newest; 0 leaves the traces out.
     pub trace_events_max: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { bytes_max: SNAPSHOT_BYTES_MAX, trace_events_max: TRACE_EVENTS_MAX }
+        Self {
+            bytes_max: SNAPSHOT_BYTES_MAX,
+            decoded_bytes_max: SNAPSHOT_DECODED_BYTES_MAX,
+            trace_events_max: TRACE_EVENTS_MAX,
+        }
     }
 }
 
 impl Bounds {
-    /// The usual bounds, with traces left out.
-    pub fn without_trace() -> Self {
-        Self { trace_events_max: 0, ..Self::default() }
+    /// The bounds, with traces left out.
+    pub fn without_trace(self) -> Self {
+        Self { trace_events_max: 0, ..self }
     }
 }
 
@@ -98,7 +104,7 @@ pub fn decode_counted(encoded: &[u8], bounds: Bounds) -> Result<(RankSnapshot, u
     let bytes = unpacked_bytes(encoded, bounds.bytes_max)?;
     let message = zstd::bulk::decompress(encoded, bytes).map_err(DecodeError::Decompress)?;
     let message = Encoded::<v1::RankSnapshot>::new(message.into());
-    let message = message.measured(SNAPSHOT_DECODED_BYTES_MAX)?;
+    let message = message.measured(bounds.decoded_bytes_max)?;
     let cost_bytes = message.cost_bytes();
     Ok((snapshot(message.decode()?, bounds.trace_events_max)?, cost_bytes))
 }

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 
+use memtape_core::capacity::Division;
 use memtape_core::detector::{Finding, Growth, Layer};
-use memtape_core::limits::REQUESTS_IN_PROGRESS_MAX;
+use memtape_core::limits::{REQUESTS_IN_PROGRESS_MAX, UNKNOWN_CALLS_MAX};
 use memtape_store::Store;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
@@ -48,17 +49,23 @@ fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Qu
     let tokens = Tokens::new(store.clone(), Vec::new());
     let door = Arc::new(Door::new(None, None, tokens, audit.clone()).unwrap());
     let telemetry = Arc::new(Telemetry::start(None, &counters).unwrap());
-    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone());
+    let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), Division::of(None));
     let (events, requests, queues) = Queues::new();
     let shared = Shared { store, counters, audit, telemetry, events: events.clone() };
-    let api = Api::new(shared.clone(), requests, door, Arc::new(Quotas::default()), snapshots);
+    let api = Api::new(
+        shared.clone(),
+        requests,
+        door,
+        Arc::new(Quotas::new(Division::of(None))),
+        snapshots,
+    );
     let works = mpsc::unbounded_channel().0;
     (Coordinator::new(now, Arc::new(config), restored, shared, works), api, events, queues)
 }
 
 fn asking(api: &Api, caller: u32) -> Asking {
     let peer = Peer::new(SocketAddr::from((caller.to_be_bytes(), 1)));
-    let call = Arc::new(Connections::default()).open(peer).begin();
+    let call = Arc::new(Connections::new(UNKNOWN_CALLS_MAX)).open(peer).begin();
     Asking { api: api.clone(), caller: Arc::new(Caller::anyone()), call, request: 1 }
 }
 
