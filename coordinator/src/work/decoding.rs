@@ -1,8 +1,8 @@
-//! Reads and decodes stored snapshots, one at a time for all who want one.
+//! Reads and decodes stored snapshots, one at a time for users and one for diagnoses.
 //!
 //! A snapshot comes from a training process. The memory for decoding is bounded (a part of
-//! `memtape_core::capacity`), and taken for one snapshot at a time. A snapshot that is refused is
-//! counted.
+//! `memtape_core::capacity`), and taken for one snapshot at a time. Diagnoses have a turn of their
+//! own, so that no requests of users delay them. A snapshot that is refused is counted.
 
 use std::sync::Arc;
 
@@ -47,6 +47,11 @@ impl Snapshots {
         Self { blobs, counters, memory, turn: Arc::new(Semaphore::new(1)) }
     }
 
+    /// The same snapshots, with a turn of their own.
+    pub(crate) fn apart(&self) -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), ..self.clone() }
+    }
+
     /// The bounds of decoding, by the memory.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
@@ -83,5 +88,44 @@ impl Snapshots {
             self.counters.lose(Loss::BadSnapshot, 1);
         }
         Ok(decoded?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+    use memtape_store::Store;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_of_users_delay_no_diagnosis() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, ..) = Store::open(folder.path()).unwrap();
+        let encoded = snapshot::encode(RankSnapshot::default(), SNAPSHOT_BYTES_MAX).unwrap();
+        let hash = blake3::hash(&encoded);
+        store.blobs().put(hash, encoded.into()).await.unwrap();
+        let counters = Arc::new(Counters::default());
+        let of_users = Snapshots::new(store.blobs().clone(), counters, Division::of(None));
+        let (bounds, slow) = (of_users.bounds(), of_users.clone());
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let slow = tokio::spawn(async move {
+            let of = move |_, _| {
+                begun.send(()).unwrap();
+                ends.recv().is_err()
+            };
+            slow.read(hash, bounds, of).await.unwrap()
+        });
+        begins.await.unwrap();
+        let next = of_users.read(hash, bounds, |_, _| ());
+        assert!(timeout(Duration::from_millis(50), next).await.is_err(), "users wait");
+        of_users.apart().read(hash, bounds, |_, _| ()).await.unwrap();
+        drop(end);
+        assert!(slow.await.unwrap());
+        of_users.read(hash, bounds, |_, _| ()).await.unwrap();
     }
 }

@@ -24,6 +24,7 @@ pub(crate) async fn carry_out(
     door: Arc<Door>,
     events: mpsc::Sender<Event>,
 ) {
+    let snapshots = snapshots.apart();
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
     let nodes = Arc::new(Semaphore::new(1));
     while let Some(work) = works.recv().await {
