@@ -8,6 +8,8 @@
 //! ranks are. Nothing here knows the resource; the caller states owners and amounts.
 
 use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// Maximum owners whose last turn is remembered. The owner with the oldest turn is forgotten first,
 /// and counts as an owner without a turn.
@@ -30,6 +32,30 @@ pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
 pub struct Shares<Node, Owner> {
     nodes: Amounts<Node>,
     owners: Amounts<(Node, Owner)>,
+}
+
+/// Which of these things of holders are kept where `count_max` have room: of each node an equal
+/// part, and there of each owner; the first ones.
+pub fn equal_parts<Node: Ord + Copy, Owner: Ord + Copy>(
+    holders: &[(Node, Owner)],
+    count_max: usize,
+) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..holders.len()).collect();
+    take_turns(&mut order, |&index| holders[index]);
+    take_turns(&mut order, |&index| holders[index].0);
+    let mut is_kept = vec![false; holders.len()];
+    order.iter().take(count_max).for_each(|index| is_kept[*index] = true);
+    is_kept
+}
+
+/// Sorts so that the first thing of each owner comes first, then the second of each, and so on.
+fn take_turns<T, Owner: Ord>(all: &mut [T], owner: impl Fn(&T) -> Owner) {
+    let mut turns = BTreeMap::<Owner, u64>::new();
+    all.sort_by_cached_key(|one| {
+        let turn = turns.entry(owner(one)).or_default();
+        *turn += 1;
+        *turn
+    });
 }
 
 impl<Owner> Default for Turns<Owner> {
@@ -193,8 +219,6 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -208,6 +232,21 @@ mod tests {
         assert!(amounts.admits(3, 33, 100) && !amounts.admits(3, 34, 100));
         amounts.take(2, 10);
         assert!(amounts.admits(1, 1000, 100), "who is alone has all");
+    }
+
+    #[test]
+    fn of_too_many_things_each_holder_keeps_an_equal_part() {
+        let flood = [("evil", 1)].repeat(9).into_iter().chain([("evil", 2)]);
+        let holders: Vec<_> = flood.chain([("a", 1), ("b", 1), ("a", 2)]).collect();
+        let kept = |count_max| {
+            let is_kept = equal_parts(&holders, count_max);
+            let kept = holders.iter().zip(is_kept).filter(|(_, is_kept)| *is_kept);
+            kept.map(|(holder, _)| *holder).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(3), [("evil", 1), ("a", 1), ("b", 1)]);
+        assert_eq!(kept(5), [("evil", 1), ("evil", 2), ("a", 1), ("b", 1), ("a", 2)]);
+        assert_eq!(kept(6)[..2], [("evil", 1); 2]);
+        assert_eq!(kept(13), holders);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use memtape_core::limits::REQUEST_BYTES_MAX;
+use memtape_core::limits::{METRICS_RANKS_MAX, REQUEST_BYTES_MAX};
 use memtape_proto::api::Index;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -142,9 +142,11 @@ async fn check_ready(api: Api) -> Ready {
 
 async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     asking.sees_all()?;
-    let ranks = asking.ask_all(|view| view.jobs.ranks().0 as u64).await?;
-    asking.reserve(ranks * RANK_METRICS_BYTES).await?;
-    let view = asking.ask_all(metrics::view).await?;
+    let ranks_max = asking.api.quotas.answers.bytes_max / RANK_METRICS_BYTES;
+    let ranks_max = METRICS_RANKS_MAX.min(ranks_max as usize);
+    let ranks = asking.ask_all(|view| view.jobs.ranks().0).await?;
+    asking.reserve(ranks.min(ranks_max) as u64 * RANK_METRICS_BYTES).await?;
+    let view = asking.ask_all(move |view| metrics::view(view, ranks_max)).await?;
     let api = asking.api;
     let store = api.store.clone();
     let figures = figures(&api.quotas);

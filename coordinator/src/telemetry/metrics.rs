@@ -2,8 +2,8 @@
 //!
 //! The loop copies its state; a custom collector writes it for Prometheus. The layers of
 //! `memtape_rank_memory_bytes` are a partition: their sum is the memory of the process. Nothing is
-//! labelled by stack or step, and only attempts that are not over are shown, so the number of
-//! series is bounded by the ranks that run.
+//! labelled by stack or step, and only attempts that are not over are shown. Of more ranks than
+//! have room, each node has an equal part, and so has each owner on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use memtape_core::incident::Tracked;
+use memtape_core::sharing::equal_parts;
 use memtape_core::snapshot::ledger::Name;
 use memtape_proto::api::{Name as _, RankHost};
 
@@ -32,6 +33,8 @@ mod ranks;
 #[derive(Debug)]
 pub(crate) struct MetricsView {
     ranks: Vec<RankFigures>,
+    /// Running ranks without series.
+    ranks_left_out: usize,
     /// Labels and seconds to the OOM of each open incident.
     incidents: Vec<(Labels, Option<u64>)>,
     agents: u64,
@@ -79,19 +82,26 @@ pub(crate) struct AdmissionFigures {
     pub(crate) waits: [(&'static str, u64); 3],
 }
 
-/// Copies the state.
-pub(crate) fn view(view: &View<'_>) -> MetricsView {
+/// Copies the state, with at most this many ranks.
+pub(crate) fn view(view: &View<'_>, ranks_max: usize) -> MetricsView {
     let jobs = view.jobs;
     let running = || jobs.attempts().filter(|attempt| !attempt.has_ended());
     let incidents = view.incidents.iter().map(Tracked::incident).filter(|known| known.is_open());
+    let holders: Vec<_> = running()
+        .flat_map(|of| of.ranks.values().map(|rank| (&*rank.record.node, of.record.owner.key())))
+        .collect();
+    let shown = equal_parts(&holders, ranks_max);
+    let mut are_shown = shown.iter();
     MetricsView {
         ranks: running()
             .flat_map(|attempt| {
                 let (watch, growth) = (view.watch(attempt), view.growth(attempt));
                 let of_rank = move |rank| figures(jobs, attempt, (&watch, &growth), rank);
-                attempt.ranks.values().map(of_rank)
+                let ranks = attempt.ranks.values().filter(|_| are_shown.next() == Some(&true));
+                ranks.map(of_rank).collect::<Vec<_>>()
             })
             .collect(),
+        ranks_left_out: shown.iter().filter(|is_shown| !**is_shown).count(),
         incidents: incidents
             .map(|known| {
                 let labels = vec![
@@ -253,6 +263,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "memtape_ranks_max",
             "Ranks that may be remembered, as the memory has room",
             one(view.ranks_known.1 as f64),
+        ),
+        gauge(
+            "memtape_ranks_left_out",
+            "Running ranks without series of their own, because there are too many",
+            one(view.ranks_left_out as f64),
         ),
         gauge("memtape_incident_active", "1 for each open incident", active.collect()),
         gauge(

@@ -405,6 +405,10 @@ limits! {
         "Parts in one list of captures of the HTTP API",
         "older captures are listed without their parts",
         "the list";
+    METRICS_RANKS_MAX: usize = 16_384, Count, "coordinator",
+        "Running ranks in `/metrics`: fewer where large answers have less than 128 MiB",
+        "each node has an equal part of those that are shown, and so has each owner on it",
+        "`memtape_ranks_left_out`";
     SERIES_POINTS_MAX: usize = 20_000, Count, "coordinator",
         "Points of one series of the HTTP API",
         "the points are further apart",
