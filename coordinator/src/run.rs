@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use memtape_core::capacity::Division;
 use memtape_core::policy::Mode;
 use memtape_core::policy::rule::Rule;
 use memtape_tls::server::ServerTls;
@@ -69,8 +70,7 @@ pub async fn run(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
-    let config = Arc::new(with_memory(config));
-    let memory = config.memory();
+    let (config, memory) = with_memory(config);
     log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
@@ -133,8 +133,8 @@ fn for_agents(service: Service) -> axum::Router {
     service.routes().layer(axum::middleware::from_fn(site::admit_agents))
 }
 
-/// The settings with the memory limit filled in, which is logged.
-fn with_memory(config: Config) -> Config {
+/// The settings with the memory limit filled in, and its parts, which are logged.
+fn with_memory(config: Config) -> (Arc<Config>, Division) {
     let memory_bytes_max = config.memory_bytes_max.or_else(|| memory::limit_bytes(Path::new("/")));
     let config = Config { memory_bytes_max, ..config };
     let memory = config.memory();
@@ -145,7 +145,7 @@ fn with_memory(config: Config) -> Config {
         snapshot_bytes_max = memory.snapshot_bytes_max(),
         "as many ranks, connections and bytes of a snapshot as the memory has room for"
     );
-    config
+    (Arc::new(config), memory)
 }
 
 /// Logs the policy about incidents.

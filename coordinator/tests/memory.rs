@@ -283,9 +283,9 @@ impl Served {
         for (party, name) in [Party::Coordinator(hosts)].iter().chain(&agents).zip(names) {
             issue(&authority, &folder.path().join(name), party, 30).unwrap();
         }
-        let nobody = folder.path().join("nobody");
-        std::fs::create_dir(&nobody).unwrap();
-        std::fs::copy(folder.path().join("evil/ca.crt"), nobody.join("ca.crt")).unwrap();
+        let unproven = folder.path().join("unproven");
+        std::fs::create_dir(&unproven).unwrap();
+        std::fs::copy(folder.path().join("evil/ca.crt"), unproven.join("ca.crt")).unwrap();
         std::fs::write(folder.path().join("access.toml"), ROLES).unwrap();
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["serve_another_process", "--exact", "--nocapture"])
@@ -399,7 +399,7 @@ async fn clients_that_do_everything_wrong(connections: usize) {
     for number in 0..connections {
         attackers.spawn(do_everything_wrong(address, served.tls("evil", "h2"), number));
     }
-    let unproven = ["http/1.1", "h2"].map(|protocol| served.tls("nobody", protocol));
+    let unproven = ["http/1.1", "h2"].map(|protocol| served.tls("unproven", protocol));
     let (begin, mut step, mut slowest) = (Instant::now(), 1, Duration::ZERO);
     let mut opened = 0;
     while begin.elapsed() < Duration::from_secs(10) || opened < FLOOD {

@@ -110,8 +110,8 @@ limits! {
          with an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CONNECTION_BYTES_MAX: u64 = 112 << 10, Bytes, "coordinator",
-        "Memory that is reckoned for each connection; 96 KiB were measured of one that leaves a record of TLS, a header and a frame \
-         unfinished",
+        "Memory that is reckoned for each connection; 96 KiB were measured of one that leaves a \
+         record of TLS, a header and a frame unfinished",
         "fewer connections than `CONNECTIONS_MAX` are open: those that have room in 9/64 of the \
          memory",
         "the log at the start";
