@@ -8,6 +8,7 @@
 //! alone, and blocks no action. A node that is kept out has the budget of a job, and no owner. This
 //! file does not know why an action is asked for.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::decision::Objection;
@@ -52,7 +53,8 @@ pub struct Budget {
 pub struct Budgets {
     /// Of one job: a leak that comes back needs a person, not another restart.
     pub job: Budget,
-    /// Of all jobs of one owner; jobs whose owner is not known have one owner.
+    /// Of all jobs of one owner; jobs whose owner is not known have one owner. An agent may make up
+    /// jobs of any owner: for jobs on other nodes, one node's actions count as half of it at most.
     pub owner: Budget,
     /// Of all jobs: an alarm about all of them is a false one, or no restart helps. One node causes
     /// half of them at most, because its agent may lie; the last fifth of both is for owners who
@@ -245,7 +247,8 @@ impl Budgets {
             [(Scope::Job, job), (Scope::Owner, owner), (Scope::Node, half), (Scope::Cluster, rest)];
         let of_scopes =
             scopes.into_iter().find_map(|(scope, Budget { restarts_max, window_ns })| {
-                let (mut made, mut refused) = (0, 0);
+                let max = restarts_max as usize;
+                let mut of_nodes = BTreeMap::<&str, [usize; 2]>::new();
                 for past in counted.iter().filter(|past| {
                     let action = past.action;
                     is_within(action.at_ns, now_ns, window_ns)
@@ -258,11 +261,15 @@ impl Budgets {
                             Scope::Cluster => true,
                         }
                 }) {
+                    let [made, refused] = of_nodes.entry(&past.action.node).or_default();
                     // One that is under way may come to be either.
-                    made += usize::from(past.progress != Progress::Refused);
-                    refused += usize::from(past.progress != Progress::Made);
+                    *made += usize::from(past.progress != Progress::Refused);
+                    *refused += usize::from(past.progress != Progress::Made);
                 }
-                let max = restarts_max as usize;
+                let is_whole = |node| scope != Scope::Owner || node == planned.node;
+                let most = |node| if is_whole(node) { usize::MAX } else { max / 2 };
+                let [made, refused] = [0, 1]
+                    .map(|of| of_nodes.iter().map(|(node, all)| all[of].min(most(*node))).sum());
                 if made >= max {
                     return Some(Objection::BudgetSpent { kind, scope, count: made, window_ns });
                 }

@@ -97,6 +97,24 @@ fn budgets_outlive_the_coordinator() {
     check_of(&actions, "other", 1001, "restart");
 }
 
+/// An agent proves its node alone: what it makes up leaves the owner's jobs elsewhere a half.
+#[test]
+fn made_up_jobs_of_one_node_leave_an_owner_its_budget() {
+    let made = Outcome::Finished { said: "done".to_string() };
+    let of = |id: usize, node: &str| {
+        let node = node.to_string();
+        Action { node, ..record(id, &format!("job-{id}"), 99_990, made.clone()) }
+    };
+    let mut records: Vec<Action> = (0..5).map(|id| of(id, "stolen")).collect();
+    records.extend([of(5, "a"), of(6, "b")]);
+    let actions = restored(records.clone());
+    assert!(decided(&actions, "honest", 1000).starts_with("restart"));
+    records.push(of(7, "b"));
+    let spent = "did nothing: the budget of the owner is spent: 5 restarts";
+    let why = decided(&restored(records), "honest", 1000);
+    assert!(why.starts_with(spent), "{why}");
+}
+
 #[test]
 fn a_flood_of_decisions_forgets_no_restart() {
     let made = Outcome::Finished { said: "done".to_string() };
