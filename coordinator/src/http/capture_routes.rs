@@ -1,7 +1,7 @@
 //! `/captures`: captures, their manifests and the stored snapshots of their ranks; and the request
 //! for one.
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
@@ -16,7 +16,9 @@ use tokio::sync::oneshot;
 use crate::http::asking::Asking;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{Accepted, Answer, IdPath, PathOf, Problem, QueryOf, attempt_of};
+use crate::http::request::{
+    Accepted, Answer, Body as Sent, IdPath, PathOf, Problem, QueryOf, attempt_of,
+};
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
 use crate::state::captures;
@@ -213,7 +215,7 @@ impl IntoResponse for Pickle {
 async fn request(
     asking: Asking,
     path: PathOf<JobPath>,
-    body: Bytes,
+    Sent(body): Sent,
 ) -> Result<Accepted<RequestedCapture>, Problem> {
     let Path(JobPath { job }) = path?;
     let wish = match body.trim_ascii() {

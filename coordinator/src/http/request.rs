@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query};
+use axum::extract::{FromRequest, Path, Query, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::identity::owner::meant;
@@ -67,6 +68,9 @@ pub(crate) type PathOf<T> = Result<Path<T>, PathRejection>;
 pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 
 /// A JSON answer with status 202: the request was accepted and goes on.
+/// The body of a request; one that cannot be read is a problem.
+pub(crate) struct Body(pub(crate) Bytes);
+
 pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
@@ -154,6 +158,15 @@ impl From<QueryRejection> for Problem {
 }
 
 impl From<serde_json::Error> for Problem {
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let read = Bytes::from_request(request, state).await;
+        read.map(Self).map_err(|why| Problem::new(why.status(), why.body_text()))
+    }
+}
+
     fn from(error: serde_json::Error) -> Self {
         Self::bad(&format!("the body must be JSON such as {{\"step\":100}}: {error}"))
     }

@@ -41,5 +41,8 @@ async fn an_unknown_client_sends_little() {
     let refused = Agent::try_attach(&running, long, "boot-1").await.err().unwrap();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert!(refused.message().contains("longer than 65536 bytes"), "{refused}");
-    assert_eq!(running.post("/api/v1/session", long).await.0, 413);
+    for path in ["session", "session/end", "tokens", "jobs/a/captures"] {
+        let (status, answer) = running.post(&format!("/api/v1/{path}"), long).await;
+        assert_eq!((status, answer["error"].is_string()), (413, true), "{path}: {answer}");
+    }
 }
