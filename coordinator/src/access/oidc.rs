@@ -15,6 +15,7 @@ use jsonwebtoken::crypto::{CryptoProvider, JwkUtils, JwtVerifier};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
+use memtape_core::sharing::Amounts;
 use ring::signature as ring_signature;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -29,9 +30,8 @@ const EMAIL_VERIFIED: &str = "email_verified";
 /// Prefix of the name of every provider's user.
 const PREFIX: &str = "oidc:";
 
-/// Verified tokens that are known, of all and of one user; further ones are verified each time.
+/// Verified tokens that are known; further ones are verified each time.
 const TOKENS_KNOWN_MAX: usize = 4096;
-const TOKENS_KNOWN_PER_USER_MAX: usize = 8;
 
 /// Longest token.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -98,18 +98,23 @@ impl Keys {
         counts.then(|| known.user.clone())
     }
 
-    /// Remembers a verified token until it ends, if its keys are still in use and its user does not
-    /// have too many. A flood of tokens of one user displaces none of another.
+    /// Remembers a verified token until it ends, if its keys are still in use. Of too many, one of
+    /// the user who has most is forgotten: a flood of one user's tokens displaces none of another.
     fn remember(&self, keys: &Arc<Vec<Jwk>>, token: &str, known: Known, now_seconds: u64) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         current.known.retain(|_, of| now_seconds < of.ends_seconds);
-        let is_of_user = |of: &&Known| of.user.name == known.user.name;
-        let of_user = current.known.values().filter(is_of_user).count();
-        if Arc::ptr_eq(&current.keys, keys)
-            && current.known.len() < TOKENS_KNOWN_MAX
-            && of_user < TOKENS_KNOWN_PER_USER_MAX
-        {
-            current.known.insert(blake3::hash(token.as_bytes()), known);
+        if !Arc::ptr_eq(&current.keys, keys) {
+            return;
+        }
+        current.known.insert(blake3::hash(token.as_bytes()), known);
+        if current.known.len() > TOKENS_KNOWN_MAX {
+            let of_users: Amounts<&str> =
+                current.known.values().map(|of| (of.user.name.as_str(), 1)).collect();
+            let most = of_users.most().map(|(user, _)| user);
+            let mut all = current.known.iter();
+            let one =
+                all.find(|(_, of)| Some(of.user.name.as_str()) == most).map(|(hash, _)| *hash);
+            one.and_then(|hash| current.known.remove(&hash));
         }
     }
 
@@ -562,13 +567,17 @@ mod tests {
         assert!((0..1000).all(|_| door.caller(&of(1), Some(&seen)).is_ok()));
         assert!(door.caller(&of(2), Some(&new)).is_ok(), "another network's");
         // One user's tokens displace none of another's, and other keys have signed none of them.
-        for number in 0..2 * TOKENS_KNOWN_PER_USER_MAX {
-            let mut claims = changed("email", json!("mallory@example.org"));
-            (claims["nbf"], claims["jti"]) = (json!(0), json!(number));
-            assert!(issuer.user(&issuer.token(&header, &claims)).is_some());
-        }
-        assert_eq!(issuer.keys.current.read().unwrap().known.len(), TOKENS_KNOWN_PER_USER_MAX);
+        let remember = |name: &str, number: usize| {
+            let user = User { name: name.to_string(), groups: Vec::new() };
+            let (keys, token) =
+                (issuer.keys.of(&issuer.provider).unwrap(), format!("{name}{number}"));
+            issuer.keys.remember(&keys, &token, Known { user, ends_seconds: u64::MAX }, NOW);
+        };
+        (0..20).for_each(|number| remember("alice", number));
+        (0..TOKENS_KNOWN_MAX).for_each(|number| remember("mallory", number));
+        assert_eq!(issuer.keys.current.read().unwrap().known.len(), TOKENS_KNOWN_MAX);
         let known = |token: &str| issuer.keys.known(&issuer.provider, token, NOW).is_some();
+        assert!((0..20).all(|number| known(&format!("alice{number}"))));
         assert!(issuer.user(&seen).is_some() && known(&seen));
         // Another issuer writes other keys into the same file.
         Issuer::new(folder.path()).await;
