@@ -77,7 +77,8 @@ impl Site {
     }
 
     fn refuse(&self, method: &Method, uri: &uri::Uri, headers: &HeaderMap) -> Option<Problem> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        // A header that is no text equals nothing.
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let asked = uri.authority().map(uri::Authority::as_str).or(text(header::HOST));
         // Of two, a proxy may have looked at the other one.
         let has_more = headers.get_all(header::HOST).iter().nth(1).is_some();
@@ -94,8 +95,12 @@ impl Site {
             );
             return Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, line));
         }
+        // A proxy before a port without TLS may have TLS.
+        let has_tls = self.door.as_ref().is_some_and(|door| door.tls().is_some());
+        let schemes = if has_tls { &["https"][..] } else { &["http", "https"] };
         let of_origin = text(header::ORIGIN).map(|origin| {
-            origin.split_once("://").is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(asked))
+            let own = origin.split_once("://").filter(|(scheme, _)| schemes.contains(scheme));
+            own.is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(asked))
         });
         let of_site = text(header::HeaderName::from_static("sec-fetch-site"))
             .map(|site| site == "same-origin" || site == "none");
@@ -151,7 +156,10 @@ mod tests {
         let site = Site::new(&["memtape.example".to_string()], None);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(header::HeaderName::from_static(name), value.parse().unwrap());
+            // As bytes, each a character.
+            let value: Vec<u8> = value.chars().map(|of| of as u32 as u8).collect();
+            let value = HeaderValue::from_bytes(&value).unwrap();
+            map.append(header::HeaderName::from_static(name), value);
         }
         let refused = site.refuse(method, &uri::Uri::from_static("/api/v1/jobs"), &map);
         let status = refused.map(|problem| problem.status.as_u16());
@@ -211,6 +219,10 @@ mod tests {
         check(post, &[local, ("origin", "http://127.0.0.1:8000")], Some(403));
         check(get, &[local, ("origin", "http://evil.example")], Some(403));
         check(post, &[local, ("origin", "null")], Some(403));
+        check(post, &[local, ("origin", "ftp://127.0.0.1:7771")], Some(403));
+        // No text.
+        check(post, &[local, ("origin", "http://evil\u{ff}.example")], Some(403));
+        check(post, &[local, ("sec-fetch-site", "\u{ff}")], Some(403));
         check(post, &[local, ("sec-fetch-site", "cross-site")], Some(403));
         check(get, &[local, ("sec-fetch-site", "cross-site")], Some(403));
         check(get, &[local, ("sec-fetch-site", "same-origin")], None);

@@ -304,6 +304,19 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     cluster.running.stop().await;
 }
 
+/// The name of a port with TLS, as an `Origin` without TLS, is another site's.
+#[tokio::test]
+async fn a_page_without_tls_asks_nothing_of_a_port_with_it() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.user("admin");
+    for (scheme, expected) in [("https", 200), ("http", 403)] {
+        let origin = format!("{scheme}://{}", cluster.running.address);
+        let request = admin.http.get(format!("{}/jobs", admin.base)).header("origin", origin);
+        assert_eq!(request.send().await.unwrap().status(), expected, "{scheme}");
+    }
+    cluster.running.stop().await;
+}
+
 /// Reads name the rank, once a minute; a refusal is an entry with its path or the role that lacks.
 fn check_audit(audit: &Value, capture: &str) {
     let subjects = |action: &str, who: &str| -> Vec<String> {
