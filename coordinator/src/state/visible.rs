@@ -11,9 +11,10 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::policy::Explanation;
 use memtape_disk::clock::Now;
+use memtape_proto::readings::{Gpu, Host};
 
 use crate::state::captures::CaptureState;
-use crate::state::jobs::attempt::{Attempt, Node};
+use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
 use memtape_store::records::ActionRecord;
@@ -125,18 +126,25 @@ impl<'a> Visible<'a> {
         })
     }
 
-    /// All nodes; for a caller who does not see every job, only nodes on which a visible job ran.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a String, &'a Node)> {
-        let own: Option<std::collections::BTreeSet<&str>> = match self.caller.may_see_all() {
-            true => None,
-            false => {
-                let attempts = self.view.jobs.attempts().filter(|attempt| self.has(attempt));
-                let ranks = attempts.flat_map(|attempt| attempt.ranks.values());
-                Some(ranks.map(|rank| rank.record.node.as_str()).collect())
+    /// All nodes; for a caller who does not see every job, only nodes on which a visible job ran,
+    /// with the GPUs on which one runs, and without the use of the host.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a String, &'a Node, Vec<Gpu>, Host)> {
+        let sees_all = self.caller.may_see_all();
+        let attempts = self.view.jobs.attempts().filter(|of| !sees_all && self.has(of));
+        let mut own = BTreeMap::<&str, Vec<&Rank>>::new();
+        for rank in attempts.flat_map(|attempt| attempt.ranks.values()) {
+            own.entry(&rank.record.node).or_default().push(rank);
+        }
+        self.view.jobs.nodes().filter_map(move |(name, node)| {
+            let (mut gpus, mut host) = (node.gpus.clone(), node.host.clone());
+            if !sees_all {
+                let ranks = own.get(name.as_str())?;
+                let here = || ranks.iter().filter(|rank| rank.presence == Presence::Here);
+                gpus.retain(|gpu| here().any(|rank| rank.is_on(gpu)));
+                (host.memory_available_bytes, host.cgroup_bytes) = (None, None);
             }
-        };
-        let nodes = self.view.jobs.nodes();
-        nodes.filter(move |(name, _)| own.as_ref().is_none_or(|own| own.contains(name.as_str())))
+            Some((name, node, gpus, host))
+        })
     }
 
     /// The node of a rank that the caller sees.

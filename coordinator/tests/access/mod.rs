@@ -317,6 +317,33 @@ async fn a_page_without_tls_asks_nothing_of_a_port_with_it() {
     cluster.running.stop().await;
 }
 
+/// Other GPUs, and the use of the host, are not shown to who sees one owner's jobs.
+#[tokio::test]
+async fn an_owner_sees_the_gpus_of_its_own_ranks_alone() {
+    let cluster = Cluster::start().await;
+    let mut agent = cluster.agent("n1", "n1").await.unwrap();
+    let gpu = |number| v1::Gpu { uuid: format!("gpu-{number}"), ..v1::Gpu::default() };
+    agent.gpus = (0..4).map(gpu).collect();
+    train(&mut agent, &JOB, 1000).await;
+    let seen = async |user: &str| {
+        let (_, answer) = cluster.user(user).get("/nodes").await;
+        let node = answer["nodes"][0].clone();
+        (node["gpus"].as_array().unwrap().len(), node["host"]["memory_available_bytes"].as_u64())
+    };
+    assert_eq!(seen("admin").await, (4, Some(48 << 30)));
+    assert_eq!(seen("alice").await, (2, None));
+    // Nor are those of ranks that have ended.
+    for rank in 0..JOB.ranks {
+        let (tape_id, end) = (JOB.tape(rank), v1::RankEnd::Exited.into());
+        let down = v1::RankDown { tape_id, end, step: 8, ..v1::RankDown::default() };
+        agent.say(FromAgent::RankDown(down)).await;
+    }
+    agent.report(Vec::new()).await;
+    agent.settle().await;
+    assert_eq!((seen("admin").await.0, seen("alice").await.0), (4, 0));
+    cluster.running.stop().await;
+}
+
 /// Reads name the rank, once a minute; a refusal is an entry with its path or the role that lacks.
 fn check_audit(audit: &Value, capture: &str) {
     let subjects = |action: &str, who: &str| -> Vec<String> {

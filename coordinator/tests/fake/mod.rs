@@ -399,6 +399,7 @@ impl Agent {
         let number = self.reports;
         let host = v1::Host {
             memory_total_bytes: Some(64 << 30),
+            memory_available_bytes: Some(48 << 30),
             nvml_missing: "no driver".to_string(),
             ..v1::Host::default()
         };

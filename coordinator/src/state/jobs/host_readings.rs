@@ -46,6 +46,12 @@ impl Rank {
         gpus.iter().find(|gpu| gpu.uuid.eq_ignore_ascii_case(uuid))
     }
 
+    /// Is one of its devices this GPU? A GPU without a name is nobody's.
+    pub(crate) fn is_on(&self, gpu: &Gpu) -> bool {
+        let mut known = self.record.device_uuids.iter().filter(|uuid| !uuid.is_empty());
+        known.any(|uuid| uuid.eq_ignore_ascii_case(&gpu.uuid))
+    }
+
     /// Where the bytes of a device are now. The driver's figures are unknown for a rank that is not
     /// seen now.
     pub(crate) fn ledger(&self, totals: &Totals, node: Option<&Node>) -> Ledger {
