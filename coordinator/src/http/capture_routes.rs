@@ -17,7 +17,7 @@ use crate::http::asking::Asking;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{
-    Accepted, Answer, Body as Sent, IdPath, PathOf, Problem, QueryOf, attempt_of,
+    Accepted, Answer, Body as Sent, IdPath, PathOf, Problem, QueryOf, attempt_of, shared,
 };
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
@@ -58,10 +58,13 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let Query(query) = query?;
     asking.reserve(LIST_BYTES).await?;
     let captures = asking.ask(move |view| {
-        let newest = view.captures().rev();
+        let newest = view.captures(|record| query.has(&record.job));
+        let listed = shared(newest, CAPTURES_LISTED_MAX, |known| {
+            let node = known.parts.first().map_or("", |part| &part.node);
+            (node, view.attempt_of(known.record.serial).map(|of| of.record.owner.key()))
+        });
         let mut parts = 0;
-        let of_job = newest.filter(|known| query.has(&known.record.job));
-        let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
+        let list = listed.into_iter().map(|known| {
             parts += known.parts.len();
             capture(known, parts <= PARTS_LISTED_MAX)
         });

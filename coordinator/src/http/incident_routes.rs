@@ -12,8 +12,9 @@ use memtape_proto::api::{
 };
 
 use crate::http::asking::Asking;
-use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf};
+use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf, shared};
 use crate::http::route_list::Routes;
+use crate::state::actions::holder;
 use crate::state::visible::Visible;
 use memtape_store::records::ActionRecord;
 
@@ -32,8 +33,9 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     asking.reserve(LIST_BYTES).await?;
     let incidents = asking.ask(move |view| {
         let newest = view.incidents().rev();
-        let of_job = newest.filter(|known| query.has(&known.incident().job));
-        of_job.take(ROWS_LISTED_MAX).map(|known| incident(view, known)).collect()
+        let of_job = newest.filter(|known| query.has(&known.incident().job)).collect();
+        let listed = shared(of_job, ROWS_LISTED_MAX, Tracked::holder);
+        listed.into_iter().map(|known| incident(view, known)).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
 }
@@ -48,8 +50,10 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
 }
 
 async fn actions(asking: Asking) -> Answer<Actions> {
-    let actions = asking
-        .ask(|view| view.actions().rev().take(ROWS_LISTED_MAX).map(action).collect::<Vec<_>>());
+    let actions = asking.ask(|view| {
+        let listed = shared(view.actions().rev().collect(), ROWS_LISTED_MAX, holder);
+        listed.into_iter().map(action).collect::<Vec<_>>()
+    });
     Ok(Json(Actions { actions: actions.await? }))
 }
 

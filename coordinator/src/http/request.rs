@@ -12,6 +12,7 @@ use axum::extract::{FromRequest, Path, Query, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::identity::owner::meant;
+use memtape_core::sharing::Shares;
 use memtape_proto::api;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -67,10 +68,10 @@ pub(crate) type Answer<T> = Result<Json<T>, Problem>;
 pub(crate) type PathOf<T> = Result<Path<T>, PathRejection>;
 pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 
-/// A JSON answer with status 202: the request was accepted and goes on.
 /// The body of a request; one that cannot be read is a problem.
 pub(crate) struct Body(pub(crate) Bytes);
 
+/// A JSON answer with status 202: the request was accepted and goes on.
 pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
@@ -157,7 +158,6 @@ impl From<QueryRejection> for Problem {
     }
 }
 
-impl From<serde_json::Error> for Problem {
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Problem;
 
@@ -167,6 +167,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
+impl From<serde_json::Error> for Problem {
     fn from(error: serde_json::Error) -> Self {
         Self::bad(&format!("the body must be JSON such as {{\"step\":100}}: {error}"))
     }
@@ -194,6 +195,28 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
     }
 }
 
+/// The first `max` of a list, in its order. Of a longer list nodes take turns, and so do owners on
+/// a node: what one node makes up hides nothing of another.
+pub(crate) fn shared<'a, T, Owner: Copy + Ord>(
+    all: Vec<&'a T>,
+    max: usize,
+    holder: impl Fn(&'a T) -> (&'a str, Owner),
+) -> Vec<&'a T> {
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    for is_of_node in [false, true] {
+        let mut shares = Shares::default();
+        order.sort_by_cached_key(|at| {
+            let holder = holder(all[*at]);
+            shares.add(holder, 1);
+            let (of_node, of_owner) = shares.of(holder);
+            if is_of_node { of_node } else { of_owner }
+        });
+    }
+    order.truncate(max);
+    order.sort_unstable();
+    order.into_iter().map(|at| all[at]).collect()
+}
+
 /// The attempt of a job with this id or name. Without a number it is the attempt that stands for
 /// the job. Of several jobs with one name the running job counts.
 ///
@@ -213,4 +236,25 @@ pub(crate) fn attempt_of<'a>(
     };
     let found = view.attempt(&current.record.job, attempt);
     found.ok_or_else(|| Problem::unknown("attempt", attempt.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_cut_hides_nothing_of_another() {
+        let mut newest: Vec<(&str, u32, u32)> = (0..200).map(|of| ("stolen", of, 0)).collect();
+        newest.extend((0..150).map(|of| ("honest", 1, of)));
+        newest.extend((0..30).map(|of| ("honest", 2, of)));
+        let listed = shared(newest.iter().collect(), 100, |of| (of.0, of.1));
+        assert_eq!(listed.len(), 100);
+        assert!(listed.is_sorted_by_key(|of| newest.iter().position(|all| all == *of)));
+        let count = |node, owner| {
+            listed.iter().filter(|of| of.0 == node && (node == "stolen" || of.1 == owner)).count()
+        };
+        assert_eq!((count("stolen", 0), count("honest", 1), count("honest", 2)), (50, 25, 25));
+        assert!(listed.contains(&&("honest", 1, 0)) && !listed.contains(&&("honest", 1, 25)));
+        assert_eq!(shared(newest.iter().collect(), 1000, |of| (of.0, of.1)).len(), newest.len());
+    }
 }

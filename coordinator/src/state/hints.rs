@@ -77,10 +77,10 @@ pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
     (gathered.answer.attempt, gathered.answer.attempt_ordinal) = number(attempt);
     gathered.applied = applied(attempt);
     if let Some(SeriesKey { rank, .. }) = gathered.series {
-        let of_attempt = view.captures().rev().filter(|known| {
-            known.record.serial == attempt.record.serial && known.record.is_closed()
-        });
+        let serial = attempt.record.serial;
+        let of_attempt = view.captures(|of| of.serial == serial && of.is_closed());
         let mut with_rank = of_attempt
+            .into_iter()
             .filter_map(|known| Some((known.record.id.clone(), snapshot_of(known.part(rank)?)?)));
         gathered.snapshot = with_rank.next();
     }

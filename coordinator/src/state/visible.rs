@@ -4,6 +4,7 @@
 //! `memtape_core::access` decides about visibility.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::access::Caller;
@@ -17,7 +18,7 @@ use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
-use memtape_store::records::ActionRecord;
+use memtape_store::records::{ActionRecord, CaptureRecord};
 
 /// View of one caller.
 pub(crate) struct Visible<'a> {
@@ -88,9 +89,17 @@ impl<'a> Visible<'a> {
         self.caller.may_operate(Some(&attempt.record.owner))
     }
 
-    /// All captures, oldest first.
-    pub(crate) fn captures(&self) -> impl DoubleEndedIterator<Item = &'a CaptureState> {
-        self.view.captures.iter().filter(|known| self.has_serial(known.record.serial))
+    /// The meant captures, newest first: agents choose the names of their own, and no later time
+    /// than the coordinator's.
+    pub(crate) fn captures(
+        &self,
+        is_meant: impl Fn(&CaptureRecord) -> bool,
+    ) -> Vec<&'a CaptureState> {
+        let is_seen =
+            |of: &&CaptureState| self.has_serial(of.record.serial) && is_meant(&of.record);
+        let mut all: Vec<_> = self.view.captures.iter().rev().filter(is_seen).collect();
+        all.sort_by_key(|known| Reverse(known.record.requested_wall_ns));
+        all
     }
 
     pub(crate) fn capture(&self, id: &str) -> Option<&'a CaptureState> {

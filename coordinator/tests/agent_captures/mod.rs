@@ -14,7 +14,14 @@ use crate::fake::{Agent, answer, config, start, training};
 
 const CAPTURE: &str = "cap-0k3f9a2-0123456789-alone";
 
+/// 2024-10-14 at 22:13:20 UTC.
+const SEEN_WALL_NS: i64 = 1_728_944_000_000_000_000;
+
 fn taken_alone(capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
+    taken_at(SEEN_WALL_NS, capture, rank, snapshot)
+}
+
+fn taken_at(seen_wall_ns: i64, capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
     let request = v1::CaptureRequest {
         capture_id: capture.to_string(),
         step: 3,
@@ -23,8 +30,25 @@ fn taken_alone(capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
     FromAgent::AgentCapture(v1::AgentCapture {
         answer: Some(v1::CaptureAnswer { dead: true, ..answer(&JOB, rank, &request, snapshot) }),
         reason: v1::AgentCaptureReason::Death.into(),
-        seen_wall_ns: 1_700_000_000_000_000_000,
+        seen_wall_ns,
     })
+}
+
+/// Neither a late name nor a late time makes a capture the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_cannot_date_a_capture_into_the_future() {
+    let (_dir, running, mut agent) = training(&JOB).await;
+    agent.say(taken_at(i64::MAX, "cap-zzzzzzz-0123456789-alone", 1, b"")).await;
+    agent.say(taken_alone("cap-zzzzzzy-0123456789-alone", 2, b"")).await;
+    agent.train(&JOB, 1..=3).await;
+    let (status, asked) = running.post("/api/v1/jobs/train/captures", "").await;
+    assert_eq!(status, 202, "{asked}");
+    let (_, captures) = running.get("/api/v1/captures").await;
+    let ids = captures["captures"].as_array().unwrap().iter().map(|of| of["id"].as_str().unwrap());
+    let ids: Vec<&str> = ids.collect();
+    let late = ["cap-zzzzzzz-0123456789-alone", "cap-zzzzzzy-0123456789-alone"];
+    assert_eq!(ids, [asked["id"].as_str().unwrap(), late[0], late[1]]);
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::machine::{CONFIRM_STEPS, Now};
 use super::record::Incident;
 use crate::detector::{Growth, GrowthKey};
-use crate::identity::owner::Holder;
+use crate::identity::owner::{Holder, HolderKey};
 use crate::paging::Urgency;
 
 /// Former keys that are remembered of an incident.
@@ -31,7 +31,6 @@ pub(super) enum Need {
 #[derive(Clone, Debug)]
 pub struct Tracked {
     pub(super) incident: Incident,
-    /// Holder of the attempt, where the bound of incidents is shared.
     pub(super) holder: Holder,
     pub(super) is_stored: bool,
     pub(super) need: Need,
@@ -70,6 +69,11 @@ impl Tracked {
             is_outdated: false,
             compare_next: None,
         }
+    }
+
+    /// The holder of its attempt, where bounds are shared.
+    pub fn holder(&self) -> HolderKey<'_> {
+        self.holder.key()
     }
 
     /// The incident.

@@ -290,9 +290,9 @@ impl Incidents {
         }
         let shares = shares(open());
         let all = INCIDENTS_OPEN_MAX as u64;
-        let gives_way = |of: &&Tracked| shares.gives_way_in_use(of.holder.key(), newcomer, all);
+        let gives_way = |of: &&Tracked| shares.gives_way_in_use(of.holder(), newcomer, all);
         let newest =
-            open().filter(gives_way).max_by_key(|of| (shares.of(of.holder.key()), &of.incident.id));
+            open().filter(gives_way).max_by_key(|of| (shares.of(of.holder()), &of.incident.id));
         let Some(id) = newest.map(|of| of.incident.id.clone()) else { return false };
         self.effects.push_back(Effect::Lost);
         self.release(now, &id);
@@ -307,8 +307,7 @@ impl Incidents {
             let shares = shares(self.known.values());
             let closed = self.known.values().filter(|known| !known.incident.is_open());
             // Names are in order of age.
-            let oldest =
-                closed.min_by_key(|of| (Reverse(shares.of(of.holder.key())), &of.incident.id));
+            let oldest = closed.min_by_key(|of| (Reverse(shares.of(of.holder())), &of.incident.id));
             let Some(id) = oldest.map(|of| of.incident.id.clone()) else { return };
             self.effects.push_back(Effect::Lost);
             self.forget(&id);
@@ -319,7 +318,7 @@ impl Incidents {
 /// Number of incidents of each holder.
 fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, OwnerKey<'a>> {
     let mut shares = Shares::default();
-    all.for_each(|of| shares.add(of.holder.key(), 1));
+    all.for_each(|of| shares.add(of.holder(), 1));
     shares
 }
 

@@ -395,11 +395,11 @@ limits! {
         "the answer";
     ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
         "Incidents, or actions, in one list of the HTTP API",
-        "the newest are listed",
+        "the newest of each node, and of each owner on it, are listed",
         "the length of the list";
     CAPTURES_LISTED_MAX: usize = 200, Count, "coordinator",
         "Captures in one list of the HTTP API",
-        "the newest are listed",
+        "the newest of each node, and of each owner on it, are listed",
         "the length of the list";
     PARTS_LISTED_MAX: usize = 8192, Count, "coordinator",
         "Parts in one list of captures of the HTTP API",

@@ -348,13 +348,15 @@ impl Actions {
         context.write(changes);
     }
 }
+/// Holder of an action, where bounds are shared.
+pub(crate) fn holder(of: &Action) -> (&str, Option<OwnerKey<'_>>) {
+    (&of.node, of.owner.as_ref().map(Owner::key))
+}
+
 
 /// Index of the action that is deleted first: of those that no budget counts, the oldest of the
 /// holder that has most.
 fn surplus(actions: &[Action], is_counted: impl Fn(&Action) -> bool) -> usize {
-    fn holder(of: &Action) -> (&str, Option<OwnerKey<'_>>) {
-        (&of.node, of.owner.as_ref().map(Owner::key))
-    }
     let uncounted = || actions.iter().enumerate().filter(|(_, of)| !is_counted(of));
     let mut shares = Shares::default();
     uncounted().for_each(|(_, of)| shares.add(holder(of), 1));

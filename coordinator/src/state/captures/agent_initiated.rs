@@ -113,7 +113,8 @@ impl Captures {
             reason: reason(taken.reason, number),
             step: taken.answer.step,
             before_step: taken.answer.before_step,
-            requested_wall_ns: taken.seen_wall_ns,
+            // Lists are in this order: no agent's clock is ahead of the coordinator's.
+            requested_wall_ns: taken.seen_wall_ns.min(context.now.wall_ns),
             closed_wall_ns: Some(context.now.wall_ns),
             closed_store_ns: Some(self.clock.at(context.now)),
             // Of all ranks of the job it shows one.
