@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::capture::Reason;
+use memtape_core::incident::Attempt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,6 @@ use crate::state::view::View;
 use crate::telemetry::export::Telemetry;
 use memtape_disk::clock::Now;
 use memtape_store::Done;
-use memtape_store::records::Cause;
 use memtape_store::{Changes, Store};
 
 /// Queue of work from the loop. Bounded by its sources: a comparison for each open incident, a
@@ -404,7 +404,13 @@ impl Coordinator {
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);
                 }
-                Effect::Audit { action, subject, cause } => self.audit(action, subject, cause),
+                Effect::Audit { action, subject, node } => {
+                    let entry = Entry::own(context.now, action, subject);
+                    self.shared.audit.note(match node {
+                        Some(node) => entry.caused_by(&node),
+                        None => entry,
+                    });
+                }
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(context, &incident, incidents, jobs, captures);
                 }
@@ -430,8 +436,12 @@ impl Coordinator {
     fn request_capture(&mut self, serial: u32, reason: Reason, step: Option<u64>, asker: Asker) {
         let Self { jobs, captures, incidents, context, .. } = self;
         let result = captures.request(context, serial, reason.clone(), step, jobs);
-        let is_asked = matches!(asker, Asker::User(_));
-        let taken = result.clone().ok().filter(|_| !is_asked);
+        if let Ok(id) = &result
+            && !matches!(asker, Asker::User(_))
+        {
+            let holder = jobs.get(serial).map(|of| of.holder(reason.rank().unwrap_or(u32::MAX)));
+            context.audit("capture", id.clone(), Some(&holder.unwrap_or_default().node));
+        }
         match asker {
             Asker::Trigger => jobs.trigger_answered(context.now, serial, reason, &result),
             Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
@@ -445,9 +455,6 @@ impl Coordinator {
                 // Behind the capture's own record.
                 context.push(Effect::TryWrite(Changes::default(), answer));
             }
-        }
-        if let Some(id) = taken {
-            self.audit("capture", id, Cause::Agent);
         }
     }
 
@@ -474,12 +481,6 @@ impl Coordinator {
             }
         };
         store.write(changes, done);
-    }
-
-    /// Writes an action that the coordinator takes by itself into the audit.
-    fn audit(&self, action: &'static str, subject: String, cause: Cause) {
-        let entry = Entry::own(self.context.now, action, subject);
-        self.shared.audit.note(Entry { cause, ..entry });
     }
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.

@@ -12,7 +12,7 @@
 //! | each node, and each owner on it | a rate of step records | a thinner series is kept |
 //! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
 //! | each node, and each caller | a rate of logged refusals | the refusal is counted |
-//! | each owner | a rate of audited decisions to do nothing | the decision is counted |
+//! | each owner on a node | a rate of audited decisions to do nothing | the decision is counted |
 //!
 //! Bytes are reserved before they are read. A waiting upload costs only the few bytes that HTTP/2
 //! lets an agent send unread. Nothing is dropped here: agents keep what was refused, on their tapes
@@ -383,11 +383,11 @@ pub(crate) fn agent_captures_of_jobs() -> Rates {
     Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX)
 }
 
-/// Rate of audited decisions to do nothing, by owner of the job.
+/// Rate of audited decisions to do nothing, by node and owner of the job.
 pub(crate) fn declined_decisions() -> Rates {
     let at_once = DECLINED_AUDITED_MAX as u64;
     let refill_ns = DECLINED_AUDITED_SECONDS_MAX * SECOND_NS / at_once;
-    Rates::new(refill_ns, at_once, CALLERS_MAX)
+    Rates::new(refill_ns, at_once, RANKS_MAX)
 }
 
 impl CallerRates {

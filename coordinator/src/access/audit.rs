@@ -1,11 +1,13 @@
 //! The audit: who did what, when, and from where.
 //!
 //! Entries are only ever added. Each holds the hash of the one before, so that a changed or missing
-//! one shows itself. The oldest go when there are too many: each cause has a chain of its own, so
-//! that agents, reads and refusals push out nothing that users changed. An entry is in the store
-//! before the work begins where the file of roles asks for it; else the work goes on, and the loss
-//! is counted.
+//! one shows itself. Each cause has a number of entries, so that agents, reads and refusals push
+//! out nothing that users changed. All that users changed is one chain, so that no one's entries
+//! can be missing. Of the other causes every name has a chain: of too many entries, the oldest of
+//! the longest chain goes. An entry is in the store before the work begins where the file of roles asks
+//! for it; else the work goes on, and the loss is counted.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +38,18 @@ pub(crate) struct Audit {
 #[derive(Debug, Default)]
 struct Kept {
     last_number: u64,
-    chains: BTreeMap<Cause, VecDeque<Arc<AuditRecord>>>,
+    chains: BTreeMap<Chain, VecDeque<Arc<AuditRecord>>>,
+    /// Entries of each cause.
+    counts: BTreeMap<Cause, usize>,
+}
+
+/// A cause, and a name where names share its entries.
+type Chain = (Cause, String);
+
+/// The chain of an entry.
+fn chain(cause: Cause, who: &str) -> Chain {
+    let has_names = cause != Cause::User;
+    (cause, if has_names { who.to_string() } else { String::new() })
 }
 
 /// Entries of one cause that are kept.
@@ -74,11 +87,39 @@ pub(crate) struct Entry {
     pub(crate) cause: Cause,
 }
 
+impl Kept {
+    /// Keeps an entry; the entry that gives way to it.
+    fn keep(&mut self, record: Arc<AuditRecord>) -> Option<Arc<AuditRecord>> {
+        let cause = record.cause;
+        self.chains.entry(chain(cause, &record.who)).or_default().push_back(record);
+        let count = self.counts.entry(cause).or_default();
+        *count += 1;
+        if *count <= entries_max(cause) {
+            return None;
+        }
+        *count -= 1;
+        let of_cause = self.chains.iter_mut().filter(|((of, _), _)| *of == cause);
+        // Of several the one whose first entry is oldest.
+        let order = |chain: &VecDeque<Arc<AuditRecord>>| {
+            (chain.len(), Reverse(chain.front().map(|first| first.number)))
+        };
+        let (_, longest) = of_cause.max_by_key(|(_, chain)| order(chain))?;
+        let gone = longest.pop_front();
+        self.chains.retain(|_, chain| !chain.is_empty());
+        gone
+    }
+}
+
 impl Entry {
     /// An entry about an action that the coordinator takes by itself.
     pub(crate) fn own(now: Now, action: &'static str, subject: String) -> Self {
         let who = "coordinator".to_string();
         Self { who, action, subject, wall_ns: now.wall_ns, ..Self::default() }
+    }
+
+    /// The entry as one that the agent of this node caused.
+    pub(crate) fn caused_by(self, node: &str) -> Self {
+        Self { who: format!("agent of {node}"), cause: Cause::Agent, ..self }
     }
 }
 
@@ -93,7 +134,7 @@ impl Audit {
         let mut kept = Kept::default();
         for record in records {
             kept.last_number = kept.last_number.max(record.number);
-            kept.chains.entry(record.cause).or_default().push_back(Arc::new(record));
+            kept.keep(Arc::new(record));
         }
         Self { store, counters, kept: Arc::new(Mutex::new(kept)), reads: Arc::default() }
     }
@@ -163,7 +204,8 @@ impl Audit {
         let mut all = self.kept();
         all.last_number += 1;
         let number = all.last_number;
-        let kept = all.chains.entry(entry.cause).or_default();
+        let before = all.chains.get(&chain(entry.cause, &entry.who)).and_then(VecDeque::back);
+        let before = before.map(|last| hash(last)).unwrap_or_default();
         let record = AuditRecord {
             cause: entry.cause,
             number,
@@ -173,7 +215,7 @@ impl Audit {
             request: entry.request,
             action: entry.action.to_string(),
             subject: entry.subject,
-            before: kept.back().map(|last| hash(last)).unwrap_or_default(),
+            before,
         };
         tracing::info!(
             target: "memtape_audit",
@@ -184,12 +226,9 @@ impl Audit {
             "{}", record.action
         );
         let mut changes = Changes::of(&record);
-        if kept.len() >= entries_max(record.cause)
-            && let Some(oldest) = kept.pop_front()
-        {
+        if let Some(oldest) = all.keep(Arc::new(record)) {
             changes.delete(&*oldest);
         }
-        kept.push_back(Arc::new(record));
         self.store.try_write(changes, done);
     }
 
@@ -249,5 +288,31 @@ mod tests {
         records[0].subject.clear();
         let last = records[records.len() - 1].number;
         assert_eq!(Audit::new(store.clone(), Arc::default(), records).read(0, 1).1, Some(last));
+    }
+
+    /// One viewer's reads, and what the agent of one node causes, push out none of another.
+    #[test]
+    fn each_caller_has_a_share_of_the_audit() {
+        for (cause, max) in
+            [(Cause::Read, AUDIT_ENTRIES_MAX), (Cause::Agent, AUDIT_AGENT_ENTRIES_MAX)]
+        {
+            let (mut kept, mut gone) = (Kept::default(), Vec::new());
+            for number in 0..max as u64 + 10 {
+                let who = if number < 2 { "alice" } else { "mallory" }.to_string();
+                let record = AuditRecord { cause, number, who, ..AuditRecord::default() };
+                gone.extend(kept.keep(Arc::new(record)).map(|record| record.number));
+            }
+            assert!(gone.into_iter().eq(2..12), "{cause:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _, _) = Store::open(folder.path()).unwrap();
+        let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
+        for node in ["a", "b", "a", "b"] {
+            audit.note(Entry::own(Now::default(), "act", String::new()).caused_by(node));
+        }
+        let (mut entries, broken) = audit.read(0, usize::MAX);
+        assert_eq!((entries.len(), broken), (4, None));
+        entries[0].subject = "other".to_string();
+        assert_eq!(Audit::new(store, Arc::default(), entries).read(0, 1).1, Some(3));
     }
 }

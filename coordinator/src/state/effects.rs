@@ -21,7 +21,7 @@ use crate::state::counters::{Count, Loss};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::Done;
-use memtape_store::records::{Cause, End, Record, Source, StepRecord};
+use memtape_store::records::{End, Record, Source, StepRecord};
 
 /// Step records of one or more series.
 pub(crate) type Batch = Vec<(Source, Vec<StepRecord>)>;
@@ -74,8 +74,9 @@ pub(crate) enum Effect {
     AttemptEnded { serial: u32 },
     /// An attempt that had ended goes on.
     AttemptResumed { serial: u32 },
-    /// Write an action that the coordinator takes by itself into the audit.
-    Audit { action: &'static str, subject: String, cause: Cause },
+    /// Write an action that the coordinator takes by itself into the audit, with the node whose
+    /// agent caused it.
+    Audit { action: &'static str, subject: String, node: Option<String> },
     /// An incident was diagnosed: a restart may help.
     ConsiderRestart { incident: String },
 }
@@ -179,6 +180,11 @@ impl Context {
 
     pub(crate) fn write_then(&mut self, changes: Changes, after: After) {
         self.push(Effect::Write(changes, after));
+    }
+
+    /// Writes an action into the audit; `node` caused it, unless it has a budget.
+    pub(crate) fn audit(&mut self, action: &'static str, subject: String, node: Option<&str>) {
+        self.push(Effect::Audit { action, subject, node: node.map(str::to_string) });
     }
 
     pub(crate) fn count(&mut self, count: Count) {

@@ -369,12 +369,12 @@ limits! {
         "the answer";
     AUDIT_ENTRIES_MAX: usize = 100_000, Count, "coordinator",
         "Entries of the audit about users, settings and restarts that are kept; as many of reads",
-        "the oldest is deleted",
+        "of the caller who has most, the oldest is deleted",
         "the number of the first entry in `memtape audit`";
     AUDIT_AGENT_ENTRIES_MAX: usize = 20_000, Count, "coordinator",
-        "Entries of the audit about captures that agents took or caused; as many about \
+        "Entries of the audit about captures and decisions that agents caused; as many about \
          refusals of proven names, and of others",
-        "the oldest of these is deleted",
+        "of the node, or name, that has most, the oldest is deleted",
         "the holes in the numbers of `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",
         "Memory that large answers of the HTTP API take together, as it is reckoned before they \

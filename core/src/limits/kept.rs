@@ -53,9 +53,9 @@ kept! {
         ["ACTIONS_MAX", "APPROVALS_MAX"], MOST;
     Tokens: "tokens", AUDITED, ["TOKENS_MAX", "TOKEN_DAYS_MAX"], "none: no further one is made";
     UserAudit: "entries of the audit about users, settings and restarts", AUDITED,
-        ["AUDIT_ENTRIES_MAX"], "the oldest";
-    AgentAudit: "entries of the audit about captures that agents took or caused", CAPTURES,
-        ["AUDIT_AGENT_ENTRIES_MAX"], "the oldest of these";
+        ["AUDIT_ENTRIES_MAX"], "the caller who has most";
+    AgentAudit: "entries of the audit about captures and decisions that agents caused", CAPTURES,
+        ["AUDIT_AGENT_ENTRIES_MAX"], "the node that has most";
 }
 
 const MOST: &str = "the node that has most, and there the owner who has most";

@@ -94,8 +94,8 @@ pub struct Tokens {
     pub tokens: Vec<Token>,
 }
 
-/// What made an entry of the audit. Each has entries of its own number and its own chain: what
-/// agents cause pushes out nothing that users did.
+/// What made an entry of the audit. Each has entries of its own number and its own chain, or a
+/// chain for each name: what agents cause pushes out nothing that users did.
 #[derive(
     Clone,
     Copy,
@@ -117,7 +117,7 @@ pub enum Cause {
     /// A user, a file of settings, or a restart, which has a budget.
     #[default]
     User,
-    /// What an agent reported or announced.
+    /// What an agent reported or announced, and decisions to do nothing because of it.
     Agent,
     /// A user who read something.
     Read,
@@ -143,7 +143,7 @@ pub struct AuditEntry {
     pub number: u64,
     /// When, in nanoseconds of Unix time.
     pub wall_ns: i64,
-    /// Name of the caller, or `coordinator`.
+    /// Name of the caller, `coordinator`, or `agent of` a node.
     pub who: String,
     /// Address of the client; empty where the coordinator itself acted.
     pub from: String,

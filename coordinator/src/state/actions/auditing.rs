@@ -1,17 +1,16 @@
 //! Writes the policy's decisions into the audit, also decisions to do nothing.
 //!
-//! Users cause decisions: a user whose jobs change all the time could fill the audit. So each owner
-//! has a quota of decisions to do nothing; further ones are counted, and stand in the list of
-//! actions. A decision that is followed is audited again where its target is asked.
+//! Jobs cause decisions, and jobs that change all the time could fill the audit. So each owner on a
+//! node has a quota of decisions to do nothing; further ones are counted, and stand in the list of
+//! actions. A decision that is not followed is an entry of what agents cause, one that is followed
+//! has a budget, and is audited again where its target is asked.
 
 use memtape_core::action::Action;
-use memtape_core::identity::owner::Owner;
 use memtape_core::policy::Decision;
 
-use crate::state::actions::Actions;
+use crate::state::actions::{Actions, holder};
 use crate::state::counters::Loss;
-use crate::state::effects::{Context, Effect};
-use memtape_store::records::Cause;
+use crate::state::effects::Context;
 
 impl Actions {
     /// Writes a decision into the audit.
@@ -20,8 +19,8 @@ impl Actions {
             Decision::Act(..) => "decision",
             Decision::WouldAct(..) => "decision (dry run)",
             Decision::Nothing(_) => {
-                let owner = format!("{:?}", of.owner.as_ref().map(Owner::key));
-                if self.declined.take(context.now.mono_ns, owner.as_str()).is_err() {
+                let holder = format!("{:?}", holder(of));
+                if self.declined.take(context.now.mono_ns, holder.as_str()).is_err() {
                     context.lose(Loss::DecisionNotAudited);
                     return;
                 }
@@ -29,6 +28,7 @@ impl Actions {
             }
         };
         let subject = format!("{} {}: {decision}", of.job, of.incident_id);
-        context.push(Effect::Audit { action, subject, cause: Cause::User });
+        let is_followed = matches!(decision, Decision::Act(..));
+        context.audit(action, subject, (!is_followed).then_some(&*of.node));
     }
 }

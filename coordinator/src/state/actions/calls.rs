@@ -23,7 +23,6 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::messages::RemedyAnswer;
 use memtape_disk::clock::Now;
-use memtape_store::records::Cause;
 
 /// A call under way. Bounded by the policy: each belongs to an action that it allowed.
 #[derive(Debug)]
@@ -173,11 +172,7 @@ impl Actions {
         jobs: &Jobs,
     ) {
         let outcome = outcome(call.ask, tally);
-        context.push(Effect::Audit {
-            action: "ranks called",
-            subject: format!("{}: {outcome}", call.actions.join(" ")),
-            cause: Cause::User,
-        });
+        context.audit("ranks called", format!("{}: {outcome}", call.actions.join(" ")), None);
         for id in &call.actions {
             let is_overtaken =
                 self.get(id).is_none_or(|action| is_due(action, incidents, jobs).is_none());

@@ -35,7 +35,6 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
 use memtape_disk::clock::Now;
 use memtape_store::StoreClock;
-use memtape_store::records::Cause;
 use memtape_store::{Changes, Store};
 
 mod auditing;
@@ -145,7 +144,7 @@ impl Actions {
         let is_fresh = closed_ns.is_some_and(|at_ns| now.wall_ns.saturating_sub(at_ns) < FRESH_NS);
         let capture = match is_restart && !is_fresh {
             // A restart takes the evidence with it.
-            true => request_capture(context, serial, jobs, captures),
+            true => request_capture(context, serial, &action.node, jobs, captures),
             false => None,
         };
         if is_restart {
@@ -348,11 +347,11 @@ impl Actions {
         context.write(changes);
     }
 }
+
 /// Holder of an action, where bounds are shared.
 pub(crate) fn holder(of: &Action) -> (&str, Option<OwnerKey<'_>>) {
     (&of.node, of.owner.as_ref().map(Owner::key))
 }
-
 
 /// Index of the action that is deleted first: of those that no budget counts, the oldest of the
 /// holder that has most.
@@ -369,13 +368,13 @@ fn surplus(actions: &[Action], is_counted: impl Fn(&Action) -> bool) -> usize {
 fn request_capture(
     context: &mut Context,
     serial: u32,
+    node: &str,
     jobs: &mut Jobs,
     captures: &mut Captures,
 ) -> Option<String> {
     match captures.request(context, serial, Reason::Restart, None, jobs) {
         Ok(capture) => {
-            let (subject, cause) = (capture.clone(), Cause::Agent);
-            context.push(Effect::Audit { action: "capture", subject, cause });
+            context.audit("capture", capture.clone(), Some(node));
             Some(capture)
         }
         Err(why) => {

@@ -13,8 +13,7 @@ use memtape_core::policy::keep_out::{Node, Seen};
 use memtape_proto::api::Gpu;
 
 use crate::state::actions::Actions;
-use crate::state::effects::{Context, Effect};
-use memtape_store::records::Cause;
+use crate::state::effects::Context;
 
 /// Memory state of the GPUs of nodes, by name. Bounded: only nodes that the coordinator remembers.
 pub(super) type Nodes = BTreeMap<String, Node>;
@@ -43,11 +42,8 @@ impl Actions {
         let would = if dry_run { "would " } else { "" };
         let why = format!("{would}{}: {left}", kind.verb());
         tracing::warn!(?node, "policy: {why}");
-        context.push(Effect::Audit {
-            action: if dry_run { "decision (dry run)" } else { "decision" },
-            subject: format!("{node}: {why}"),
-            cause: Cause::Agent,
-        });
+        let decision = if dry_run { "decision (dry run)" } else { "decision" };
+        context.audit(decision, format!("{node}: {why}"), Some(node));
         let action = Action {
             kind,
             node: node.to_string(),

@@ -18,7 +18,7 @@ use crate::state::jobs::attempt::{Attempt, Rank};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::StoreClock;
-use memtape_store::records::{Cause, StepRecord};
+use memtape_store::records::StepRecord;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -54,7 +54,7 @@ impl Actions {
                 let said = format!("{}: {said}", verdict.as_str());
                 tracing::info!(action = %action.id, job = ?action.job, "{said}");
                 let subject = format!("{} {}: {said}", action.job, action.id);
-                context.push(Effect::Audit { action: "verdict", subject, cause: Cause::User });
+                context.audit("verdict", subject, None);
             } else if before == action.observation {
                 continue;
             }

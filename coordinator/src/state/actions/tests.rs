@@ -115,6 +115,23 @@ fn made_up_jobs_of_one_node_leave_an_owner_its_budget() {
     assert!(why.starts_with(spent), "{why}");
 }
 
+/// Decisions about jobs that one agent made up are its own in the audit, and hide none of another.
+#[test]
+fn a_decision_to_do_nothing_is_an_entry_of_its_agent() {
+    let (mut actions, mut context) = (restored(Vec::new()), Context::new(NOW));
+    for node in [&["stolen"; 100][..], &["honest"]].concat() {
+        let action = Action { node: node.into(), ..record(1, "job", 99_990, Outcome::Nothing) };
+        actions.audit(&mut context, &action, &Decision::Nothing(Objection::Off));
+    }
+    let nodes = std::iter::from_fn(|| context.pop()).filter_map(|effect| match effect {
+        Effect::Audit { action, node, .. } => Some((action, node?)),
+        _ => None,
+    });
+    let nodes: Vec<_> = nodes.collect();
+    assert_eq!(nodes.len(), memtape_core::limits::DECLINED_AUDITED_MAX + 1);
+    assert_eq!(nodes.last(), Some(&("decision: nothing", "honest".to_string())));
+}
+
 #[test]
 fn a_flood_of_decisions_forgets_no_restart() {
     let made = Outcome::Finished { said: "done".to_string() };

@@ -19,10 +19,10 @@ use crate::quota;
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
-use crate::state::effects::{Context, Effect};
+use crate::state::effects::Context;
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
-use memtape_store::records::{CaptureRecord, Cause, snapshot_of};
+use memtape_store::records::{CaptureRecord, snapshot_of};
 
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
@@ -148,7 +148,7 @@ impl Captures {
             "an agent took a capture alone"
         );
         let subject = format!("{} by the agent of {node}", record.id);
-        context.push(Effect::Audit { action: "capture", subject, cause: Cause::Agent });
+        context.audit("capture", subject, Some(node));
         self.insert(context, CaptureState::new(record, vec![part]));
     }
 

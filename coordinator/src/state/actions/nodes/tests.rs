@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Config;
 use crate::restart::RestartConfig;
-use crate::state::effects::{After, Work};
+use crate::state::effects::{After, Effect, Work};
 use crate::state::restored::Restored;
 use memtape_disk::clock::Now;
 use memtape_simulated_disk::SimulatedDisk;
