@@ -346,7 +346,7 @@ impl Coordinator {
     fn carry_out(&mut self) {
         while let Some(effect) = self.context.pop() {
             let Self { jobs, captures, incidents, actions, context, .. } = self;
-            let Shared { store, counters, telemetry, .. } = &self.shared;
+            let Shared { store, counters, telemetry, audit, .. } = &self.shared;
             match effect {
                 Effect::Write(changes, after) => self.write(changes, after),
                 Effect::TryWrite(changes, done) => store.try_write(changes, done),
@@ -405,11 +405,7 @@ impl Coordinator {
                     incidents.attempt_resumed(context, serial, jobs);
                 }
                 Effect::Audit { action, subject, node } => {
-                    let entry = Entry::own(context.now, action, subject);
-                    self.shared.audit.note(match node {
-                        Some(node) => entry.caused_by(&node),
-                        None => entry,
-                    });
+                    audit.note(Entry::own(context.now, action, subject).caused_by(node));
                 }
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(context, &incident, incidents, jobs, captures);

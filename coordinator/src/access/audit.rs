@@ -118,7 +118,8 @@ impl Entry {
     }
 
     /// The entry as one that the agent of this node caused.
-    pub(crate) fn caused_by(self, node: &str) -> Self {
+    pub(crate) fn caused_by(self, node: Option<String>) -> Self {
+        let Some(node) = node else { return self };
         Self { who: format!("agent of {node}"), cause: Cause::Agent, ..self }
     }
 }
@@ -308,7 +309,8 @@ mod tests {
         let (store, _, _) = Store::open(folder.path()).unwrap();
         let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
         for node in ["a", "b", "a", "b"] {
-            audit.note(Entry::own(Now::default(), "act", String::new()).caused_by(node));
+            let entry = Entry::own(Now::default(), "act", String::new());
+            audit.note(entry.caused_by(Some(node.to_string())));
         }
         let (mut entries, broken) = audit.read(0, usize::MAX);
         assert_eq!((entries.len(), broken), (4, None));
