@@ -18,7 +18,7 @@ use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::connections::Call;
 use crate::http::asking::{Asking, cookie, cookie_name, refused};
-use crate::http::request::{Accepted, Answer, Api, Body, IdPath, PathOf, Problem, QueryOf};
+use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf, Sent};
 use crate::http::route_list::Routes;
 use memtape_store::records::TokenRecord;
 
@@ -57,7 +57,7 @@ struct SignedIn {
 async fn sign_in(
     State(api): State<Api>,
     Extension(call): Extension<Arc<Call>>,
-    Body(body): Body,
+    Sent(body): Sent,
 ) -> Result<SignedIn, Problem> {
     let SignIn { token } = serde_json::from_slice(&body)?;
     let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -75,7 +75,7 @@ async fn sign_in(
 
 /// Also signs out a page whose token is no longer valid. The token itself stays valid until an
 /// admin revokes it.
-async fn sign_out(State(api): State<Api>, _: Body) -> Result<SignedIn, Problem> {
+async fn sign_out(State(api): State<Api>, _: Sent) -> Result<SignedIn, Problem> {
     Ok(SignedIn { cookie: set_cookie(&api, "; Max-Age=0")?, who: WhoAmI::default() })
 }
 
@@ -108,7 +108,7 @@ async fn list(asking: Asking) -> Answer<Tokens> {
     Ok(Json(Tokens { tokens: tokens.iter().map(|record| token(record, now_ns)).collect() }))
 }
 
-async fn create(asking: Asking, Body(body): Body) -> Result<Accepted<CreatedToken>, Problem> {
+async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToken>, Problem> {
     asking.administers()?;
     let wish: TokenRequest = serde_json::from_slice(&body)?;
     let bad = |line: String| Problem::new(StatusCode::BAD_REQUEST, line);
@@ -148,7 +148,7 @@ async fn revoke(
     asking: Asking,
     path: PathOf<IdPath>,
     // Read, so that a client that sends one gets its answer over HTTP/2.
-    _: Body,
+    _: Sent,
 ) -> Answer<Token> {
     asking.administers()?;
     let Path(IdPath { id }) = path?;

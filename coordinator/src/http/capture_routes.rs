@@ -17,7 +17,7 @@ use crate::http::asking::Asking;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{
-    Accepted, Answer, Body as Sent, IdPath, PathOf, Problem, QueryOf, attempt_of, shared,
+    Accepted, Answer, IdPath, PathOf, Problem, QueryOf, Sent, attempt_of, shared,
 };
 use crate::http::route_list::Routes;
 use crate::ingest::event::Event;

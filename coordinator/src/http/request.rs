@@ -69,7 +69,7 @@ pub(crate) type PathOf<T> = Result<Path<T>, PathRejection>;
 pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 
 /// The body of a request; one that cannot be read is a problem.
-pub(crate) struct Body(pub(crate) Bytes);
+pub(crate) struct Sent(pub(crate) Bytes);
 
 /// A JSON answer with status 202: the request was accepted and goes on.
 pub(crate) struct Accepted<T>(pub(crate) T);
@@ -158,7 +158,7 @@ impl From<QueryRejection> for Problem {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl<S: Send + Sync> FromRequest<S> for Sent {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {

@@ -46,7 +46,7 @@ impl Rank {
         gpus.iter().find(|gpu| gpu.uuid.eq_ignore_ascii_case(uuid))
     }
 
-    /// Is one of its devices this GPU? A GPU without a name is nobody's.
+    /// Is one of its devices this GPU? A GPU without a name is no device's.
     pub(crate) fn is_on(&self, gpu: &Gpu) -> bool {
         let mut known = self.record.device_uuids.iter().filter(|uuid| !uuid.is_empty());
         known.any(|uuid| uuid.eq_ignore_ascii_case(&gpu.uuid))
