@@ -40,7 +40,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Settings> {
 
 /// Parses the text of a policy file.
 /// Fails with one line.
-fn parse(text: &str) -> anyhow::Result<Settings> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<Settings> {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
     let FileText { budgets, nodes, rule } = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(span.start));
@@ -71,6 +71,10 @@ struct NodesText {
 }
 
 #[cfg(test)]
+#[path = "../../fuzz/harness/policy.rs"]
+mod fuzzed;
+
+#[cfg(test)]
 mod tests {
     use std::fs;
 
@@ -79,6 +83,15 @@ mod tests {
     use memtape_core::policy::budgets::Budget;
 
     use super::*;
+
+    /// A fuzz target reads these files and others.
+    #[test]
+    fn the_files_of_the_fuzzer_are_obeyed_or_refused() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/policy");
+        for file in fs::read_dir(folder).unwrap() {
+            fuzzed::decide(parse(&fs::read_to_string(file.unwrap().path()).unwrap()));
+        }
+    }
 
     #[test]
     fn a_file_has_rules_budgets_and_node_settings() {

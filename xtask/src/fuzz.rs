@@ -19,7 +19,7 @@ const RSS_MIB_MAX: u32 = 3_000;
 const INPUT_SECONDS_MAX: u32 = 20;
 
 /// Each target with the longest input that it gets, in bytes.
-const TARGETS: [(&str, u32); 9] = [
+const TARGETS: [(&str, u32); 12] = [
     ("bytes", 12_304),
     ("lies", 512),
     ("pickle", 4_096),
@@ -29,6 +29,9 @@ const TARGETS: [(&str, u32); 9] = [
     ("roles", 2_048),
     ("certificates", 4_096),
     ("spool", 4_096),
+    ("streams", 4_096),
+    ("tokens", 4_096),
+    ("policy", 2_048),
 ];
 
 /// Runs all targets, or those whose name contains one of these, each for this many seconds.

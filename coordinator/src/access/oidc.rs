@@ -48,7 +48,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keys of a provider at the last read.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     current: RwLock<Current>,
     /// True if a token named an unknown key.
     is_wanted: AtomicBool,
@@ -74,9 +74,9 @@ struct Known {
 
 /// A user of the provider.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct User {
-    pub(super) name: String,
-    pub(super) groups: Vec<String>,
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) groups: Vec<String>,
 }
 
 /// Claims whose types must be right in every token.
@@ -119,7 +119,7 @@ impl Keys {
     }
 
     /// The user of a token that counts now. Verifies its signature.
-    pub(super) fn user(&self, provider: &Provider, token: &str, now_seconds: u64) -> Option<User> {
+    pub(crate) fn user(&self, provider: &Provider, token: &str, now_seconds: u64) -> Option<User> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
         }
@@ -183,7 +183,7 @@ impl Keys {
     }
 
     /// Is a fetch of this provider's keys due? Drops the keys of another provider.
-    fn begin(&self, provider: &Provider, now_ns: u64) -> bool {
+    pub(crate) fn begin(&self, provider: &Provider, now_ns: u64) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if current.provider.as_ref() != Some(provider) {
             *current = Current { provider: Some(provider.clone()), ..Current::default() };
@@ -214,7 +214,15 @@ impl Keys {
             }
             (None, _) => return Ok(()),
         };
-        let keys = (text.len() <= KEYS_BYTES_MAX).then(|| serde_json::from_slice::<JwkSet>(&text));
+        self.replace(provider, &text)
+    }
+
+    /// Uses the keys in this text from now on.
+    ///
+    /// # Errors
+    /// It is no set of keys; those from before stay in use.
+    pub(crate) fn replace(&self, provider: &Provider, text: &[u8]) -> Result<(), String> {
+        let keys = (text.len() <= KEYS_BYTES_MAX).then(|| serde_json::from_slice::<JwkSet>(text));
         let Some(Ok(JwkSet { keys })) = keys else {
             return Err("the keys of the OpenID provider are no JSON Web Key Set".to_string());
         };

@@ -45,8 +45,8 @@ use crate::state::messages::{Hello, Incoming};
 use memtape_disk::clock;
 
 /// The calls. Their messages are read here: the library would take memory before there is a share.
-const ATTACH: &str = "/memtape.v1.Coordinator/Attach";
-const UPLOAD: &str = "/memtape.v1.Coordinator/Upload";
+pub(crate) const ATTACH: &str = "/memtape.v1.Coordinator/Attach";
+pub(crate) const UPLOAD: &str = "/memtape.v1.Coordinator/Upload";
 
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,12 +11,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::Request;
+use axum::http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use memtape_proto::v1;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::audit::Audit;
@@ -24,14 +29,15 @@ use crate::access::file::Policy;
 use crate::access::tokens::Tokens;
 use crate::access::{Door, Peer};
 use crate::config::Config;
-use crate::connections::Connections;
+use crate::connections::{Connection, Connections};
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
 use crate::ingest::event::{EVENTS_MAX, Event, Queues};
-use crate::ingest::grpc::Service;
+use crate::ingest::frames::Frames;
+use crate::ingest::grpc::{ATTACH, Service, UPLOAD};
 use crate::ingest::wire;
-use crate::quota::Quotas;
+use crate::quota::{MESSAGE_BYTES_MAX, Quotas};
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::telemetry::export::Telemetry;
@@ -45,6 +51,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Time for one answer; a request that takes longer hangs.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Turns of other tasks, in which a stream's last message reaches the loop.
+const TURNS: u32 = 16;
 
 /// Time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(200);
@@ -157,27 +166,111 @@ impl FuzzedRouter {
     /// The answer to a request of [`Asked::request`], by the router that lets everybody in or by
     /// the other one; none when there is no answer in time.
     pub fn answer(&mut self, request: Request<Vec<u8>>, is_open: bool) -> Option<Answered> {
-        // A client of its own for each, so that no rate of requests is reached.
-        self.requests = self.requests.wrapping_add(1);
-        let address = SocketAddr::from((self.requests.to_be_bytes(), 1));
-        let connection = self.connections.open(Peer::new(address));
-        let mut request = request.map(Body::from);
-        request.extensions_mut().insert(connection.begin());
-        let router = if is_open { self.open.clone() } else { self.closed.clone() };
+        let connection = self.connect();
+        let router = if is_open { &self.open } else { &self.closed };
+        let answering = send(router.clone(), &connection, request.map(Body::from));
         self.runtime.block_on(async {
             let answering = async {
-                let answer = TowerToHyperService::new(router).call(request).await.ok()?;
+                let answer = answering.await?;
                 let status = answer.status().as_u16();
-                let kind = answer.headers().get("content-type").cloned();
-                let kind = kind.map_or(String::new(), |kind| {
-                    String::from_utf8_lossy(kind.as_bytes()).into_owned()
-                });
+                let kind = header(answer.headers(), "content-type");
                 let body = to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await;
                 Some(Answered { status, kind, body: body.unwrap_or_default().into() })
             };
-            tokio::time::timeout(ANSWER_TIME_MAX, answering).await.ok()?
+            timeout(ANSWER_TIME_MAX, answering).await.ok()?
         })
     }
+
+    /// The gRPC statuses of an agent's stream and of an upload beside it, on one connection, whose
+    /// bytes come in parts of a size; none when there is no answer in time.
+    pub fn exchange(&mut self, stream: &[u8], upload: &[u8], part: usize) -> Option<[String; 2]> {
+        let connection = self.connect();
+        let call = |path, (sender, receiver): (mpsc::Sender<Vec<u8>>, _)| {
+            let parts = ReceiverStream::new(receiver).map(Ok::<_, std::io::Error>);
+            let request = Request::post(path).body(Body::from_stream(parts)).ok()?;
+            Some((sender, send(self.open.clone(), &connection, request)))
+        };
+        let (streaming, stream_answer) = call(ATTACH, mpsc::channel(1))?;
+        let (uploading, upload_answer) = call(UPLOAD, mpsc::channel(1))?;
+        self.runtime.block_on(async {
+            let calls = async {
+                let stream_status = tokio::spawn(status(stream_answer));
+                say(&streaming, stream, part).await;
+                let upload_status = tokio::spawn(status(upload_answer));
+                say(&uploading, upload, part).await;
+                drop(uploading);
+                let upload_status = upload_status.await.ok()??;
+                drop(streaming);
+                Some([stream_status.await.ok()??, upload_status])
+            };
+            timeout(ANSWER_TIME_MAX, calls).await.ok()?
+        })
+    }
+
+    /// The messages of a call whose bytes come in parts of a size, and why reading them ends:
+    /// empty at the end of the call.
+    pub fn messages(&self, wire: &[u8], part: usize) -> (Vec<Vec<u8>>, String) {
+        let parts = wire.chunks(part).map(|of| Ok::<_, std::io::Error>(of.to_vec()));
+        let parts: Vec<_> = parts.collect();
+        let mut frames = Frames::new(Body::from_stream(tokio_stream::iter(parts)));
+        let mut messages = Vec::new();
+        self.runtime.block_on(async {
+            loop {
+                let message = match frames.begin(MESSAGE_BYTES_MAX).await {
+                    Ok(Some(length)) => frames.read(length).await,
+                    Ok(None) => return (messages, String::new()),
+                    Err(why) => Err(why),
+                };
+                match message {
+                    Ok(message) => messages.push(message.to_vec()),
+                    Err(why) => return (messages, why.to_string()),
+                }
+            }
+        })
+    }
+
+    /// A client of its own for each call, so that no rate of requests is reached.
+    fn connect(&mut self) -> Arc<Connection> {
+        self.requests = self.requests.wrapping_add(1);
+        let address = SocketAddr::from((self.requests.to_be_bytes(), 1));
+        self.connections.open(Peer::new(address))
+    }
+}
+
+fn send(
+    router: Router,
+    connection: &Arc<Connection>,
+    mut request: Request<Body>,
+) -> impl Future<Output = Option<Response<Body>>> + Send + use<> {
+    request.extensions_mut().insert(connection.begin());
+    let answering = TowerToHyperService::new(router).call(request);
+    async { answering.await.ok() }
+}
+
+/// Sends bytes in parts, and waits until they are read.
+async fn say(sender: &mpsc::Sender<Vec<u8>>, wire: &[u8], part: usize) {
+    for part in wire.chunks(part) {
+        if sender.send(part.to_vec()).await.is_err() {
+            return;
+        }
+    }
+    if sender.reserve().await.is_ok() {
+        for _ in 0..TURNS {
+            yield_now().await;
+        }
+    }
+}
+
+/// The status at the end of a gRPC call.
+async fn status(answering: impl Future<Output = Option<Response<Body>>>) -> Option<String> {
+    let (head, body) = answering.await?.into_parts();
+    let trailers = body.collect().await.ok()?.trailers().cloned().unwrap_or_default();
+    Some(header(&head.headers, "grpc-status") + &header(&trailers, "grpc-status"))
+}
+
+fn header(headers: &HeaderMap, name: &str) -> String {
+    let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    value.unwrap_or_default().into_owned()
 }
 
 async fn follow(mut coordinator: Coordinator, mut queues: Queues) {

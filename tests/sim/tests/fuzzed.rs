@@ -9,6 +9,10 @@ mod files;
 mod messages;
 #[path = "../../../fuzz/harness/requests.rs"]
 mod requests;
+#[path = "../../../fuzz/harness/streams.rs"]
+mod streams;
+#[path = "../../../fuzz/harness/tokens.rs"]
+mod tokens;
 
 /// Changed copies of the corpus that each target reads; `MEMTAPE_FUZZ_CHANGES` sets another number.
 const CHANGES: u64 = 200;
@@ -76,11 +80,13 @@ fn changed(corpus: &[Vec<u8>], rng: &mut fastrand::Rng) -> Vec<u8> {
 fn messages_and_snapshots_are_answered_or_refused() {
     check("messages", messages::say);
     check("snapshot", messages::take_snapshot);
+    check("streams", streams::call);
 }
 
 #[test]
 fn requests_are_answered_or_refused() {
     check("requests", requests::ask);
+    check("tokens", tokens::read);
 }
 
 #[test]
