@@ -169,7 +169,7 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
 
 impl From<serde_json::Error> for Problem {
     fn from(error: serde_json::Error) -> Self {
-        Self::bad(&format!("the body must be JSON such as {{\"step\":100}}: {error}"))
+        Self::bad(&format!("the body must be JSON as in /api/v1/openapi.json: {error}"))
     }
 }
 

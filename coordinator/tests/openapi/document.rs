@@ -11,10 +11,16 @@ struct Operation {
     /// `get /api/v1/jobs`.
     name: &'static str,
     query: Option<Schema>,
-    /// What is sent with it.
-    sent: Option<Schema>,
+    sent: Option<Sent>,
     status: u16,
     answer: Value,
+}
+
+/// What is sent with a request.
+struct Sent {
+    schema: Schema,
+    /// It has a field that must be there.
+    is_required: bool,
 }
 
 /// The document of the requests that the server lists.
@@ -43,8 +49,8 @@ pub(super) fn document(listed: &[IndexedRoute]) -> Value {
             operation["parameters"] = parameters.into();
         }
         if let Some(sent) = of.sent {
-            let content = json!({ "application/json": { "schema": sent } });
-            operation["requestBody"] = json!({ "content": content });
+            let content = json!({ "application/json": { "schema": sent.schema } });
+            operation["requestBody"] = json!({ "content": content, "required": sent.is_required });
         }
         let item = paths.entry(path.to_string()).or_insert_with(|| json!({}));
         item[method] = operation;
@@ -53,7 +59,7 @@ pub(super) fn document(listed: &[IndexedRoute]) -> Value {
         let operation = &paths[path][method.to_ascii_lowercase()];
         assert!(operation.is_object(), "{method} {path} has no types in tests/openapi/document.rs");
     }
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Memtape coordinator",
@@ -64,7 +70,26 @@ pub(super) fn document(listed: &[IndexedRoute]) -> Value {
         },
         "paths": paths,
         "components": { "schemas": schemas.take_definitions(false) },
-    })
+    });
+    bound(&mut document);
+    document
+}
+
+/// Adds the greatest value of each integer of a known width: clients and checks ignore `format`.
+fn bound(value: &mut Value) {
+    if let Some(fields) = value.as_object_mut() {
+        let maximum = match fields.get("format").and_then(Value::as_str) {
+            Some("uint32") => u64::from(u32::MAX),
+            Some("uint" | "uint64") => u64::MAX,
+            _ => 0,
+        };
+        if maximum > 0 {
+            fields.insert("maximum".to_string(), maximum.into());
+        }
+        fields.values_mut().for_each(bound);
+    } else {
+        value.as_array_mut().into_iter().flatten().for_each(bound);
+    }
 }
 
 /// Every operation, in the order of the server's list.
@@ -135,7 +160,9 @@ impl Operation {
     }
 
     fn sending<T: JsonSchema>(self, schemas: &mut SchemaGenerator) -> Self {
-        Self { sent: Some(schemas.subschema_for::<T>()), ..self }
+        let root = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+        let is_required = root.get("required").is_some();
+        Self { sent: Some(Sent { schema: schemas.subschema_for::<T>(), is_required }), ..self }
     }
 }
 
@@ -145,7 +172,7 @@ fn in_path(path: &str) -> impl Iterator<Item = Value> {
     names.map(|name| {
         let (kind, about) = match name {
             "job" => (json!({ "type": "string" }), "Name of the job."),
-            "rank" => (json!({ "type": "integer", "minimum": 0 }), "The rank."),
+            "rank" => (json!({ "type": "integer", "format": "uint32", "minimum": 0 }), "The rank."),
             _ => (json!({ "type": "string" }), "The id."),
         };
         json!({
@@ -162,7 +189,11 @@ fn in_query(schema: &Schema) -> impl Iterator<Item = Value> {
     let schema = schema.as_value().clone();
     let required: Vec<Value> = schema["required"].as_array().cloned().unwrap_or_default();
     let fields = schema["properties"].as_object().cloned().unwrap_or_default();
-    fields.into_iter().map(move |(name, field)| {
+    fields.into_iter().map(move |(name, mut field)| {
+        // What is not in a query is left out there: it has no null.
+        if let Some([kind, _]) = field["type"].as_array().map(Vec::as_slice) {
+            field["type"] = kind.clone();
+        }
         json!({
             "in": "query",
             "name": name,

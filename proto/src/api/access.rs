@@ -24,7 +24,6 @@ pub struct WhoAmI {
 /// Signs a page in.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
 pub struct SignIn {
     /// A token.
     pub token: String,
@@ -33,15 +32,16 @@ pub struct SignIn {
 /// Asks for a token.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
 pub struct TokenRequest {
     /// Whom it is for, such as `grafana`.
     pub name: String,
     /// What it may do.
     pub role: Named<Role>,
     /// User ids whose jobs it reaches; all jobs where there are neither these nor namespaces.
+    #[serde(default)]
     pub uids: Vec<u32>,
     /// Kubernetes namespaces whose jobs it reaches.
+    #[serde(default)]
     pub namespaces: Vec<String>,
     /// How many days it is valid.
     pub days: u64,
