@@ -26,7 +26,7 @@ pub(crate) fn read(data: &[u8]) {
     let Ok(tokens) = FuzzedTokens::new(keys.unwrap_or(own.as_bytes())) else { return };
     let raw = String::from_utf8_lossy(data);
     if keys.is_none() {
-        assert_eq!(tokens.user(&raw, NOW_SECONDS), None, "nobody signed {raw:?}");
+        assert_eq!(tokens.user(&raw, NOW_SECONDS), None, "{raw:?} has no signature");
     }
     let message = format!("{}.{}", BASE64.encode(header), BASE64.encode(claims));
     let signed = BASE64.encode(sign(message.as_bytes()));
