@@ -36,8 +36,8 @@ impl Jobs {
         self.chosen(job, |_| true)
     }
 
-    /// Of the attempts that are meant the one that runs, before others one of the job's own, then
-    /// one with all its ranks, then the newest.
+    /// Of the attempts that are meant the one that runs, before others one of the job's own, also
+    /// where none runs, then one that runs with all its ranks, then the newest.
     pub(crate) fn chosen(
         &self,
         job: &str,
@@ -47,7 +47,7 @@ impl Jobs {
         let order = |attempt: &&Attempt| {
             let runs = attempt.runs();
             let is_own = own.contains(&attempt.record.serial);
-            (runs, runs && is_own, runs && attempt.is_complete())
+            (runs, is_own, runs && attempt.is_complete())
         };
         self.attempts_at(job).filter(|attempt| is_meant(attempt)).max_by_key(order)
     }

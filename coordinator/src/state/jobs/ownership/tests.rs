@@ -125,6 +125,11 @@ fn a_forged_attempt_replaces_none_that_runs() {
     // The job begins again while the forged attempts run.
     let again = jobs.announce(now, "a", up("t4", 3)).unwrap().serial;
     assert_eq!(current(&jobs), again);
+    // As after a restart of the coordinator: no rank was heard, and a forged attempt is the newest.
+    jobs.announce(now, "thief", up("t5", 4)).unwrap();
+    let all = jobs.attempts.values_mut().flat_map(|attempt| attempt.ranks.values_mut());
+    all.for_each(|rank| rank.presence = Presence::Unknown);
+    assert_eq!(current(&jobs), again);
 }
 
 /// What finding N3 did: a node that runs nothing of a job announces one rank more.
