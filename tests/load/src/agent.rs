@@ -85,7 +85,7 @@ pub(crate) struct Ack {
 struct Agent {
     node: Node,
     channel: Channel,
-    outgoing: mpsc::Sender<v1::AgentMessage>,
+    outgoing: Outgoing,
     /// Number, time, and last step of each report without an acknowledgement.
     unacked: VecDeque<(u64, Instant, u64)>,
     number: u64,
@@ -117,7 +117,9 @@ fn broken(why: &str) -> Progress {
     Progress { broke: Some(why.to_string()), ..Progress::default() }
 }
 
-type Stream = tonic::Streaming<v1::CoordinatorMessage>;
+/// The two directions of an agent's stream.
+pub(crate) type Stream = tonic::Streaming<v1::CoordinatorMessage>;
+pub(crate) type Outgoing = mpsc::Sender<v1::AgentMessage>;
 
 /// A channel of a node's agent.
 pub(crate) async fn channel(node: &str, target: &Target) -> anyhow::Result<Channel> {
@@ -129,17 +131,13 @@ pub(crate) async fn channel(node: &str, target: &Target) -> anyhow::Result<Chann
     Ok(endpoint.connect().await?)
 }
 
-async fn connect(
-    node: &Node,
-    target: &Target,
-    uploads: Option<Uploads>,
-) -> anyhow::Result<(Agent, Stream)> {
-    let channel = channel(&node.name(), target).await?;
+/// Begins the stream of a node's agent, and waits for the welcome.
+pub(crate) async fn attach(channel: &Channel, node: &str) -> anyhow::Result<(Outgoing, Stream)> {
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
-        node: node.name(),
-        boot_id: format!("boot-{}", node.index),
+        node: node.to_string(),
+        boot_id: format!("boot-{node}"),
         version: "load".to_string(),
     };
     outgoing.try_send(message(Said::Hello(hello)))?;
@@ -149,6 +147,16 @@ async fn connect(
     if !matches!(welcome, Some(Heard::Welcome(_))) {
         bail!("the first message was no welcome");
     }
+    Ok((outgoing, stream))
+}
+
+async fn connect(
+    node: &Node,
+    target: &Target,
+    uploads: Option<Uploads>,
+) -> anyhow::Result<(Agent, Stream)> {
+    let channel = channel(&node.name(), target).await?;
+    let (outgoing, stream) = attach(&channel, &node.name()).await?;
     let start_wall_ns = wall_ns();
     for rank in node.ranks.clone() {
         let up = v1::RankUp { owner: Some(node.owner()), ..node.rank_up(rank, start_wall_ns) };
@@ -251,58 +259,65 @@ impl Agent {
                     }
                 }
             }
-            Some(Heard::CaptureRequest(request)) => self.capture(request).await?,
+            Some(Heard::CaptureRequest(request)) => {
+                let ways = (&self.channel, &self.outgoing);
+                answer(request, &self.node, ways, self.uploads.as_ref()).await?;
+            }
             Some(Heard::Goodbye(_)) => bail!("the coordinator is going away"),
             // Its ranks offer nothing.
             Some(Heard::Welcome(_) | Heard::RemedyRequest(_)) | None => {}
         }
         Ok(())
     }
+}
 
-    /// Answers for all tapes; the first of them has the snapshot.
-    async fn capture(&mut self, request: v1::CaptureRequest) -> anyhow::Result<()> {
-        let ranks: BTreeMap<String, u32> =
-            self.node.ranks.clone().map(|rank| (self.node.tape_id(rank), rank)).collect();
-        let uploads = self.uploads.clone();
-        for tape_id in request.tape_ids {
-            let rank = *ranks.get(&tape_id).context("a tape of another node was asked for")?;
-            let mut answer = v1::CaptureAnswer {
-                capture_id: request.capture_id.clone(),
-                tape_id: tape_id.clone(),
-                detail: "this rank has nothing to say".to_string(),
-                ..v1::CaptureAnswer::default()
-            };
-            answer.set_outcome(v1::RankOutcome::NoTape);
-            let has_snapshot = rank == self.node.ranks.start;
-            let uploads = uploads.as_ref().filter(|_| has_snapshot);
-            let Some(uploads) = uploads else {
-                self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
-                continue;
-            };
-            let up = self.node.rank_up(rank, 0);
-            let snapshot = uploads.template.of(up, request.step);
-            let hash = blake3::hash(&snapshot);
-            answer.set_outcome(v1::RankOutcome::Aligned);
-            answer.detail.clear();
-            answer.step = request.step;
-            answer.wall_ns = wall_ns();
-            answer.before_step = request.before_step;
-            answer.snapshot_bytes = snapshot.len() as u64;
-            answer.snapshot_hash = hash.as_bytes().to_vec();
-            self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
-            let deadline = Duration::from_millis(u64::from(request.deadline_ms));
-            let upload = upload::Upload {
-                capture_id: request.capture_id.clone(),
-                tape_id,
-                rank,
-                snapshot,
-                hash,
-                deadline: Instant::now() + deadline,
-            };
-            tokio::spawn(upload.send(self.channel.clone(), uploads.clone()));
-        }
-        Ok(())
+/// Answers for all tapes; the first of them has the snapshot.
+pub(crate) async fn answer(
+    request: v1::CaptureRequest,
+    node: &Node,
+    (channel, outgoing): (&Channel, &Outgoing),
+    uploads: Option<&Uploads>,
+) -> anyhow::Result<()> {
+    let ranks: BTreeMap<String, u32> =
+        node.ranks.clone().map(|rank| (node.tape_id(rank), rank)).collect();
+    for tape_id in request.tape_ids {
+        let rank = *ranks.get(&tape_id).context("a tape of another node was asked for")?;
+        let mut answer = v1::CaptureAnswer {
+            capture_id: request.capture_id.clone(),
+            tape_id: tape_id.clone(),
+            detail: "this rank has nothing to say".to_string(),
+            ..v1::CaptureAnswer::default()
+        };
+        answer.set_outcome(v1::RankOutcome::NoTape);
+        let has_snapshot = rank == node.ranks.start;
+        let uploads = uploads.filter(|_| has_snapshot);
+        let Some(uploads) = uploads else {
+            outgoing.send(message(Said::CaptureAnswer(answer))).await?;
+            continue;
+        };
+        let up = node.rank_up(rank, 0);
+        let snapshot = uploads.template.of(up, request.step);
+        let hash = blake3::hash(&snapshot);
+        answer.set_outcome(v1::RankOutcome::Aligned);
+        answer.detail.clear();
+        answer.step = request.step;
+        answer.wall_ns = wall_ns();
+        answer.before_step = request.before_step;
+        answer.snapshot_bytes = snapshot.len() as u64;
+        answer.snapshot_hash = hash.as_bytes().to_vec();
+        outgoing.send(message(Said::CaptureAnswer(answer))).await?;
+        let deadline = Duration::from_millis(u64::from(request.deadline_ms));
+        let upload = upload::Upload {
+            capture_id: request.capture_id.clone(),
+            tape_id,
+            rank,
+            snapshot,
+            hash,
+            deadline: Instant::now() + deadline,
+        };
+        tokio::spawn(upload.send(channel.clone(), uploads.clone()));
     }
+    Ok(())
 }
 
 /// A message of an agent.
@@ -310,7 +325,8 @@ pub(crate) fn message(body: Said) -> v1::AgentMessage {
     v1::AgentMessage { body: Some(body) }
 }
 
-fn wall_ns() -> i64 {
+/// The time now.
+pub(crate) fn wall_ns() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }

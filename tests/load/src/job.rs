@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) job: String,
     /// Global ranks of its ranks in that job.
     pub(crate) ranks: std::ops::Range<u32>,
-    world_size: u32,
+    pub(crate) world_size: u32,
 }
 
 /// The nodes of a cluster of this many ranks in this many jobs of about equal size.
@@ -69,6 +69,11 @@ impl Node {
     pub(crate) fn owner(&self) -> v1::Owner {
         let number = self.job.rsplit('-').next().and_then(|number| number.parse::<u32>().ok());
         v1::Owner { uid: 1000 + number.unwrap_or(0), ..v1::Owner::default() }
+    }
+
+    /// Its job where another owner's has the same name.
+    pub(crate) fn job_id(&self) -> String {
+        format!("{}@{}", self.job, self.owner().uid)
     }
 
     /// A rank's announcement.

@@ -97,7 +97,10 @@ fn is_sound(mode: &Mode, figures: &Value) -> bool {
         Mode::Siege(_) => {
             let mut phases = ["before", "during", "after"].into_iter();
             let is_aligned = |phase| figures[phase]["capture_aligned"] == figures["agents"];
-            is_whole && figures["all_attackers_there"] == true && phases.all(is_aligned)
+            is_whole
+                && figures["all_attackers_there"] == true
+                && figures["rss_bytes"].as_u64() <= figures["memory_bytes_max"].as_u64()
+                && phases.all(is_aligned)
         }
         Mode::Capture(_) => figures["aligned_min"] == figures["ranks"],
         Mode::Snapshot { .. } | Mode::Census => true,

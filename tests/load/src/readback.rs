@@ -41,7 +41,7 @@ pub(crate) async fn records(
     let mut asking = JoinSet::new();
     for (node, acked_step) in acked {
         for rank in node.ranks.clone() {
-            let (coordinator, job, last) = (coordinator.clone(), node.job.clone(), *acked_step);
+            let (coordinator, job, last) = (coordinator.clone(), node.job_id(), *acked_step);
             let turn = turns.clone().acquire_owned().await?;
             asking.spawn(async move {
                 let _turn = turn;

@@ -1,12 +1,14 @@
 //! A siege: agents report while others hold connections, uploads and answers open.
 //!
-//! Three phases of equal length: before, during, after. During the siege there are connections that
-//! say nothing, uploads that never begin on connections of agents whose certificates are right, and
-//! users who do not read the snapshots they ask for. In each phase the acknowledgements of the
+//! Three phases of equal length: before, during, after. During the siege all attacks of
+//! `attackers.rs` are made at once: by the network, by users, and with the certificates of some
+//! nodes. In each phase the acknowledgements of the
 //! agents' reports are timed, and a capture is taken. Then the coordinator is killed and started
 //! again, and everything that was acknowledged is read back.
 
 mod attackers;
+mod network;
+mod stolen;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,15 +36,15 @@ pub(crate) struct Siege {
     pub(crate) ranks: u32,
     #[arg(long = "seconds", default_value = "30", value_parser = crate::seconds)]
     pub(crate) phase: Duration,
-    /// Connections that say nothing.
-    #[arg(long, default_value_t = 16_384)]
-    pub(crate) idle: u32,
-    /// Uploads that never begin.
-    #[arg(long, default_value_t = 2_000)]
-    pub(crate) uploads: u32,
-    /// Users who do not read.
-    #[arg(long, default_value_t = 1_000)]
-    pub(crate) readers: u32,
+    /// Only this part of the attackers, on a small machine.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) divide: u32,
+    /// Nodes whose certificates are stolen.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) stolen: u32,
+    /// Memory of the coordinator.
+    #[arg(long, default_value_t = 2 << 30)]
+    pub(crate) memory_bytes_max: u64,
     /// Snapshot of each agent.
     #[arg(long, default_value_t = 4 << 20)]
     pub(crate) snapshot_bytes: usize,
@@ -63,6 +65,8 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     binary.trust = Some(trust.clone());
     // As many captures as there are phases, one after the other.
     binary.arguments.extend(["--capture-interval", "1s"].map(String::from));
+    let memory = siege.memory_bytes_max.to_string();
+    binary.arguments.extend(["--memory-bytes-max".to_string(), memory]);
     let coordinator = Arc::new(binary.start(folder.path())?);
     let nodes = nodes(siege.ranks, 1);
     // The manifest tells which uploads came to an end; when, is read by no one.
@@ -75,10 +79,12 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
     fleet.report()?;
     sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
-    let job = &nodes.first().context("there is no node")?.job;
+    let honest = nodes.first().context("there is no node")?;
+    let job = &honest.job_id();
 
     let (before, capture) = phase("before", &coordinator, job, siege.phase).await?;
-    let attackers = Attackers::start(Target::of(&coordinator), &trust, &siege, &capture)?;
+    let attackers =
+        Attackers::start(&Target::of(&coordinator), &trust, &siege, (honest, &capture))?;
     // Until all of them are there.
     let attacked = attackers.all_are_there().await;
     let (during, _) = phase("during", &coordinator, job, siege.phase).await?;
@@ -100,6 +106,8 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         "ranks": nodes.len() as u32 * crate::job::RANKS_PER_AGENT,
         "agents": nodes.len(),
         "rss_bytes": usage.rss_bytes_max,
+        "memory_bytes_max": siege.memory_bytes_max,
+        "certificates_stolen": siege.stolen,
         "all_attackers_there": attacked,
         "attackers": held,
         "losses": losses,

@@ -65,6 +65,24 @@ impl Trust {
         self.user(ADMIN)
     }
 
+    /// TLS of a client that has no certificate.
+    pub(crate) fn stranger(&self) -> anyhow::Result<ClientConfig> {
+        let folder = self.path("stranger");
+        if !folder.exists() {
+            std::fs::create_dir(&folder)?;
+            std::fs::copy(self.path("authority").join("ca.crt"), folder.join("ca.crt"))?;
+        }
+        Ok(ClientTls::open(&folder)?.config())
+    }
+
+    /// TLS of a node's agent, for HTTP/2.
+    pub(crate) fn node(&self, node: &str) -> anyhow::Result<ClientConfig> {
+        let folder = self.folder_of(&Party::Agent(node.to_string()))?;
+        let mut tls = ClientTls::open(&folder)?.config();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(tls)
+    }
+
     /// An endpoint that shows the certificate of a node's agent.
     pub(crate) fn agent(&self, endpoint: Endpoint, node: &str) -> anyhow::Result<Endpoint> {
         let folder = self.folder_of(&Party::Agent(node.to_string()))?;

@@ -45,8 +45,8 @@ pub(crate) enum Bench {
         #[arg(long)]
         tls: bool,
     },
-    /// Agents and captures while others hold 16,384 connections, 2,000 uploads and 1,000 answers
-    /// open: acknowledgements before, during and after, and the memory that it takes.
+    /// Agents and captures while the network, users and stolen certificates attack at once:
+    /// acknowledgements before, during and after, and the memory that it takes.
     Siege {
         /// Ranks whose agents report.
         #[arg(long, default_value_t = 1_024, value_parser = crate::count())]

@@ -1,132 +1,224 @@
-//! Those who besiege: each kind holds a number of things open, and opens again what is closed.
+//! Those who besiege: the network without a certificate, users, and nodes whose certificates are
+//! stolen. Each attack has a number of tasks, which begin again when the coordinator ends them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::Context;
-use memtape_proto::v1;
-use memtape_proto::v1::agent_message::Body as Said;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::TlsConnector;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::time::{Instant, sleep};
 
-use super::Siege;
-use crate::agent::{channel, message};
+use super::{Siege, network, stolen};
 use crate::coordinator::Target;
+use crate::job::Node;
 use crate::trust::Trust;
 
-/// Users among whom the readers are shared out.
+/// Users among whom the requests of users are shared out.
 const USERS: u32 = 10;
-
-/// Agents on whose connections the uploads are: they have certificates of their own nodes.
-const HOSTILE_AGENTS: u32 = 8;
-
-/// What a reader's socket holds: it must not read for the reader.
-const READER_BUFFER_BYTES: u32 = 4 << 10;
-
-/// Time between two bytes that a reader reads.
-const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Wait before something that was closed is opened again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Time until all are there.
-const GATHERING_TIME_MAX: Duration = Duration::from_secs(120);
+const GATHERING_TIME_MAX: Duration = Duration::from_secs(45);
 
-/// The users who do not read.
+/// The users who attack.
 pub(crate) fn users() -> Vec<String> {
     (0..USERS).map(|user| format!("reader-{user}")).collect()
 }
 
-/// How many of one kind are there, and how often one was closed.
+/// What is done to the coordinator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Attack {
+    /// Connections that send nothing.
+    Idle,
+    /// Connections that send half of a TLS handshake.
+    HalfHandshake,
+    /// Requests whose headers have no end.
+    HalfHeader,
+    /// Requests with a wrong token, one after the other.
+    WrongToken,
+    /// Users who do not read the snapshots that they ask for.
+    SlowReader,
+    /// Users who ask for the jobs, one request after the other.
+    Burst,
+    /// Uploads that never begin.
+    EmptyUpload,
+    /// Streams of one node that replace each other, each with a message without its end.
+    HalfMessage,
+    /// Step records of ranks that are made up, half of them under the name of an honest job.
+    Steps,
+    /// Ranks with large censuses that grow, change and run out of memory, and captures of them.
+    Ranks,
+}
+
+impl Attack {
+    const ALL: [Self; 10] = [
+        Self::Idle,
+        Self::HalfHandshake,
+        Self::HalfHeader,
+        Self::WrongToken,
+        Self::SlowReader,
+        Self::Burst,
+        Self::EmptyUpload,
+        Self::HalfMessage,
+        Self::Steps,
+        Self::Ranks,
+    ];
+
+    /// Tasks, and how much each holds open at once.
+    fn size(self) -> (u32, u32) {
+        match self {
+            Self::Idle => (16_384, 1),
+            Self::HalfHandshake | Self::HalfHeader => (2_000, 1),
+            Self::WrongToken => (200, 1),
+            Self::SlowReader => (1_000, 1),
+            Self::Burst => (500, 1),
+            Self::EmptyUpload => (8, stolen::CALLS),
+            Self::HalfMessage => (10, stolen::CALLS),
+            Self::Steps | Self::Ranks => (4, 1),
+        }
+    }
+
+    /// Certificate of a task.
+    fn tls(self, task: u32, stolen: u32, trust: &Trust) -> anyhow::Result<ClientConfig> {
+        match self {
+            Self::SlowReader | Self::Burst => trust.user(&format!("reader-{}", task % USERS)),
+            Self::EmptyUpload | Self::HalfMessage | Self::Steps | Self::Ranks => {
+                trust.node(&node(task, stolen))
+            }
+            Self::Idle | Self::HalfHandshake | Self::HalfHeader | Self::WrongToken => {
+                trust.stranger()
+            }
+        }
+    }
+}
+
+/// Node whose stolen certificate a task has.
+fn node(task: u32, stolen: u32) -> String {
+    format!("stolen-{}", task % stolen)
+}
+
+/// One task of an attack.
+pub(super) struct Attacker {
+    pub(super) target: Target,
+    pub(super) tls: Arc<ClientConfig>,
+    /// Number of the task among those of all attacks.
+    pub(super) index: u32,
+    /// Node of a stolen certificate.
+    pub(super) node: String,
+    /// One of the honest nodes.
+    pub(super) honest: Node,
+    /// A capture with snapshots.
+    pub(super) capture: String,
+    pub(super) count: Arc<Count>,
+}
+
+impl Attacker {
+    async fn run(self, attack: Attack) {
+        loop {
+            // The coordinator may refuse it, and may end it.
+            let _ = match attack {
+                Attack::Idle => network::begin(&self, b"").await,
+                Attack::HalfHandshake => network::begin(&self, network::HALF_HANDSHAKE).await,
+                Attack::HalfHeader => network::half_header(&self).await,
+                Attack::WrongToken | Attack::Burst => network::ask(&self).await,
+                Attack::SlowReader => network::read_slowly(&self).await,
+                Attack::EmptyUpload => stolen::upload_nothing(&self).await,
+                Attack::HalfMessage => stolen::half_messages(&self).await,
+                Attack::Steps => stolen::flood_steps(&self).await,
+                Attack::Ranks => stolen::flood_ranks(&self).await,
+            };
+            sleep(AGAIN).await;
+        }
+    }
+}
+
+/// How many of an attack are there, how often one was ended, and what they sent.
 #[derive(Debug, Default)]
-struct Count {
+pub(super) struct Count {
     there: AtomicU32,
     there_max: AtomicU32,
     closed: AtomicU64,
+    /// Requests or messages of which an answer has come.
+    answered: AtomicU64,
 }
 
+/// One that is there, until it is dropped.
+pub(super) struct There<'a>(&'a Count);
+
 impl Count {
-    fn enter(&self) {
+    pub(super) fn enter(&self) -> There<'_> {
         let there = self.there.fetch_add(1, Relaxed) + 1;
         self.there_max.fetch_max(there, Relaxed);
+        There(self)
     }
 
-    fn leave(&self) {
-        self.there.fetch_sub(1, Relaxed);
-        self.closed.fetch_add(1, Relaxed);
+    pub(super) fn answer(&self) {
+        self.answered.fetch_add(1, Relaxed);
     }
+}
 
-    fn figures(&self) -> Value {
-        json!({
-            "at_once_max": self.there_max.load(Relaxed),
-            "closed": self.closed.load(Relaxed),
-        })
+impl Drop for There<'_> {
+    fn drop(&mut self) {
+        self.0.there.fetch_sub(1, Relaxed);
+        self.0.closed.fetch_add(1, Relaxed);
     }
 }
 
 /// All of them at work.
 pub(crate) struct Attackers {
     tasks: JoinSet<()>,
-    wanted: [u32; 3],
-    counts: [Arc<Count>; 3],
+    /// Of each attack, how many shall be there.
+    counts: Vec<(Attack, u32, Arc<Count>)>,
 }
 
 impl Attackers {
-    /// Starts them; the readers read a snapshot of this capture.
+    /// Starts them.
     pub(crate) fn start(
-        target: Target,
+        target: &Target,
         trust: &Trust,
         siege: &Siege,
-        capture: &str,
+        (honest, capture): (&Node, &str),
     ) -> anyhow::Result<Self> {
-        let address: SocketAddr =
-            target.url.split_once("://").context("no URL")?.1.parse().context("no address")?;
-        let counts: [Arc<Count>; 3] = Default::default();
-        let [idle, uploads, readers] = counts.clone();
-        let mut tasks = JoinSet::new();
-        for _ in 0..siege.idle {
-            tasks.spawn(be_idle(address, idle.clone()));
-        }
-        for agent in 0..HOSTILE_AGENTS {
-            let (target, uploads) = (target.clone(), uploads.clone());
-            tasks.spawn(upload_nothing(
-                target,
-                format!("hostile-{agent}"),
-                siege.uploads / HOSTILE_AGENTS,
-                uploads,
-            ));
-        }
-        let request =
-            format!("GET /api/v1/captures/{capture}/ranks/0 HTTP/1.1\r\nHost: {address}\r\n\r\n");
-        let request: Arc<[u8]> = request.into_bytes().into();
-        for user in users() {
-            let tls = Arc::new(trust.user(&user)?);
-            for _ in 0..siege.readers / USERS {
-                let (tls, request) = (tls.clone(), request.clone());
-                tasks.spawn(read_slowly(address, tls, request, readers.clone()));
+        let (mut tasks, mut counts, mut index) = (JoinSet::new(), Vec::new(), 0);
+        for attack in Attack::ALL {
+            let (number, held) = attack.size();
+            let number = number.div_ceil(siege.divide);
+            let count = Arc::<Count>::default();
+            let stranger = Arc::new(attack.tls(0, siege.stolen, trust)?);
+            for task in 0..number {
+                let tls = match number <= USERS.max(stolen::CALLS) * 4 {
+                    true => Arc::new(attack.tls(task, siege.stolen, trust)?),
+                    false => stranger.clone(),
+                };
+                let attacker = Attacker {
+                    target: target.clone(),
+                    tls,
+                    index,
+                    node: node(task, siege.stolen),
+                    honest: honest.clone(),
+                    capture: capture.to_string(),
+                    count: count.clone(),
+                };
+                tasks.spawn(attacker.run(attack));
+                index += 1;
             }
+            counts.push((attack, number * held, count));
         }
-        let wanted = [siege.idle, siege.uploads, siege.readers];
-        Ok(Self { tasks, wanted, counts })
+        Ok(Self { tasks, counts })
     }
 
     /// Waits until all of them have been there; false where some never are, because the coordinator
     /// does not let them.
     pub(crate) async fn all_are_there(&self) -> bool {
         let begin = Instant::now();
-        let is_there = |(count, wanted): (&Arc<Count>, &u32)| {
+        let is_there = |(_, wanted, count): &(Attack, u32, Arc<Count>)| {
             count.there_max.load(Relaxed) >= wanted * 95 / 100
         };
-        while !self.counts.iter().zip(&self.wanted).all(is_there) {
+        while !self.counts.iter().all(is_there) {
             if begin.elapsed() > GATHERING_TIME_MAX {
                 return false;
             }
@@ -138,98 +230,15 @@ impl Attackers {
     /// Ends them, and tells how many there were.
     pub(crate) async fn stop(mut self) -> Value {
         self.tasks.shutdown().await;
-        let [idle, uploads, readers] = self.counts.map(|count| count.figures());
-        json!({ "idle": idle, "uploads": uploads, "readers": readers })
-    }
-}
-
-/// Holds a connection on which nothing is said.
-async fn be_idle(address: SocketAddr, count: Arc<Count>) {
-    loop {
-        if let Ok(mut stream) = TcpStream::connect(address).await {
-            count.enter();
-            // Until the other end closes it.
-            let _ = stream.read(&mut [0]).await;
-            count.leave();
-        }
-        sleep(AGAIN).await;
-    }
-}
-
-/// Attaches as an agent, and begins uploads that bring nothing.
-async fn upload_nothing(target: Target, node: String, uploads: u32, count: Arc<Count>) {
-    loop {
-        // What goes wrong is tried again: the coordinator may refuse it.
-        let _ = attached(&target, &node, uploads, &count).await;
-        sleep(AGAIN).await;
-    }
-}
-
-async fn attached(
-    target: &Target,
-    node: &str,
-    uploads: u32,
-    count: &Arc<Count>,
-) -> anyhow::Result<()> {
-    let channel = channel(node, target).await?;
-    let (outgoing, messages) = tokio::sync::mpsc::channel(4);
-    let hello = v1::Hello {
-        protocol: memtape_proto::PROTOCOL,
-        node: node.to_string(),
-        boot_id: format!("boot-{node}"),
-        version: "load".to_string(),
-    };
-    outgoing.try_send(message(Said::Hello(hello)))?;
-    let mut client = v1::coordinator_client::CoordinatorClient::new(channel.clone());
-    let mut stream = client.attach(ReceiverStream::new(messages)).await?.into_inner();
-    let mut silent = JoinSet::new();
-    for _ in 0..uploads {
-        let (mut client, count) = (client.clone(), count.clone());
-        silent.spawn(async move {
-            loop {
-                count.enter();
-                let nothing = tokio_stream::pending::<v1::UploadChunk>();
-                let _ = client.upload(nothing).await;
-                count.leave();
-                sleep(AGAIN).await;
-            }
+        let figures = self.counts.iter().map(|(attack, wanted, count)| {
+            let figures = json!({
+                "wanted": wanted,
+                "at_once_max": count.there_max.load(Relaxed),
+                "closed": count.closed.load(Relaxed),
+                "answered": count.answered.load(Relaxed),
+            });
+            (format!("{attack:?}"), figures)
         });
+        Value::Object(figures.collect::<Map<_, _>>())
     }
-    while stream.message().await?.is_some() {}
-    Ok(())
-}
-
-/// Asks for a snapshot, and reads a byte of it now and then.
-async fn read_slowly(
-    address: SocketAddr,
-    tls: Arc<ClientConfig>,
-    request: Arc<[u8]>,
-    count: Arc<Count>,
-) {
-    loop {
-        if let Ok(Some(mut stream)) =
-            timeout(Duration::from_secs(30), ask(address, &tls, &request)).await.map(Result::ok)
-        {
-            count.enter();
-            while stream.read(&mut [0; 1]).await.is_ok_and(|bytes| bytes > 0) {
-                sleep(READ_EVERY).await;
-            }
-            count.leave();
-        }
-        sleep(AGAIN).await;
-    }
-}
-
-async fn ask(
-    address: SocketAddr,
-    tls: &Arc<ClientConfig>,
-    request: &[u8],
-) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_recv_buffer_size(READER_BUFFER_BYTES)?;
-    let stream = socket.connect(address).await?;
-    let name = ServerName::try_from(address.ip().to_string())?;
-    let mut stream = TlsConnector::from(tls.clone()).connect(name, stream).await?;
-    stream.write_all(request).await?;
-    Ok(stream)
 }
