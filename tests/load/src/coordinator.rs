@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -19,7 +20,8 @@ const TOO_MANY_WAIT: Duration = Duration::from_secs(1);
 /// A running coordinator. It is killed when dropped: nothing that it holds in memory survives.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
-    child: Child,
+    child: Mutex<Child>,
+    pid: u32,
     /// Where it answers, without a slash at the end.
     pub(crate) url: String,
     /// How long it took to listen.
@@ -88,7 +90,9 @@ impl Binary {
             None => http,
         };
         let trust = self.trust.clone();
-        Ok(Coordinator { child, url, started_in: begin.elapsed(), trust, http: http.build()? })
+        let pid = child.id();
+        let child = Mutex::new(child);
+        Ok(Coordinator { child, pid, url, started_in: begin.elapsed(), trust, http: http.build()? })
     }
 }
 
@@ -108,9 +112,16 @@ fn first_url(mut out: BufReader<std::process::ChildStdout>) -> Option<String> {
 }
 
 impl Coordinator {
+    /// Kills it, as the kernel does.
+    pub(crate) fn kill(&self) {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
     /// What it has used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
-        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let folder = PathBuf::from(format!("/proc/{}", self.pid));
         let stat = std::fs::read_to_string(folder.join("stat"))?;
         // Behind the name, which may contain anything: state is field 3, utime 14 and stime 15.
         let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has no name")?;
@@ -188,8 +199,7 @@ impl Target {
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found and whether it is sound. `memtape-load siege` attacks the coordinator meanwhile;
+//! found and whether it is sound. `memtape-load siege` attacks the coordinator meanwhile,
+//! `memtape-load crash` kills it and takes its disk;
 //! `memtape-load capture` does it with real agents and ranks. `memtape-load snapshot` and
 //! `memtape-load census` read tapes and start no coordinator. `cargo xtask bench cluster`, `bench
 //! siege`, `bench capture` and `bench census` build and run them.
@@ -16,6 +17,7 @@ mod agent;
 mod capture;
 mod census;
 mod coordinator;
+mod crash;
 mod figures;
 mod fleet;
 mod hold;
@@ -56,6 +58,8 @@ enum Mode {
     Storm(storm::Storm),
     /// Agents that report while others hold the coordinator's connections open.
     Siege(siege::Siege),
+    /// Kills, full disks, folders that are removed, clocks that jump, and backups.
+    Crash(crash::Crash),
     /// Captures with real agents and ranks.
     Capture(capture::Wish),
     /// The snapshot of a rank out of its tape.
@@ -102,6 +106,11 @@ fn is_sound(mode: &Mode, figures: &Value) -> bool {
                 && figures["rss_bytes"].as_u64() <= figures["memory_bytes_max"].as_u64()
                 && phases.all(is_aligned)
         }
+        Mode::Crash(_) => {
+            let lost_nothing = |fault| figures[fault].is_string() || figures[fault]["lost"] == 0;
+            ["kills", "disk_full", "clock", "restored"].into_iter().all(lost_nothing)
+                && figures["restored"]["newer_store_refused"] == true
+        }
         Mode::Capture(_) => figures["aligned_min"] == figures["ranks"],
         Mode::Snapshot { .. } | Mode::Census => true,
     }
@@ -122,6 +131,7 @@ fn run(options: &Options) -> anyhow::Result<Value> {
             Mode::Hold(load) => hold::hold(&binary, *load).await,
             Mode::Storm(storm) => storm::storm(&binary, *storm).await,
             Mode::Siege(siege) => siege::siege(&binary, *siege).await,
+            Mode::Crash(wish) => crash::crash(&binary, wish).await,
             Mode::Capture(wish) => capture::capture(&binary, *wish).await,
             Mode::Snapshot { tape } => snapshot::snapshot(tape),
             Mode::Census => census::census(),
