@@ -13,10 +13,10 @@ use crate::backup::restore::{Tokens, restore_on};
 use crate::encoding::{Changes, Loaded};
 use crate::error::Result;
 use crate::handle::Store;
-use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRecord, snapshot_of};
+use crate::records::{IncidentRecord, SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check_simulated;
 use crate::steps::packer::StepLimits;
-use crate::tests::fixtures::{at_once, incident, number};
+use crate::tests::fixtures::{at_once, incident, number, part};
 use fastrand::Rng;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
@@ -148,15 +148,7 @@ impl Life<'_> {
         if at_once(self.store.blobs().put(hash, snapshot.clone())).is_err() {
             return;
         }
-        let part = PartRecord {
-            capture: "cap-1".into(),
-            rank: key as u32,
-            bytes: bytes as u64,
-            hash: Some(*hash.as_bytes()),
-            ..Default::default()
-        };
-        let mut changes = Changes::default();
-        changes.put(&part);
+        let changes = Changes::of(&part(key as u64, bytes as u64, hash));
         let is_done = Arc::new(Mutex::new(false));
         let done = is_done.clone();
         self.store
@@ -395,9 +387,7 @@ fn what_was_acknowledged_survives_every_crash() {
 fn a_flipped_byte_of_the_journal_loses_nothing() {
     clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
     let write = |store: &Store, key: usize| {
-        let mut changes = Changes::default();
-        changes.put(&record(key, 9));
-        store.write(changes, Box::new(|result| result.unwrap()));
+        store.write(Changes::of(&record(key, 9)), Box::new(|result| result.unwrap()));
         assert!(store.turn());
     };
     let disk = SimulatedDisk::new(0);

@@ -13,7 +13,7 @@ use crate::recovery::check::{Finding, check};
 use crate::recovery::format;
 use crate::recovery::rebuild::rebuild;
 use crate::tests::fixtures::{
-    at_once, change, close, copy, error_line, flush, incident, read_steps, reopen, steps,
+    self, at_once, change, close, copy, error_line, flush, incident, read_steps, reopen, steps,
     when_closed, write,
 };
 
@@ -26,13 +26,7 @@ fn snapshot() -> (blake3::Hash, Bytes) {
 
 fn part() -> PartRecord {
     let (hash, snapshot) = snapshot();
-    PartRecord {
-        capture: "cap-1".to_string(),
-        rank: 2,
-        bytes: snapshot.len() as u64,
-        hash: Some(*hash.as_bytes()),
-        ..Default::default()
-    }
+    fixtures::part(2, snapshot.len() as u64, hash)
 }
 
 /// A store with something in every part, closed; and opened once more, so that sled has made its

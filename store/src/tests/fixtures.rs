@@ -14,7 +14,7 @@ use memtape_core::tape::layout::Clock;
 use crate::encoding::{Changes, Loaded};
 use crate::error::{Kind, Result};
 use crate::handle::Store;
-use crate::records::{IncidentRecord, SeriesKey, StepRecord};
+use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRecord};
 use crate::recovery::opening::Recovery;
 
 pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
@@ -40,6 +40,12 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         updated_wall_ns: 0,
         closed: None,
     }
+}
+
+/// A part of a capture, with its snapshot.
+pub(crate) fn part(rank: u64, bytes: u64, hash: blake3::Hash) -> PartRecord {
+    let (capture, rank, hash) = ("cap-1".to_string(), rank as u32, Some(*hash.as_bytes()));
+    PartRecord { capture, rank, bytes, hash, ..PartRecord::default() }
 }
 
 pub(crate) fn row(step: u64) -> StepRecord {

@@ -14,9 +14,8 @@ use crate::error::{Error, Kind, Result};
 use crate::handle::{Store, Unready};
 use crate::last_errors::Written;
 use crate::recovery::check::check;
-use crate::tests::fixtures::close;
 use crate::tests::fixtures::{
-    answer, error_line, flush, incident, read_steps, reopen, steps, write,
+    answer, close, error_line, flush, incident, read_steps, reopen, steps, write,
 };
 
 /// Size of the file system, of a file that is deleted to make room again, and of one that is
@@ -45,9 +44,10 @@ fn large(number: usize) -> crate::records::IncidentRecord {
 
 fn try_write(store: &Store, number: usize) -> Result<()> {
     let (sender, receiver) = channel();
-    let mut changes = Changes::default();
-    changes.put(&large(number));
-    store.try_write(changes, Box::new(move |result| sender.send(result).unwrap()));
+    store.try_write(
+        Changes::of(&large(number)),
+        Box::new(move |result| sender.send(result).unwrap()),
+    );
     answer(&receiver)
 }
 
@@ -68,9 +68,7 @@ fn fill(folder: &Path) {
     assert!(why.kind == Kind::Full && written > 0, "{written}: {why:?}");
     // What must not be lost waits; what a caller waits for is refused.
     let (sender, kept) = channel();
-    let mut changes = Changes::default();
-    changes.put(&large(100_000));
-    store.write(changes, Box::new(move |result| sender.send(result).unwrap()));
+    store.write(Changes::of(&large(100_000)), Box::new(move |result| sender.send(result).unwrap()));
     assert!(try_write(&store, 100_001).is_err());
     assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
     assert!(kept.try_recv().is_err());

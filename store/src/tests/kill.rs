@@ -12,11 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::encoding::Changes;
-use crate::error::Result;
-use crate::records::{PartRecord, SeriesKey, StepRecord, snapshot_of};
+use crate::records::{SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check;
-use crate::tests::fixtures::{at_once, number};
-use crate::tests::fixtures::{flush, incident, reopen, when_closed};
+use crate::tests::fixtures::{at_once, flush, incident, number, part, reopen, when_closed};
+use crate::writer::shared::Done;
 use fastrand::Rng;
 
 const KILLS: u64 = 24;
@@ -58,52 +57,33 @@ fn write_until_killed(folder: &Path) -> ! {
     let (store, _) = reopen(folder);
     let mut step = number(BEGIN).unwrap();
     let mut rng = Rng::with_seed(step);
-    let say = |line: String| {
-        // One write, so that no line is torn.
-        std::io::stdout().lock().write_all(format!("@{line}\n").as_bytes()).unwrap();
+    let said = |line: String| -> Done {
+        Box::new(move |result| {
+            result.unwrap();
+            // One write, so that no line is torn.
+            std::io::stdout().lock().write_all(format!("@{line}\n").as_bytes()).unwrap();
+        })
     };
     loop {
         step += 1;
         let (version, key) = (step, rng.usize(..KEYS as usize) as u64);
-        let mut changes = Changes::default();
         match rng.usize(..8) {
             0 => {
                 let snapshot = snapshot(version);
                 let hash = blake3::hash(&snapshot);
                 at_once(store.blobs().put(hash, snapshot)).unwrap();
-                changes.put(&PartRecord {
-                    capture: "cap-1".to_string(),
-                    rank: key as u32,
-                    bytes: version,
-                    hash: Some(*hash.as_bytes()),
-                    ..Default::default()
-                });
-                let done = move |result: Result<()>| {
-                    result.unwrap();
-                    say(format!("b {key} {version}"));
-                };
-                store.write(changes, Box::new(done));
+                let changes = Changes::of(&part(key, version, hash));
+                store.write(changes, said(format!("b {key} {version}")));
             }
             1 => store.flush(Box::new(|result| result.unwrap())),
             _ => {
                 let mut record = incident(&format!("inc-{key}"), &"x".repeat(step as usize % 900));
                 record.growth.last_step = version;
-                changes.put(&record);
-                let done = move |result: Result<()>| {
-                    result.unwrap();
-                    say(format!("r {key} {version}"));
-                };
-                store.write(changes, Box::new(done));
+                store.write(Changes::of(&record), said(format!("r {key} {version}")));
             }
         }
         let batch = (0..SERIES).map(|number| ((series(number), (1, 1)), vec![row(step)])).collect();
-        store.steps(
-            batch,
-            Box::new(move |result| {
-                result.unwrap();
-                say(format!("s 0 {step}"));
-            }),
-        );
+        store.steps(batch, said(format!("s 0 {step}")));
         std::thread::sleep(Duration::from_micros(rng.usize(..3000) as u64));
     }
 }

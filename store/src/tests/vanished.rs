@@ -32,18 +32,15 @@ fn open(folder: &Path) -> crate::error::Result<(Store, Loaded, Recovery)> {
 
 fn write(store: &Store, numbers: std::ops::Range<usize>) {
     for number in numbers {
-        let mut changes = Changes::default();
-        changes.put(&incident(&format!("inc-{number}"), "kept"));
+        let changes = Changes::of(&incident(&format!("inc-{number}"), "kept"));
         store.write(changes, Box::new(|result| result.unwrap()));
     }
     store.turn();
 }
 
 fn steps(store: &Store, steps: std::ops::Range<u64>) {
-    store.steps(
-        vec![((SERIES, (1, 1)), steps.map(row).collect())],
-        Box::new(|result| result.unwrap()),
-    );
+    let batch = vec![((SERIES, (1, 1)), steps.map(row).collect())];
+    store.steps(batch, Box::new(|result| result.unwrap()));
     store.turn();
 }
 
