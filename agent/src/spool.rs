@@ -225,8 +225,8 @@ impl Spool {
     /// Bytes on the disk, by user.
     fn amounts(&self) -> Amounts<Account> {
         let mut amounts = self.steps.amounts();
-        amounts.extend(&self.facts.amounts());
-        self.captures.values().for_each(|each| amounts.add(each.account, each.bytes));
+        let captures = self.captures.values().map(|each| (each.account, each.bytes));
+        self.facts.amounts().iter().chain(captures).for_each(|(of, bytes)| amounts.add(of, bytes));
         amounts
     }
 

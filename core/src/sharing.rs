@@ -102,11 +102,6 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
         }
     }
 
-    /// Adds the amounts of `others`.
-    pub fn extend(&mut self, others: &Self) {
-        others.0.iter().for_each(|(owner, amount)| self.add(*owner, *amount));
-    }
-
     /// An owner has this much less.
     pub fn take(&mut self, owner: Owner, amount: u64) {
         match self.of(owner).saturating_sub(amount) {
@@ -182,6 +177,13 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         (self.nodes.of(holder.0), self.owners.of(holder))
     }
 
+    /// May a holder have this much more of `all`? Where no item can be given up, as much must stay
+    /// free as its node and its owner have: one that is alone has a third at most.
+    pub fn admits(&self, holder: (Node, Owner), amount: u64, all: u64) -> bool {
+        let ((node, owner), free) = (self.of(holder), all.saturating_sub(self.nodes.sum()));
+        node.saturating_add(owner).saturating_add(amount) <= free
+    }
+
     /// Can an item of `holder` that is over be forgotten for `newcomer`? Not where the newcomer has
     /// more.
     pub fn gives_way(&self, holder: (Node, Owner), newcomer: (Node, Owner)) -> bool {
@@ -202,9 +204,7 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
         if holder.0 == newcomer.0 {
             return owner > own.1.saturating_add(1);
         }
-        let is_new = self.nodes.of(newcomer.0) == 0;
-        let nodes = (self.nodes.0.len() + usize::from(is_new)) as u64;
-        node > own.0.saturating_add(1) && own.0 < all / nodes.max(1)
+        node > own.0.saturating_add(1) && self.nodes.admits(newcomer.0, 1, all)
     }
 
     /// Does a holder have more than all others together: its node, or, on the only node, its owner?
@@ -276,6 +276,9 @@ mod tests {
         assert!(!alone.has_more_than_half(("node", 1)), "an owner without others");
         alone.add(("node", 2), 1);
         assert!(alone.has_more_than_half(("node", 1)) && !alone.has_more_than_half(("node", 2)));
+        assert!(!alone.admits(("node", 1), 1, 302) && alone.admits(("node", 1), 1, 303));
+        assert!(alone.admits(("node", 2), 100, 303) && alone.admits(("other", 1), 202, 303));
+        assert!(!alone.admits(("other", 1), 203, 303));
     }
 
     proptest! {
@@ -283,23 +286,19 @@ mod tests {
         /// however much these want.
         #[test]
         fn an_owner_waits_for_one_turn_of_each_other_at_most(
-            waiting in prop::collection::vec(0_u32..6, 1..80),
+            mut waiting in prop::collection::vec(0_u32..6, 1..80),
             before in prop::collection::vec(0_u32..6, 0..20),
         ) {
             let mut turns = Turns::default();
             before.into_iter().for_each(|owner| turns.give(owner));
-            let mut waiting = waiting;
             let mut waited: BTreeMap<u32, usize> = BTreeMap::new();
             while !waiting.is_empty() {
-                let owners: Vec<u32> = waiting.clone();
                 let next = (0..waiting.len()).min_by_key(|at| turns.last(waiting[*at]));
                 let owner = waiting.remove(next.expect("one waits"));
                 turns.give(owner);
                 waited.remove(&owner);
-                let mut others: Vec<u32> = owners.into_iter().filter(|of| *of != owner).collect();
-                others.sort_unstable();
-                others.dedup();
-                for other in others {
+                let others = waiting.iter().copied().filter(|of| *of != owner);
+                for other in others.collect::<BTreeSet<u32>>() {
                     let turns = waited.entry(other).or_default();
                     *turns += 1;
                     prop_assert!(*turns <= 5, "owner {} waits for {} turns", other, turns);

@@ -266,7 +266,7 @@ impl Store {
     }
 
     fn send(&self, job: Job) {
-        self.shared.health.queued.fetch_add(job.changes(), Ordering::Relaxed);
+        self.shared.health.queued.fetch_add(job.sizes().0, Ordering::Relaxed);
         // The thread ends only when all handles are gone, or when it panicked; then `done` is
         // dropped, which its receiver sees.
         if self.jobs.send(job).is_err() {

@@ -411,7 +411,7 @@ fn store_families(store: &Store) -> Vec<Family> {
         counter("memtape_store_given_up", "Changes that were lost", count(&health.given_up)),
         counter(
             "memtape_store_steps_given_up",
-            "Step records that were lost because too many waited for the disk",
+            "Step records of refused reports: too many of the node waited for the disk",
             count(&health.steps_given_up),
         ),
         counter(

@@ -413,9 +413,9 @@ limits! {
         "Points of one series of the HTTP API",
         "the points are further apart",
         "the series";
-    STEPS_WAITING_MAX: usize = 2 << 20, Count, "coordinator",
-        "Step records in memory that wait for a disk that cannot be written",
-        "further step records are given up",
+    STEPS_WAITING_MAX: u64 = 2 << 20, Count, "coordinator",
+        "Step records in memory that wait to be packed, as while the disk cannot be written",
+        "a report of a node, or an owner on it, that has more than stays free is refused",
         "`memtape_store_steps_given_up_total`";
     CHANGES_WAITING_MAX: usize = 65_536, Count, "coordinator",
         "Changes in memory that wait for a disk that cannot be written",

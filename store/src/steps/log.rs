@@ -168,11 +168,6 @@ impl RowLog {
         // it that came later, and are in no log, were packed.
         if old.is_empty() { Ok(()) } else { self.disk.sync_folder(FOLDER) }
     }
-
-    /// Length in bytes of the newest file.
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.frames.len_bytes()
-    }
 }
 
 fn begin(disk: &dyn Disk, number: u64) -> io::Result<Frames> {

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::limits::STEPS_WAITING_MAX;
+use memtape_core::sharing::{Amounts, Shares};
 
 use crate::catalogue::Catalogue;
-use crate::error::{Error, Result};
-use crate::inventory::{Inventory, Loss, Part};
+use crate::error::Result;
+use crate::inventory::{Extent, Inventory, Loss, Part};
 use crate::records::{Holder, SeriesKey, Source, StepRecord};
 use crate::steps::block::{ROWS_MAX, pack, unpack};
 use crate::steps::index;
@@ -26,9 +27,10 @@ use memtape_disk::frames;
 use memtape_disk::tree::Change;
 
 /// The log is packed away at any time when it is longer than this, or than a part of the bytes that
-/// steps may take.
+/// steps may take, or has more rows.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 const LOG_PART: u64 = 8;
+const LOG_ROWS_MAX: u64 = STEPS_WAITING_MAX / 4;
 
 /// Where steps take too many bytes, this part of them is given up, or the bytes of one file.
 const GIVEN_UP_PART: u64 = 16;
@@ -54,7 +56,8 @@ struct OpenRows {
     new: Rows,
     /// Being packed: they stay until their blocks are durable.
     frozen: Rows,
-    count: usize,
+    /// Numbers of all these rows.
+    held: Shares<u64, u64>,
 }
 
 /// A part of a series found while it is read.
@@ -115,9 +118,9 @@ pub(crate) struct Expired {
 
 impl OpenSteps {
     pub(crate) fn new(rows: Rows) -> Self {
-        let count = rows.values().map(Vec::len).sum();
-        let rows = OpenRows { new: rows, frozen: Rows::new(), count };
-        Self { rows: Mutex::new(rows), ..Self::default() }
+        let open = Self::default();
+        open.take(rows);
+        open
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenRows> {
@@ -125,16 +128,19 @@ impl OpenSteps {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, batch: Vec<(Source, Vec<StepRecord>)>) {
+    fn take(&self, batch: impl IntoIterator<Item = (Source, Vec<StepRecord>)>) {
         let mut rows = self.lock();
-        for (key, more) in batch {
-            rows.count += more.len();
-            rows.new.entry(key).or_default().extend(more);
+        for (source, more) in batch {
+            rows.held.add(source.1, more.len() as u64);
+            rows.new.entry(source).or_default().extend(more);
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.lock().count >= STEPS_WAITING_MAX
+    /// May these rows wait, too, beside those of other holders?
+    pub(crate) fn admits(&self, batch: &[(Source, Vec<StepRecord>)]) -> bool {
+        let more = batch.iter().map(|((_, holder), rows)| (*holder, rows.len() as u64));
+        let (more, rows): (Amounts<Holder>, _) = (more.collect(), self.lock());
+        more.iter().all(|(holder, more)| rows.held.admits(holder, more, STEPS_WAITING_MAX))
     }
 
     /// Freezes the new rows for packing.
@@ -157,19 +163,18 @@ impl OpenSteps {
     /// Drops the frozen rows, which are packed now.
     fn thaw(&self) {
         let mut rows = self.lock();
-        let packed = std::mem::take(&mut rows.frozen);
-        rows.count -= packed.values().map(Vec::len).sum::<usize>().min(rows.count);
+        for ((_, holder), packed) in std::mem::take(&mut rows.frozen) {
+            rows.held.take(holder, packed.len() as u64);
+        }
     }
 
     fn forget(&self, serial: u32) {
         let mut rows = self.lock();
         let rows = &mut *rows;
         for part in [&mut rows.new, &mut rows.frozen] {
-            part.retain(|(key, _), gone| {
-                let is_gone = key.serial == serial;
-                rows.count -= if is_gone { gone.len().min(rows.count) } else { 0 };
-                !is_gone
-            });
+            for ((_, holder), gone) in part.extract_if(.., |(key, _), _| key.serial == serial) {
+                rows.held.take(holder, gone.len() as u64);
+            }
         }
     }
 
@@ -199,13 +204,10 @@ impl Steps {
         &mut self,
         open: &OpenSteps,
         batch: Vec<(Source, Vec<StepRecord>)>,
-    ) -> Result<()> {
-        if open.is_full() {
-            return Err(Error::io("too many steps wait to be packed"));
-        }
+    ) -> io::Result<()> {
         let logged = self.log.append(&batch);
         open.take(batch);
-        Ok(logged?)
+        logged
     }
 
     /// Makes the log durable.
@@ -222,9 +224,11 @@ impl Steps {
         (number, extent.bytes)
     }
 
-    /// True when the log should be packed before its time.
+    /// True when the log should be packed before its time, and nothing else is.
     pub(crate) fn is_long(&self, bytes_max: u64) -> bool {
-        self.log.len_bytes() > LOG_BYTES_MAX.min(bytes_max / LOG_PART)
+        let Extent { bytes, rows } = self.log.newest().1;
+        let bytes_max = LOG_BYTES_MAX.min(bytes_max / LOG_PART);
+        !self.is_frozen() && (bytes > bytes_max || rows > LOG_ROWS_MAX)
     }
 
     /// True in the middle of a packing.

@@ -6,13 +6,13 @@ use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
 use memtape_core::census::{Census, LineCensus, LineId};
-use memtape_core::limits::{CENSUSES_RECORDED_BYTES_MAX, CHANGES_QUEUED_MAX};
+use memtape_core::limits::{CENSUSES_RECORDED_BYTES_MAX, CHANGES_QUEUED_MAX, STEPS_WAITING_MAX};
 use memtape_core::snapshot::Held;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
 
 use crate::encoding::Changes;
-use crate::error::Kind;
+use crate::error::{Kind, Result};
 use crate::handle::{Store, Unready};
 use crate::last_errors::Written;
 use crate::records::{PartRecord, RankRecord};
@@ -221,6 +221,39 @@ fn a_full_disk_is_not_ready_whatever_is_written() {
     assert!(put().is_err() && unready().starts_with("snapshots"), "{}", unready());
     disk.set_room(None);
     assert!(put().is_ok() && unready().is_empty());
+}
+
+/// Rows of a node are packed before they are too many; while the disk is full, the holder that has
+/// most waits.
+#[test]
+fn a_flood_of_steps_has_none_of_other_holders_refused() {
+    const ROWS: u64 = 8192;
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
+    let disk = SimulatedDisk::new(1);
+    let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();
+    let (sender, refused) = channel();
+    let report = |holder, rows| {
+        let (sender, rows) = (sender.clone(), vec![row(1); rows as usize]);
+        let refuse = move |result: Result<()>| result.or_else(|_| sender.send(holder)).unwrap();
+        store.steps(vec![((SERIES, holder), rows)], Box::new(refuse));
+        store.turn();
+    };
+    let flood = || {
+        for _ in 0..=STEPS_WAITING_MAX / ROWS {
+            [(1, 1), (1, 2), (2, 1)].map(|of| report(of, if of == (1, 1) { ROWS } else { 10 }));
+        }
+        refused.try_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(flood(), []);
+    disk.set_room(Some(disk.used_bytes()));
+    let of_flood = flood();
+    assert!(of_flood.len() > 100 && of_flood.iter().all(|of| *of == (1, 1)), "{of_flood:?}");
+    let given_up = store.health().steps_given_up.load(Ordering::Relaxed);
+    assert_eq!(given_up, of_flood.len() as u64 * ROWS);
+    disk.set_room(None);
+    clock::set(Now { mono_ns: 1 << 61, wall_ns: 1 << 60 });
+    store.turn();
+    assert_eq!((flood(), store.unready()), (vec![], None));
 }
 
 /// A disk that does not keep up: what comes after the changes that wait says so, and is ready again

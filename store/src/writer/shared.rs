@@ -53,7 +53,7 @@ pub struct Health {
     pub failures: AtomicU64,
     /// Writes of step records that failed at first.
     pub step_failures: AtomicU64,
-    /// Step records given up because too many waited in memory.
+    /// Step records refused because too many of their holder waited in memory.
     pub steps_given_up: AtomicU64,
     /// Files of steps deleted because of their age.
     pub steps_expired_by_age: AtomicU64,

@@ -46,8 +46,8 @@ const FILES_LOOK_EVERY_NS: u64 = 10_000_000_000;
 /// Interval of the thread's checks while it has no job.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Changes in one group.
-const GROUP_MAX: usize = 4096;
+/// Jobs in one group, with their changes and steps. Then the due work is done.
+const GROUP_MAX: u64 = 4096;
 
 /// Something to do.
 pub(crate) enum Job {
@@ -64,11 +64,12 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// Number of changes of records in the job.
-    pub(crate) fn changes(&self) -> u64 {
+    /// Numbers of changes of records, and of step records, in the job.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
         match self {
-            Self::Write { changes, .. } => changes.len() as u64,
-            Self::Steps { .. } | Self::Forget { .. } | Self::Flush { .. } | Self::Point { .. } => 0,
+            Self::Write { changes, .. } => (changes.len() as u64, 0),
+            Self::Steps { batch, .. } => (0, batch.iter().map(|(_, rows)| rows.len() as u64).sum()),
+            Self::Forget { .. } | Self::Flush { .. } | Self::Point { .. } => (0, 0),
         }
     }
 }
@@ -184,10 +185,11 @@ impl Writer {
 
     /// Does a job with the jobs waiting behind it, as many as fit in a group.
     fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
-        let mut groups = Vec::new();
-        let mut next = first;
+        let (mut groups, mut next, mut size) = (Vec::new(), first, 0);
         while let Some(job) = next {
-            self.shared.health.queued.fetch_sub(job.changes(), Relaxed);
+            let (changes, steps) = job.sizes();
+            size += 1 + changes + steps;
+            self.shared.health.queued.fetch_sub(changes, Relaxed);
             // Whatever is no record is done in its turn, after the records before it.
             match job {
                 Job::Write { changes, done, is_kept } => {
@@ -198,8 +200,7 @@ impl Writer {
                     self.other(other);
                 }
             }
-            let is_full = groups.iter().map(|group| group.changes.len()).sum::<usize>();
-            next = if is_full < GROUP_MAX { jobs.try_recv().ok() } else { None };
+            next = if size < GROUP_MAX { jobs.try_recv().ok() } else { None };
         }
         self.commit(groups);
     }
@@ -207,26 +208,25 @@ impl Writer {
     fn other(&mut self, job: Job) {
         let shared = self.shared.clone();
         let Shared { open, health, .. } = &*shared;
+        let (_, rows) = job.sizes();
         match job {
             Job::Write { .. } => {}
+            Job::Steps { batch, done } if !open.admits(&batch) => {
+                health.steps_given_up.fetch_add(rows, Relaxed);
+                self.pack_soon();
+                done(Err(Error::io("too many steps of the node wait to be packed")));
+            }
             Job::Steps { batch, done } => {
-                let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
-                let is_full = open.is_full();
                 let appended = self.steps.append(open, batch);
                 self.step_failed(&appended);
-                match appended {
-                    Ok(()) if self.is_all_logged() => self.logged.push(done),
-                    Ok(()) => self.unlogged.push(done),
-                    Err(error) => {
-                        // What is open and not logged is safe when it is packed.
-                        self.pack_soon();
-                        if is_full {
-                            health.steps_given_up.fetch_add(rows, Relaxed);
-                            done(Err(error));
-                        } else {
-                            self.unlogged.push(done);
-                        }
-                    }
+                if appended.is_ok() && self.is_all_logged() {
+                    self.logged.push(done);
+                } else {
+                    self.unlogged.push(done);
+                }
+                if appended.is_err() {
+                    // What is open and not logged is safe when it is packed.
+                    self.pack_soon();
                 }
                 if self.steps.is_long(self.limits().bytes_max) {
                     self.begin_packing();
