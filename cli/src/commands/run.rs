@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::commands::{apply_hints, attended};
 use crate::globals::Globals;
-use crate::output::clean;
+use crate::output::{clean, shell_word};
 use crate::{clock, library, room};
 
 /// `memtape run`.
@@ -190,7 +190,8 @@ impl std::fmt::Display for NotStarted {
             ErrorKind::PermissionDenied => write!(
                 f,
                 "cannot run {program}: it is not executable; chmod +x makes it so, or name its \
-                 interpreter, as in: memtape run -- python3 {program}"
+                 interpreter, as in: memtape run -- python3 {}",
+                shell_word(program)
             ),
             _ => write!(f, "cannot run {program}: {}", self.error),
         }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::client::unknown::{listed_ranks, no_rank, of_id};
 use crate::client::{Client, parse};
+use crate::output::shell_word;
 
 /// A rank of a stored capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +77,8 @@ pub(crate) fn list_of(id: &str) -> anyhow::Result<&'static str> {
         Some(Kind::Capture) => Ok("captures"),
         Some(Kind::Action) | None => bail!(
             "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
-             (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {id}` shows more"
+             (`memtape incidents`, `memtape captures`); of a job, `memtape ranks {}` shows more",
+            shell_word(id)
         ),
     }
 }
@@ -151,7 +153,8 @@ fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
     }
     let ranks = stored(capture);
     if ranks.is_empty() {
-        bail!("{id} holds no snapshot: `memtape show {id}` says what became of each rank");
+        let word = shell_word(id);
+        bail!("{id} holds no snapshot: `memtape show {word}` says what became of each rank");
     }
     Ok(ranks)
 }

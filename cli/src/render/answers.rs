@@ -17,7 +17,7 @@ use memtape_proto::api::{
 use memtape_proto::api::{AuditEntry, Token};
 
 use crate::clock::{age, utc};
-use crate::output::clean;
+use crate::output::{clean, shell_word};
 use crate::render::palette::{self, Meaning};
 use crate::render::ranks::count_of_trouble;
 use crate::render::sections::{section, table_section};
@@ -201,7 +201,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
         let _ = writeln!(
             text,
             "\nFor pytorch.org/memory_viz:  memtape export {} --rank {} -o rank{}.pickle",
-            clean(&capture.id),
+            shell_word(&capture.id),
             incident.rank,
             incident.rank
         );

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::args::Mistakes;
 use crate::globals::Globals;
+use crate::output::shell_word;
 
 /// Names below the folder of `memtape tls`.
 const AUTHORITY: &str = "authority";
@@ -115,8 +116,8 @@ fn init(args: &InitArgs, globals: &Globals) -> anyhow::Result<()> {
         issue(&authority, &dir.join(party.name()), party, *days)?;
     }
     write_roles(&dir.join(ACCESS))?;
-    let folder = dir.display();
-    let host = hosts.first().map_or("HOST", String::as_str);
+    let folder = shell_word(&dir.display().to_string());
+    let host = shell_word(hosts.first().map_or("HOST", String::as_str));
     globals.say(&json!({ "folder": dir, "roles": dir.join(ACCESS) }), || {
         format!(
             "{folder}/authority: keep ca.key off the cluster\n\

@@ -8,6 +8,7 @@ use memtape_proto::api::{Capture, CaptureState, Captures, RequestedCapture};
 use super::names::OneJob;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
+use crate::output::shell_word;
 use crate::render::answers;
 
 const POLL_TIME: Duration = Duration::from_millis(200);
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
         }
         std::thread::sleep(POLL_TIME);
     }
-    bail!("{id} is still not closed: see `memtape show {id}` later")
+    bail!("{id} is still not closed: see `memtape show {}` later", shell_word(&id))
 }
 
 /// The captures of a job that are being collected. The coordinator answers a request with one of
@@ -67,7 +68,7 @@ fn started(id: &str, is_reused: bool) -> String {
         true => "was being collected already, and no second one was started",
         false => "is being collected",
     };
-    format!("{id} {state}; see  memtape show {id}")
+    format!("{id} {state}; see  memtape show {}", shell_word(id))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use memtape_proto::api::{AppliedHints, Hint, Hints};
 use super::names::OneJob;
 use crate::client::parse;
 use crate::globals::Globals;
-use crate::output;
+use crate::output::{self, shell_word};
 use crate::render::palette::Meaning;
 use crate::render::table::Cell;
 use crate::render::units::{bytes, table};
@@ -145,7 +145,8 @@ fn memory(memory: &Memory) -> String {
 
 /// The line of the environment for the next start.
 fn next_start(hints: &Hints) -> String {
-    let (settings, job) = (Setting::listed(&hints.settings), job_name(&hints.job));
+    let settings = Setting::listed(&hints.settings);
+    let job = shell_word(job_name(&hints.job));
     if settings.is_empty() {
         return format!("next start: memtape run --job {job} --apply-hints sets nothing");
     }
@@ -154,7 +155,7 @@ fn next_start(hints: &Hints) -> String {
     format!(
         "next start: memtape run --job {job} --apply-hints -- COMMAND, or, without a comparison\n  \
          export {variable}={}",
-        merge(&users, &settings).text
+        shell_word(&merge(&users, &settings).text)
     )
 }
 
@@ -226,6 +227,20 @@ next start: memtape run --job train --apply-hints -- COMMAND, or, without a comp
         let none = Hints { hints: Vec::new(), settings: String::new(), ..hints() };
         assert!(shown(&none).contains("\nno hints\n"), "{}", shown(&none));
         assert!(shown(&none).ends_with("sets nothing"));
+    }
+
+    #[test]
+    fn lines_to_copy_run_nothing_of_others() {
+        let attack = "x;touch${IFS}/tmp/a;#".to_string();
+        let settings = Some("a:`id`,b:$(id);:,c:'|sh".to_string());
+        let shown = next_start(&Hints { job: attack, allocator_settings: settings, ..hints() });
+        let expected = "\
+next start: memtape run --job 'x;touch${IFS}/tmp/a;#' --apply-hints -- COMMAND, or, without a \
+comparison
+  export PYTORCH_CUDA_ALLOC_CONF='a:`id`,b:$(id);:,c:'\\''|sh,expandable_segments:True'";
+        assert_eq!(shown, expected);
+        let none = Hints { job: "$(id)".to_string(), ..Hints::default() };
+        assert!(next_start(&none).contains(" --job '$(id)' "));
     }
 
     #[test]

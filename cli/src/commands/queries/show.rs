@@ -7,6 +7,7 @@ use memtape_proto::api::Incident;
 
 use crate::client::parse;
 use crate::globals::Globals;
+use crate::output::shell_word;
 use crate::read::captures::{known, list_of};
 use crate::read::one_rank;
 use crate::read::source::Source;
@@ -35,7 +36,8 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     }
     match (list_of(id)?, args.rank) {
         ("incidents", Some(_)) => {
-            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident")
+            let word = shell_word(id);
+            bail!("--rank needs a capture: `memtape show {word}` names the capture of the incident")
         }
         (_, Some(_)) => of_rank(args, globals),
         (_, None) => of_known(id, globals),
